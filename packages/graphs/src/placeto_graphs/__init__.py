@@ -1,0 +1,84 @@
+"""The typed schema of Placeto, its files, and the grouping of ops.
+
+This is all that the other packages may use of it, and the only thing that they share.
+"""
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.files.cluster_file import load_cluster
+from placeto_graphs.files.cluster_file import save_cluster
+from placeto_graphs.files.cluster_spec import parse_cluster
+from placeto_graphs.files.pipedream import load_pipedream_profile
+from placeto_graphs.files.placement_file import load_placement
+from placeto_graphs.files.placement_file import save_placement
+from placeto_graphs.files.problem_file import load_graph
+from placeto_graphs.files.problem_file import load_problem
+from placeto_graphs.files.problem_file import save_graph
+from placeto_graphs.files.problem_file import save_problem
+from placeto_graphs.grouping.colocation import DEFAULT_RULES
+from placeto_graphs.grouping.colocation import colocate
+from placeto_graphs.grouping.colocation import colocate_by_id
+from placeto_graphs.grouping.colocation import colocate_gradients
+from placeto_graphs.grouping.colocation import colocate_scopes
+from placeto_graphs.grouping.colocation import colocate_single_consumers
+from placeto_graphs.grouping.colocation import colocate_updates
+from placeto_graphs.grouping.labels import grouping_of_labels
+from placeto_graphs.grouping.merging import merge_and_colocate
+from placeto_graphs.networkx_conversion import from_networkx
+from placeto_graphs.networkx_conversion import to_networkx
+from placeto_graphs.schema.cluster import Cluster
+from placeto_graphs.schema.cluster import Device
+from placeto_graphs.schema.evaluation import EvaluationBatch
+from placeto_graphs.schema.evaluation import Evaluator
+from placeto_graphs.schema.evaluation import PlacementResult
+from placeto_graphs.schema.evaluation import Placer
+from placeto_graphs.schema.group_graph import GroupGraph
+from placeto_graphs.schema.group_graph import group_graph
+from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.op_graph import OpGraph
+from placeto_graphs.schema.op_graph import Phase
+from placeto_graphs.schema.problem import PlacementProblem
+from placeto_graphs.schema.problem import measured_compute_time
+from placeto_graphs.topology.reachability import Reachability
+from placeto_graphs.topology.reachability import reachability
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DEFAULT_RULES",
+    "Cluster",
+    "Device",
+    "EvaluationBatch",
+    "Evaluator",
+    "GraphError",
+    "GroupGraph",
+    "Grouping",
+    "OpGraph",
+    "Phase",
+    "PlacementProblem",
+    "PlacementResult",
+    "Placer",
+    "Reachability",
+    "colocate",
+    "colocate_by_id",
+    "colocate_gradients",
+    "colocate_scopes",
+    "colocate_single_consumers",
+    "colocate_updates",
+    "from_networkx",
+    "group_graph",
+    "grouping_of_labels",
+    "load_cluster",
+    "load_graph",
+    "load_pipedream_profile",
+    "load_placement",
+    "load_problem",
+    "measured_compute_time",
+    "merge_and_colocate",
+    "parse_cluster",
+    "reachability",
+    "save_cluster",
+    "save_graph",
+    "save_placement",
+    "save_problem",
+    "to_networkx",
+]

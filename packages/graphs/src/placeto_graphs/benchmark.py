@@ -1,0 +1,217 @@
+"""Time and memory of this package on large graphs: ``python -m placeto_graphs.benchmark``.
+
+Each size runs in a process of its own. What a stage needs at most is read from the kernel, which
+counts the high-water mark of the whole process: the graph itself and the compiled loops are in it.
+"""
+
+import argparse
+import json
+import multiprocessing
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from typing import TypeVar
+
+import numpy as np
+
+from placeto_graphs.files.cluster_spec import parse_cluster
+from placeto_graphs.files.problem_file import load_problem
+from placeto_graphs.files.problem_file import save_problem
+from placeto_graphs.grouping.colocation import colocate
+from placeto_graphs.grouping.merging import merge_and_colocate
+from placeto_graphs.schema.group_graph import group_graph
+from placeto_graphs.schema.op_graph import FREE
+from placeto_graphs.schema.op_graph import OpGraph
+from placeto_graphs.schema.op_graph import Phase
+from placeto_graphs.schema.problem import PlacementProblem
+from placeto_graphs.topology.reachability import reachability
+
+DEFAULT_SIZES = (10_000, 100_000, 1_000_000)
+MEGABYTE = 10**6
+
+Returned = TypeVar("Returned")
+
+
+def random_training_graph_fields(num_ops: int, generator: np.random.Generator) -> dict[str, Any]:
+    """Return the fields of a random `OpGraph` with about three edges per op.
+
+    Half of the ops are forward ops, each of which reads what one to four of the 32 ops before it
+    make. Each has a backward op, which reads its activation and the gradients of its readers.
+
+    Parameters
+    ----------
+    num_ops
+        The number V of ops, even.
+    generator
+        The source of randomness.
+
+    Examples
+    --------
+    >>> OpGraph(**random_training_graph_fields(1000, np.random.default_rng(0)))
+    OpGraph(ops=1000, tensors=1743, edges=2986)
+    """
+    forward = num_ops // 2
+    readers = np.repeat(np.arange(1, forward), generator.integers(1, 5, forward - 1))
+    reach = np.minimum(generator.integers(1, 33, len(readers)), readers)
+    reads = np.unique(np.stack([readers - reach, readers], axis=1), axis=0)
+    makers, readers = reads[:, 0], reads[:, 1]
+    activation_bytes = generator.integers(1, 10**6, forward)
+    gradients = forward + np.arange(len(reads))
+    own = np.arange(forward)
+    backward_of = num_ops - 1 - own  # the backward ops run in the reverse order
+    edges = [(makers, readers), (gradients, backward_of[makers]), (own, backward_of)]
+    layer = np.concatenate([own, own[::-1]]) // 10
+    return {
+        "op_names": [f"op{op}" for op in range(num_ops)],
+        "op_types": ["forward"] * forward + ["backward"] * forward,
+        "scopes": [f"block{number // 10}.layer{number}" for number in layer.tolist()],
+        "phases": np.repeat(np.array([Phase.FORWARD, Phase.BACKWARD], np.int8), forward),
+        "flops": generator.random(num_ops) * 1e9,
+        "bytes_accessed": generator.random(num_ops) * 1e6,
+        "parameter_bytes": np.zeros(num_ops, np.int64),
+        "workspace_bytes": np.zeros(num_ops, np.int64),
+        "colocation": np.full(num_ops, FREE, np.int32),
+        "tensor_producer": np.concatenate([own, backward_of[readers]]).astype(np.int32),
+        "tensor_bytes": np.concatenate([activation_bytes, activation_bytes[makers]]),
+        "edges": np.concatenate([np.stack(pair, axis=1) for pair in edges]).astype(np.int32),
+    }
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one stage took.
+
+    Attributes
+    ----------
+    name : text
+        What was done.
+    seconds : float
+        How long it took.
+    peak_bytes : int
+        The most memory that the process held while it ran.
+    """
+
+    name: str
+    seconds: float
+    peak_bytes: int
+
+
+def measure(num_ops: int, num_groups: int, seed: int) -> list[Stage]:
+    """Run every stage once on a random graph and return what each took."""
+    stages: list[Stage] = []
+
+    def run(name: str, function: Callable[..., Returned], *inputs: Any, **options: Any) -> Returned:
+        _reset_peak_memory()
+        start = time.perf_counter()
+        result = function(*inputs, **options)
+        stages.append(Stage(name, time.perf_counter() - start, _peak_memory()))
+        return result
+
+    small = OpGraph(**random_training_graph_fields(100, np.random.default_rng(seed)))
+    merge_and_colocate(small, colocate(small), num_groups=2)  # compiles, or loads what is compiled
+    fields = random_training_graph_fields(num_ops, np.random.default_rng(seed))
+    graph = run("validate", OpGraph, **fields)
+    del fields
+    single_ops = colocate(graph, rules=())
+    run(f"merge ops to {num_groups}", merge_and_colocate, graph, single_ops, num_groups=num_groups)
+    grouping = run("colocate", colocate, graph)
+    merged = run(
+        f"merge colocated to {num_groups}",
+        merge_and_colocate,
+        graph,
+        grouping,
+        num_groups=num_groups,
+    )
+    compute_time = np.tile(graph.flops[:, None] / 1e12, (1, 4))
+    groups = run("group graph", group_graph, graph, merged, compute_time)
+    run("reachability", reachability, groups)
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("4xk80"),
+        compute_time=compute_time,
+        grouping=merged,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "problem.json.gz")
+        run("save .json.gz", save_problem, problem, path)
+        del graph, single_ops, grouping, problem
+        run("load .json.gz", load_problem, path)
+    return stages
+
+
+def typical(repeats: Sequence[Stage]) -> Stage:
+    """Return the median time and the largest memory of one stage that ran several times."""
+    return Stage(
+        repeats[0].name,
+        statistics.median(stage.seconds for stage in repeats),
+        max(stage.peak_bytes for stage in repeats),
+    )
+
+
+def table(measured: dict[int, list[Stage]]) -> str:
+    """Return what was measured as a Markdown table: seconds, and peak memory in MB."""
+    sizes = list(measured)
+    lines = [
+        f"| stage | {' | '.join(f'{size:,} ops' for size in sizes)} |",
+        f"|---|{'---:|' * len(sizes)}",
+    ]
+    for stages in zip(*measured.values(), strict=True):
+        cells = [
+            f"{stage.seconds:.3f} s, {stage.peak_bytes / MEGABYTE:,.0f} MB" for stage in stages
+        ]
+        lines.append(f"| {stages[0].name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure graphs of several sizes and print a table, or JSON."""
+    parser = argparse.ArgumentParser(prog="placeto_graphs.benchmark", description=__doc__)
+    parser.add_argument("--ops", type=int, nargs="+", default=DEFAULT_SIZES, help="graph sizes")
+    parser.add_argument("--groups", type=int, default=128, help="merge to so many groups")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each size")
+    parser.add_argument("--seed", type=int, default=0, help="of the random graphs")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(arguments)
+    measured = {}
+    # A fresh process each time, so that no memory is left over from the time before.
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for size in options.ops:
+            runs = []
+            for repeat in range(options.repeats):
+                print(f"{size:,} ops: run {repeat + 1} of {options.repeats}", file=sys.stderr)
+                runs.append(pool.apply(measure, (size, options.groups, options.seed)))
+            measured[size] = [typical(stages) for stages in zip(*runs, strict=True)]
+    if options.json:
+        print(json.dumps({size: [vars(stage) for stage in row] for size, row in measured.items()}))
+    else:
+        print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}")
+        print(f"\n{table(measured)}")
+
+
+def _reset_peak_memory() -> None:
+    """Set the high-water mark to what is in use now; only Linux can."""
+    clear = Path("/proc/self/clear_refs")
+    if clear.exists():
+        clear.write_text("5")
+
+
+def _peak_memory() -> int:
+    status = Path("/proc/self/status")
+    if status.exists():
+        lines = status.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    import resource  # noqa: PLC0415 (Windows has no such module)
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The one error of this package."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+MAX_SHOWN = 80
+MAX_MESSAGE = 1000
+
+
+class GraphError(ValueError):
+    """A graph, cluster, grouping, problem or file that is not what it must be.
+
+    The message is one line that names the file (where there is one), the field, the index and the
+    value, and what was expected.
+
+    Examples
+    --------
+    >>> from placeto_graphs import Device
+    >>> Device(name="gpu:0", kind="k80", memory_bytes=0, op_overhead=0.0, transfer_overhead=0.0)
+    Traceback (most recent call last):
+    ...
+    placeto_graphs.errors.GraphError: memory_bytes: expected an integer from 1 to ..., got 0
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_one_line(message))
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Put the name of a file or of an outer field in front of the errors raised inside."""
+    try:
+        yield
+    except GraphError as error:
+        raise GraphError(f"{place}{error}") from None
+
+
+def shown(value: Any) -> str:
+    """Return a value as it stands in an error message: on one line, and not too long."""
+    text = repr(value)
+    if len(text) > MAX_SHOWN:
+        text = f"{text[: MAX_SHOWN - 4]} ..."
+    return text
+
+
+def _one_line(message: str) -> str:
+    """Escape what would break the line: names from a file may hold anything."""
+    escaped = "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in message
+    )
+    return escaped if len(escaped) <= MAX_MESSAGE else f"{escaped[: MAX_MESSAGE - 4]} ..."

@@ -1,0 +1,1 @@
+"""Reading and writing: problems, graphs, clusters, placements, profiles."""

@@ -1,0 +1,265 @@
+"""Profiles of real models in the text format of PipeDream (Narayanan et al., SOSP 2019).
+
+A line ``node7 -- Linear(...) -- forward_compute_time=0.3, backward_compute_time=0.6,
+activation_size=4096.0, parameter_size=1024.0`` describes a layer: milliseconds and bytes;
+``activation_size=[a; b]`` stands for several outputs. An indented line ``node6 -- node7`` says that
+layer 7 reads what layer 6 makes.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.errors import shown
+from placeto_graphs.errors import within
+from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
+from placeto_graphs.files.storage import read_bytes
+from placeto_graphs.schema.arrays import INT64_MAX
+from placeto_graphs.schema.op_graph import OpGraph
+from placeto_graphs.schema.op_graph import Phase
+from placeto_graphs.topology.order import CycleError
+from placeto_graphs.topology.order import topological_order
+
+MEASURED_KIND = "v100"
+_SECONDS_PER_UNIT = 1e-3
+_REQUIRED = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+
+
+@dataclass(frozen=True)
+class _Layer:
+    name: str
+    layer_type: str
+    forward_seconds: float
+    backward_seconds: float
+    output_bytes: tuple[int, ...]
+    parameter_bytes: int
+
+
+def load_pipedream_profile(
+    path: str | os.PathLike[str], *, kind: str = MEASURED_KIND, max_bytes: int = DEFAULT_MAX_BYTES
+) -> OpGraph:
+    """Read a PipeDream profile as the graph of one training step.
+
+    Each layer becomes a forward op ``NAME/forward`` and a backward op ``NAME/backward``. A layer
+    reads all outputs of each layer before it; the backward edges run against the forward ones and
+    carry gradients of the same sizes; a backward op reads the outputs of its forward op, too. The
+    weights of a layer are an op of their own, ``NAME/parameters``, which takes no time and which
+    both others read: an op with ``parameter_bytes`` keeps its outputs in that storage, and the
+    activations of a layer need memory besides its weights. The two or three ops of a layer share
+    a device through ``colocation``.
+
+    FLOPs and bytes accessed are 0, as the profile does not have them.
+
+    Parameters
+    ----------
+    path
+        The profile, usually called ``graph.txt``.
+    kind
+        The kind of device that was measured: PipeDream's published profiles are of a V100.
+    max_bytes
+        Refuse files that are larger than that.
+
+    Returns
+    -------
+    OpGraph
+        Its ops are in topological order, and ``measured_time[kind]`` has their seconds.
+
+    Raises
+    ------
+    GraphError
+        When the file is not such a profile.
+    OSError
+        When the file cannot be read.
+    """
+    content = read_bytes(path, max_bytes)
+    with within(f"{os.fspath(path)}: "):
+        try:
+            lines = content.decode().splitlines()
+        except UnicodeDecodeError as error:
+            raise GraphError(
+                f"expected text in UTF-8: byte {error.start}: {error.reason}"
+            ) from None
+        return _training_graph(*_parsed(lines), kind)
+
+
+def _parsed(lines: Sequence[str]) -> tuple[list[_Layer], list[tuple[int, int]]]:
+    """Return the layers in topological order, and pairs of (layer, layer that reads it)."""
+    layers: dict[str, _Layer] = {}
+    named_edges: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(lines, start=1):
+        with within(f"line {number}: "):
+            if not line.strip():
+                continue
+            if line[0].isspace():
+                edge = _parsed_edge(line)
+                if edge in named_edges:
+                    raise GraphError(
+                        f"expected each edge once, got {shown(line.strip())} again after line "
+                        f"{named_edges[edge]}"
+                    )
+                named_edges[edge] = number
+            else:
+                layer = _parsed_layer(line)
+                if layer.name in layers:
+                    raise GraphError(f"expected each node once, got {shown(layer.name)} again")
+                layers[layer.name] = layer
+    if not layers:
+        raise GraphError("expected at least one line that describes a node, got none")
+    return _sorted_layers(layers, named_edges)
+
+
+def _parsed_layer(line: str) -> _Layer:
+    name, first_dashes, rest = line.partition(" -- ")
+    description, last_dashes, measures = rest.rpartition(" -- ")
+    if not (first_dashes and last_dashes and name.strip() and description.strip()):
+        raise GraphError(f"expected NODE -- LAYER -- MEASURES, got {shown(line)}")
+    values: dict[str, str] = {}
+    for measure in measures.split(", "):
+        key, _, value = measure.partition("=")
+        if key.strip() in values:
+            raise GraphError(f"{key.strip()}: expected it once, got it again")
+        values[key.strip()] = value.strip()
+    missing = [key for key in _REQUIRED if key not in values]
+    if missing:
+        raise GraphError(f"{missing[0]}: expected a value, got none in {shown(measures)}")
+    return _Layer(
+        name=name.strip(),
+        layer_type=re.split(r"[(\s]", description.strip(), maxsplit=1)[0] or description.strip(),
+        forward_seconds=_number("forward_compute_time", values) * _SECONDS_PER_UNIT,
+        backward_seconds=_number("backward_compute_time", values) * _SECONDS_PER_UNIT,
+        output_bytes=_output_bytes(values["activation_size"]),
+        parameter_bytes=_whole_bytes("parameter_size", values["parameter_size"]),
+    )
+
+
+def _parsed_edge(line: str) -> tuple[str, str]:
+    source, dashes, destination = line.strip().partition(" -- ")
+    if not (dashes and source.strip() and destination.strip()):
+        raise GraphError(f"expected NODE -- NODE, got {shown(line.strip())}")
+    return source.strip(), destination.strip()
+
+
+def _number(key: str, values: dict[str, str]) -> float:
+    try:
+        number = float(values[key])
+    except ValueError:
+        raise GraphError(f"{key}: expected a number, got {shown(values[key])}") from None
+    if not 0 <= number < np.inf:
+        raise GraphError(f"{key}: expected a finite number >= 0, got {shown(values[key])}")
+    return number
+
+
+def _output_bytes(text: str) -> tuple[int, ...]:
+    if text.startswith("["):
+        if not text.endswith("]"):
+            raise GraphError(f"activation_size: expected [A; B; ...], got {shown(text)}")
+        return tuple(_whole_bytes("activation_size", part) for part in text[1:-1].split(";"))
+    return (_whole_bytes("activation_size", text),)
+
+
+def _whole_bytes(key: str, text: str) -> int:
+    number = _number(key, {key: text})
+    if number > INT64_MAX // 2 or number != int(number):
+        raise GraphError(f"{key}: expected a whole number of bytes, got {shown(text)}")
+    return int(number)
+
+
+def _sorted_layers(
+    layers: dict[str, _Layer], named_edges: dict[tuple[str, str], int]
+) -> tuple[list[_Layer], list[tuple[int, int]]]:
+    numbers = {name: number for number, name in enumerate(layers)}
+    for edge, line in named_edges.items():
+        for name in edge:
+            if name not in numbers:
+                raise GraphError(f"line {line}: expected the name of a node, got {shown(name)}")
+    edges = np.array(
+        [(numbers[source], numbers[destination]) for source, destination in named_edges], np.int32
+    ).reshape(-1, 2)
+    in_file = list(layers.values())
+    try:
+        order = topological_order(len(layers), edges[:, 0], edges[:, 1])
+    except CycleError as error:
+        names = [in_file[number].name for number in error.nodes]
+        raise GraphError(f"expected no cycle, got {shown(' -> '.join(names))}") from None
+    position = np.argsort(order)
+    return [in_file[number] for number in order], [
+        (int(source), int(destination)) for source, destination in position[edges]
+    ]
+
+
+def _training_graph(
+    layers: Sequence[_Layer], layer_edges: Sequence[tuple[int, int]], kind: str
+) -> OpGraph:
+    ops = _ops(layers)
+    number = {op.name: index for index, op in enumerate(ops)}
+    tensors, reads = _tensors(layers, layer_edges)
+    count = len(ops)
+    return OpGraph(
+        op_names=tuple(number),
+        op_types=tuple(op.op_type for op in ops),
+        scopes=("",) * count,
+        phases=np.array([op.phase for op in ops], np.int8),
+        flops=np.zeros(count),
+        bytes_accessed=np.zeros(count),
+        parameter_bytes=np.array([op.parameter_bytes for op in ops], np.int64),
+        workspace_bytes=np.zeros(count, np.int64),
+        colocation=np.array([op.layer for op in ops], np.int32),
+        tensor_producer=np.array([number[maker] for maker, _ in tensors], np.int32),
+        tensor_bytes=np.array([size for _, size in tensors], np.int64),
+        edges=np.array([(tensor, number[reader]) for tensor, reader in reads], np.int32),
+        measured_time={kind: np.array([op.seconds for op in ops])},
+    )
+
+
+@dataclass(frozen=True)
+class _Op:
+    name: str
+    op_type: str
+    phase: Phase
+    layer: int
+    seconds: float = 0.0
+    parameter_bytes: int = 0
+
+
+def _ops(layers: Sequence[_Layer]) -> list[_Op]:
+    """Return the ops of all layers: forward, then backward in the reverse order."""
+    forward, backward = [], []
+    for number, layer in enumerate(layers):
+        if layer.parameter_bytes:
+            name, size = f"{layer.name}/parameters", layer.parameter_bytes
+            forward.append(_Op(name, "Parameters", Phase.FORWARD, number, parameter_bytes=size))
+        name, seconds = f"{layer.name}/forward", layer.forward_seconds
+        forward.append(_Op(name, layer.layer_type, Phase.FORWARD, number, seconds))
+        name, seconds = f"{layer.name}/backward", layer.backward_seconds
+        backward.append(_Op(name, f"{layer.layer_type}Backward", Phase.BACKWARD, number, seconds))
+    return forward + backward[::-1]
+
+
+def _tensors(
+    layers: Sequence[_Layer], layer_edges: Sequence[tuple[int, int]]
+) -> tuple[list[tuple[str, int]], list[tuple[int, str]]]:
+    """Return (op that makes it, bytes) of each tensor, and pairs of (tensor, op that reads it)."""
+    tensors: list[tuple[str, int]] = []
+    reads: list[tuple[int, str]] = []
+
+    def send(maker: str, size: int, readers: Iterable[str]) -> None:
+        reads.extend((len(tensors), reader) for reader in readers)
+        tensors.append((maker, size))
+
+    followers: list[list[str]] = [[] for _ in layers]
+    for source, destination in layer_edges:
+        followers[source].append(layers[destination].name)
+    for layer, readers in zip(layers, followers, strict=True):
+        forward, backward = f"{layer.name}/forward", f"{layer.name}/backward"
+        if layer.parameter_bytes:
+            send(f"{layer.name}/parameters", layer.parameter_bytes, (forward, backward))
+        for size in layer.output_bytes:
+            send(forward, size, [*(f"{reader}/forward" for reader in readers), backward])
+            for reader in readers:
+                send(f"{reader}/backward", size, [backward])
+    return tensors, reads

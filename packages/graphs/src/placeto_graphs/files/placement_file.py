@@ -1,0 +1,118 @@
+"""Placement files: a JSON object from group names to device names."""
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.errors import shown
+from placeto_graphs.errors import within
+from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
+from placeto_graphs.files.storage import read_bytes
+from placeto_graphs.files.storage import write_bytes
+from placeto_graphs.schema.problem import PlacementProblem
+
+
+def save_placement(
+    placement: NDArray[np.int32], problem: PlacementProblem, path: str | os.PathLike[str]
+) -> None:
+    """Write a placement to a JSON file of group names and device names, at once or not at all.
+
+    Parameters
+    ----------
+    placement : int32[G]
+        The device of each group.
+    problem
+        The problem that it places.
+    path
+        The file; an existing one is replaced.
+
+    Raises
+    ------
+    GraphError
+        When the placement is not one of that problem.
+    OSError
+        When the file cannot be written; then an existing one is as it was.
+    """
+    devices = problem.check_placement(placement).tolist()
+    names = problem.cluster.device_names
+    content = {
+        group: names[device]
+        for group, device in zip(problem.grouping.group_names, devices, strict=True)
+    }
+    write_bytes(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def load_placement(
+    path: str | os.PathLike[str],
+    problem: PlacementProblem,
+    *,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+) -> NDArray[np.int32]:
+    """Read a placement of a problem from a JSON file of group names and device names.
+
+    Parameters
+    ----------
+    path
+        The file.
+    problem
+        The problem that it places.
+    max_bytes
+        Refuse files that are larger than that.
+
+    Returns
+    -------
+    int32[G]
+        The device of each group.
+
+    Raises
+    ------
+    GraphError
+        When the file is not such a file, leaves a group out, names one twice, or names a group or
+        a device that the problem does not have.
+    OSError
+        When the file cannot be read.
+    """
+    content = read_bytes(path, max_bytes)
+    with within(f"{os.fspath(path)}: "):
+        entries = _decoded(content)
+        group_of_name = {name: group for group, name in enumerate(problem.grouping.group_names)}
+        device_of_name = {name: device for device, name in enumerate(problem.cluster.device_names)}
+        placement = np.full(problem.num_groups, -1, np.int32)
+        for name, device in entries:
+            if name not in group_of_name:
+                raise GraphError(f"{shown(name)}: expected the name of a group of the problem")
+            if not isinstance(device, str) or device not in device_of_name:
+                known = ", ".join(map(repr, device_of_name))
+                raise GraphError(f"{shown(name)}: expected one of {known}, got {shown(device)}")
+            if placement[group_of_name[name]] >= 0:
+                raise GraphError(f"{shown(name)}: expected each group once, got it again")
+            placement[group_of_name[name]] = device_of_name[device]
+        if (placement < 0).any():
+            missing = problem.grouping.group_names[int(np.argmin(placement))]
+            raise GraphError(f"{shown(missing)}: expected a device for every group, got none")
+    return placement
+
+
+def _decoded(content: bytearray) -> list[tuple[str, Any]]:
+    """Decode a JSON object into its entries, repeated names included."""
+    try:
+        entries = json.loads(content, object_pairs_hook=_Entries)
+    except UnicodeDecodeError as error:
+        raise GraphError(f"expected text in UTF-8: byte {error.start}: {error.reason}") from None
+    except ValueError as error:
+        raise GraphError(f"expected JSON: {error}") from None
+    except RecursionError:
+        raise GraphError("expected fewer levels of brackets") from None
+    if not isinstance(entries, _Entries):
+        raise GraphError(
+            f"expected an object of group names and device names, got {shown(entries)}"
+        )
+    return entries
+
+
+class _Entries(list[tuple[str, Any]]):
+    """The entries of a JSON object, in order."""

@@ -1,0 +1,294 @@
+"""Problem files and graph files: JSON, packed if the name ends in ``.gz``.
+
+Arrays stand in the file as the schema holds them, one list per column, in SI units. A null among
+compute times or bandwidths is infinity.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.errors import shown
+from placeto_graphs.errors import within
+from placeto_graphs.files.decoding import Header
+from placeto_graphs.files.decoding import check_header
+from placeto_graphs.files.decoding import decode_json
+from placeto_graphs.files.device_fields import DeviceFields
+from placeto_graphs.files.device_fields import decoded_devices
+from placeto_graphs.files.device_fields import encoded_devices
+from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
+from placeto_graphs.files.storage import read_bytes
+from placeto_graphs.files.storage import write_bytes
+from placeto_graphs.schema.cluster import Cluster
+from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.op_graph import OpGraph
+from placeto_graphs.schema.problem import PlacementProblem
+
+PROBLEM_FORMAT = "placeto-problem"
+GRAPH_FORMAT = "placeto-graph"
+VERSION = 1
+
+
+class _Times(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str
+    seconds: list[float]
+
+
+class _Graph(msgspec.Struct, forbid_unknown_fields=True):
+    op_names: list[str]
+    op_types: list[str]
+    scopes: list[str]
+    phases: list[int]
+    flops: list[float]
+    bytes_accessed: list[float]
+    parameter_bytes: list[int]
+    workspace_bytes: list[int]
+    colocation: list[int]
+    tensor_producer: list[int]
+    tensor_bytes: list[int]
+    edge_tensors: list[int]
+    edge_consumers: list[int]
+    measured_time: list[_Times]
+
+
+_TEXT_COLUMNS = ("op_names", "op_types", "scopes")
+_NUMBER_COLUMNS = (
+    "phases",
+    "flops",
+    "bytes_accessed",
+    "parameter_bytes",
+    "workspace_bytes",
+    "colocation",
+    "tensor_producer",
+    "tensor_bytes",
+)
+
+
+class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
+    devices: list[DeviceFields]
+    bandwidth: list[list[float | None]]
+    latency: list[list[float]]
+
+
+class _Grouping(msgspec.Struct, forbid_unknown_fields=True):
+    group_of: list[int]
+    group_names: list[str]
+
+
+class _GraphFile(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    graph: _Graph
+
+
+class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    graph: _Graph
+    cluster: _Cluster
+    # Devices of one kind share a column: compute_time[device_column[d]] is that of device d.
+    compute_time: list[list[float | None]]
+    device_column: list[int]
+    grouping: _Grouping
+
+
+def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> None:
+    """Write a problem to a file, at once or not at all.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    path
+        A name that ends in ``.json`` or ``.json.gz``; an existing file is replaced.
+
+    Raises
+    ------
+    GraphError
+        When the name ends in something else.
+    OSError
+        When the file cannot be written; then an existing one is as it was.
+    """
+    columns, device_column = _distinct_columns(problem.compute_time)
+    document = _ProblemFile(
+        format=PROBLEM_FORMAT,
+        version=VERSION,
+        graph=_encoded_graph(problem.graph),
+        cluster=_encoded_cluster(problem.cluster),
+        compute_time=columns,
+        device_column=device_column,
+        grouping=_Grouping(
+            group_of=problem.grouping.group_of.tolist(),
+            group_names=list(problem.grouping.group_names),
+        ),
+    )
+    _write(path, document)
+
+
+def load_problem(
+    path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES
+) -> PlacementProblem:
+    """Read a problem from a file.
+
+    Parameters
+    ----------
+    path
+        A file that `save_problem` wrote; its name ends in ``.json`` or ``.json.gz``.
+    max_bytes
+        Refuse files that are larger than that after unpacking.
+
+    Raises
+    ------
+    GraphError
+        When the file is not a problem file that this release can read.
+    OSError
+        When the file cannot be read.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.path_graph(3, create_using=nx.DiGraph))
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.full((3, 2), 1e-3),
+    ...     grouping=colocate(graph),
+    ... )
+    >>> save_problem(problem, "problem.json.gz")
+    >>> load_problem("problem.json.gz") == problem
+    True
+    """
+    content = _read(path, max_bytes)
+    with within(f"{os.fspath(path)}: "):
+        check_header(decode_json(content, Header), PROBLEM_FORMAT, VERSION)
+        return _decoded_problem(decode_json(content, _ProblemFile))
+
+
+def save_graph(graph: OpGraph, path: str | os.PathLike[str]) -> None:
+    """Write a graph of ops to a file, at once or not at all; see `save_problem`."""
+    _write(path, _GraphFile(format=GRAPH_FORMAT, version=VERSION, graph=_encoded_graph(graph)))
+
+
+def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES) -> OpGraph:
+    """Read a graph of ops from a file that `save_graph` wrote; see `load_problem`."""
+    content = _read(path, max_bytes)
+    with within(f"{os.fspath(path)}: "):
+        check_header(decode_json(content, Header), GRAPH_FORMAT, VERSION)
+        return _decoded_graph(decode_json(content, _GraphFile).graph)
+
+
+def _write(path: str | os.PathLike[str], document: msgspec.Struct) -> None:
+    _check_suffix(path)
+    write_bytes(path, msgspec.json.encode(document) + b"\n")
+
+
+def _read(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
+    _check_suffix(path)
+    return read_bytes(path, max_bytes)
+
+
+def _check_suffix(path: str | os.PathLike[str]) -> None:
+    if not os.fspath(path).endswith((".json", ".json.gz")):
+        raise GraphError(f"{os.fspath(path)}: expected a name that ends in .json or .json.gz")
+
+
+def _encoded_graph(graph: OpGraph) -> _Graph:
+    texts = {name: list(getattr(graph, name)) for name in _TEXT_COLUMNS}
+    numbers = {name: getattr(graph, name).tolist() for name in _NUMBER_COLUMNS}
+    return _Graph(
+        **texts,
+        **numbers,
+        edge_tensors=graph.edges[:, 0].tolist(),
+        edge_consumers=graph.edges[:, 1].tolist(),
+        measured_time=[
+            _Times(kind=kind, seconds=seconds.tolist())
+            for kind, seconds in graph.measured_time.items()
+        ],
+    )
+
+
+def _encoded_cluster(cluster: Cluster) -> _Cluster:
+    return _Cluster(
+        devices=encoded_devices(cluster.devices),
+        bandwidth=cluster.bandwidth.tolist(),
+        latency=cluster.latency.tolist(),
+    )
+
+
+def _distinct_columns(
+    compute_time: NDArray[np.float64],
+) -> tuple[list[list[float | None]], list[int]]:
+    numbers: dict[bytes, int] = {}
+    device_column = [
+        numbers.setdefault(column.tobytes(), len(numbers)) for column in compute_time.T
+    ]
+    first_devices = [device_column.index(number) for number in range(len(numbers))]
+    return [compute_time[:, device].tolist() for device in first_devices], device_column
+
+
+def _decoded_problem(document: _ProblemFile) -> PlacementProblem:
+    with within("graph."):
+        graph = _decoded_graph(document.graph)
+    with within("cluster."):
+        cluster = _decoded_cluster(document.cluster)
+    with within("grouping."):
+        grouping = Grouping(**msgspec.structs.asdict(document.grouping))
+    compute_time = _null_is_infinity("compute_time", document.compute_time)
+    for device, column in enumerate(document.device_column):
+        if not 0 <= column < len(compute_time):
+            raise GraphError(
+                f"device_column[{device}]: expected one of {len(compute_time)} columns of "
+                f"compute_time, got {column}"
+            )
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=compute_time[document.device_column].T,
+        grouping=grouping,
+    )
+
+
+def _decoded_graph(graph: _Graph) -> OpGraph:
+    if len(graph.edge_tensors) != len(graph.edge_consumers):
+        raise GraphError(
+            f"edge_consumers: expected {len(graph.edge_tensors)} ops, as many as edge_tensors, "
+            f"got {len(graph.edge_consumers)}"
+        )
+    kinds = [times.kind for times in graph.measured_time]
+    for index, kind in enumerate(kinds):
+        if kind in kinds[:index]:
+            raise GraphError(f"measured_time[{index}].kind: {shown(kind)} is there twice")
+    columns: dict[str, Any] = {
+        name: getattr(graph, name) for name in (*_TEXT_COLUMNS, *_NUMBER_COLUMNS)
+    }
+    return OpGraph(
+        **columns,
+        edges=np.stack([graph.edge_tensors, graph.edge_consumers], axis=1),
+        measured_time={times.kind: np.array(times.seconds) for times in graph.measured_time},
+    )
+
+
+def _decoded_cluster(cluster: _Cluster) -> Cluster:
+    return Cluster(
+        devices=decoded_devices(cluster.devices),
+        bandwidth=_null_is_infinity("bandwidth", cluster.bandwidth),
+        latency=_rectangular("latency", cluster.latency),
+    )
+
+
+def _null_is_infinity(field: str, rows: Sequence[Sequence[float | None]]) -> NDArray[np.float64]:
+    array = _rectangular(field, rows)
+    return np.where(np.isnan(array), np.inf, array)
+
+
+def _rectangular(field: str, rows: Sequence[Sequence[float | None]]) -> NDArray[np.float64]:
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        raise GraphError(f"{field}: expected rows of one length, got {lengths}")
+    return np.array(rows, dtype=np.float64)

@@ -1,0 +1,1 @@
+"""Which ops move together: co-location rules, then merging down to few groups."""

@@ -1,0 +1,216 @@
+"""Co-location: which ops should never be apart (Mirhoseini et al. 2017, section 3.2).
+
+Each rule looks at one graph and returns a `Grouping`. `colocate` joins rules: ops that any of them
+puts together are together.
+"""
+
+import re
+from collections.abc import Callable
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.errors import shown
+from placeto_graphs.grouping.labels import grouping_of_labels
+from placeto_graphs.grouping.labels import join_pairs
+from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.op_graph import FREE
+from placeto_graphs.schema.op_graph import OpGraph
+from placeto_graphs.schema.op_graph import Phase
+
+Rule = Callable[[OpGraph], Grouping]
+
+
+def colocate_by_id(graph: OpGraph) -> Grouping:
+    """Put the ops of each colocation id into one group, which every placement must do."""
+    fixed = np.flatnonzero(graph.colocation != FREE)
+    ids, first = np.unique(graph.colocation[fixed], return_index=True)
+    leaders = fixed[first][np.searchsorted(ids, graph.colocation[fixed])]
+    return _joined(graph, fixed, leaders)
+
+
+def colocate_gradients(graph: OpGraph) -> Grouping:
+    """Put each gradient op into the group of the forward op that it belongs to.
+
+    Where a gradient op shares its colocation id with a forward op, that is the one. Otherwise it is
+    told by what they read: of the forward ops in its own scope that make or read a tensor that the
+    gradient op reads, the last one in topological order. Weights are read by every use of a layer,
+    so tensors of ops with ``parameter_bytes`` count only where nothing else is shared. A gradient
+    op that shares nothing with a forward op of its scope stays on its own.
+    """
+    backward = np.asarray(graph.phases == Phase.BACKWARD)
+    forward = np.asarray(graph.phases == Phase.FORWARD)
+    owner = _forward_op_of_colocation(graph, forward)
+    undecided = backward & (owner < 0)
+    of_activations = graph.parameter_bytes[graph.edge_producers] == 0
+    for counted in (of_activations, ~of_activations):
+        guess = _last_forward_op_sharing(graph, forward, undecided, counted)
+        owner = np.where(undecided & (owner < 0), guess, owner)
+    found = np.flatnonzero(backward & (owner >= 0))
+    return _joined(graph, found, owner[found])
+
+
+def colocate_updates(graph: OpGraph) -> Grouping:
+    """Put each update op into the group of its parameter.
+
+    An update op belongs to the op with ``parameter_bytes`` whose tensor it reads. One that reads
+    several parameters belongs to none of them and stays on its own.
+    """
+    producers, consumers = graph.edge_producers, graph.edge_consumers
+    reads = (graph.phases[consumers] == Phase.UPDATE) & (graph.parameter_bytes[producers] > 0)
+    pairs = np.unique(np.stack([consumers[reads], producers[reads]], axis=1), axis=0)
+    updates, first, count = np.unique(pairs[:, 0], return_index=True, return_counts=True)
+    return _joined(graph, updates[count == 1], pairs[first[count == 1], 1])
+
+
+def colocate_single_consumers(graph: OpGraph) -> Grouping:
+    """Put an op whose output is read by one op only into the group of that op, recursively.
+
+    In a training graph most activations are read by a backward op, too, and so stay apart. Where
+    backward ops are whole layers without weight updates, as in a PipeDream profile, each gradient
+    has one reader, and the rule leaves one group between one fork and the next: leave it out there.
+    """
+    lowest = np.full(graph.num_ops, graph.num_ops, np.int32)
+    highest = np.full(graph.num_ops, -1, np.int32)
+    np.minimum.at(lowest, graph.edge_producers, graph.edge_consumers)
+    np.maximum.at(highest, graph.edge_producers, graph.edge_consumers)
+    single = np.flatnonzero(lowest == highest)
+    return _joined(graph, single, lowest[single])
+
+
+def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:
+    r"""Put ops into one group whose scopes begin with the same text that matches a pattern.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    pattern
+        A regular expression, matched at the beginning of each scope:
+        ``r"decoder\.step\d+\.attention"`` makes one group of each attention step.
+
+    Raises
+    ------
+    GraphError
+        When the pattern is not a regular expression.
+    """
+    try:
+        compiled_pattern = re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise GraphError(
+            f"pattern: expected a regular expression, got {shown(pattern)}: {error}"
+        ) from None
+    first_op: dict[str, int] = {}
+    group_of_scope: dict[str, int | None] = {}
+    members, leaders = [], []
+    for op, scope in enumerate(graph.scopes):
+        if scope not in group_of_scope:
+            match = compiled_pattern.match(scope)
+            group_of_scope[scope] = first_op.setdefault(match.group(), op) if match else None
+        leader = group_of_scope[scope]
+        if leader is not None:
+            members.append(op)
+            leaders.append(leader)
+    return _joined(graph, np.array(members, np.int64), np.array(leaders, np.int64))
+
+
+DEFAULT_RULES: tuple[Rule, ...] = (
+    colocate_by_id,
+    colocate_gradients,
+    colocate_updates,
+    colocate_single_consumers,
+)
+
+
+def colocate(graph: OpGraph, rules: Sequence[Rule] = DEFAULT_RULES) -> Grouping:
+    r"""Return the groups of ops that any of the rules puts together.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    rules
+        Functions from a graph to a grouping. The default are those of Mirhoseini et al. (2017):
+        colocation ids, gradients with their forward ops, updates with their parameters, and
+        single consumers, recursively. Without any rule each op is a group of its own.
+
+    Examples
+    --------
+    Keep each time step of an LSTM layer together as well:
+
+    >>> from functools import partial
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> steps = nx.DiGraph()
+    >>> for step in range(2):
+    ...     steps.add_node(f"add{step}", scope=f"lstm.step{step}")
+    ...     steps.add_node(f"tanh{step}", scope=f"lstm.step{step}")
+    >>> rule = partial(colocate_scopes, pattern=r"lstm\.step\d+")
+    >>> colocate(from_networkx(steps), [*DEFAULT_RULES, rule]).group_names
+    ('add0', 'add1')
+    """
+    ops = np.arange(graph.num_ops)
+    # Each grouping ties every op to the first op of its group.
+    leaders = [_first_members(rule(graph)) for rule in rules]
+    left = np.concatenate([ops[:0], *([ops] * len(leaders))])
+    right = np.concatenate([ops[:0], *leaders])
+    return _joined(graph, left, right)
+
+
+def _joined(graph: OpGraph, left: NDArray[np.integer], right: NDArray[np.integer]) -> Grouping:
+    return grouping_of_labels(graph, join_pairs(graph.num_ops, left, right))
+
+
+def _first_members(grouping: Grouping) -> NDArray[np.int64]:
+    _, first = np.unique(grouping.group_of, return_index=True)
+    return first[grouping.group_of]
+
+
+def _forward_op_of_colocation(graph: OpGraph, forward: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return int64[V], the last forward op with each op's colocation id, or -1."""
+    ops = graph.topological_order
+    named = ops[forward[ops] & (graph.colocation[ops] != FREE)]
+    ids, codes = np.unique(graph.colocation, return_inverse=True)
+    last = np.full(len(ids), -1, np.int64)
+    last[codes[named]] = named  # of equal codes the last one stays
+    return np.where(graph.colocation == FREE, -1, last[codes])
+
+
+def _last_forward_op_sharing(
+    graph: OpGraph,
+    forward: NDArray[np.bool_],
+    wanted: NDArray[np.bool_],
+    counted: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """Return int64[V], the last forward op in an op's scope that makes or reads an input of it."""
+    tensors, consumers = graph.edges[counted].T.astype(np.int64)
+    codes: dict[str, int] = {}
+    scope = np.array([codes.setdefault(name, len(codes)) for name in graph.scopes], np.int64)
+    tensor_in_scope = tensors * len(codes) + scope[consumers]
+    index = graph.topological_index
+
+    by_forward, asks = forward[consumers], wanted[consumers]
+    last_reader = _largest_values(
+        tensor_in_scope[by_forward], index[consumers[by_forward]], tensor_in_scope[asks]
+    )
+    makers, askers = graph.tensor_producer[tensors[asks]], consumers[asks]
+    makes = forward[makers] & (scope[makers] == scope[askers])
+    last_sharing = np.maximum(last_reader, np.where(makes, index[makers], -1))
+
+    result = np.full(graph.num_ops, -1, np.int64)
+    np.maximum.at(result, askers, last_sharing)
+    return np.where(result >= 0, graph.topological_order[result], -1)
+
+
+def _largest_values(
+    keys: NDArray[np.int64], values: NDArray[np.int32], asked: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return, for each key asked for, the largest of its values, or -1 where it has none."""
+    known, code = np.unique(keys, return_inverse=True)
+    largest = np.full(len(known) + 1, -1, np.int64)
+    np.maximum.at(largest, code, values)
+    row = np.searchsorted(known, asked)
+    row[np.append(known, -1)[row] != asked] = len(known)
+    return largest[row]

@@ -1,0 +1,67 @@
+"""From a label per op to a `Grouping`, and how groupings are joined."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.op_graph import OpGraph
+
+
+def grouping_of_labels(graph: OpGraph, labels: NDArray[np.integer[Any]]) -> Grouping:
+    """Return the grouping in which ops with equal labels share a group.
+
+    Groups are numbered in the topological order of their first ops, and each has the name of its
+    first op, so that equal partitions give equal groupings.
+
+    Parameters
+    ----------
+    graph
+        The graph of V ops.
+    labels : int[V]
+        Any integers.
+    """
+    order = graph.topological_order
+    _, first, label_in_order = np.unique(labels[order], return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int32)
+    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
+    group_of = np.empty(graph.num_ops, np.int32)
+    group_of[order] = rank[label_in_order]
+    first_ops = order[np.sort(first)]
+    return Grouping(
+        group_of=group_of, group_names=tuple(graph.op_names[op] for op in first_ops.tolist())
+    )
+
+
+def join_pairs(
+    num_nodes: int, left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]]
+) -> NDArray[np.int64]:
+    """Label the connected components of an undirected graph.
+
+    Every node takes the lowest label among its neighbours until nothing changes, and labels are
+    shortened to their own label on the way, which takes logarithmically many rounds in practice.
+
+    Parameters
+    ----------
+    num_nodes
+        The number N of nodes.
+    left, right : int[K]
+        The two ends of each edge.
+
+    Returns
+    -------
+    int64[N]
+        The lowest node of each node's component.
+    """
+    labels = np.arange(num_nodes)
+    while True:
+        low, high = labels[left], labels[right]
+        apart = low != high
+        if not apart.any():
+            return labels
+        left, right = left[apart], right[apart]
+        low, high = np.minimum(low[apart], high[apart]), np.maximum(low[apart], high[apart])
+        np.minimum.at(labels, high, low)
+        while not np.array_equal(labels[labels], labels):
+            labels = labels[labels]

@@ -1,0 +1,110 @@
+"""Merge-and-colocate: from many small groups to few (Addanki et al. 2019, appendix)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.grouping.labels import grouping_of_labels
+from placeto_graphs.schema.arrays import INT64_MAX
+from placeto_graphs.schema.arrays import integer
+from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.op_graph import OpGraph
+
+
+def merge_and_colocate(
+    graph: OpGraph,
+    grouping: Grouping,
+    *,
+    num_groups: int | None = None,
+    min_output_bytes: int | None = None,
+) -> Grouping:
+    """Merge the cheapest group into a neighbour, again and again.
+
+    The cost of a group is the bytes of all tensors that its ops make. The group of lowest cost (of
+    equal ones the first) joins the group that reads the largest tensor it sends (of equal ones the
+    one that is read first); a group that sends none joins the one that makes the largest tensor it
+    reads. That goes on until ``num_groups`` groups are left, or no group costs less than
+    ``min_output_bytes``, whichever comes first. A group without neighbours stays as it is, so that
+    a graph of several parts may keep more groups than ``num_groups``.
+
+    Time and memory grow nearly linearly with ops and edges: groups wait in a heap, and each keeps
+    its edges in a meldable heap, so that no merge looks at all groups or at all edges of a group.
+
+    Parameters
+    ----------
+    graph
+        The graph of ops.
+    grouping
+        The groups to start from, such as those of `colocate`; ops that are together stay together.
+    num_groups
+        The number N of groups to stop at; by default 1.
+    min_output_bytes
+        The cost C from which on a group is left alone; by default none is.
+
+    Returns
+    -------
+    Grouping
+        Groups numbered in the topological order of their first ops, and named after them.
+
+    Raises
+    ------
+    GraphError
+        When neither target is given, one is not an integer >= 1, or the grouping is of another
+        graph.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx
+    >>> chain = nx.DiGraph()
+    >>> chain.add_edge("a", "b", bytes=10)
+    >>> chain.add_edge("b", "c", bytes=1000)
+    >>> chain.add_edge("c", "d", bytes=100)
+    >>> graph = from_networkx(chain)
+    >>> merge_and_colocate(graph, colocate(graph, rules=()), num_groups=2).group_of
+    array([0, 0, 1, 1], dtype=int32)
+    """
+    if num_groups is None and min_output_bytes is None:
+        raise GraphError("num_groups, min_output_bytes: expected one of the two, got neither")
+    fewest = 1 if num_groups is None else integer("num_groups", num_groups, minimum=1)
+    cheapest_left = (
+        INT64_MAX
+        if min_output_bytes is None
+        else integer("min_output_bytes", min_output_bytes, minimum=1)
+    )
+    if grouping.num_ops != graph.num_ops:
+        raise GraphError(
+            f"grouping.group_of: expected the groups of {graph.num_ops} ops, got {grouping.num_ops}"
+        )
+    # Numba takes half a second to import, which only merging needs.
+    from placeto_graphs.grouping.kernels import merge_cheapest_groups  # noqa: PLC0415
+
+    costs = np.zeros(grouping.num_groups, np.int64)
+    np.add.at(costs, grouping.group_of[graph.tensor_producer], graph.tensor_bytes)
+    sent, received = _edges_by_priority(graph, grouping)
+    merged_into = merge_cheapest_groups(
+        costs,
+        sent,
+        received,
+        fewest,
+        cheapest_left,
+    )
+    return grouping_of_labels(graph, merged_into[grouping.group_of])
+
+
+def _edges_by_priority(
+    graph: OpGraph, grouping: Grouping
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the edges between groups as rows of (group, neighbour), the most urgent first.
+
+    The first array has the edges that groups send along, the second those that they read from.
+    """
+    sizes = graph.tensor_bytes[graph.edges[:, 0]]
+    producers, consumers = graph.edge_producers, graph.edge_consumers
+    sources, destinations = grouping.group_of[producers], grouping.group_of[consumers]
+    made, read = graph.topological_index[producers], graph.topological_index[consumers]
+    crosses = sources != destinations
+    largest_first_read = np.lexsort((made[crosses], read[crosses], -sizes[crosses]))
+    largest_first_made = np.lexsort((read[crosses], made[crosses], -sizes[crosses]))
+    ends = np.stack([sources[crosses], destinations[crosses]], axis=1)
+    return ends[largest_first_read], ends[largest_first_made, ::-1].copy()

@@ -1,0 +1,161 @@
+"""What placements cost, what a placer found, and the two protocols that join the packages."""
+
+from dataclasses import dataclass
+from typing import Protocol
+from typing import runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.schema.arrays import float_array
+from placeto_graphs.schema.arrays import int_array
+from placeto_graphs.schema.arrays import integer
+from placeto_graphs.schema.arrays import number
+from placeto_graphs.schema.problem import PlacementProblem
+from placeto_graphs.schema.record import Record
+from placeto_graphs.schema.record import set_field
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EvaluationBatch(Record):
+    """What each of B placements costs on D devices.
+
+    Attributes
+    ----------
+    runtime : float64[B]
+        Seconds of one step; infinity for a placement that cannot run.
+    peak_memory : int64[B, D]
+        The most bytes that each device holds at one time.
+
+    Raises
+    ------
+    GraphError
+        When a field is not as described.
+
+    Examples
+    --------
+    >>> EvaluationBatch(runtime=[0.5, 0.25], peak_memory=[[100, 0], [60, 40]]).peak_memory.shape
+    (2, 2)
+    """
+
+    runtime: NDArray[np.float64]
+    peak_memory: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        runtime = float_array("runtime", self.runtime, (None,), infinity_is="it cannot run")
+        set_field(self, "runtime", runtime)
+        peak_memory = int_array("peak_memory", self.peak_memory, np.int64, (len(runtime), None))
+        set_field(self, "peak_memory", peak_memory)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlacementResult(Record):
+    """What a placer found.
+
+    Attributes
+    ----------
+    placement : int32[G]
+        The device of each group.
+    runtime : float
+        Seconds of one step with that placement, as the evaluator gives it.
+    peak_memory : int64[D]
+        The most bytes that each device holds at one time.
+    evaluations : int
+        How many placements were sampled on the way.
+    seconds : float
+        How long the search took.
+    curve : float64[K, 2]
+        Rows of (placements sampled so far, best runtime so far in seconds); the first column
+        never falls.
+
+    Raises
+    ------
+    GraphError
+        When a field is not as described.
+
+    Examples
+    --------
+    >>> result = PlacementResult(
+    ...     placement=[0, 1],
+    ...     runtime=0.25,
+    ...     peak_memory=[60, 40],
+    ...     evaluations=2,
+    ...     seconds=0.001,
+    ...     curve=[[1, 0.5], [2, 0.25]],
+    ... )
+    >>> result.curve[-1]
+    array([2.  , 0.25])
+    """
+
+    placement: NDArray[np.int32]
+    runtime: float
+    peak_memory: NDArray[np.int64]
+    evaluations: int
+    seconds: float
+    curve: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        set_field(self, "placement", int_array("placement", self.placement, np.int32, (None,)))
+        runtime = float_array("runtime", self.runtime, (), infinity_is="it cannot run")
+        set_field(self, "runtime", float(runtime))
+        set_field(
+            self, "peak_memory", int_array("peak_memory", self.peak_memory, np.int64, (None,))
+        )
+        set_field(self, "evaluations", integer("evaluations", self.evaluations))
+        set_field(self, "seconds", number("seconds", self.seconds))
+        curve = float_array("curve", self.curve, (None, 2), infinity_is="none can run so far")
+        falls = np.diff(curve[:, 0]) < 0
+        if falls.any():
+            row = int(np.argmax(falls)) + 1
+            raise GraphError(
+                f"curve[{row}, 0]: expected at least {curve[row - 1, 0]:g} placements, "
+                f"got {curve[row, 0]:g}"
+            )
+        set_field(self, "curve", curve)
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """Says what placements of one problem cost, by simulation or by measurement."""
+
+    @property
+    def problem(self) -> PlacementProblem:
+        """The problem whose placements are evaluated."""
+        ...
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return what each placement costs.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
+        ...
+
+
+@runtime_checkable
+class Placer(Protocol):
+    """Finds a placement for a problem."""
+
+    @property
+    def name(self) -> str:
+        """What the placer is called in tables and on the command line."""
+        ...
+
+    def place(
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    ) -> PlacementResult:
+        """Return the best placement that the placer finds.
+
+        Parameters
+        ----------
+        problem
+            What to place.
+        evaluator
+            Says what placements of that problem cost.
+        seed
+            Fixes every random choice.
+        """
+        ...

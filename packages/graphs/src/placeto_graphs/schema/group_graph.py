@@ -1,0 +1,184 @@
+"""The graph of op groups that placers see."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.schema.arrays import check_pairs_differ
+from placeto_graphs.schema.arrays import check_sum
+from placeto_graphs.schema.arrays import float_array
+from placeto_graphs.schema.arrays import int_array
+from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.op_graph import OpGraph
+from placeto_graphs.schema.record import Record
+from placeto_graphs.schema.record import set_field
+from placeto_graphs.topology.order import CycleError
+from placeto_graphs.topology.order import topological_order
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class GroupGraph(Record):
+    """The graph of G op groups on D devices, with M edges: always a DAG.
+
+    An edge joins two groups between which tensors flow, in either direction, and runs from the
+    group whose first op comes earlier in topological order. See `group_graph`.
+
+    Attributes
+    ----------
+    compute_time : float64[G, D]
+        Seconds of all ops of a group on a device, one after the other; infinity where one of them
+        cannot run.
+    output_bytes : int64[G]
+        Bytes of all tensors that the ops of a group make.
+    parameter_bytes : int64[G]
+        Bytes of weights and optimizer state of a group.
+    edges : int32[M, 2]
+        Rows of (earlier group, later group), each pair at most once.
+    edge_bytes : int64[M]
+        Bytes of the tensors that flow between the two groups, both ways, each tensor once.
+
+    Raises
+    ------
+    GraphError
+        When a field is not as described, or the graph has a cycle.
+
+    Examples
+    --------
+    >>> graph = GroupGraph(
+    ...     compute_time=[[1e-3, 1e-3], [2e-3, 2e-3]],
+    ...     output_bytes=[4096, 0],
+    ...     parameter_bytes=[0, 1024],
+    ...     edges=[[0, 1]],
+    ...     edge_bytes=[4096],
+    ... )
+    >>> graph
+    GroupGraph(groups=2, devices=2, edges=1)
+    """
+
+    compute_time: NDArray[np.float64]
+    output_bytes: NDArray[np.int64]
+    parameter_bytes: NDArray[np.int64]
+    edges: NDArray[np.int32]
+    edge_bytes: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        compute_time = float_array(
+            "compute_time", self.compute_time, (None, None), infinity_is="it cannot run there"
+        )
+        set_field(self, "compute_time", compute_time)
+        for name in ("output_bytes", "parameter_bytes"):
+            checked = int_array(name, getattr(self, name), np.int64, (self.num_groups,))
+            check_sum(name, checked)
+            set_field(self, name, checked)
+        last = self.num_groups - 1
+        set_field(self, "edges", int_array("edges", self.edges, np.int32, (None, 2), maximum=last))
+        set_field(
+            self,
+            "edge_bytes",
+            int_array("edge_bytes", self.edge_bytes, np.int64, (self.num_edges,)),
+        )
+        check_pairs_differ("edges", self.edges, "pair of groups")
+        _ = self.topological_order
+
+    def __repr__(self) -> str:
+        return (
+            f"GroupGraph(groups={self.num_groups}, devices={self.num_devices}, "
+            f"edges={self.num_edges})"
+        )
+
+    @property
+    def num_groups(self) -> int:
+        """G, the number of groups."""
+        return len(self.compute_time)
+
+    @property
+    def num_devices(self) -> int:
+        """D, the number of devices."""
+        return int(self.compute_time.shape[1])
+
+    @property
+    def num_edges(self) -> int:
+        """M, the number of edges."""
+        return len(self.edges)
+
+    @cached_property
+    def topological_order(self) -> NDArray[np.int32]:
+        """int32[G], groups in topological order; of several ready ones the lowest index first."""
+        try:
+            return topological_order(self.num_groups, self.edges[:, 0], self.edges[:, 1])
+        except CycleError as error:
+            raise GraphError(f"edges: expected no cycle, got one of groups {error.nodes}") from None
+
+
+def group_graph(
+    graph: OpGraph, grouping: Grouping, compute_time: NDArray[np.float64]
+) -> GroupGraph:
+    """Return the graph of groups, with the features that placers see.
+
+    A group's position is the topological index of its first op. Any two groups between which
+    tensors flow are joined by one edge, from the earlier to the later position, so that the graph
+    has no cycles even where backward ops share a group with forward ops.
+
+    Parameters
+    ----------
+    graph
+        The graph of V ops.
+    grouping
+        The partition of its ops.
+    compute_time : float64[V, D]
+        Seconds of each op on each device; infinity where it cannot run.
+    """
+    group_of, num_groups = grouping.group_of, grouping.num_groups
+    edges, edge_bytes = _group_edges(graph, grouping)
+    return GroupGraph(
+        compute_time=group_compute_time(grouping, compute_time),
+        output_bytes=_sums(group_of[graph.tensor_producer], graph.tensor_bytes, num_groups),
+        parameter_bytes=_sums(group_of, graph.parameter_bytes, num_groups),
+        edges=edges,
+        edge_bytes=edge_bytes,
+    )
+
+
+def group_compute_time(
+    grouping: Grouping, compute_time: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return float64[G, D], the seconds of all ops of each group on each device."""
+    sums = [
+        np.bincount(grouping.group_of, seconds, grouping.num_groups) for seconds in compute_time.T
+    ]
+    return np.stack(sums, axis=1)
+
+
+def group_positions(graph: OpGraph, grouping: Grouping) -> NDArray[np.int32]:
+    """Return int32[G], the topological index of the first op of each group."""
+    positions = np.full(grouping.num_groups, graph.num_ops, np.int32)
+    np.minimum.at(positions, grouping.group_of, graph.topological_index)
+    return positions
+
+
+def _group_edges(graph: OpGraph, grouping: Grouping) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    num_groups = grouping.num_groups
+    tensors = graph.edges[:, 0].astype(np.int64)
+    sources = grouping.group_of[graph.edge_producers]
+    readers = grouping.group_of[graph.edge_consumers]
+    crosses = sources != readers
+    # A tensor has one source, so (tensor, reading group) names a tensor and a pair of groups.
+    once = np.unique(tensors[crosses] * num_groups + readers[crosses])
+    tensors, readers = np.divmod(once, num_groups)
+    sources = grouping.group_of[graph.tensor_producer[tensors]].astype(np.int64)
+    positions = group_positions(graph, grouping)
+    forwards = positions[sources] < positions[readers]
+    earlier = np.where(forwards, sources, readers)
+    later = np.where(forwards, readers, sources)
+    pairs, pair_of_tensor = np.unique(earlier * num_groups + later, return_inverse=True)
+    edges = np.stack(np.divmod(pairs, num_groups), axis=1).astype(np.int32)
+    return edges, _sums(pair_of_tensor, graph.tensor_bytes[tensors], len(pairs))
+
+
+def _sums(keys: NDArray[np.integer], values: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    result = np.zeros(length, np.int64)
+    np.add.at(result, keys, values)
+    return result

@@ -1,0 +1,242 @@
+"""The graph of operations of one training step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from enum import IntEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.errors import shown
+from placeto_graphs.schema.arrays import check_pairs_differ
+from placeto_graphs.schema.arrays import check_sum
+from placeto_graphs.schema.arrays import float_array
+from placeto_graphs.schema.arrays import int_array
+from placeto_graphs.schema.arrays import text
+from placeto_graphs.schema.arrays import texts
+from placeto_graphs.schema.record import Record
+from placeto_graphs.schema.record import set_field
+from placeto_graphs.topology.compressed_rows import CompressedRows
+from placeto_graphs.topology.compressed_rows import compress_rows
+from placeto_graphs.topology.order import CycleError
+from placeto_graphs.topology.order import topological_order
+
+FREE = -1  # the colocation id of an op that may go anywhere
+MAX_CYCLE_SHOWN = 6
+
+
+class Phase(IntEnum):
+    """The part of a training step that an op belongs to."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    UPDATE = 2
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class OpGraph(Record):
+    """One training (or inference) step of a model: V ops, T tensors, E edges from tensors to ops.
+
+    An op makes its tensors when it is done, and can run when all the tensors that it reads are on
+    its device. The graph has no cycles. Everything is checked on construction; arrays are
+    read-only afterwards.
+
+    Attributes
+    ----------
+    op_names : V texts
+        Unique and not empty.
+    op_types : V texts
+        What each op computes, such as ``"aten.mm"``; not empty.
+    scopes : V texts
+        Path of the module that the op belongs to, such as ``"encoder.layer.0"``; ``""`` if unknown.
+    phases : int8[V]
+        A `Phase`: 0 forward, 1 backward, 2 update.
+    flops : float64[V]
+        Floating-point operations.
+    bytes_accessed : float64[V]
+        Bytes read and written.
+    parameter_bytes : int64[V]
+        Bytes of weights and optimizer state that stay on the op's device for the whole step. The
+        outputs of an op with ``parameter_bytes > 0`` live in that storage and take no further
+        memory there; copies of them on other devices do.
+    workspace_bytes : int64[V]
+        Bytes that the op needs only while it runs.
+    colocation : int32[V]
+        Ops with equal ids >= 0 share a device; -1 is free.
+    tensor_producer : int32[T]
+        The op that makes each tensor. The order of an op's tensors is the order of their indices.
+    tensor_bytes : int64[T]
+        The size of each tensor, in bytes; 0 makes it a control dependency.
+    edges : int32[E, 2]
+        Rows of (tensor, op that reads it), each at most once. The consumers of a tensor are
+        ordered as their rows are.
+    measured_time : mapping of text to float64[V]
+        For each device kind that was measured, the seconds that each op takes on it.
+
+    Raises
+    ------
+    GraphError
+        When a field is not as described, or the graph has a cycle.
+
+    Examples
+    --------
+    >>> graph = OpGraph(
+    ...     op_names=["weights", "matmul"],
+    ...     op_types=["parameter", "aten.mm"],
+    ...     scopes=["linear", "linear"],
+    ...     phases=[0, 0],
+    ...     flops=[0, 2e9],
+    ...     bytes_accessed=[0, 12e6],
+    ...     parameter_bytes=[4_000_000, 0],
+    ...     workspace_bytes=[0, 0],
+    ...     colocation=[-1, -1],
+    ...     tensor_producer=[0, 1],
+    ...     tensor_bytes=[4_000_000, 4_000_000],
+    ...     edges=[[0, 1]],
+    ... )
+    >>> graph
+    OpGraph(ops=2, tensors=2, edges=1)
+    """
+
+    op_names: tuple[str, ...]
+    op_types: tuple[str, ...]
+    scopes: tuple[str, ...]
+    phases: NDArray[np.int8]
+    flops: NDArray[np.float64]
+    bytes_accessed: NDArray[np.float64]
+    parameter_bytes: NDArray[np.int64]
+    workspace_bytes: NDArray[np.int64]
+    colocation: NDArray[np.int32]
+    tensor_producer: NDArray[np.int32]
+    tensor_bytes: NDArray[np.int64]
+    edges: NDArray[np.int32]
+    measured_time: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check_ops()
+        self._check_tensors()
+        self._check_edges()
+        _ = self.topological_order
+
+    def __repr__(self) -> str:
+        return f"OpGraph(ops={self.num_ops}, tensors={self.num_tensors}, edges={self.num_edges})"
+
+    @property
+    def num_ops(self) -> int:
+        """V, the number of ops."""
+        return len(self.op_names)
+
+    @property
+    def num_tensors(self) -> int:
+        """T, the number of tensors."""
+        return len(self.tensor_bytes)
+
+    @property
+    def num_edges(self) -> int:
+        """E, the number of edges from a tensor to an op that reads it."""
+        return len(self.edges)
+
+    @property
+    def edge_producers(self) -> NDArray[np.int32]:
+        """int32[E], the op that makes the tensor of each edge."""
+        return self.tensor_producer[self.edges[:, 0]]
+
+    @property
+    def edge_consumers(self) -> NDArray[np.int32]:
+        """int32[E], the op that reads the tensor of each edge."""
+        return self.edges[:, 1]
+
+    @cached_property
+    def topological_order(self) -> NDArray[np.int32]:
+        """int32[V], the ops in topological order; of several ready ones the lowest index first."""
+        try:
+            return topological_order(self.num_ops, self.edge_producers, self.edge_consumers)
+        except CycleError as error:
+            raise GraphError(f"edges: expected no cycle, got {self._cycle(error.nodes)}") from None
+
+    @cached_property
+    def topological_index(self) -> NDArray[np.int32]:
+        """int32[V], the position of each op in `topological_order`."""
+        index = np.empty(self.num_ops, np.int32)
+        index[self.topological_order] = np.arange(self.num_ops, dtype=np.int32)
+        index.flags.writeable = False
+        return index
+
+    @cached_property
+    def tensors_of_op(self) -> CompressedRows:
+        """Row ``op`` holds the tensors that it makes, in order."""
+        return compress_rows(self.num_ops, self.tensor_producer, np.arange(self.num_tensors))
+
+    @cached_property
+    def consumers_of_tensor(self) -> CompressedRows:
+        """Row ``tensor`` holds the ops that read it, in the order of the edges."""
+        return compress_rows(self.num_tensors, self.edges[:, 0], self.edges[:, 1])
+
+    @cached_property
+    def inputs_of_op(self) -> CompressedRows:
+        """Row ``op`` holds the tensors that it reads, in the order of the edges."""
+        return compress_rows(self.num_ops, self.edges[:, 1], self.edges[:, 0])
+
+    def _check_ops(self) -> None:
+        set_field(self, "op_names", texts("op_names", self.op_names, unique=True))
+        count = len(self.op_names)
+        if count == 0:
+            raise GraphError("op_names: expected at least one op, got none")
+        set_field(self, "op_types", texts("op_types", self.op_types, count))
+        set_field(self, "scopes", texts("scopes", self.scopes, count, empty=True))
+        phases = int_array("phases", self.phases, np.int8, (count,), maximum=max(Phase))
+        set_field(self, "phases", phases)
+        for name in ("flops", "bytes_accessed"):
+            set_field(self, name, float_array(name, getattr(self, name), (count,)))
+        for name in ("parameter_bytes", "workspace_bytes"):
+            checked = int_array(name, getattr(self, name), np.int64, (count,))
+            check_sum(name, checked)
+            set_field(self, name, checked)
+        colocation = int_array("colocation", self.colocation, np.int32, (count,), minimum=FREE)
+        set_field(self, "colocation", colocation)
+        set_field(self, "measured_time", _checked_times(self.measured_time, count))
+
+    def _check_tensors(self) -> None:
+        last_op = self.num_ops - 1
+        producer = int_array(
+            "tensor_producer", self.tensor_producer, np.int32, (None,), maximum=last_op
+        )
+        set_field(self, "tensor_producer", producer)
+        sizes = int_array("tensor_bytes", self.tensor_bytes, np.int64, (len(producer),))
+        check_sum("tensor_bytes", sizes)
+        set_field(self, "tensor_bytes", sizes)
+
+    def _check_edges(self) -> None:
+        edges = int_array("edges", self.edges, np.int32, (None, 2))
+        for column, end, count in ((0, "tensor", self.num_tensors), (1, "op", self.num_ops)):
+            beyond = edges[:, column] >= count
+            if beyond.any():
+                row = int(np.argmax(beyond))
+                raise GraphError(
+                    f"edges[{row}, {column}]: expected one of {count} {end}s, "
+                    f"got {edges[row, column]}"
+                )
+        check_pairs_differ("edges", edges, "(tensor, op)")
+        set_field(self, "edges", edges)
+
+    def _cycle(self, ops: list[int]) -> str:
+        names = [shown(self.op_names[op]) for op in (*ops, ops[0])]
+        if len(names) > MAX_CYCLE_SHOWN:
+            names[MAX_CYCLE_SHOWN // 2 : 1 - MAX_CYCLE_SHOWN // 2] = ["..."]
+        return " -> ".join(names)
+
+
+def _checked_times(given: Any, num_ops: int) -> Mapping[str, NDArray[np.float64]]:
+    if not isinstance(given, Mapping):
+        raise GraphError(f"measured_time: expected a mapping, got {shown(given)}")
+    checked = {}
+    for kind, seconds in given.items():
+        checked[text("measured_time", kind)] = float_array(
+            f"measured_time[{shown(kind)}]", seconds, (num_ops,)
+        )
+    return MappingProxyType(checked)

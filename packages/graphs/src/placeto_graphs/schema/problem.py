@@ -1,0 +1,197 @@
+"""Everything that a placer needs to know."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.errors import shown
+from placeto_graphs.schema.arrays import float_array
+from placeto_graphs.schema.arrays import int_array
+from placeto_graphs.schema.cluster import Cluster
+from placeto_graphs.schema.group_graph import GroupGraph
+from placeto_graphs.schema.group_graph import group_compute_time
+from placeto_graphs.schema.group_graph import group_graph
+from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.op_graph import OpGraph
+from placeto_graphs.schema.record import Record
+from placeto_graphs.schema.record import set_field
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class PlacementProblem(Record):
+    """A graph, a cluster, what each op costs on each device, and which ops move together.
+
+    Attributes
+    ----------
+    graph : `OpGraph`
+        The graph of V ops.
+    cluster : `Cluster`
+        The D devices.
+    compute_time : float64[V, D]
+        Seconds that each op takes on each device; infinity where it cannot run. For every group
+        there is a device where all its ops can run.
+    grouping : `Grouping`
+        The partition of the ops into G groups. Ops with equal colocation ids are in one group.
+
+    Raises
+    ------
+    GraphError
+        When a field is not as described.
+
+    Examples
+    --------
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> import networkx as nx
+    >>> graph = from_networkx(nx.path_graph(3, create_using=nx.DiGraph))
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.full((3, 2), 1e-3),
+    ...     grouping=colocate(graph, rules=()),
+    ... )
+    >>> problem
+    PlacementProblem(ops=3, groups=3, devices=2)
+    """
+
+    graph: OpGraph
+    cluster: Cluster
+    compute_time: NDArray[np.float64]
+    grouping: Grouping
+
+    def __post_init__(self) -> None:
+        for name, wanted in (("graph", OpGraph), ("cluster", Cluster), ("grouping", Grouping)):
+            if not isinstance(getattr(self, name), wanted):
+                raise GraphError(
+                    f"{name}: expected {wanted.__name__}, got {shown(getattr(self, name))}"
+                )
+        shape = (self.graph.num_ops, self.cluster.num_devices)
+        compute_time = float_array(
+            "compute_time", self.compute_time, shape, infinity_is="it cannot run there"
+        )
+        set_field(self, "compute_time", compute_time)
+        self._check_grouping()
+
+    def __repr__(self) -> str:
+        return (
+            f"PlacementProblem(ops={self.graph.num_ops}, groups={self.num_groups}, "
+            f"devices={self.num_devices})"
+        )
+
+    @property
+    def num_groups(self) -> int:
+        """G, the number of groups."""
+        return self.grouping.num_groups
+
+    @property
+    def num_devices(self) -> int:
+        """D, the number of devices."""
+        return self.cluster.num_devices
+
+    @cached_property
+    def group_graph(self) -> GroupGraph:
+        """The graph of groups that placers see."""
+        return group_graph(self.graph, self.grouping, self.compute_time)
+
+    def check_placement(self, placement: Any) -> NDArray[np.int32]:
+        """Return a placement of this problem, checked and read-only.
+
+        Parameters
+        ----------
+        placement : int32[G]
+            The device of each group.
+
+        Raises
+        ------
+        GraphError
+            When it has another shape or dtype, names a device that does not exist, or puts a
+            group where one of its ops cannot run.
+        """
+        last = self.num_devices - 1
+        devices = int_array("placement", placement, np.int32, (self.num_groups,), maximum=last)
+        seconds = self._group_compute_time[np.arange(self.num_groups), devices]
+        if np.isinf(seconds).any():
+            group = int(np.argmax(seconds))
+            raise GraphError(
+                f"placement[{group}]: expected a device that can run every op of group "
+                f"{shown(self.grouping.group_names[group])}, "
+                f"got {devices[group]} ({shown(self.cluster.device_names[devices[group]])})"
+            )
+        return devices
+
+    def expand(self, placement: Any) -> NDArray[np.int32]:
+        """Return int32[V], the device of each op, for int32[G], the device of each group.
+
+        Raises
+        ------
+        GraphError
+            As `check_placement` does.
+        """
+        op_devices: NDArray[np.int32] = self.check_placement(placement)[self.grouping.group_of]
+        return op_devices
+
+    @cached_property
+    def _group_compute_time(self) -> NDArray[np.float64]:
+        return group_compute_time(self.grouping, self.compute_time)
+
+    def _check_grouping(self) -> None:
+        if self.grouping.num_ops != self.graph.num_ops:
+            raise GraphError(
+                f"grouping.group_of: expected the groups of {self.graph.num_ops} ops, "
+                f"got {self.grouping.num_ops}"
+            )
+        _check_colocation(self.graph, self.grouping)
+        nowhere = np.isinf(self._group_compute_time).all(axis=1)
+        if nowhere.any():
+            group = int(np.argmax(nowhere))
+            raise GraphError(
+                f"compute_time: expected a device that can run every op of group {group} "
+                f"({shown(self.grouping.group_names[group])}), got none"
+            )
+
+
+def _check_colocation(graph: OpGraph, grouping: Grouping) -> None:
+    fixed = np.flatnonzero(graph.colocation >= 0)
+    ids, first = np.unique(graph.colocation[fixed], return_index=True)
+    leader = fixed[first][np.searchsorted(ids, graph.colocation[fixed])]
+    apart = grouping.group_of[fixed] != grouping.group_of[leader]
+    if apart.any():
+        op, other = int(fixed[np.argmax(apart)]), int(leader[np.argmax(apart)])
+        raise GraphError(
+            f"grouping.group_of[{op}]: expected ops {shown(graph.op_names[other])} and "
+            f"{shown(graph.op_names[op])} of colocation id {graph.colocation[op]} in one group, "
+            f"got groups {grouping.group_of[other]} and {grouping.group_of[op]}"
+        )
+
+
+def measured_compute_time(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
+    """Return the measured times of a graph as the compute times on a cluster.
+
+    Parameters
+    ----------
+    graph
+        A graph with measured times for every device kind of the cluster.
+    cluster
+        The devices.
+
+    Returns
+    -------
+    float64[V, D]
+        Seconds of each op on each device.
+
+    Raises
+    ------
+    GraphError
+        When the graph has no times for a device's kind.
+    """
+    for device in cluster.devices:
+        if device.kind not in graph.measured_time:
+            known = ", ".join(map(repr, graph.measured_time)) or "none"
+            raise GraphError(
+                f"measured_time: expected times for the kind {device.kind!r} of device "
+                f"{device.name!r}, got {known}"
+            )
+    return np.stack([graph.measured_time[device.kind] for device in cluster.devices], axis=1)

@@ -1,0 +1,1 @@
+"""Algorithms on the shape of a graph alone: order, reachability, rows of neighbours."""

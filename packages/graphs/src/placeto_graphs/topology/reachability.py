@@ -1,0 +1,96 @@
+"""Which groups can reach which."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.schema.group_graph import GroupGraph
+from placeto_graphs.topology.compressed_rows import compress_rows
+
+MAX_GROUPS = 32_768  # three matrices of a gigabyte each
+
+
+@dataclass(frozen=True, eq=False)
+class Reachability:
+    """For each of G groups, which others can reach it, which it can reach, and which neither.
+
+    Row ``v`` of each matrix describes group ``v``. A group is in none of its own three sets; every
+    other group is in exactly one.
+
+    Attributes
+    ----------
+    ancestors : bool[G, G]
+        The groups from which a path leads to ``v``.
+    descendants : bool[G, G]
+        The groups to which a path leads from ``v``.
+    parallel : bool[G, G]
+        All other groups.
+    """
+
+    ancestors: NDArray[np.bool_]
+    descendants: NDArray[np.bool_]
+    parallel: NDArray[np.bool_]
+
+
+def reachability(graph: GroupGraph, *, max_groups: int = MAX_GROUPS) -> Reachability:
+    """Return the ancestors, descendants and parallel groups of each group.
+
+    The closure is taken with one bit per group, 64 groups to a machine word, so that 10,000
+    groups take about a second.
+
+    Parameters
+    ----------
+    graph
+        A graph of G groups.
+    max_groups
+        Refuse larger graphs, whose matrices of G * G bytes would not fit memory.
+
+    Raises
+    ------
+    GraphError
+        When the graph has more than ``max_groups`` groups.
+
+    Examples
+    --------
+    >>> graph = GroupGraph(
+    ...     compute_time=np.ones((4, 1)),
+    ...     output_bytes=np.ones(4, int),
+    ...     parameter_bytes=np.zeros(4, int),
+    ...     edges=[[0, 1], [0, 2], [1, 3], [2, 3]],
+    ...     edge_bytes=[1, 1, 1, 1],
+    ... )
+    >>> np.flatnonzero(reachability(graph).parallel[1])
+    array([2])
+    """
+    num_groups = graph.num_groups
+    if num_groups > max_groups:
+        raise GraphError(
+            f"graph: expected at most {max_groups} groups, got {num_groups}; merge them first"
+        )
+    descendants = _descendants(graph)
+    ancestors = np.ascontiguousarray(descendants.T)
+    parallel = ~(ancestors | descendants)
+    np.fill_diagonal(parallel, val=False)
+    for matrix in (ancestors, descendants, parallel):
+        matrix.flags.writeable = False
+    return Reachability(ancestors, descendants, parallel)
+
+
+def _descendants(graph: GroupGraph) -> NDArray[np.bool_]:
+    num_groups = graph.num_groups
+    words = -(-num_groups // 64)
+    reached = np.zeros((num_groups, words), np.uint64)
+    groups = np.arange(num_groups)
+    own_bit = np.uint64(1) << (groups % 64).astype(np.uint64)
+    successors = compress_rows(num_groups, graph.edges[:, 0], graph.edges[:, 1])
+    for group in graph.topological_order[::-1]:
+        following = successors[group]
+        if len(following):
+            row = np.bitwise_or.reduce(reached[following], axis=0)
+            np.bitwise_or.at(row, following // 64, own_bit[following])
+            reached[group] = row
+    little_endian = reached.astype("<u8").view(np.uint8)
+    bits = np.unpackbits(little_endian, axis=1, count=num_groups, bitorder="little")
+    return bits.view(np.bool_)

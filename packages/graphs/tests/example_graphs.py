@@ -1,0 +1,47 @@
+"""Small graphs by hand, for tests that name every op."""
+
+from typing import Any
+
+import numpy as np
+
+from placeto_graphs import Cluster
+from placeto_graphs import OpGraph
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import parse_cluster
+
+
+def diamond_fields(**changes: Any) -> dict[str, Any]:
+    """Return the fields of a graph in which 0 feeds 1 and 2, and both feed 3."""
+    fields: dict[str, Any] = {
+        "op_names": ["split", "left", "right", "join"],
+        "op_types": ["split", "conv", "conv", "add"],
+        "scopes": ["", "left", "right", ""],
+        "phases": [0, 0, 0, 0],
+        "flops": [0.0, 1e9, 2e9, 1e6],
+        "bytes_accessed": [1e3, 1e6, 1e6, 1e3],
+        "parameter_bytes": [0, 400, 800, 0],
+        "workspace_bytes": [0, 10, 20, 0],
+        "colocation": [-1, -1, -1, -1],
+        "tensor_producer": [0, 0, 1, 2],
+        "tensor_bytes": [100, 200, 300, 400],
+        "edges": [[0, 1], [1, 2], [2, 3], [3, 3]],
+        "measured_time": {"k80": [1e-3, 2e-3, 3e-3, 4e-3]},
+    }
+    return fields | changes
+
+
+def diamond(**changes: Any) -> OpGraph:
+    return OpGraph(**diamond_fields(**changes))
+
+
+def diamond_problem(**changes: Any) -> PlacementProblem:
+    graph = diamond()
+    cluster: Cluster = parse_cluster("2xk80")
+    fields: dict[str, Any] = {
+        "graph": graph,
+        "cluster": cluster,
+        "compute_time": np.stack([graph.measured_time["k80"]] * 2, axis=1),
+        "grouping": colocate(graph, rules=()),
+    }
+    return PlacementProblem(**(fields | changes))

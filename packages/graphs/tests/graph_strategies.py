@@ -1,0 +1,108 @@
+"""Hypothesis strategies for every type of the schema."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from placeto_graphs import Cluster
+from placeto_graphs import Device
+from placeto_graphs import Grouping
+from placeto_graphs import OpGraph
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import colocate_by_id
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+seconds = st.floats(0, 1e6)
+byte_counts = st.one_of(st.integers(0, 3), st.integers(0, 2**40), st.just(2**53 + 1))
+
+
+def arrays(elements: st.SearchStrategy[Any], count: int) -> st.SearchStrategy[list[Any]]:
+    return st.lists(elements, min_size=count, max_size=count)
+
+
+@st.composite
+def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> OpGraph:
+    """Draw graphs with control edges, unread tensors, several outputs, and any op order."""
+    count = draw(st.integers(1, max_ops))
+    order = draw(st.permutations(range(count))) if shuffled else list(range(count))
+    tensor_producer = draw(st.lists(st.integers(0, count - 1), max_size=2 * count))
+    rank = {op: position for position, op in enumerate(order)}
+    possible = [
+        (tensor, consumer)
+        for tensor, producer in enumerate(tensor_producer)
+        for consumer in range(count)
+        if rank[producer] < rank[consumer]
+    ]
+    edges = draw(st.lists(st.sampled_from(possible), unique=True, max_size=20)) if possible else []
+    kinds = draw(st.lists(st.sampled_from(["k80", "v100", "cpu"]), unique=True, max_size=2))
+    return OpGraph(
+        op_names=tuple(draw(st.lists(names, min_size=count, max_size=count, unique=True))),
+        op_types=tuple(draw(arrays(names, count))),
+        scopes=tuple(draw(arrays(st.sampled_from(["", "a", "a.b", "lstm.1", "lstm.2"]), count))),
+        phases=np.array(draw(arrays(st.integers(0, 2), count)), np.int8),
+        flops=np.array(draw(arrays(st.floats(0, 1e18), count))),
+        bytes_accessed=np.array(draw(arrays(st.floats(0, 1e12), count))),
+        parameter_bytes=np.array(draw(arrays(byte_counts, count)), np.int64),
+        workspace_bytes=np.array(draw(arrays(byte_counts, count)), np.int64),
+        colocation=np.array(draw(arrays(st.integers(-1, 3), count)), np.int32),
+        tensor_producer=np.array(tensor_producer, np.int32),
+        tensor_bytes=np.array(draw(arrays(byte_counts, len(tensor_producer))), np.int64),
+        edges=np.array(edges, np.int32).reshape(-1, 2),
+        measured_time={kind: np.array(draw(arrays(seconds, count))) for kind in kinds},
+    )
+
+
+@st.composite
+def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
+    count = draw(st.integers(1, max_devices))
+    device_names = draw(st.lists(names, min_size=count, max_size=count, unique=True))
+    pairs = arrays(arrays(st.one_of(st.floats(1e-3, 1e12), st.just(np.inf)), count), count)
+    return Cluster(
+        devices=tuple(
+            Device(
+                name=name,
+                kind=draw(names),
+                memory_bytes=draw(st.integers(1, 2**62)),
+                op_overhead=draw(seconds),
+                transfer_overhead=draw(seconds),
+            )
+            for name in device_names
+        ),
+        bandwidth=np.array(draw(pairs)),
+        latency=np.array(draw(arrays(arrays(seconds, count), count))),
+    )
+
+
+@st.composite
+def groupings(draw: st.DrawFn, graph: OpGraph) -> Grouping:
+    """Draw groupings, numbered at random, that keep the colocation ids of a graph."""
+    together = colocate(graph, [colocate_by_id])
+    merged = draw(arrays(st.integers(0, together.num_groups - 1), together.num_groups))
+    labels = np.array(merged)[together.group_of]
+    numbers = draw(st.permutations(np.unique(labels).tolist()))
+    return Grouping(
+        group_of=np.array([numbers.index(label) for label in labels], np.int32),
+        group_names=tuple(
+            draw(st.lists(names, min_size=len(numbers), max_size=len(numbers), unique=True))
+        ),
+    )
+
+
+@st.composite
+def problems(draw: st.DrawFn, max_ops: int = 12) -> PlacementProblem:
+    """Draw problems in which some ops cannot run on some devices, but all on the first one."""
+    graph = draw(op_graphs(max_ops))
+    cluster = draw(clusters())
+    cell = st.one_of(seconds, st.just(np.inf))
+    columns = [draw(arrays(seconds, graph.num_ops))]
+    columns += [draw(arrays(cell, graph.num_ops)) for _ in cluster.devices[1:]]
+    compute_time: NDArray[np.float64] = np.array(columns).T
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=compute_time,
+        grouping=draw(groupings(graph)),
+    )

@@ -1,0 +1,120 @@
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placeto_graphs import Cluster
+from placeto_graphs import Device
+from placeto_graphs import GraphError
+from placeto_graphs import parse_cluster
+
+
+def device(**changes: Any) -> Device:
+    fields: dict[str, Any] = {
+        "name": "k80:0",
+        "kind": "k80",
+        "memory_bytes": 10_700_000_000,
+        "op_overhead": 5.7e-6,
+        "transfer_overhead": 25e-6,
+    }
+    return Device(**(fields | changes))
+
+
+def cluster(**changes: Any) -> Cluster:
+    fields: dict[str, Any] = {
+        "devices": [device(name="a"), device(name="b")],
+        "bandwidth": [[0, 1e9], [2e9, 0]],
+        "latency": [[0, 1e-6], [0, 0]],
+    }
+    return Cluster(**(fields | changes))
+
+
+def test_a_device_is_never_sent_to_from_itself() -> None:
+    assert cluster().bandwidth.tolist() == [[np.inf, 1e9], [2e9, np.inf]]
+    assert cluster(latency=np.ones((2, 2))).latency.tolist() == [[0, 1], [1, 0]]
+    assert not cluster().bandwidth.flags.writeable
+
+
+def test_infinite_bandwidth_makes_bytes_free() -> None:
+    assert np.isinf(cluster(bandwidth=[[1, np.inf], [np.inf, 1]]).bandwidth).all()
+
+
+def test_the_published_constants_of_a_k80() -> None:
+    """Addanki et al. 2019: overheads, bandwidth and memory of the simulated GPUs."""
+    published = parse_cluster("2xk80")
+    assert published.devices[1] == device(name="k80:1")
+    assert published.bandwidth[0, 1] == published.bandwidth[1, 0] == 7.6e9
+    assert not published.latency.any()
+
+
+def test_a_spec_names_devices_by_kind_and_number() -> None:
+    assert parse_cluster(" 1xCPU + 2xk80+1xv100+1xk80").device_names == (
+        "cpu:0",
+        "k80:0",
+        "k80:1",
+        "v100:0",
+        "k80:2",
+    )
+
+
+@pytest.mark.parametrize("kind", ["k80", "p100", "v100", "a100", "h100", "h200", "cpu"])
+def test_every_kind_makes_a_cluster(kind: str) -> None:
+    made = parse_cluster(f"1xcpu+2x{kind}")
+    assert {device.kind for device in made.devices} == {"cpu", kind}
+    assert made.bandwidth[1, 2] >= made.bandwidth[0, 1] or kind == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "cluster: expected terms such as 2xk80, joined by +, got ''"),
+        ("k80", "cluster: expected terms such as 2xk80"),
+        ("2xk80+", "cluster: expected terms such as 2xk80"),
+        ("2xtpu", "cluster: expected one of the kinds cpu, k80, p100"),
+        ("-1xk80", "cluster: expected terms"),
+        ("0xk80", "cluster: expected 1 to 1024 devices, got 0"),
+        ("1025xk80", "cluster: expected 1 to 1024 devices, got 1025"),
+        ("99999999999xk80", "cluster: expected terms such as 2xk80"),
+    ],
+)
+def test_a_wrong_spec_is_shown(spec: str, message: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)):
+        parse_cluster(spec)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": ""}, "name: expected a text that is not empty, got ''"),
+        ({"kind": 3}, "kind: expected a text, got 3"),
+        ({"memory_bytes": 0}, "memory_bytes: expected an integer from 1 to"),
+        ({"memory_bytes": 1.5}, "memory_bytes: expected integers, got floating-point numbers"),
+        ({"op_overhead": -1.0}, "op_overhead: expected a finite number >= 0, got -1.0"),
+        ({"transfer_overhead": np.nan}, "transfer_overhead: expected a finite number >= 0"),
+        ({"op_overhead": "1"}, "op_overhead: expected numbers, got text"),
+    ],
+)
+def test_a_wrong_device_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)):
+        device(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"devices": []}, "devices: expected at least one device, got none"),
+        ({"devices": "2xk80"}, "devices: expected a sequence of Device, got '2xk80'"),
+        ({"devices": [device(), "b"]}, "devices[1]: expected a Device, got 'b'"),
+        ({"devices": [device(), device()]}, "devices.name[1]: 'k80:0' repeats devices.name[0]"),
+        ({"bandwidth": [[0, 0], [1, 0]]}, "bandwidth[0, 1]: expected more than 0 B/s, got 0.0"),
+        ({"bandwidth": [[0, 1], [-1, 0]]}, "bandwidth[1, 0]: expected a number >= 0, or infinity"),
+        ({"bandwidth": [[np.nan, 1], [1, 0]]}, "bandwidth[0, 0]: expected a number >= 0"),
+        ({"bandwidth": [1, 2]}, "bandwidth: expected shape (2, 2), got (2,)"),
+        ({"latency": [[0, np.inf], [0, 0]]}, "latency[0, 1]: expected a finite number >= 0"),
+        ({"latency": [[0]]}, "latency: expected shape (2, 2), got (1, 1)"),
+    ],
+)
+def test_a_wrong_cluster_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)):
+        cluster(**changes)

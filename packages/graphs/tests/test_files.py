@@ -1,0 +1,332 @@
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from example_graphs import diamond
+from example_graphs import diamond_problem
+from graph_strategies import clusters
+from graph_strategies import op_graphs
+from graph_strategies import problems
+from placeto_graphs import Cluster
+from placeto_graphs import GraphError
+from placeto_graphs import OpGraph
+from placeto_graphs import PlacementProblem
+from placeto_graphs import load_cluster
+from placeto_graphs import load_graph
+from placeto_graphs import load_placement
+from placeto_graphs import load_problem
+from placeto_graphs import parse_cluster
+from placeto_graphs import save_cluster
+from placeto_graphs import save_graph
+from placeto_graphs import save_placement
+from placeto_graphs import save_problem
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("files")
+
+
+@given(problem=problems(), suffix=st.sampled_from([".json", ".json.gz"]))
+def test_problems_survive_a_round_trip(
+    folder: Path, problem: PlacementProblem, suffix: str
+) -> None:
+    path = folder / f"problem{suffix}"
+    save_problem(problem, path)
+    assert load_problem(path) == problem
+    assert [entry.name for entry in folder.glob(".*")] == []
+
+
+@given(graph=op_graphs())
+def test_graphs_survive_a_round_trip(folder: Path, graph: OpGraph) -> None:
+    save_graph(graph, folder / "graph.json")
+    assert load_graph(folder / "graph.json") == graph
+
+
+@given(cluster=clusters())
+def test_clusters_survive_a_round_trip(folder: Path, cluster: Cluster) -> None:
+    save_cluster(cluster, folder / "cluster.toml")
+    assert load_cluster(folder / "cluster.toml") == cluster
+
+
+@given(problem=problems(), data=st.data())
+def test_placements_survive_a_round_trip(
+    folder: Path, problem: PlacementProblem, data: st.DataObject
+) -> None:
+    groups = problem.group_graph.compute_time
+    placement = [
+        data.draw(st.sampled_from(np.flatnonzero(np.isfinite(row)).tolist())) for row in groups
+    ]
+    save_placement(np.array(placement), problem, folder / "placement.json")
+    loaded = load_placement(folder / "placement.json", problem)
+    assert loaded.tolist() == placement
+    assert loaded.dtype == np.int32
+
+
+def test_equal_problems_give_equal_bytes(folder: Path) -> None:
+    contents = []
+    for name in ("one.json.gz", "two.json.gz"):
+        save_problem(diamond_problem(), folder / name)
+        contents.append((folder / name).read_bytes())
+    assert contents[0] == contents[1]
+
+
+def test_a_placement_file_is_a_plain_object_of_names(folder: Path) -> None:
+    save_placement(np.array([0, 1, 0, 1]), diamond_problem(), folder / "plain.json")
+    assert json.loads((folder / "plain.json").read_text()) == {
+        "split": "k80:0",
+        "left": "k80:1",
+        "right": "k80:0",
+        "join": "k80:1",
+    }
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """Return the content of a problem file; a key such as "graph.flops" changes an inner field."""
+    path = Path(changes.pop("folder")) / "document.json"
+    save_problem(diamond_problem(), path)
+    content: dict[str, Any] = json.loads(path.read_text())
+    for key, value in changes.items():
+        *outer, last = key.split(".")
+        target = content
+        for name in outer:
+            target = target[name]
+        if value is ...:
+            del target[last]
+        else:
+            target[last] = value
+    return content
+
+
+PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
+    ({"format": "placeto-graph"}, "format: expected 'placeto-problem', got 'placeto-graph'"),
+    ({"format": ...}, "object missing required field format"),
+    ({"version": 2}, "version: expected at most 1, got 2: a newer release of placeto-graphs may"),
+    ({"version": 0}, "version: expected at least 1, got 0"),
+    ({"version": "1"}, "version: expected int, got str ('1')"),
+    ({"version": 2, "novelty": 1}, "version: expected at most 1, got 2"),
+    ({"new\nname": 1}, r"object contains unknown field new\nname"),
+    ({"novelty": 1}, "object contains unknown field novelty"),
+    ({"graph": 3}, "graph: expected object, got int (3)"),
+    ({"graph.flops": ...}, "graph: object missing required field flops"),
+    ({"graph.flops": [0, 1, "2", 3]}, "graph.flops[2]: expected float, got str ('2')"),
+    ({"graph.flops": [0, 1, None, 3]}, "graph.flops[2]: expected float, got null (None)"),
+    ({"graph.flops": [0, 1, -2, 3]}, "graph.flops[2]: expected a finite number >= 0, got -2.0"),
+    ({"graph.flops": [0, 1, 2]}, "graph.flops: expected shape (4,), got (3,)"),
+    ({"graph.phases": [0, 0, 0, 0.5]}, "graph.phases[3]: expected int, got float (0.5)"),
+    ({"graph.tensor_bytes": [1, 2, 3, 2**80]}, "graph.tensor_bytes: expected integers"),
+    ({"graph.op_names": ["a", "b", "a", "c"]}, "graph.op_names[2]: 'a' repeats op_names[0]"),
+    ({"graph.edge_tensors": [0, 1]}, "graph.edge_consumers: expected 2 ops, as many as edge_te"),
+    ({"graph.edge_consumers": [1, 2, 3, 9]}, "graph.edges[3, 1]: expected one of 4 ops, got 9"),
+    ({"graph.edge_consumers": [1, 0, 3, 3]}, "graph.edges: expected no cycle, got 'split' -> "),
+    (
+        {"graph.measured_time": [{"kind": "k80", "seconds": [0, 0, 0, True]}]},
+        "graph.measured_time[0].seconds[3]: expected float, got bool (True)",
+    ),
+    (
+        {"graph.measured_time": [{"kind": "k80", "seconds": [0] * 4}] * 2},
+        "graph.measured_time[1].kind: 'k80' is there twice",
+    ),
+    ({"cluster.devices": []}, "cluster.devices: expected at least one device, got none"),
+    ({"cluster.bandwidth": [[None, 0], [1, None]]}, "cluster.bandwidth[0, 1]: expected more than"),
+    ({"cluster.bandwidth": [[1], [1, 2]]}, "cluster.bandwidth: expected rows of one length, got"),
+    ({"cluster.latency": [[0], [0, 0]]}, "cluster.latency: expected rows of one length"),
+    ({"device_column": [0, 1]}, "device_column[1]: expected one of 1 columns of compute_time"),
+    ({"device_column": [0]}, "compute_time: expected shape (4, 2), got (4, 1)"),
+    ({"compute_time": []}, "device_column[0]: expected one of 0 columns"),
+    ({"compute_time": [[None] * 4]}, "compute_time: expected a device that can run every op of"),
+    ({"grouping.group_of": [0, 1, 2, 9]}, "grouping.group_of[3]: expected an integer from 0 to 3"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), PROBLEM_ERRORS)
+def test_a_wrong_problem_file_is_named_in_one_line(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(document(folder=tmp_path, **changes)))
+    with pytest.raises(GraphError, match=re.escape(f"{path}: {message}")) as caught:
+        load_problem(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "expected JSON: input data was truncated"),
+        (b"{", "expected JSON: input data was truncated"),
+        (b"problem", "expected JSON: JSON is malformed: invalid character (byte 0)"),
+        (b"[]", "expected object, got array"),
+        (b"\xff\xfe", "expected JSON: "),
+        (b'{"format": "\xff", "version": 1}', "expected text in UTF-8: "),
+        (b'{"format": "placeto-problem", "version": 1} more', "expected JSON: "),
+        (b"[" * 100_000, "expected "),
+        (b'{"graph": ' + b"[" * 100_000, "expected "),
+    ],
+)
+def test_what_is_not_json_is_named_in_one_line(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_bytes(content)
+    for load in (load_problem, load_graph):
+        with pytest.raises(GraphError, match=re.escape(f"{path}: {message}")) as caught:
+            load(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_name_with_another_ending_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"problem\.txt: expected a name that ends in \.json or"):
+        save_problem(diamond_problem(), tmp_path / "problem.txt")
+    with pytest.raises(GraphError, match=r"problem\.gz: expected a name that ends in \.json or"):
+        load_problem(tmp_path / "problem.gz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load_problem(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("keep", [0, 5, 20, -20, -1])
+def test_a_truncated_gzip_file_is_named(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "cut.json.gz"
+    save_problem(diamond_problem(), path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(GraphError, match=re.escape(f"{path}: expected ")):
+        load_problem(path)
+
+
+def test_what_is_not_gzip_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "plain.json.gz"
+    path.write_text("{}")
+    with pytest.raises(GraphError, match="expected a whole gzip file: Not a gzipped file"):
+        load_problem(path)
+
+
+def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b" " * 50_000_000))
+    assert path.stat().st_size < 100_000
+    with pytest.raises(GraphError, match="at most 1000000 bytes after unpacking, got more"):
+        load_problem(path, max_bytes=1_000_000)
+
+
+def test_a_large_plain_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    path.write_bytes(b" " * 2000)
+    with pytest.raises(GraphError, match="expected at most 1000 bytes, got more"):
+        load_graph(path, max_bytes=1000)
+
+
+CLUSTER = """
+format = "placeto-cluster"
+version = 1
+bandwidth = 7.6e9
+
+[[devices]]
+name = "a"
+kind = "k80"
+memory_bytes = 10_700_000_000
+op_overhead = 5.7e-6
+transfer_overhead = 25e-6
+
+[[devices]]
+name = "b"
+kind = "cpu"
+memory_bytes = 488_000_000_000
+op_overhead = 0
+transfer_overhead = 0
+"""
+
+LINK = """
+[[links]]
+source = "a"
+destination = "b"
+"""
+
+
+def test_a_cluster_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(f"{CLUSTER}{LINK}bandwidth = 1e9\nlatency = 1e-6\n")
+    cluster = load_cluster(path)
+    assert cluster.device_names == ("a", "b")
+    assert cluster.bandwidth.tolist() == [[np.inf, 1e9], [7.6e9, np.inf]]
+    assert cluster.latency.tolist() == [[0, 1e-6], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "object missing required field format"),
+        ("format = ", "expected TOML: Invalid value (at end of document)"),
+        ('format = "x"\nversion = 1', "format: expected 'placeto-cluster', got 'x'"),
+        (CLUSTER.replace("version = 1", "version = 2"), "version: expected at most 1, got 2"),
+        (CLUSTER.replace("bandwidth", "bandwith"), "object contains unknown field bandwith"),
+        (CLUSTER.replace("7.6e9", "nan"), "bandwidth[0, 0]: expected a number >= 0"),
+        (CLUSTER.replace("7.6e9", "0"), "bandwidth[0, 1]: expected more than 0 B/s"),
+        (CLUSTER.replace('"cpu"', "1979-05-27"), "devices[1].kind: expected str, got date"),
+        (CLUSTER.replace("10_700_000_000", "0"), "devices[0].memory_bytes: expected an integer"),
+        (CLUSTER.replace('"b"', '"a"'), "devices.name[1]: 'a' repeats devices.name[0]"),
+        (CLUSTER + LINK.replace('"b"', '"c"'), "links[0].destination: expected one of 'a', 'b'"),
+        (CLUSTER + LINK.replace('"b"', '"a"'), "links[0].destination: expected each pair of two"),
+        (CLUSTER + LINK + LINK, "links[1].destination: expected each pair of two devices once"),
+    ],
+)
+def test_a_wrong_cluster_file_is_named(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(content)
+    with pytest.raises(GraphError, match=re.escape(f"{path}: {message}")) as caught:
+        load_cluster(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "expected JSON: Expecting value"),
+        ("[]", "expected an object of group names and device names, got []"),
+        ('{"split": 1}', "'split': expected one of 'k80:0', 'k80:1', got 1"),
+        ('{"split": "k80:2"}', "'split': expected one of 'k80:0', 'k80:1', got 'k80:2'"),
+        ('{"merge": "k80:0"}', "'merge': expected the name of a group of the problem"),
+        ('{"split": "k80:0", "split": "k80:1"}', "'split': expected each group once, got it again"),
+        ('{"split": "k80:0"}', "'left': expected a device for every group, got none"),
+        ('{"split": {"a": [1]}}', "'split': expected one of 'k80:0', 'k80:1', got [('a', [1])]"),
+        ("[" * 100_000, "expected fewer levels of brackets"),
+    ],
+)
+def test_a_wrong_placement_file_is_named(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "placement.json"
+    path.write_text(content)
+    with pytest.raises(GraphError, match=re.escape(f"{path}: {message}")) as caught:
+        load_placement(path, diamond_problem())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_placement_of_another_problem_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(
+        GraphError, match=re.escape("placement[1]: expected an integer from 0 to 1")
+    ):
+        save_placement(np.array([0, 2, 0, 0]), diamond_problem(), tmp_path / "placement.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_devices_of_one_kind_share_a_column_of_times(tmp_path: Path) -> None:
+    graph = diamond()
+    times = graph.measured_time["k80"]
+    problem = diamond_problem(
+        cluster=parse_cluster("3xk80+1xcpu"),
+        compute_time=np.stack([times, times, times, times * 9], axis=1),
+    )
+    save_problem(problem, tmp_path / "problem.json")
+    content = json.loads((tmp_path / "problem.json").read_text())
+    assert content["device_column"] == [0, 0, 0, 1]
+    assert len(content["compute_time"]) == 2
+    assert load_problem(tmp_path / "problem.json") == problem

@@ -1,0 +1,101 @@
+import re
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given
+
+from example_graphs import diamond
+from graph_strategies import op_graphs
+from placeto_graphs import GraphError
+from placeto_graphs import OpGraph
+from placeto_graphs import from_networkx
+from placeto_graphs import to_networkx
+
+
+@given(op_graphs())
+def test_graphs_survive_a_round_trip(graph: OpGraph) -> None:
+    assert from_networkx(to_networkx(graph)) == graph
+
+
+def test_ops_are_nodes_and_tensors_are_on_edges() -> None:
+    graph = to_networkx(diamond(edges=[[0, 1], [1, 1], [1, 2], [2, 3], [3, 3]]))
+    assert list(graph) == ["split", "left", "right", "join"]
+    assert graph.nodes["left"] == {
+        "op_type": "conv",
+        "scope": "left",
+        "phase": 0,
+        "flops": 1e9,
+        "bytes_accessed": 1e6,
+        "parameter_bytes": 400,
+        "workspace_bytes": 10,
+        "colocation": -1,
+        "measured_time": {"k80": 2e-3},
+        "outputs": {2: 300},
+    }
+    assert graph.edges["split", "left"] == {"bytes": 300, "tensors": (0, 1), "positions": (0, 1)}
+    assert graph.edges["split", "right"]["bytes"] == 200
+    assert nx.dag_longest_path_length(graph, weight="bytes") == 600
+
+
+def test_attributes_are_plain_python_numbers() -> None:
+    for _, attributes in to_networkx(diamond()).nodes(data=True):
+        assert {type(value) for value in attributes.values()} <= {str, int, float, dict}
+
+
+def test_a_graph_by_hand_needs_no_attributes() -> None:
+    by_hand = nx.DiGraph([("a", "b"), ("a", "c")])
+    graph = from_networkx(by_hand)
+    assert graph.op_names == ("a", "b", "c")
+    assert graph.tensor_bytes.tolist() == [0, 0]
+    assert graph.edges.tolist() == [[0, 1], [1, 2]]
+
+
+def test_edges_that_name_one_output_share_the_tensor() -> None:
+    by_hand = nx.DiGraph()
+    by_hand.add_node("a", outputs={"activation": 4096})
+    by_hand.add_edge("a", "b", tensors=["activation"])
+    by_hand.add_edge("a", "c", tensors=["activation"])
+    graph = from_networkx(by_hand)
+    assert graph.tensor_bytes.tolist() == [4096]
+    assert graph.consumers_of_tensor[0].tolist() == [1, 2]
+
+
+def test_nodes_may_be_any_objects() -> None:
+    assert from_networkx(nx.path_graph(3, create_using=nx.DiGraph)).op_names == ("0", "1", "2")
+
+
+def graph_with(
+    node: dict[str, Any] | None = None, edge: dict[str, Any] | None = None
+) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    graph.add_node("a", **(node or {}))
+    graph.add_edge("a", "b", **(edge or {}))
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (nx.Graph([(0, 1)]), "graph: expected a networkx.DiGraph, got <networkx.classes.graph.Gr"),
+        (nx.MultiDiGraph([(0, 1)]), "graph: expected a networkx.DiGraph"),
+        (nx.DiGraph(), "op_names: expected at least one op, got none"),
+        (nx.DiGraph([(0, 1), (1, 0)]), "edges: expected no cycle, got '0' -> '1' -> '0'"),
+        (nx.DiGraph([("1", 1)]), "op_names[1]: '1' repeats op_names[0]"),
+        (graph_with({"flops": "many"}), "flops: expected numbers, got text"),
+        (graph_with({"outputs": 3}), "node 'a': outputs: expected a mapping of tensors to bytes"),
+        (graph_with({"outputs": {"x": -1}}), "tensor_bytes[0]: expected an integer from 0"),
+        (graph_with({"measured_time": {"k80": 1.0}}), "node 'b': measured_time: expected times"),
+        (graph_with(edge={"bytes": -1}), "tensor_bytes[0]: expected an integer from 0"),
+        (
+            graph_with(edge={"tensors": ["x"]}),
+            "edge 'a' -> 'b': tensors: expected outputs of the first op, got 'x'",
+        ),
+        (graph_with(edge={"tensors": 5}), "edge 'a' -> 'b': tensors: expected a sequence, got 5"),
+        (graph_with(edge={"positions": (1, 2)}), "edge 'a' -> 'b': positions: expected shape (1,)"),
+        (graph_with(edge={"positions": 1}), "edge 'a' -> 'b': positions: expected shape (1,)"),
+    ],
+)
+def test_what_is_wrong_is_named(graph: nx.DiGraph, message: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)):
+        from_networkx(graph)

@@ -1,0 +1,181 @@
+import copy
+import pickle
+import re
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+
+from example_graphs import diamond
+from graph_strategies import op_graphs
+from placeto_graphs import GraphError
+from placeto_graphs import OpGraph
+from placeto_graphs import Phase
+
+
+def test_fields_have_the_dtypes_of_the_schema() -> None:
+    graph = diamond()
+    dtypes = {
+        "phases": np.int8,
+        "flops": np.float64,
+        "bytes_accessed": np.float64,
+        "parameter_bytes": np.int64,
+        "workspace_bytes": np.int64,
+        "colocation": np.int32,
+        "tensor_producer": np.int32,
+        "tensor_bytes": np.int64,
+        "edges": np.int32,
+    }
+    assert {name: getattr(graph, name).dtype for name in dtypes} == dtypes
+    assert graph.op_names == ("split", "left", "right", "join")
+    assert graph.measured_time["k80"].dtype == np.float64
+    assert (graph.num_ops, graph.num_tensors, graph.num_edges) == (4, 4, 4)
+
+
+def test_texts_may_come_from_numpy() -> None:
+    graph = diamond(op_names=np.array(["split", "left", "right", "join"]))
+    assert graph == diamond()
+    assert {type(name) for name in graph.op_names} == {str}
+
+
+def test_arrays_are_read_only_and_do_not_change_with_the_arrays_that_were_given() -> None:
+    flops = np.ones(4)
+    graph = diamond(flops=flops)
+    flops[0] = 7
+    assert graph.flops[0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        graph.flops[0] = 2
+    with pytest.raises(TypeError):
+        graph.measured_time["cpu"] = flops  # type: ignore[index]
+
+
+def test_a_read_only_view_of_a_writable_array_is_copied() -> None:
+    flops = np.ones(4)
+    view = flops[:]
+    view.flags.writeable = False
+    graph = diamond(flops=view)
+    flops[0] = 7
+    assert graph.flops[0] == 1
+
+
+def test_copies_and_pickles_are_equal_and_read_only() -> None:
+    graph = diamond()
+    for twin in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):  # noqa: S301
+        assert twin == graph
+        assert not twin.edges.flags.writeable
+
+
+def test_graphs_differ_when_any_field_does() -> None:
+    graph = diamond()
+    assert graph == diamond()
+    assert graph != diamond(flops=[0.0, 1e9, 2e9, 2e6])
+    assert graph != diamond(measured_time={})
+    assert graph != "graph"
+
+
+def test_rows_of_outputs_consumers_and_inputs() -> None:
+    graph = diamond(edges=[[1, 2], [0, 1], [0, 3], [0, 2], [2, 3], [3, 3]])
+    assert [graph.tensors_of_op[op].tolist() for op in range(4)] == [[0, 1], [2], [3], []]
+    assert graph.consumers_of_tensor[0].tolist() == [1, 3, 2]
+    assert graph.inputs_of_op[3].tolist() == [0, 2, 3]
+    assert graph.inputs_of_op[2].tolist() == [1, 0]
+
+
+@given(op_graphs())
+def test_topological_order_is_that_of_networkx(graph: OpGraph) -> None:
+    oracle = nx.DiGraph()
+    oracle.add_nodes_from(range(graph.num_ops))
+    oracle.add_edges_from(zip(graph.edge_producers, graph.edge_consumers, strict=True))
+    assert graph.topological_order.tolist() == list(nx.lexicographical_topological_sort(oracle))
+
+
+@given(op_graphs())
+def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
+    edges = graph.edges.tolist()
+    for tensor in range(graph.num_tensors):
+        expected = [consumer for other, consumer in edges if other == tensor]
+        assert graph.consumers_of_tensor[tensor].tolist() == expected
+    for op in range(graph.num_ops):
+        assert graph.inputs_of_op[op].tolist() == [t for t, consumer in edges if consumer == op]
+
+
+def test_phases_have_names() -> None:
+    assert [phase.name for phase in Phase] == ["FORWARD", "BACKWARD", "UPDATE"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"op_names": []}, "op_names: expected at least one op, got none"),
+        ({"op_names": "abcd"}, "op_names: expected a sequence of texts, got 'abcd'"),
+        ({"op_names": ["a", "b", "c", 4]}, "op_names[3]: expected a text, got 4"),
+        ({"op_names": ["a", "b", "b", "c"]}, "op_names[2]: 'b' repeats op_names[1]"),
+        ({"op_names": ["a", "", "b", "c"]}, "op_names[1]: expected a text that is not empty"),
+        ({"op_names": ["a", "\ud800", "b", "c"]}, "op_names[1]: expected text that UTF-8 can"),
+        ({"op_types": ["a"]}, "op_types: expected 4 texts, got 1"),
+        ({"scopes": ["a"] * 5}, "scopes: expected 4 texts, got 5"),
+        ({"phases": [0, 1, 2, 3]}, "phases[3]: expected an integer from 0 to 2, got 3"),
+        ({"phases": [0.0, 1.0, 2.0, 1.0]}, "phases: expected integers, got floating-point"),
+        ({"phases": [True, False, True, True]}, "phases: expected integers, got booleans"),
+        ({"flops": [0, 1, 2]}, "flops: expected shape (4,), got (3,)"),
+        ({"flops": [0, 1, np.nan, 2]}, "flops[2]: expected a finite number >= 0, got nan"),
+        ({"flops": [0, -1.5, 0, 0]}, "flops[1]: expected a finite number >= 0, got -1.5"),
+        ({"flops": ["1", "2", "3", "4"]}, "flops: expected numbers, got text"),
+        ({"flops": [[1], [2, 3], 4, 5]}, "flops: expected an array of one shape, got [[1]"),
+        ({"flops": None}, "flops: expected numbers, got mixed objects"),
+        ({"bytes_accessed": [0, 0, 0, np.inf]}, "bytes_accessed[3]: expected a finite number"),
+        ({"parameter_bytes": [0, 0, -1, 0]}, "parameter_bytes[2]: expected an integer from 0"),
+        ({"parameter_bytes": [2**62] * 4}, "parameter_bytes: expected a sum of at most"),
+        (
+            {"workspace_bytes": np.array([0, 0, 0, 2**63], np.uint64)},
+            "workspace_bytes[3]: expected an integer from 0 to 9223372036854775807, got 9223",
+        ),
+        ({"workspace_bytes": [0, 0, 0, 2**70]}, "workspace_bytes: expected integers, got mixed"),
+        ({"colocation": [-2, 0, 0, 0]}, "colocation[0]: expected an integer from -1 to"),
+        ({"tensor_producer": [0, 0, 1, 4]}, "tensor_producer[3]: expected an integer from 0 to 3"),
+        ({"tensor_bytes": [1, 2, 3]}, "tensor_bytes: expected shape (4,), got (3,)"),
+        ({"tensor_bytes": [1, 2, 3, -4]}, "tensor_bytes[3]: expected an integer from 0 to"),
+        ({"edges": [0, 1]}, "edges: expected shape (any, 2), got (2,)"),
+        ({"edges": [[4, 1]]}, "edges[0, 0]: expected one of 4 tensors, got 4"),
+        ({"edges": [[0, 1], [1, 9]]}, "edges[1, 1]: expected one of 4 ops, got 9"),
+        ({"edges": [[0, -1]]}, "edges[0, 1]: expected an integer from 0 to"),
+        (
+            {"edges": [[2, 3], [0, 1], [2, 3]]},
+            "edges[2]: expected each (tensor, op) once, got [2, 3] again after edges[0]",
+        ),
+        ({"edges": [[0, 0]]}, "edges: expected no cycle, got 'split' -> 'split'"),
+        (
+            {"edges": [[0, 1], [2, 2], [3, 1]]},
+            "edges: expected no cycle, got 'left' -> 'right' -> 'left'",
+        ),
+        ({"measured_time": [1, 2]}, "measured_time: expected a mapping, got [1, 2]"),
+        ({"measured_time": {"": [0] * 4}}, "measured_time: expected a text that is not empty"),
+        ({"measured_time": {"cpu": [0]}}, "measured_time['cpu']: expected shape (4,), got (1,)"),
+        (
+            {"measured_time": {"cpu": [0, 0, 0, -1]}},
+            "measured_time['cpu'][3]: expected a finite number >= 0, got -1.0",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)) as caught:
+        diamond(**changes)
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_long_cycle_is_shortened() -> None:
+    count = 100
+    ring = {
+        "op_names": [f"op{op}" for op in range(count)],
+        "op_types": ["x"] * count,
+        "scopes": [""] * count,
+        "tensor_producer": range(count),
+        "edges": [[op, (op + 1) % count] for op in range(count)],
+        "measured_time": {},
+    }
+    numbers = ("phases", "flops", "bytes_accessed", "parameter_bytes", "workspace_bytes")
+    zeros = {name: np.zeros(count, int) for name in (*numbers, "colocation", "tensor_bytes")}
+    with pytest.raises(GraphError, match=r"got 'op0' -> 'op1' -> 'op2' -> ... -> 'op99' -> 'op0'$"):
+        diamond(**ring, **zeros)

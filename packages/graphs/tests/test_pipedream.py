@@ -1,0 +1,169 @@
+import re
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placeto_graphs import GraphError
+from placeto_graphs import OpGraph
+from placeto_graphs import colocate
+from placeto_graphs import colocate_by_id
+from placeto_graphs import load_pipedream_profile
+from placeto_graphs import to_networkx
+
+
+def node(name: str, layer: str, *values: object) -> str:
+    keys = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+    measures = ", ".join(f"{key}={value}" for key, value in zip(keys, values, strict=True))
+    return f"{name} -- {layer} -- {measures}\n"
+
+
+# Out of order, as in the published files; the layer in the middle has two outputs.
+PROFILE = (
+    node("node3", "Linear(in_features=4, out_features=2)", 2.0, 4.0, "16.0", "40.0")
+    + node("node1", "Input", 0.0, 0.0, 8.0, 0.0)
+    + node("node2", "LSTM(2, 4)", 1.5, 3.25, "[32.0; 64.000]", 96.0)
+    + "\tnode2 -- node3\n\tnode1 -- node2\n"
+)
+
+
+def load(tmp_path: Path, content: str | bytes) -> OpGraph:
+    path = tmp_path / "graph.txt"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return load_pipedream_profile(path)
+
+
+def test_a_layer_becomes_ops_that_share_a_device(tmp_path: Path) -> None:
+    graph = load(tmp_path, PROFILE)
+    assert graph.op_names == (
+        "node1/forward",
+        "node2/parameters",
+        "node2/forward",
+        "node3/parameters",
+        "node3/forward",
+        "node3/backward",
+        "node2/backward",
+        "node1/backward",
+    )
+    assert graph.op_types[1:3] == ("Parameters", "LSTM")
+    assert graph.op_types[5] == "LinearBackward"
+    assert graph.phases.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert graph.colocation.tolist() == [0, 1, 1, 2, 2, 2, 1, 0]
+    assert colocate(graph, [colocate_by_id]).num_groups == 3
+    assert graph.parameter_bytes.tolist() == [0, 96, 0, 40, 0, 0, 0, 0]
+
+
+def test_milliseconds_become_seconds(tmp_path: Path) -> None:
+    times = load(tmp_path, PROFILE).measured_time
+    assert list(times) == ["v100"]
+    np.testing.assert_allclose(times["v100"], [0, 0, 1.5e-3, 0, 2e-3, 4e-3, 3.25e-3, 0])
+
+
+def test_gradients_run_against_activations_and_read_them(tmp_path: Path) -> None:
+    graph = to_networkx(load(tmp_path, PROFILE))
+    traffic = {(source, to): edge["bytes"] for source, to, edge in graph.edges(data=True)}
+    assert traffic == {
+        ("node1/forward", "node2/forward"): 8,
+        ("node2/forward", "node3/forward"): 96,
+        ("node3/backward", "node2/backward"): 96,
+        ("node2/backward", "node1/backward"): 8,
+        ("node1/forward", "node1/backward"): 8,
+        ("node2/forward", "node2/backward"): 96,
+        ("node3/forward", "node3/backward"): 16,
+        ("node2/parameters", "node2/forward"): 96,
+        ("node2/parameters", "node2/backward"): 96,
+        ("node3/parameters", "node3/forward"): 40,
+        ("node3/parameters", "node3/backward"): 40,
+    }
+    assert graph.nodes["node2/forward"]["outputs"].values() != graph.nodes["node2/parameters"]
+    assert sorted(graph.nodes["node2/forward"]["outputs"].values()) == [32, 64]
+
+
+def test_every_layer_is_in_topological_order(tmp_path: Path) -> None:
+    graph = load(tmp_path, PROFILE)
+    assert graph.topological_order.tolist() == list(range(graph.num_ops))
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> tuple[str, nx.DiGraph]:
+    """Draw a profile, and the graph of its layers."""
+    count = draw(st.integers(1, 8))
+    sizes = st.integers(0, 2**40)
+    layers = nx.DiGraph()
+    lines = []
+    for number in draw(st.permutations(range(count))):
+        outputs = draw(st.lists(sizes, min_size=1, max_size=3))
+        times = draw(st.tuples(st.floats(0, 1e4), st.floats(0, 1e4)))
+        parameters = draw(st.sampled_from([0, 1, 2**30]))
+        layers.add_node(number, outputs=outputs, times=times, parameters=parameters)
+        size = f"{outputs[0]}.0" if len(outputs) == 1 else f"[{'; '.join(map(str, outputs))}]"
+        lines.append(node(f"node{number}", "Layer(a=1, b -- c)", *times, size, parameters))
+    for pair in draw(st.sets(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)))):
+        if pair[0] < pair[1]:
+            layers.add_edge(*pair)
+            lines.append(f"\tnode{pair[0]} -- node{pair[1]}\n")
+    return "".join(lines), layers
+
+
+@given(drawn=profiles())
+def test_nothing_of_a_profile_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[str, nx.DiGraph]
+) -> None:
+    text, layers = drawn
+    graph = load(tmp_path_factory.mktemp("profile"), text)
+    attributes = [layers.nodes[number] for number in layers]
+    assert graph.measured_time["v100"].sum() == pytest.approx(
+        sum(sum(layer["times"]) for layer in attributes) * 1e-3
+    )
+    assert graph.parameter_bytes.sum() == sum(layer["parameters"] for layer in attributes)
+    op_graph = to_networkx(graph)
+    forward = {(f"node{a}/forward", f"node{b}/forward") for a, b in layers.edges}
+    backward = {(f"node{b}/backward", f"node{a}/backward") for a, b in layers.edges}
+    phases = {pair: pair[0].rsplit("/")[1] + pair[1].rsplit("/")[1] for pair in op_graph.edges}
+    assert {pair for pair in phases if phases[pair] == "forwardforward"} == forward
+    assert {pair for pair in phases if phases[pair] == "backwardbackward"} == backward
+    for source, destination in layers.edges:
+        expected = sum(layers.nodes[source]["outputs"])
+        for ends in (
+            (f"node{source}/forward", f"node{destination}/forward"),
+            (f"node{destination}/backward", f"node{source}/backward"),
+        ):
+            assert op_graph.edges[ends]["bytes"] == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "expected at least one line that describes a node, got none"),
+        ("node1\n", "line 1: expected NODE -- LAYER -- MEASURES, got 'node1'"),
+        ("node1 -- Input\n", "line 1: expected NODE -- LAYER -- MEASURES, got 'node1 -- Input'"),
+        ("node1 -- Input -- a=1\n", "line 1: forward_compute_time: expected a value, got none in"),
+        (PROFILE.replace("1.5", "fast"), "line 3: forward_compute_time: expected a number, got 'f"),
+        (PROFILE.replace("1.5", "nan"), "line 3: forward_compute_time: expected a finite number"),
+        (PROFILE.replace("3.25", "-1"), "line 3: backward_compute_time: expected a finite number"),
+        (PROFILE.replace("[32.0;", "32.0;"), "line 3: activation_size: expected a number, got '32"),
+        (
+            PROFILE.replace("64.000]", "64.000"),
+            "line 3: activation_size: expected [A; B; ...], got",
+        ),
+        (PROFILE.replace("96.0", "96.5"), "line 3: parameter_size: expected a whole number of byt"),
+        (PROFILE.replace("96.0", "1e30"), "line 3: parameter_size: expected a whole number of byt"),
+        (PROFILE + PROFILE.splitlines()[0], "line 6: expected each node once, got 'node3' again"),
+        (PROFILE + "\tnode1 -- node2\n", "line 6: expected each edge once, got 'node1 -- node2' a"),
+        (PROFILE + "\tnode1 -- node9\n", "line 6: expected the name of a node, got 'node9'"),
+        (PROFILE + "\tnode1\n", "line 6: expected NODE -- NODE, got 'node1'"),
+        (PROFILE + "\tnode3 -- node1\n", "expected no cycle, got 'node"),
+        (b"\xff", "expected text in UTF-8: byte 0: invalid start byte"),
+    ],
+)
+def test_a_wrong_profile_is_named_in_one_line(
+    tmp_path: Path, content: str | bytes, message: str
+) -> None:
+    with pytest.raises(
+        GraphError, match=re.escape(f"{tmp_path / 'graph.txt'}: {message}")
+    ) as caught:
+        load(tmp_path, content)
+    assert "\n" not in str(caught.value)
