@@ -1,0 +1,84 @@
+"""One package, installed as a user would, brings what it needs and nothing else."""
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+PINS = Path("3rdparty/python/requirements.txt")
+LIST = """
+import importlib.metadata, json
+found = importlib.metadata.distributions()
+print(json.dumps({distribution.name: distribution.version for distribution in found}))
+"""
+USE = """
+import networkx
+import numpy
+from placeto_graphs import EvaluationBatch, PlacementProblem, colocate, from_networkx
+from placeto_graphs import load_problem, merge_and_colocate, parse_cluster, save_problem
+from placeto_simulator import memory_penalised_runtime
+
+chain = networkx.path_graph(50, create_using=networkx.DiGraph)
+networkx.set_edge_attributes(chain, 4096, "bytes")
+graph = from_networkx(chain)
+problem = PlacementProblem(
+    graph=graph,
+    cluster=parse_cluster("2xk80"),
+    compute_time=numpy.full((50, 2), 1e-3),
+    grouping=merge_and_colocate(graph, colocate(graph, rules=()), num_groups=5),
+)
+save_problem(problem, "problem.json.gz")
+assert load_problem("problem.json.gz") == problem
+batch = EvaluationBatch(runtime=[0.5], peak_memory=[[12_700_000_000, 0]])
+limit = problem.cluster.devices[0].memory_bytes
+print(problem.group_graph, memory_penalised_runtime(batch, limit))
+"""
+
+
+def run(*command: str | Path) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def install(environment: Path, *what: str) -> Path:
+    """Install into a fresh environment and return its Python."""
+    # The pinned pip installs from outside, because some systems' Python comes without its own.
+    venv.create(environment, with_pip=False, symlinks=True)
+    python = environment / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python, "install")
+    run(*pip, "--constraint", PINS, "--build-constraint", PINS, *what)
+    return python
+
+
+def check_what_is_installed(python: Path) -> None:
+    installed = json.loads(run(python, "-I", "-c", LIST))
+    siblings = {name for name in installed if name.startswith("placeto")}
+    assert siblings == {"placeto-graphs", "placeto-simulator"}
+    pins = set(PINS.read_text().lower().replace("_", "-").split())
+    others = installed.keys() - siblings
+    assert {f"{name}=={installed[name]}".lower().replace("_", "-") for name in others} <= pins
+    assert "torch" not in others
+
+
+def use_the_installed_packages(python: Path) -> None:
+    assert run(python, "-I", "-c", USE) == "GroupGraph(groups=5, devices=2, edges=4) [4.5]\n"
+
+
+@pytest.mark.slow
+def test_the_simulator_from_its_wheel(tmp_path: Path) -> None:
+    wheels = sorted(path.name.split("-")[0] for path in Path().glob("*.whl"))
+    assert wheels == ["placeto_graphs", "placeto_simulator"]
+    python = install(tmp_path, "--find-links=.", "placeto-simulator")
+    check_what_is_installed(python)
+    use_the_installed_packages(python)
+
+
+@pytest.mark.slow
+def test_the_simulator_from_its_sources(tmp_path: Path) -> None:
+    python = install(tmp_path, "./packages/graphs", "./packages/simulator")
+    check_what_is_installed(python)
+    use_the_installed_packages(python)
