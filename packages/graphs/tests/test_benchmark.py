@@ -31,7 +31,7 @@ def test_the_benchmark_prints_every_stage_for_every_size(
         "colocate",
         "merge colocated to 8",
         "group graph",
-        "reachability",
+        "reachability of 10,000",
         "save .json.gz",
         "load .json.gz",
     ]

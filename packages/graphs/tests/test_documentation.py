@@ -1,9 +1,8 @@
-"""Every example in a docstring or in the README runs and prints what stands there."""
+"""Every example in a docstring runs and prints what stands there."""
 
 import doctest
 import importlib
 import pkgutil
-import re
 from pathlib import Path
 
 import pytest
@@ -30,14 +29,3 @@ def test_examples_in_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.M
 def test_every_export_has_a_docstring_with_an_example_where_it_helps() -> None:
     for name in placeto_graphs.__all__:
         assert getattr(placeto_graphs, name).__doc__ or name == "DEFAULT_RULES", name
-
-
-def test_the_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    readme = next(
-        path for folder in PACKAGE.parents if (path := folder / "README.md").exists()
-    ).read_text()
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})  # noqa: S102

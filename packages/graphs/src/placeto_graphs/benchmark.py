@@ -34,6 +34,7 @@ from placeto_graphs.schema.problem import PlacementProblem
 from placeto_graphs.topology.reachability import reachability
 
 DEFAULT_SIZES = (10_000, 100_000, 1_000_000)
+MANY_GROUPS = 10_000
 MEGABYTE = 10**6
 
 Returned = TypeVar("Returned")
@@ -130,8 +131,9 @@ def measure(num_ops: int, num_groups: int, seed: int) -> list[Stage]:
         num_groups=num_groups,
     )
     compute_time = np.tile(graph.flops[:, None] / 1e12, (1, 4))
-    groups = run("group graph", group_graph, graph, merged, compute_time)
-    run("reachability", reachability, groups)
+    run("group graph", group_graph, graph, merged, compute_time)
+    many = merge_and_colocate(graph, single_ops, num_groups=MANY_GROUPS)
+    run(f"reachability of {MANY_GROUPS:,}", reachability, group_graph(graph, many, compute_time))
     problem = PlacementProblem(
         graph=graph,
         cluster=parse_cluster("4xk80"),
@@ -141,7 +143,7 @@ def measure(num_ops: int, num_groups: int, seed: int) -> list[Stage]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "problem.json.gz")
         run("save .json.gz", save_problem, problem, path)
-        del graph, single_ops, grouping, problem
+        del graph, single_ops, grouping, many, problem
         run("load .json.gz", load_problem, path)
     return stages
 
