@@ -23,6 +23,8 @@ from placeto_graphs.grouping.colocation import colocate_single_consumers
 from placeto_graphs.grouping.colocation import colocate_updates
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import merge_and_colocate
+from placeto_graphs.grouping.reachability import Reachability
+from placeto_graphs.grouping.reachability import reachability
 from placeto_graphs.networkx_conversion import from_networkx
 from placeto_graphs.networkx_conversion import to_networkx
 from placeto_graphs.schema.cluster import Cluster
@@ -38,8 +40,6 @@ from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
 from placeto_graphs.schema.problem import PlacementProblem
 from placeto_graphs.schema.problem import measured_compute_time
-from placeto_graphs.topology.reachability import Reachability
-from placeto_graphs.topology.reachability import reachability
 
 __version__ = "0.1.0"
 

@@ -26,12 +26,12 @@ from placeto_graphs.files.problem_file import load_problem
 from placeto_graphs.files.problem_file import save_problem
 from placeto_graphs.grouping.colocation import colocate
 from placeto_graphs.grouping.merging import merge_and_colocate
+from placeto_graphs.grouping.reachability import reachability
 from placeto_graphs.schema.group_graph import group_graph
 from placeto_graphs.schema.op_graph import FREE
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
 from placeto_graphs.schema.problem import PlacementProblem
-from placeto_graphs.topology.reachability import reachability
 
 DEFAULT_SIZES = (10_000, 100_000, 1_000_000)
 MANY_GROUPS = 10_000

@@ -1,1 +1,1 @@
-"""Which ops move together: co-location rules, then merging down to few groups."""
+"""Which ops move together: co-location, merging, and reachability among the groups."""

@@ -1,1 +1,1 @@
-"""Algorithms on the shape of a graph alone: order, reachability, rows of neighbours."""
+"""Algorithms on the shape of a graph alone: topological order, rows of neighbours."""
