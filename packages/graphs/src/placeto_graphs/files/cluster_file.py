@@ -44,7 +44,18 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Write a cluster to a TOML file, at once or not at all; see `load_cluster`."""
+    """Write a cluster to a TOML file, at once or not at all; see `load_cluster`.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written; then an existing one is as it was.
+
+    Examples
+    --------
+    >>> from placeto_graphs import parse_cluster
+    >>> save_cluster(parse_cluster("1xcpu+4xk80"), "cluster.toml")
+    """
     links = [
         (source, destination, float(cluster.bandwidth[i, j]), float(cluster.latency[i, j]))
         for i, source in enumerate(cluster.device_names)
@@ -100,6 +111,13 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
         When the file is not a cluster file that this release can read.
     OSError
         When the file cannot be read.
+
+    Examples
+    --------
+    >>> from placeto_graphs import parse_cluster
+    >>> save_cluster(parse_cluster("2xk80"), "cluster.toml")
+    >>> load_cluster("cluster.toml")
+    Cluster(k80:0, k80:1)
     """
     content = read_bytes(path, max_bytes)
     with within(f"{os.fspath(path)}: "):

@@ -43,7 +43,7 @@ class _Layer:
 def load_pipedream_profile(
     path: str | os.PathLike[str], *, kind: str = MEASURED_KIND, max_bytes: int = DEFAULT_MAX_BYTES
 ) -> OpGraph:
-    """Read a PipeDream profile as the graph of one training step.
+    r"""Read a PipeDream profile as the graph of one training step.
 
     Each layer becomes a forward op ``NAME/forward`` and a backward op ``NAME/backward``. A layer
     reads all outputs of each layer before it; the backward edges run against the forward ones and
@@ -75,6 +75,20 @@ def load_pipedream_profile(
         When the file is not such a profile.
     OSError
         When the file cannot be read.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> lines = [
+    ...     "node1 -- Input -- forward_compute_time=0.0, backward_compute_time=0.0, "
+    ...     "activation_size=4096.0, parameter_size=0.0",
+    ...     "node2 -- Linear(8, 8) -- forward_compute_time=1.5, backward_compute_time=3.0, "
+    ...     "activation_size=4096.0, parameter_size=256.0",
+    ...     "\tnode1 -- node2",
+    ... ]
+    >>> _ = Path("graph.txt").write_text("\n".join(lines))
+    >>> load_pipedream_profile("graph.txt").op_names[2:]
+    ('node2/forward', 'node2/backward', 'node1/backward')
     """
     content = read_bytes(path, max_bytes)
     with within(f"{os.fspath(path)}: "):

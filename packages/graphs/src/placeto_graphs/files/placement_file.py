@@ -36,6 +36,25 @@ def save_placement(
         When the placement is not one of that problem.
     OSError
         When the file cannot be written; then an existing one is as it was.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.ones((2, 2)),
+    ...     grouping=colocate(graph, rules=()),
+    ... )
+    >>> save_placement(np.array([0, 1]), problem, "placement.json")
+    >>> from pathlib import Path
+    >>> print(Path("placement.json").read_text(), end="")
+    {
+     "a": "k80:0",
+     "b": "k80:1"
+    }
     """
     devices = problem.check_placement(placement).tolist()
     names = problem.cluster.device_names
@@ -75,6 +94,21 @@ def load_placement(
         a device that the problem does not have.
     OSError
         When the file cannot be read.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.ones((2, 2)),
+    ...     grouping=colocate(graph, rules=()),
+    ... )
+    >>> save_placement(np.array([0, 1]), problem, "placement.json")
+    >>> load_placement("placement.json", problem)
+    array([0, 1], dtype=int32)
     """
     content = read_bytes(path, max_bytes)
     with within(f"{os.fspath(path)}: "):

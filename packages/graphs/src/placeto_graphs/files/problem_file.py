@@ -113,6 +113,19 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
         When the name ends in something else.
     OSError
         When the file cannot be written; then an existing one is as it was.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.full((2, 2), 1e-3),
+    ...     grouping=colocate(graph),
+    ... )
+    >>> save_problem(problem, "problem.json.gz")
     """
     columns, device_column = _distinct_columns(problem.compute_time)
     document = _ProblemFile(
@@ -171,12 +184,30 @@ def load_problem(
 
 
 def save_graph(graph: OpGraph, path: str | os.PathLike[str]) -> None:
-    """Write a graph of ops to a file, at once or not at all; see `save_problem`."""
+    """Write a graph of ops to a file, at once or not at all; see `save_problem`.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
+    >>> save_graph(graph, "graph.json.gz")
+    """
     _write(path, _GraphFile(format=GRAPH_FORMAT, version=VERSION, graph=_encoded_graph(graph)))
 
 
 def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES) -> OpGraph:
-    """Read a graph of ops from a file that `save_graph` wrote; see `load_problem`."""
+    """Read a graph of ops from a file that `save_graph` wrote; see `load_problem`.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
+    >>> save_graph(graph, "graph.json.gz")
+    >>> load_graph("graph.json.gz") == graph
+    True
+    """
     content = _read(path, max_bytes)
     with within(f"{os.fspath(path)}: "):
         check_header(decode_json(content, Header), GRAPH_FORMAT, VERSION)

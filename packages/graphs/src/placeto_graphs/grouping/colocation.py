@@ -24,7 +24,24 @@ Rule = Callable[[OpGraph], Grouping]
 
 
 def colocate_by_id(graph: OpGraph) -> Grouping:
-    """Put the ops of each colocation id into one group, which every placement must do."""
+    """Put the ops of each colocation id into one group, which every placement must do.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("weights", colocation=7)
+    >>> ops.add_node("loss")
+    >>> ops.add_node("update", colocation=7)
+    >>> colocate_by_id(from_networkx(ops)).group_of
+    array([0, 1, 0], dtype=int32)
+    """
     fixed = np.flatnonzero(graph.colocation != FREE)
     ids, first = np.unique(graph.colocation[fixed], return_index=True)
     leaders = fixed[first][np.searchsorted(ids, graph.colocation[fixed])]
@@ -39,6 +56,28 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
     gradient op reads, the last one in topological order. Weights are read by every use of a layer,
     so tensors of ops with ``parameter_bytes`` count only where nothing else is shared. A gradient
     op that shares nothing with a forward op of its scope stays on its own.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("input", outputs={"image": 4096})
+    >>> ops.add_edge("input", "conv", tensors=["image"])
+    >>> ops.add_edge("conv", "loss")
+    >>> ops.add_edge("loss", "conv_grad")
+    >>> ops.add_edge("input", "conv_grad", tensors=["image"])
+    >>> nx.set_node_attributes(ops, {"conv": "layer", "conv_grad": "layer"}, "scope")
+    >>> ops.nodes["conv_grad"]["phase"] = 1
+    >>> graph = from_networkx(ops)
+    >>> grouping = colocate_gradients(graph)
+    >>> dict(zip(graph.op_names, grouping.group_of.tolist()))
+    {'input': 0, 'conv': 1, 'loss': 2, 'conv_grad': 1}
     """
     backward = np.asarray(graph.phases == Phase.BACKWARD)
     forward = np.asarray(graph.phases == Phase.FORWARD)
@@ -57,6 +96,22 @@ def colocate_updates(graph: OpGraph) -> Grouping:
 
     An update op belongs to the op with ``parameter_bytes`` whose tensor it reads. One that reads
     several parameters belongs to none of them and stays on its own.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph([("weights", "step"), ("gradient", "step")])
+    >>> ops.nodes["weights"]["parameter_bytes"] = 4096
+    >>> ops.nodes["step"]["phase"] = 2
+    >>> graph = from_networkx(ops)
+    >>> dict(zip(graph.op_names, colocate_updates(graph).group_of.tolist()))
+    {'weights': 0, 'step': 0, 'gradient': 1}
     """
     producers, consumers = graph.edge_producers, graph.edge_consumers
     reads = (graph.phases[consumers] == Phase.UPDATE) & (graph.parameter_bytes[producers] > 0)
@@ -71,6 +126,19 @@ def colocate_single_consumers(graph: OpGraph) -> Grouping:
     In a training graph most activations are read by a backward op, too, and so stay apart. Where
     backward ops are whole layers without weight updates, as in a PipeDream profile, each gradient
     has one reader, and the rule leaves one group between one fork and the next: leave it out there.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph([("a", "b"), ("b", "c"), ("c", "d"), ("c", "e")])
+    >>> colocate_single_consumers(from_networkx(ops)).group_of
+    array([0, 0, 0, 1, 2], dtype=int32)
     """
     lowest = np.full(graph.num_ops, graph.num_ops, np.int32)
     highest = np.full(graph.num_ops, -1, np.int32)
@@ -95,6 +163,16 @@ def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:
     ------
     GraphError
         When the pattern is not a regular expression.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> for scope in ("lstm.step0.gate", "lstm.step0.cell", "lstm.step1.gate"):
+    ...     ops.add_node(scope, scope=scope)
+    >>> colocate_scopes(from_networkx(ops), r"lstm\.step\d+").group_of
+    array([0, 0, 1], dtype=int32)
     """
     try:
         compiled_pattern = re.compile(pattern)

@@ -21,6 +21,14 @@ def grouping_of_labels(graph: OpGraph, labels: NDArray[np.integer[Any]]) -> Grou
         The graph of V ops.
     labels : int[V]
         Any integers.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> chain = from_networkx(nx.DiGraph([("a", "b"), ("b", "c")]))
+    >>> grouping_of_labels(chain, np.array([7, 3, 7])).group_names
+    ('a', 'b')
     """
     order = graph.topological_order
     _, first, label_in_order = np.unique(labels[order], return_index=True, return_inverse=True)

@@ -27,6 +27,20 @@ class Reachability:
         The groups to which a path leads from ``v``.
     parallel : bool[G, G]
         All other groups.
+
+    Examples
+    --------
+    >>> chain = GroupGraph(
+    ...     compute_time=np.ones((3, 1)),
+    ...     output_bytes=np.ones(3, int),
+    ...     parameter_bytes=np.zeros(3, int),
+    ...     edges=[[0, 1], [1, 2]],
+    ...     edge_bytes=[1, 1],
+    ... )
+    >>> reachability(chain).ancestors.astype(int)
+    array([[0, 0, 0],
+           [1, 0, 0],
+           [1, 1, 0]])
     """
 
     ancestors: NDArray[np.bool_]

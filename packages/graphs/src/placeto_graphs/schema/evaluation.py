@@ -117,7 +117,26 @@ class PlacementResult(Record):
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """Says what placements of one problem cost, by simulation or by measurement."""
+    """Says what placements of one problem cost, by simulation or by measurement.
+
+    Examples
+    --------
+    A lower bound as an evaluator: the work of the busiest device.
+
+    >>> class BusiestDevice:
+    ...     def __init__(self, problem):
+    ...         self.problem = problem
+    ...
+    ...     def evaluate(self, placements):
+    ...         seconds = self.problem.group_graph.compute_time
+    ...         here = placements[:, :, None] == np.arange(self.problem.num_devices)
+    ...         busy = np.where(here, seconds, 0.0).sum(axis=1)
+    ...         return EvaluationBatch(
+    ...             runtime=busy.max(axis=1), peak_memory=np.zeros(busy.shape, np.int64)
+    ...         )
+    >>> isinstance(BusiestDevice(problem=None), Evaluator)
+    True
+    """
 
     @property
     def problem(self) -> PlacementProblem:
@@ -137,7 +156,27 @@ class Evaluator(Protocol):
 
 @runtime_checkable
 class Placer(Protocol):
-    """Finds a placement for a problem."""
+    """Finds a placement for a problem.
+
+    Examples
+    --------
+    >>> class FirstDevice:
+    ...     name = "first"
+    ...
+    ...     def place(self, problem, evaluator, *, seed=0):
+    ...         placement = np.zeros(problem.num_groups, np.int32)
+    ...         found = evaluator.evaluate(placement[None])
+    ...         return PlacementResult(
+    ...             placement=placement,
+    ...             runtime=found.runtime[0],
+    ...             peak_memory=found.peak_memory[0],
+    ...             evaluations=1,
+    ...             seconds=0.0,
+    ...             curve=[[1, found.runtime[0]]],
+    ...         )
+    >>> isinstance(FirstDevice(), Placer)
+    True
+    """
 
     @property
     def name(self) -> str:

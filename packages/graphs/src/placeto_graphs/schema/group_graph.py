@@ -130,6 +130,18 @@ def group_graph(
         The partition of its ops.
     compute_time : float64[V, D]
         Seconds of each op on each device; infinity where it cannot run.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> chain = nx.DiGraph()
+    >>> chain.add_edge("a", "b", bytes=100)
+    >>> chain.add_edge("b", "c", bytes=20)
+    >>> together = Grouping(group_of=[0, 1, 0], group_names=("a, c", "b"))
+    >>> groups = group_graph(from_networkx(chain), together, np.ones((3, 2)))
+    >>> groups.edges, groups.edge_bytes
+    (array([[0, 1]], dtype=int32), array([120]))
     """
     group_of, num_groups = grouping.group_of, grouping.num_groups
     edges, edge_bytes = _group_edges(graph, grouping)

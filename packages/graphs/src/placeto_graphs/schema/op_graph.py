@@ -31,7 +31,13 @@ MAX_CYCLE_SHOWN = 6
 
 
 class Phase(IntEnum):
-    """The part of a training step that an op belongs to."""
+    """The part of a training step that an op belongs to.
+
+    Examples
+    --------
+    >>> Phase(1).name
+    'BACKWARD'
+    """
 
     FORWARD = 0
     BACKWARD = 1

@@ -129,6 +129,20 @@ class PlacementProblem(Record):
         ------
         GraphError
             As `check_placement` does.
+
+        Examples
+        --------
+        >>> import networkx as nx
+        >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+        >>> chain = from_networkx(nx.DiGraph([("a", "b"), ("b", "c")]))
+        >>> problem = PlacementProblem(
+        ...     graph=chain,
+        ...     cluster=parse_cluster("2xk80"),
+        ...     compute_time=np.ones((3, 2)),
+        ...     grouping=Grouping(group_of=[0, 1, 0], group_names=("a, c", "b")),
+        ... )
+        >>> problem.expand([1, 0])
+        array([1, 0, 1], dtype=int32)
         """
         op_devices: NDArray[np.int32] = self.check_placement(placement)[self.grouping.group_of]
         return op_devices
@@ -186,6 +200,15 @@ def measured_compute_time(graph: OpGraph, cluster: Cluster) -> NDArray[np.float6
     ------
     GraphError
         When the graph has no times for a device's kind.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx, parse_cluster
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("matmul", measured_time={"cpu": 0.5, "k80": 0.125})
+    >>> measured_compute_time(from_networkx(ops), parse_cluster("1xcpu+2xk80"))
+    array([[0.5  , 0.125, 0.125]])
     """
     for device in cluster.devices:
         if device.kind not in graph.measured_time:
