@@ -17,9 +17,9 @@ print(json.dumps({distribution.name: distribution.version for distribution in fo
 USE = """
 import networkx
 import numpy
-from placeto_graphs import EvaluationBatch, PlacementProblem, colocate, from_networkx
+from placeto_graphs import PlacementProblem, colocate, from_networkx
 from placeto_graphs import load_problem, merge_and_colocate, parse_cluster, save_problem
-from placeto_simulator import memory_penalised_runtime
+from placeto_simulator import Simulator, memory_penalised_runtime
 
 chain = networkx.path_graph(50, create_using=networkx.DiGraph)
 networkx.set_edge_attributes(chain, 4096, "bytes")
@@ -32,9 +32,9 @@ problem = PlacementProblem(
 )
 save_problem(problem, "problem.json.gz")
 assert load_problem("problem.json.gz") == problem
-batch = EvaluationBatch(runtime=[0.5], peak_memory=[[12_700_000_000, 0]])
+result = Simulator(problem).evaluate(numpy.zeros((1, 5), numpy.int32))
 limit = problem.cluster.devices[0].memory_bytes
-print(problem.group_graph, memory_penalised_runtime(batch, limit))
+print(problem.group_graph, memory_penalised_runtime(result, limit).round(3))
 """
 
 
@@ -65,7 +65,7 @@ def check_what_is_installed(python: Path) -> None:
 
 
 def use_the_installed_packages(python: Path) -> None:
-    assert run(python, "-I", "-c", USE) == "GroupGraph(groups=5, devices=2, edges=4) [4.5]\n"
+    assert run(python, "-I", "-c", USE) == "GroupGraph(groups=5, devices=2, edges=4) [0.05]\n"
 
 
 @pytest.mark.slow

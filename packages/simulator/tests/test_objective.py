@@ -1,5 +1,3 @@
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +5,6 @@ from hypothesis import strategies as st
 
 from placeto_graphs import EvaluationBatch
 from placeto_simulator import memory_penalised_runtime
-from placeto_simulator import objective
 
 GIGABYTE = 10**9
 
@@ -35,7 +32,3 @@ def test_devices_may_have_limits_of_their_own() -> None:
     assert memory_penalised_runtime(batch, [40, 10], scale=1.0).tolist() == [3.0]
     with pytest.raises(ValueError, match="limit: expected one, or 2 of them, got"):
         memory_penalised_runtime(batch, [40, 10, 10])
-
-
-def test_examples_in_docstrings() -> None:
-    assert doctest.testmod(objective).failed == 0

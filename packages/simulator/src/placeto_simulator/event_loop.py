@@ -1,0 +1,326 @@
+"""The event loop: what happens on D devices and their D buses, in the order in which it happens.
+
+A device or bus has at most one event ahead of it, so events wait in one slot per resource: the
+devices first, then their buses. A resource whose slot is `NEVER` is at rest and takes the first
+element of its queue; where the overhead of the one before is not over, its event is a wakeup at the
+end of that. Queues are linked lists through the ops and transfers.
+
+At one timestamp everything that completes is delivered, then everything at rest picks; what a pick
+completes at once is the next round of the same timestamp.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_simulator.compilation import compiled
+from placeto_simulator.tables import Tables
+
+NONE = -1
+NEVER = np.inf
+
+
+class State(NamedTuple):
+    """What changes while a step is simulated; one per thread, used again for every placement.
+
+    Attributes
+    ----------
+    device_of : int32[V]
+        The device of each op.
+    missing : int32[V]
+        How many inputs each op still waits for.
+    next_op : int32[V]
+        The op behind each op in the queue of its device.
+    first_op, last_op : int32[D]
+        Both ends of the queue of each device.
+    running_op : int32[D]
+        The op that completes at the device's event; none where the event is a wakeup.
+    transfer_tensor, transfer_destination : int32[E]
+        What each transfer carries, and to which device; in the order in which they were queued.
+    next_transfer, first_transfer, last_transfer, running_transfer : int32[E], int32[D] each
+        The queues of the buses, as those of the devices.
+    sent_to : int32[D]
+        The last tensor of which a copy was queued for each device.
+    next_time, free_at : float64[2 D]
+        The event ahead of each resource, and when its last overhead is over; seconds.
+    uses_left : int32[T]
+        Local reads and outgoing transfers that each tensor still has to outlive.
+    copy : int32[E]
+        The transfer that brings the tensor of each read; none where it is local.
+    copy_of : int32[D]
+        The last transfer that was queued for each device.
+    copy_uses_left : int32[E]
+        Reads that the copy of each transfer still has to outlive.
+    held, peak : int64[D]
+        Bytes on each device now, and at most so far.
+    """
+
+    device_of: NDArray[np.int32]
+    missing: NDArray[np.int32]
+    next_op: NDArray[np.int32]
+    first_op: NDArray[np.int32]
+    last_op: NDArray[np.int32]
+    running_op: NDArray[np.int32]
+    transfer_tensor: NDArray[np.int32]
+    transfer_destination: NDArray[np.int32]
+    next_transfer: NDArray[np.int32]
+    first_transfer: NDArray[np.int32]
+    last_transfer: NDArray[np.int32]
+    running_transfer: NDArray[np.int32]
+    sent_to: NDArray[np.int32]
+    next_time: NDArray[np.float64]
+    free_at: NDArray[np.float64]
+    uses_left: NDArray[np.int32]
+    copy: NDArray[np.int32]
+    copy_of: NDArray[np.int32]
+    copy_uses_left: NDArray[np.int32]
+    held: NDArray[np.int64]
+    peak: NDArray[np.int64]
+
+
+def new_state(tables: Tables) -> State:
+    """Return a state for simulations with these tables."""
+    ops, devices = len(tables.num_inputs), len(tables.op_overhead)
+    tensors, reads = len(tables.tensor_bytes), len(tables.readers)
+    lengths = dict.fromkeys(State._fields, devices)
+    lengths |= dict.fromkeys(("device_of", "missing", "next_op"), ops)
+    lengths |= dict.fromkeys(("next_time", "free_at"), 2 * devices)
+    lengths |= dict.fromkeys(("copy", "copy_uses_left", "next_transfer"), reads)
+    lengths |= dict.fromkeys(("transfer_tensor", "transfer_destination"), reads)
+    lengths["uses_left"] = tensors
+    dtypes = {"next_time": np.float64, "free_at": np.float64, "held": np.int64, "peak": np.int64}
+    arrays: dict[str, Any] = {
+        name: np.zeros(length, dtypes.get(name, np.int32)) for name, length in lengths.items()
+    }
+    return State(**arrays)
+
+
+@compiled
+def evaluate(
+    tables: Tables,
+    state: State,
+    placements: NDArray[np.int32],
+    runtime: NDArray[np.float64],
+    peak_memory: NDArray[np.int64],
+) -> None:
+    """Simulate placements int32[B, G] one by one into runtime[B] and peak_memory[B, D]."""
+    for row in range(len(placements)):
+        for op in range(len(tables.group_of)):
+            state.device_of[op] = placements[row, tables.group_of[op]]
+        runtime[row] = simulate(tables, state)
+        for device in range(len(state.peak)):
+            peak_memory[row, device] = state.peak[device]
+
+
+@compiled
+def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one statement per array)
+    """Simulate one step with ``state.device_of`` and return its runtime in seconds.
+
+    Each array has a local name, because Numba counts a reference at every access to a field; and
+    what happens at an event is a function in here, because it is then compiled into the loop.
+    """
+    compute_time = tables.compute_time
+    first_tensor = tables.first_tensor
+    first_reader = tables.first_reader
+    readers = tables.readers
+    first_input = tables.first_input
+    input_read = tables.input_read
+    input_tensor = tables.input_tensor
+    tensor_bytes = tables.tensor_bytes
+    stored_bytes = tables.stored_bytes
+    output_bytes = tables.output_bytes
+    workspace_bytes = tables.workspace_bytes
+    op_overhead = tables.op_overhead
+    transfer_overhead = tables.transfer_overhead
+    bandwidth = tables.bandwidth
+    latency = tables.latency
+    device_of = state.device_of
+    missing = state.missing
+    next_op = state.next_op
+    first_op = state.first_op
+    last_op = state.last_op
+    running_op = state.running_op
+    transfer_tensor = state.transfer_tensor
+    transfer_destination = state.transfer_destination
+    next_transfer = state.next_transfer
+    first_transfer = state.first_transfer
+    last_transfer = state.last_transfer
+    running_transfer = state.running_transfer
+    sent_to = state.sent_to
+    next_time = state.next_time
+    free_at = state.free_at
+    uses_left = state.uses_left
+    copy = state.copy
+    copy_of = state.copy_of
+    copy_uses_left = state.copy_uses_left
+    held = state.held
+    peak = state.peak
+    num_ops = len(tables.num_inputs)
+    num_devices = len(op_overhead)
+
+    def queue_op(op: int) -> None:
+        """Put a runnable op at the end of the queue of its device."""
+        device = device_of[op]
+        next_op[op] = NONE
+        if first_op[device] == NONE:
+            first_op[device] = op
+        else:
+            next_op[last_op[device]] = op
+        last_op[device] = op
+
+    def queue_transfer(transfer: int, tensor: int, source: int, destination: int) -> None:
+        """Put a copy of a tensor at the end of the queue of its producer's bus."""
+        transfer_tensor[transfer] = tensor
+        transfer_destination[transfer] = destination
+        next_transfer[transfer] = NONE
+        if first_transfer[source] == NONE:
+            first_transfer[source] = transfer
+        else:
+            next_transfer[last_transfer[source]] = transfer
+        last_transfer[source] = transfer
+        sent_to[destination] = tensor
+        copy_of[destination] = transfer
+        copy_uses_left[transfer] = 0
+
+    def input_arrived(op: int) -> None:
+        """Give an op one of its inputs; the last one makes it runnable."""
+        missing[op] -= 1
+        if missing[op] == 0:
+            queue_op(op)
+
+    def pick_op(now: float, device: int) -> None:
+        """Start the first op in the queue of a device at rest."""
+        if free_at[device] > now:
+            running_op[device] = NONE  # a wakeup, when the overhead of the last op is over
+            next_time[device] = free_at[device]
+        else:
+            op = first_op[device]
+            first_op[device] = next_op[op]
+            running_op[device] = op
+            next_time[device] = now + compute_time[op, device]
+            held[device] += workspace_bytes[op] + output_bytes[op]
+
+    def pick_transfer(now: float, source: int) -> None:
+        """Start the first transfer in the queue of a bus at rest."""
+        bus = num_devices + source
+        if free_at[bus] > now:
+            running_transfer[source] = NONE
+            next_time[bus] = free_at[bus]
+        else:
+            transfer = first_transfer[source]
+            first_transfer[source] = next_transfer[transfer]
+            running_transfer[source] = transfer
+            destination = transfer_destination[transfer]
+            size = tensor_bytes[transfer_tensor[transfer]]
+            duration = latency[source, destination] + size / bandwidth[source, destination]
+            next_time[bus] = now + duration
+            held[destination] += size
+
+    def release_local_use(tensor: int, device: int) -> None:
+        """End a local read or an outgoing transfer of a tensor; the last one frees its memory."""
+        uses_left[tensor] -= 1
+        if uses_left[tensor] == 0:
+            held[device] -= stored_bytes[tensor]
+
+    def release_inputs(op: int, device: int) -> None:
+        """End the reads of an op that is done; the last read of a copy frees its memory."""
+        for position in range(first_input[op], first_input[op + 1]):
+            tensor = input_tensor[position]
+            transfer = copy[input_read[position]]
+            if transfer == NONE:
+                release_local_use(tensor, device)
+            else:
+                copy_uses_left[transfer] -= 1
+                if copy_uses_left[transfer] == 0:
+                    held[device] -= tensor_bytes[tensor]
+
+    def op_done(now: float, device: int, num_transfers: int) -> int:
+        """Hand the outputs of an op to its readers; return how many transfers there are now."""
+        op = running_op[device]
+        overhead = op_overhead[device] if compute_time[op, device] > 0 else 0.0
+        free_at[device] = now + overhead
+        held[device] -= workspace_bytes[op]
+        for tensor in range(first_tensor[op], first_tensor[op + 1]):
+            uses = 0
+            for read in range(first_reader[tensor], first_reader[tensor + 1]):
+                reader = readers[read]
+                there = device_of[reader]
+                if there == device:
+                    uses += 1
+                    copy[read] = NONE
+                    input_arrived(reader)
+                else:
+                    if sent_to[there] != tensor:
+                        uses += 1
+                        queue_transfer(num_transfers, tensor, device, there)
+                        num_transfers += 1
+                    copy[read] = copy_of[there]
+                    copy_uses_left[copy_of[there]] += 1
+            uses_left[tensor] = uses
+            if uses == 0:
+                held[device] -= stored_bytes[tensor]
+        release_inputs(op, device)
+        return num_transfers
+
+    def transfer_done(now: float, source: int) -> None:
+        """Hand a copy to its readers on the device where it arrived."""
+        transfer = running_transfer[source]
+        tensor = transfer_tensor[transfer]
+        destination = transfer_destination[transfer]
+        free_at[num_devices + source] = now + transfer_overhead[source]
+        release_local_use(tensor, source)
+        for read in range(first_reader[tensor], first_reader[tensor + 1]):
+            reader = readers[read]
+            if device_of[reader] == destination:
+                input_arrived(reader)
+
+    for device in range(num_devices):
+        first_op[device] = NONE
+        first_transfer[device] = NONE
+        sent_to[device] = NONE
+        held[device] = 0
+    for resource in range(2 * num_devices):
+        next_time[resource] = NEVER
+        free_at[resource] = 0.0
+    for op in range(num_ops):
+        missing[op] = tables.num_inputs[op]
+        held[device_of[op]] += tables.parameter_bytes[op]
+    for op in tables.ready_ops:
+        queue_op(op)
+    for device in range(num_devices):
+        peak[device] = held[device]
+    num_transfers = 0
+    runtime = 0.0
+    now = 0.0
+    while True:
+        # Everything at rest picks: devices by index, then buses by index.
+        for device in range(num_devices):
+            if next_time[device] == NEVER and first_op[device] != NONE:
+                pick_op(now, device)
+        for device in range(num_devices):
+            if next_time[num_devices + device] == NEVER and first_transfer[device] != NONE:
+                pick_transfer(now, device)
+        then = NEVER
+        for resource in range(2 * num_devices):
+            then = min(then, next_time[resource])
+        if then > now:
+            # Only the end of a timestamp counts: its releases come before its allocations.
+            for device in range(num_devices):
+                peak[device] = max(peak[device], held[device])
+        if then == NEVER:
+            return runtime
+        now = then
+        # Everything that completes is delivered: ops by device, then transfers by source.
+        for device in range(num_devices):
+            if next_time[device] == now:
+                next_time[device] = NEVER
+                if running_op[device] != NONE:
+                    num_transfers = op_done(now, device, num_transfers)
+                    runtime = now
+        for device in range(num_devices):
+            if next_time[num_devices + device] == now:
+                next_time[num_devices + device] = NEVER
+                if running_transfer[device] != NONE:
+                    transfer_done(now, device)

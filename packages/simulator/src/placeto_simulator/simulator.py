@@ -1,0 +1,166 @@
+"""The simulator as an evaluator of placements."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import PlacementProblem
+from placeto_simulator.errors import SimulationError
+from placeto_simulator.tables import tables_of
+
+
+class Simulator:
+    """Predicts runtime and peak memory of placements of one problem (an `Evaluator`).
+
+    Every device works off a FIFO queue of runnable ops, and its outgoing bus a FIFO queue of
+    transfers; communication overlaps with compute (Addanki et al. 2019). Times are float64, and
+    equal inputs give equal results on every machine and with any number of threads.
+
+    Parameters
+    ----------
+    problem
+        The problem whose placements are simulated.
+    num_threads
+        How many placements of a batch are simulated at once; by default one per core that this
+        process may use. The threads run without the interpreter lock.
+
+    Raises
+    ------
+    ValueError
+        When the number of threads is not at least 1.
+
+    Examples
+    --------
+    Two independent ops of a second each, on one device and on two:
+
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.empty_graph(2, create_using=nx.DiGraph))
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.ones((2, 2)),
+    ...     grouping=colocate(graph),
+    ... )
+    >>> Simulator(problem).evaluate(np.array([[0, 0], [0, 1]])).runtime
+    array([2.0000057, 1.       ])
+    """
+
+    def __init__(self, problem: PlacementProblem, num_threads: int | None = None) -> None:
+        threads = _usable_cores() if num_threads is None else num_threads
+        if threads < 1:
+            raise ValueError(f"num_threads: expected at least 1, got {threads}")
+        # Numba takes half a second to import, which only simulating needs.
+        from placeto_simulator import event_loop  # noqa: PLC0415
+
+        self.problem = problem
+        self.num_threads = threads
+        self._event_loop = event_loop
+        self._tables = tables_of(problem)
+        self._cannot_run = _cannot_run(problem)
+        self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
+        # As many states as batches are simulated at once, each used by one thread at a time.
+        self._states: SimpleQueue[event_loop.State] = SimpleQueue()
+        for _ in range(threads):
+            self._states.put(event_loop.new_state(self._tables))
+
+    def __repr__(self) -> str:
+        return f"Simulator({self.problem!r}, num_threads={self.num_threads})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Simulator, (self.problem, self.num_threads)
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Simulate a batch of placements.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+
+        Returns
+        -------
+        EvaluationBatch
+            ``runtime[B]`` in seconds, ``peak_memory[B, D]`` in bytes.
+
+        Raises
+        ------
+        SimulationError
+            When the placements have another shape or dtype, name a device that does not exist, or
+            put a group where one of its ops cannot run.
+        """
+        rows = self._checked(placements)
+        runtime = np.empty(len(rows))
+        peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
+        parts = zip(
+            np.array_split(rows, self.num_threads),
+            np.array_split(runtime, self.num_threads),
+            np.array_split(peak_memory, self.num_threads),
+            strict=True,
+        )
+        if self._threads is None or len(rows) == 1:
+            self._evaluate_part(rows, runtime, peak_memory)
+        else:
+            list(self._threads.map(lambda part: self._evaluate_part(*part), parts))
+        return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
+
+    def _evaluate_part(
+        self,
+        placements: NDArray[np.int32],
+        runtime: NDArray[np.float64],
+        peak_memory: NDArray[np.int64],
+    ) -> None:
+        state = self._states.get()
+        try:
+            self._event_loop.evaluate(self._tables, state, placements, runtime, peak_memory)
+        finally:
+            self._states.put(state)
+
+    def _checked(self, placements: Any) -> NDArray[np.int32]:
+        given = np.asarray(placements)
+        num_groups, num_devices = self.problem.num_groups, self.problem.num_devices
+        if given.ndim != 2 or given.shape[1] != num_groups:
+            raise SimulationError(
+                f"placements: expected shape (any, {num_groups}), got {given.shape}"
+            )
+        if given.size and given.dtype.kind not in "iu":
+            raise SimulationError(f"placements: expected integers, got {given.dtype}")
+        if given.size and (given.min() < 0 or given.max() >= num_devices):
+            row, group = np.argwhere((given < 0) | (given >= num_devices))[0].tolist()
+            raise SimulationError(
+                f"placements[{row}, {group}]: expected a device from 0 to {num_devices - 1} for "
+                f"group {self.problem.grouping.group_names[group]!r}, got {given[row, group]}"
+            )
+        rows = np.ascontiguousarray(given, np.int32)
+        if self._cannot_run.any():
+            self._check_runnable(rows)
+        return rows
+
+    def _check_runnable(self, rows: NDArray[np.int32]) -> None:
+        nowhere = self._cannot_run[np.arange(self.problem.num_groups), rows]
+        if nowhere.any():
+            row, group = np.argwhere(nowhere)[0].tolist()
+            device = self.problem.cluster.device_names[rows[row, group]]
+            raise SimulationError(
+                f"placements[{row}, {group}]: expected a device that can run every op of group "
+                f"{self.problem.grouping.group_names[group]!r}, got {rows[row, group]} ({device!r})"
+            )
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cannot_run(problem: PlacementProblem) -> NDArray[np.bool_]:
+    """Return bool[G, D], true where an op of a group has no compute time on a device."""
+    ops, devices = np.nonzero(np.isinf(problem.compute_time))
+    result = np.zeros((problem.num_groups, problem.num_devices), np.bool_)
+    result[problem.grouping.group_of[ops], devices] = True
+    return result
