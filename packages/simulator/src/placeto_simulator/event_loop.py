@@ -2,8 +2,8 @@
 
 A device or bus has at most one event ahead of it, so events wait in one slot per resource: the
 devices first, then their buses. A resource whose slot is `NEVER` is at rest and takes the first
-element of its queue; where the overhead of the one before is not over, its event is a wakeup at the
-end of that. Queues are linked lists through the ops and transfers.
+element of its queue, which starts when the overhead of the one before is over. Queues are linked
+lists through the ops and transfers.
 
 At one timestamp everything that completes is delivered, then everything at rest picks; what a pick
 completes at once is the next round of the same timestamp.
@@ -36,7 +36,7 @@ class State(NamedTuple):
     first_op, last_op : int32[D]
         Both ends of the queue of each device.
     running_op : int32[D]
-        The op that completes at the device's event; none where the event is a wakeup.
+        The op that completes at the event of each device.
     transfer_tensor, transfer_destination : int32[E]
         What each transfer carries, and to which device; in the order in which they were queued.
     next_transfer, first_transfer, last_transfer, running_transfer : int32[E], int32[D] each
@@ -53,6 +53,11 @@ class State(NamedTuple):
         The last transfer that was queued for each device.
     copy_uses_left : int32[E]
         Reads that the copy of each transfer still has to outlive.
+    looked_at, num_looked_at : int32[4 D], int32[1]
+        The resources that may pick after this round, some of them twice.
+    hold_time, hold_device, hold_bytes : float64[2 D], int32[2 D], int64[2 D]
+        From when on the last pick of each resource takes how many bytes where; `NEVER` once they
+        are counted.
     held, peak : int64[D]
         Bytes on each device now, and at most so far.
     """
@@ -76,6 +81,11 @@ class State(NamedTuple):
     copy: NDArray[np.int32]
     copy_of: NDArray[np.int32]
     copy_uses_left: NDArray[np.int32]
+    looked_at: NDArray[np.int32]
+    num_looked_at: NDArray[np.int32]
+    hold_time: NDArray[np.float64]
+    hold_device: NDArray[np.int32]
+    hold_bytes: NDArray[np.int64]
     held: NDArray[np.int64]
     peak: NDArray[np.int64]
 
@@ -86,13 +96,16 @@ def new_state(tables: Tables) -> State:
     tensors, reads = len(tables.tensor_bytes), len(tables.readers)
     lengths = dict.fromkeys(State._fields, devices)
     lengths |= dict.fromkeys(("device_of", "missing", "next_op"), ops)
-    lengths |= dict.fromkeys(("next_time", "free_at"), 2 * devices)
+    per_resource = ("next_time", "free_at", "hold_time", "hold_device", "hold_bytes")
+    lengths |= dict.fromkeys(per_resource, 2 * devices)
     lengths |= dict.fromkeys(("copy", "copy_uses_left", "next_transfer"), reads)
     lengths |= dict.fromkeys(("transfer_tensor", "transfer_destination"), reads)
-    lengths["uses_left"] = tensors
-    dtypes = {"next_time": np.float64, "free_at": np.float64, "held": np.int64, "peak": np.int64}
+    lengths |= {"uses_left": tensors, "looked_at": 4 * devices, "num_looked_at": 1}
+    dtypes: dict[str, Any] = dict.fromkeys(State._fields, np.int32)
+    dtypes |= dict.fromkeys(("next_time", "free_at", "hold_time"), np.float64)
+    dtypes |= dict.fromkeys(("hold_bytes", "held", "peak"), np.int64)
     arrays: dict[str, Any] = {
-        name: np.zeros(length, dtypes.get(name, np.int32)) for name, length in lengths.items()
+        name: np.zeros(length, dtypes[name]) for name, length in lengths.items()
     }
     return State(**arrays)
 
@@ -122,7 +135,9 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
     what happens at an event is a function in here, because it is then compiled into the loop.
     """
     compute_time = tables.compute_time
-    first_tensor = tables.first_tensor
+    first_output_read = tables.first_output_read
+    read_tensor = tables.read_tensor
+    unread_bytes = tables.unread_bytes
     first_reader = tables.first_reader
     readers = tables.readers
     first_input = tables.first_input
@@ -155,10 +170,20 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
     copy = state.copy
     copy_of = state.copy_of
     copy_uses_left = state.copy_uses_left
+    looked_at = state.looked_at
+    num_looked_at = state.num_looked_at
+    hold_time = state.hold_time
+    hold_device = state.hold_device
+    hold_bytes = state.hold_bytes
     held = state.held
     peak = state.peak
     num_ops = len(tables.num_inputs)
     num_devices = len(op_overhead)
+
+    def may_pick(resource: int) -> None:
+        """Look at a resource when this round's deliveries are over."""
+        looked_at[num_looked_at[0]] = resource
+        num_looked_at[0] += 1
 
     def queue_op(op: int) -> None:
         """Put a runnable op at the end of the queue of its device."""
@@ -166,6 +191,7 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
         next_op[op] = NONE
         if first_op[device] == NONE:
             first_op[device] = op
+            may_pick(device)
         else:
             next_op[last_op[device]] = op
         last_op[device] = op
@@ -177,6 +203,7 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
         next_transfer[transfer] = NONE
         if first_transfer[source] == NONE:
             first_transfer[source] = transfer
+            may_pick(num_devices + source)
         else:
             next_transfer[last_transfer[source]] = transfer
         last_transfer[source] = transfer
@@ -190,33 +217,35 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
         if missing[op] == 0:
             queue_op(op)
 
+    def hold_from(start: float, resource: int, device: int, size: int) -> None:
+        """Note that what a resource starts takes memory on a device from then on."""
+        if hold_time[resource] != NEVER:
+            held[hold_device[resource]] += hold_bytes[resource]
+        hold_time[resource] = start
+        hold_device[resource] = device
+        hold_bytes[resource] = size
+
     def pick_op(now: float, device: int) -> None:
         """Start the first op in the queue of a device at rest."""
-        if free_at[device] > now:
-            running_op[device] = NONE  # a wakeup, when the overhead of the last op is over
-            next_time[device] = free_at[device]
-        else:
-            op = first_op[device]
-            first_op[device] = next_op[op]
-            running_op[device] = op
-            next_time[device] = now + compute_time[op, device]
-            held[device] += workspace_bytes[op] + output_bytes[op]
+        op = first_op[device]
+        first_op[device] = next_op[op]
+        running_op[device] = op
+        start = max(now, free_at[device])
+        next_time[device] = start + compute_time[op, device]
+        hold_from(start, device, device, workspace_bytes[op] + output_bytes[op])
 
     def pick_transfer(now: float, source: int) -> None:
         """Start the first transfer in the queue of a bus at rest."""
         bus = num_devices + source
-        if free_at[bus] > now:
-            running_transfer[source] = NONE
-            next_time[bus] = free_at[bus]
-        else:
-            transfer = first_transfer[source]
-            first_transfer[source] = next_transfer[transfer]
-            running_transfer[source] = transfer
-            destination = transfer_destination[transfer]
-            size = tensor_bytes[transfer_tensor[transfer]]
-            duration = latency[source, destination] + size / bandwidth[source, destination]
-            next_time[bus] = now + duration
-            held[destination] += size
+        transfer = first_transfer[source]
+        first_transfer[source] = next_transfer[transfer]
+        running_transfer[source] = transfer
+        destination = transfer_destination[transfer]
+        size = tensor_bytes[transfer_tensor[transfer]]
+        duration = latency[source, destination] + size / bandwidth[source, destination]
+        start = max(now, free_at[bus])
+        next_time[bus] = start + duration
+        hold_from(start, bus, destination, size)
 
     def release_local_use(tensor: int, device: int) -> None:
         """End a local read or an outgoing transfer of a tensor; the last one frees its memory."""
@@ -241,26 +270,22 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
         op = running_op[device]
         overhead = op_overhead[device] if compute_time[op, device] > 0 else 0.0
         free_at[device] = now + overhead
-        held[device] -= workspace_bytes[op]
-        for tensor in range(first_tensor[op], first_tensor[op + 1]):
-            uses = 0
-            for read in range(first_reader[tensor], first_reader[tensor + 1]):
-                reader = readers[read]
-                there = device_of[reader]
-                if there == device:
-                    uses += 1
-                    copy[read] = NONE
-                    input_arrived(reader)
+        for read in range(first_output_read[op], first_output_read[op + 1]):
+            reader = readers[read]
+            there = device_of[reader]
+            if there == device:
+                copy[read] = NONE
+                input_arrived(reader)
+            else:
+                tensor = read_tensor[read]
+                if sent_to[there] != tensor:
+                    queue_transfer(num_transfers, tensor, device, there)
+                    num_transfers += 1
                 else:
-                    if sent_to[there] != tensor:
-                        uses += 1
-                        queue_transfer(num_transfers, tensor, device, there)
-                        num_transfers += 1
-                    copy[read] = copy_of[there]
-                    copy_uses_left[copy_of[there]] += 1
-            uses_left[tensor] = uses
-            if uses == 0:
-                held[device] -= stored_bytes[tensor]
+                    uses_left[tensor] -= 1  # several reads, but one transfer
+                copy[read] = copy_of[there]
+                copy_uses_left[copy_of[there]] += 1
+        held[device] -= workspace_bytes[op] + unread_bytes[op]
         release_inputs(op, device)
         return num_transfers
 
@@ -284,9 +309,13 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
     for resource in range(2 * num_devices):
         next_time[resource] = NEVER
         free_at[resource] = 0.0
+        hold_time[resource] = NEVER
+    num_looked_at[0] = 0
     for op in range(num_ops):
         missing[op] = tables.num_inputs[op]
         held[device_of[op]] += tables.parameter_bytes[op]
+    for tensor in range(len(tensor_bytes)):
+        uses_left[tensor] = first_reader[tensor + 1] - first_reader[tensor]
     for op in tables.ready_ops:
         queue_op(op)
     for device in range(num_devices):
@@ -295,18 +324,26 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
     runtime = 0.0
     now = 0.0
     while True:
-        # Everything at rest picks: devices by index, then buses by index.
-        for device in range(num_devices):
-            if next_time[device] == NEVER and first_op[device] != NONE:
-                pick_op(now, device)
-        for device in range(num_devices):
-            if next_time[num_devices + device] == NEVER and first_transfer[device] != NONE:
-                pick_transfer(now, device)
+        # Everything at rest picks. No pick changes what another one sees, so any order will do.
+        for look in range(num_looked_at[0]):
+            resource = looked_at[look]
+            if next_time[resource] == NEVER:
+                if resource < num_devices:
+                    if first_op[resource] != NONE:
+                        pick_op(now, resource)
+                elif first_transfer[resource - num_devices] != NONE:
+                    pick_transfer(now, resource - num_devices)
+        num_looked_at[0] = 0
         then = NEVER
         for resource in range(2 * num_devices):
             then = min(then, next_time[resource])
         if then > now:
-            # Only the end of a timestamp counts: its releases come before its allocations.
+            # What started before `then` takes its memory now: after what was released by `now`,
+            # and before anything else is.
+            for resource in range(2 * num_devices):
+                if hold_time[resource] < then:
+                    held[hold_device[resource]] += hold_bytes[resource]
+                    hold_time[resource] = NEVER
             for device in range(num_devices):
                 peak[device] = max(peak[device], held[device])
         if then == NEVER:
@@ -316,11 +353,11 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
         for device in range(num_devices):
             if next_time[device] == now:
                 next_time[device] = NEVER
-                if running_op[device] != NONE:
-                    num_transfers = op_done(now, device, num_transfers)
-                    runtime = now
+                num_transfers = op_done(now, device, num_transfers)
+                may_pick(device)
+                runtime = now
         for device in range(num_devices):
             if next_time[num_devices + device] == now:
                 next_time[num_devices + device] = NEVER
-                if running_transfer[device] != NONE:
-                    transfer_done(now, device)
+                transfer_done(now, device)
+                may_pick(num_devices + device)

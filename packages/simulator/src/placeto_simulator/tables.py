@@ -24,12 +24,12 @@ class Tables(NamedTuple):
         How many tensors each op reads.
     ready_ops : int32[]
         The ops that read none.
-    first_tensor : int32[V + 1]
-        Where the tensors of each op start.
+    first_output_read : int32[V + 1]
+        Where the reads of each op's tensors start.
     first_reader : int32[T + 1]
         Where the reads of each tensor start.
-    readers : int32[E]
-        The op of each read.
+    readers, read_tensor : int32[E]
+        The op and the tensor of each read.
     first_input : int32[V + 1]
         Where the entries of each op in the next two fields start.
     input_read, input_tensor : int32[E]
@@ -38,8 +38,8 @@ class Tables(NamedTuple):
         What a copy of each tensor takes.
     stored_bytes : int64[T]
         What each tensor takes on its producer's device: nothing if it lives in parameters.
-    output_bytes : int64[V]
-        The stored bytes of all tensors of each op.
+    output_bytes, unread_bytes : int64[V]
+        The stored bytes of all tensors of each op, and of those that nothing reads.
     parameter_bytes, workspace_bytes : int64[V]
         As in `OpGraph`.
     op_overhead, transfer_overhead : float64[D]
@@ -52,15 +52,17 @@ class Tables(NamedTuple):
     compute_time: NDArray[np.float64]
     num_inputs: NDArray[np.int32]
     ready_ops: NDArray[np.int32]
-    first_tensor: NDArray[np.int32]
+    first_output_read: NDArray[np.int32]
     first_reader: NDArray[np.int32]
     readers: NDArray[np.int32]
+    read_tensor: NDArray[np.int32]
     first_input: NDArray[np.int32]
     input_read: NDArray[np.int32]
     input_tensor: NDArray[np.int32]
     tensor_bytes: NDArray[np.int64]
     stored_bytes: NDArray[np.int64]
     output_bytes: NDArray[np.int64]
+    unread_bytes: NDArray[np.int64]
     parameter_bytes: NDArray[np.int64]
     workspace_bytes: NDArray[np.int64]
     op_overhead: NDArray[np.float64]
@@ -79,26 +81,32 @@ def tables_of(problem: PlacementProblem) -> Tables:
     by_tensor = np.argsort(tensor_of_edge, kind="stable")
     readers = graph.edges[by_tensor, 1]
     by_reader = np.argsort(readers, kind="stable")
+    first_reader = _starts(np.bincount(tensor_of_edge, minlength=graph.num_tensors))
     num_inputs = np.bincount(readers, minlength=graph.num_ops)
     producers = graph.tensor_producer[tensors]
     tensor_bytes = graph.tensor_bytes[tensors]
     stored_bytes = np.where(graph.parameter_bytes[producers] > 0, 0, tensor_bytes)
     output_bytes = np.zeros(graph.num_ops, np.int64)
     np.add.at(output_bytes, producers, stored_bytes)
+    unread_bytes = np.zeros(graph.num_ops, np.int64)
+    unread = np.diff(first_reader) == 0
+    np.add.at(unread_bytes, producers[unread], stored_bytes[unread])
     return Tables(
         group_of=problem.grouping.group_of,
         compute_time=problem.compute_time,
         num_inputs=num_inputs.astype(np.int32),
         ready_ops=np.flatnonzero(num_inputs == 0).astype(np.int32),
-        first_tensor=graph.tensors_of_op.offsets,
-        first_reader=_starts(np.bincount(tensor_of_edge, minlength=graph.num_tensors)),
+        first_output_read=first_reader[graph.tensors_of_op.offsets],
+        first_reader=first_reader,
         readers=readers,
+        read_tensor=tensor_of_edge[by_tensor],
         first_input=_starts(num_inputs),
         input_read=by_reader.astype(np.int32),
         input_tensor=tensor_of_edge[by_tensor][by_reader],
         tensor_bytes=tensor_bytes,
         stored_bytes=stored_bytes,
         output_bytes=output_bytes,
+        unread_bytes=unread_bytes,
         parameter_bytes=graph.parameter_bytes,
         workspace_bytes=graph.workspace_bytes,
         op_overhead=np.array([device.op_overhead for device in cluster.devices]),
