@@ -35,7 +35,7 @@ def test_a_full_disk_is_an_os_error(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     full = os.open("/dev/full", os.O_WRONLY)
     monkeypatch.setattr(os, "open", lambda *_: full)
     with pytest.raises(OSError, match="No space left on device"):
-        storage.write_bytes(path, b"x" * 100_000)
+        storage.write_atomically(path, b"x" * 100_000)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -53,12 +53,12 @@ def test_an_interrupted_write_leaves_nothing(
 
 def test_a_killed_writer_leaves_a_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "content"
-    storage.write_bytes(path, b"0" * 1_000_000)
+    storage.write_atomically(path, b"0" * 1_000_000)
     script = (
         "import sys\n"
-        "from placeto_graphs.files.storage import write_bytes\n"
+        "from placeto_graphs.files.storage import write_atomically\n"
         "for number in range(10**9):\n"
-        "    write_bytes(sys.argv[1], str(number % 10).encode() * 1_000_000)\n"
+        "    write_atomically(sys.argv[1], str(number % 10).encode() * 1_000_000)\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     for delay in (0.3, 0.31, 0.32, 0.33):
@@ -72,14 +72,14 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path: Path) -> None:
 
 def test_a_written_file_has_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "usual").touch()
-    storage.write_bytes(tmp_path / "written", b"")
+    storage.write_atomically(tmp_path / "written", b"")
     assert (tmp_path / "written").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 def test_a_link_still_points_to_the_file_that_is_written(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "target")
-    storage.write_bytes(tmp_path / "link", b"content")
+    storage.write_atomically(tmp_path / "link", b"content")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "folder" / "target").read_bytes() == b"content"
 

@@ -14,6 +14,7 @@ from placeto_graphs.files.problem_file import load_graph
 from placeto_graphs.files.problem_file import load_problem
 from placeto_graphs.files.problem_file import save_graph
 from placeto_graphs.files.problem_file import save_problem
+from placeto_graphs.files.storage import write_atomically
 from placeto_graphs.grouping.colocation import DEFAULT_RULES
 from placeto_graphs.grouping.colocation import colocate
 from placeto_graphs.grouping.colocation import colocate_by_id
@@ -81,4 +82,5 @@ __all__ = [
     "save_placement",
     "save_problem",
     "to_networkx",
+    "write_atomically",
 ]

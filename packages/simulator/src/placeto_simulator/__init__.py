@@ -3,7 +3,17 @@
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.objective import memory_penalised_runtime
 from placeto_simulator.simulator import Simulator
+from placeto_simulator.timeline import Event
+from placeto_simulator.timeline import PathStep
+from placeto_simulator.timeline import Timeline
 
 __version__ = "0.1.0"
 
-__all__ = ["SimulationError", "Simulator", "memory_penalised_runtime"]
+__all__ = [
+    "Event",
+    "PathStep",
+    "SimulationError",
+    "Simulator",
+    "Timeline",
+    "memory_penalised_runtime",
+]

@@ -9,7 +9,6 @@ At one timestamp everything that completes is delivered, then everything at rest
 completes at once is the next round of the same timestamp.
 """
 
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +40,12 @@ class State(NamedTuple):
         What each transfer carries, and to which device; in the order in which they were queued.
     next_transfer, first_transfer, last_transfer, running_transfer : int32[E], int32[D] each
         The queues of the buses, as those of the devices.
+    num_transfers : int32[1]
+        How many transfers were queued.
+    num_started, op_turn : int32[1], int32[V]
+        How many ops started, and how many before each op.
+    op_start, transfer_start : float64[V], float64[E]
+        When each op and each transfer started; seconds.
     sent_to : int32[D]
         The last tensor of which a copy was queued for each device.
     next_time, free_at : float64[2 D]
@@ -74,6 +79,11 @@ class State(NamedTuple):
     first_transfer: NDArray[np.int32]
     last_transfer: NDArray[np.int32]
     running_transfer: NDArray[np.int32]
+    num_transfers: NDArray[np.int32]
+    num_started: NDArray[np.int32]
+    op_turn: NDArray[np.int32]
+    op_start: NDArray[np.float64]
+    transfer_start: NDArray[np.float64]
     sent_to: NDArray[np.int32]
     next_time: NDArray[np.float64]
     free_at: NDArray[np.float64]
@@ -94,20 +104,49 @@ def new_state(tables: Tables) -> State:
     """Return a state for simulations with these tables."""
     ops, devices = len(tables.num_inputs), len(tables.op_overhead)
     tensors, reads = len(tables.tensor_bytes), len(tables.readers)
-    lengths = dict.fromkeys(State._fields, devices)
-    lengths |= dict.fromkeys(("device_of", "missing", "next_op"), ops)
-    per_resource = ("next_time", "free_at", "hold_time", "hold_device", "hold_bytes")
-    lengths |= dict.fromkeys(per_resource, 2 * devices)
-    lengths |= dict.fromkeys(("copy", "copy_uses_left", "next_transfer"), reads)
-    lengths |= dict.fromkeys(("transfer_tensor", "transfer_destination"), reads)
-    lengths |= {"uses_left": tensors, "looked_at": 4 * devices, "num_looked_at": 1}
-    dtypes: dict[str, Any] = dict.fromkeys(State._fields, np.int32)
-    dtypes |= dict.fromkeys(("next_time", "free_at", "hold_time"), np.float64)
-    dtypes |= dict.fromkeys(("hold_bytes", "held", "peak"), np.int64)
-    arrays: dict[str, Any] = {
-        name: np.zeros(length, dtypes[name]) for name, length in lengths.items()
-    }
-    return State(**arrays)
+
+    def ids(length: int) -> NDArray[np.int32]:
+        return np.zeros(length, np.int32)
+
+    def seconds(length: int) -> NDArray[np.float64]:
+        return np.zeros(length, np.float64)
+
+    def sizes(length: int) -> NDArray[np.int64]:
+        return np.zeros(length, np.int64)
+
+    return State(
+        device_of=ids(ops),
+        missing=ids(ops),
+        next_op=ids(ops),
+        first_op=ids(devices),
+        last_op=ids(devices),
+        running_op=ids(devices),
+        transfer_tensor=ids(reads),
+        transfer_destination=ids(reads),
+        next_transfer=ids(reads),
+        first_transfer=ids(devices),
+        last_transfer=ids(devices),
+        running_transfer=ids(devices),
+        num_transfers=ids(1),
+        num_started=ids(1),
+        op_turn=ids(ops),
+        op_start=seconds(ops),
+        transfer_start=seconds(reads),
+        sent_to=ids(devices),
+        next_time=seconds(2 * devices),
+        free_at=seconds(2 * devices),
+        uses_left=ids(tensors),
+        copy=ids(reads),
+        copy_of=ids(devices),
+        copy_uses_left=ids(reads),
+        looked_at=ids(4 * devices),
+        num_looked_at=ids(1),
+        hold_time=seconds(2 * devices),
+        hold_device=ids(2 * devices),
+        hold_bytes=sizes(2 * devices),
+        held=sizes(devices),
+        peak=sizes(devices),
+    )
 
 
 @compiled
@@ -163,6 +202,11 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
     first_transfer = state.first_transfer
     last_transfer = state.last_transfer
     running_transfer = state.running_transfer
+    num_transfers = state.num_transfers
+    num_started = state.num_started
+    op_turn = state.op_turn
+    op_start = state.op_start
+    transfer_start = state.transfer_start
     sent_to = state.sent_to
     next_time = state.next_time
     free_at = state.free_at
@@ -196,8 +240,10 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
             next_op[last_op[device]] = op
         last_op[device] = op
 
-    def queue_transfer(transfer: int, tensor: int, source: int, destination: int) -> None:
+    def queue_transfer(tensor: int, source: int, destination: int) -> None:
         """Put a copy of a tensor at the end of the queue of its producer's bus."""
+        transfer = num_transfers[0]
+        num_transfers[0] += 1
         transfer_tensor[transfer] = tensor
         transfer_destination[transfer] = destination
         next_transfer[transfer] = NONE
@@ -231,6 +277,9 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
         first_op[device] = next_op[op]
         running_op[device] = op
         start = max(now, free_at[device])
+        op_start[op] = start
+        op_turn[op] = num_started[0]
+        num_started[0] += 1
         next_time[device] = start + compute_time[op, device]
         hold_from(start, device, device, workspace_bytes[op] + output_bytes[op])
 
@@ -244,6 +293,7 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
         size = tensor_bytes[transfer_tensor[transfer]]
         duration = latency[source, destination] + size / bandwidth[source, destination]
         start = max(now, free_at[bus])
+        transfer_start[transfer] = start
         next_time[bus] = start + duration
         hold_from(start, bus, destination, size)
 
@@ -265,8 +315,8 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
                 if copy_uses_left[transfer] == 0:
                     held[device] -= tensor_bytes[tensor]
 
-    def op_done(now: float, device: int, num_transfers: int) -> int:
-        """Hand the outputs of an op to its readers; return how many transfers there are now."""
+    def op_done(now: float, device: int) -> None:
+        """Hand the outputs of an op to its readers."""
         op = running_op[device]
         overhead = op_overhead[device] if compute_time[op, device] > 0 else 0.0
         free_at[device] = now + overhead
@@ -279,15 +329,13 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
             else:
                 tensor = read_tensor[read]
                 if sent_to[there] != tensor:
-                    queue_transfer(num_transfers, tensor, device, there)
-                    num_transfers += 1
+                    queue_transfer(tensor, device, there)
                 else:
                     uses_left[tensor] -= 1  # several reads, but one transfer
                 copy[read] = copy_of[there]
                 copy_uses_left[copy_of[there]] += 1
         held[device] -= workspace_bytes[op] + unread_bytes[op]
         release_inputs(op, device)
-        return num_transfers
 
     def transfer_done(now: float, source: int) -> None:
         """Hand a copy to its readers on the device where it arrived."""
@@ -320,7 +368,8 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
         queue_op(op)
     for device in range(num_devices):
         peak[device] = held[device]
-    num_transfers = 0
+    num_transfers[0] = 0
+    num_started[0] = 0
     runtime = 0.0
     now = 0.0
     while True:
@@ -353,7 +402,7 @@ def simulate(tables: Tables, state: State) -> float:  # noqa: PLR0915 (one state
         for device in range(num_devices):
             if next_time[device] == now:
                 next_time[device] = NEVER
-                num_transfers = op_done(now, device, num_transfers)
+                op_done(now, device)
                 may_pick(device)
                 runtime = now
         for device in range(num_devices):

@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from placeto_graphs import EvaluationBatch
 from placeto_graphs import PlacementProblem
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.tables import tables_of
+from placeto_simulator.timeline import Timeline
+
+if TYPE_CHECKING:
+    from placeto_simulator.event_loop import State
 
 
 class Simulator:
@@ -65,7 +70,7 @@ class Simulator:
         self._cannot_run = _cannot_run(problem)
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
         # As many states as batches are simulated at once, each used by one thread at a time.
-        self._states: SimpleQueue[event_loop.State] = SimpleQueue()
+        self._states: SimpleQueue[State] = SimpleQueue()
         for _ in range(threads):
             self._states.put(event_loop.new_state(self._tables))
 
@@ -108,6 +113,54 @@ class Simulator:
         else:
             list(self._threads.map(lambda part: self._evaluate_part(*part), parts))
         return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
+
+    def timeline(self, placement: NDArray[np.int32]) -> Timeline:
+        """Simulate one placement and return what ran where and when.
+
+        Parameters
+        ----------
+        placement : int32[G]
+            The device of each group.
+
+        Raises
+        ------
+        SimulationError
+            As `evaluate` does.
+        """
+        rows = self._checked(np.asarray(placement)[None])
+        state = self._states.get()
+        try:
+            state.device_of[:] = rows[0, self._tables.group_of]
+            self._event_loop.simulate(self._tables, state)
+            return self._recorded(state)
+        finally:
+            self._states.put(state)
+
+    def _recorded(self, state: "State") -> Timeline:
+        graph, cluster = self.problem.graph, self.problem.cluster
+        op_device = state.device_of.copy()
+        op_start = state.op_start.copy()
+        count = int(state.num_transfers[0])
+        tensor = graph.tensors_of_op.values[state.transfer_tensor[:count]]
+        source = op_device[graph.tensor_producer[tensor]]
+        destination = state.transfer_destination[:count].copy()
+        start = state.transfer_start[:count].copy()
+        duration = (
+            cluster.latency[source, destination]
+            + graph.tensor_bytes[tensor] / cluster.bandwidth[source, destination]
+        )
+        return Timeline(
+            problem=self.problem,
+            op_device=op_device,
+            op_turn=state.op_turn.copy(),
+            op_start=op_start,
+            op_end=op_start + self.problem.compute_time[np.arange(graph.num_ops), op_device],
+            transfer_tensor=tensor,
+            transfer_source=source,
+            transfer_destination=destination,
+            transfer_start=start,
+            transfer_end=start + duration,
+        )
 
     def _evaluate_part(
         self,

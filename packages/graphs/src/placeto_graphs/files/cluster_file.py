@@ -20,7 +20,7 @@ from placeto_graphs.files.device_fields import decoded_devices
 from placeto_graphs.files.device_fields import encoded_devices
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
-from placeto_graphs.files.storage import write_bytes
+from placeto_graphs.files.storage import write_atomically
 from placeto_graphs.schema.cluster import Cluster
 
 CLUSTER_FORMAT = "placeto-cluster"
@@ -72,7 +72,7 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
         devices=encoded_devices(cluster.devices),
         links=[_Link(*link) for link in links if link[2:] != (bandwidth, latency)],
     )
-    write_bytes(path, tomli_w.dumps(msgspec.to_builtins(document)).encode())
+    write_atomically(path, tomli_w.dumps(msgspec.to_builtins(document)).encode())
 
 
 def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES) -> Cluster:

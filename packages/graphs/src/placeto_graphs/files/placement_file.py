@@ -12,7 +12,7 @@ from placeto_graphs.errors import shown
 from placeto_graphs.errors import within
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
-from placeto_graphs.files.storage import write_bytes
+from placeto_graphs.files.storage import write_atomically
 from placeto_graphs.schema.problem import PlacementProblem
 
 
@@ -62,7 +62,7 @@ def save_placement(
         group: names[device]
         for group, device in zip(problem.grouping.group_names, devices, strict=True)
     }
-    write_bytes(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def load_placement(

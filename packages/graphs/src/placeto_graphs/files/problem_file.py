@@ -23,7 +23,7 @@ from placeto_graphs.files.device_fields import decoded_devices
 from placeto_graphs.files.device_fields import encoded_devices
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
-from placeto_graphs.files.storage import write_bytes
+from placeto_graphs.files.storage import write_atomically
 from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
@@ -216,7 +216,7 @@ def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYT
 
 def _write(path: str | os.PathLike[str], document: msgspec.Struct) -> None:
     _check_suffix(path)
-    write_bytes(path, msgspec.json.encode(document) + b"\n")
+    write_atomically(path, msgspec.json.encode(document) + b"\n")
 
 
 def _read(path: str | os.PathLike[str], max_bytes: int) -> bytearray:

@@ -48,17 +48,28 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
     return content
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Replace a file at once, or leave it as it was.
 
     The bytes go to a temporary file in the same folder, which takes the place of the old one only
     when all of them are on disk. A name that ends in ``.gz`` packs them; equal contents give equal
     files.
 
+    Parameters
+    ----------
+    path
+        The file.
+    content
+        What it is to hold.
+
     Raises
     ------
     OSError
         When the file cannot be written; then nothing of the new content is left behind.
+
+    Examples
+    --------
+    >>> write_atomically("results.json", b"{}")
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")

@@ -1,0 +1,167 @@
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from numpy.typing import NDArray
+from test_simulator import two_chains
+
+import plain_simulator
+from placeto_graphs import PlacementProblem
+from placeto_simulator import SimulationError
+from placeto_simulator import Simulator
+from placeto_simulator import Timeline
+from simulated_problems import placed_problems
+
+Placed = tuple[PlacementProblem, NDArray[np.int32]]
+
+
+def timeline_of(placed: Placed) -> Timeline:
+    problem, placements = placed
+    return Simulator(problem, num_threads=1).timeline(placements[0])
+
+
+@settings(max_examples=300)
+@given(placed_problems())
+def test_every_time_is_exactly_that_of_the_plain_simulator(placed: Placed) -> None:
+    timeline = timeline_of(placed)
+    run = plain_simulator.simulate(placed[0], placed[1][0].tolist())
+    assert timeline.op_start.tolist() == run.starts
+    assert timeline.op_end.tolist() == run.ends
+    assert timeline.runtime == run.runtime
+    assert timeline.peak_memory.tolist() == run.peak_memory
+    per_bus = defaultdict(list)
+    for row in zip(
+        timeline.transfer_source.tolist(),
+        timeline.transfer_tensor.tolist(),
+        timeline.transfer_destination.tolist(),
+        timeline.transfer_start.tolist(),
+        timeline.transfer_end.tolist(),
+        strict=True,
+    ):
+        per_bus[row[0]].append(row)
+    expected = defaultdict(list)
+    for sent in run.transfers:
+        row = (sent.source, sent.tensor, sent.destination, sent.start, sent.end)
+        expected[sent.source].append(row)
+    assert per_bus == expected
+
+
+@given(placed_problems())
+def test_memory_over_time_has_the_peaks_that_evaluate_gives(placed: Placed) -> None:
+    problem, placements = placed
+    timeline = timeline_of(placed)
+    peaks = Simulator(problem, num_threads=1).evaluate(placements[:1]).peak_memory[0]
+    for device in range(problem.num_devices):
+        times, held = timeline.memory(device)
+        assert times[0] == 0
+        assert (np.diff(times) > 0).all()
+        assert held.min() >= 0
+        assert held.max() == peaks[device]
+        parameters = problem.graph.parameter_bytes[timeline.op_device == device].sum()
+        assert held[-1] == parameters
+
+
+@given(placed_problems())
+def test_no_resource_does_two_things_at_once_or_out_of_turn(placed: Placed) -> None:
+    timeline = timeline_of(placed)
+    for device in range(placed[0].num_devices):
+        ops = np.flatnonzero(timeline.op_device == device)
+        ops = ops[np.argsort(timeline.op_turn[ops])]
+        assert (timeline.op_start[ops[1:]] >= timeline.op_end[ops[:-1]]).all()
+        sent = np.flatnonzero(timeline.transfer_source == device)
+        assert (timeline.transfer_start[sent[1:]] >= timeline.transfer_end[sent[:-1]]).all()
+
+
+@given(placed_problems())
+def test_no_op_starts_before_its_inputs_are_there(placed: Placed) -> None:
+    graph, timeline = placed[0].graph, timeline_of(placed)
+    arrival = {
+        (tensor, device): end
+        for tensor, device, end in zip(
+            timeline.transfer_tensor.tolist(),
+            timeline.transfer_destination.tolist(),
+            timeline.transfer_end.tolist(),
+            strict=True,
+        )
+    }
+    for tensor, reader in graph.edges.tolist():
+        producer = graph.tensor_producer[tensor]
+        device = int(timeline.op_device[reader])
+        local = timeline.op_device[producer] == device
+        there = timeline.op_end[producer] if local else arrival[tensor, device]
+        assert timeline.op_start[reader] >= there
+
+
+@given(placed_problems())
+def test_the_critical_path_leads_from_beginning_to_end_without_a_gap(
+    placed: Placed,
+) -> None:
+    problem, timeline = placed[0], timeline_of(placed)
+    path = timeline.critical_path()
+    assert path[0].start == 0
+    assert path[0].waits_for == "nothing"
+    assert path[-1].end == timeline.runtime
+    for before, step in pairwise(path):
+        assert step.waits_for != "nothing"
+        gap = 0.0
+        if step.waits_for == "resource":
+            assert before.kind == step.kind
+            if step.kind == "op":
+                device = problem.cluster.devices[timeline.op_device[step.index]]
+                took_time = problem.compute_time[before.index, timeline.op_device[before.index]] > 0
+                gap = device.op_overhead if took_time else 0.0
+            else:
+                device = problem.cluster.devices[timeline.transfer_source[step.index]]
+                gap = device.transfer_overhead
+        assert step.start == before.end + gap
+
+
+@given(placed_problems())
+def test_the_events_are_all_that_happened_in_order(placed: Placed) -> None:
+    problem, timeline = placed[0], timeline_of(placed)
+    events = timeline.events()
+    assert [event.time for event in events] == sorted(event.time for event in events)
+    kinds = [event.kind for event in events]
+    assert kinds.count("op-done") == problem.graph.num_ops
+    assert kinds.count("transfer-done") == len(timeline.transfer_start)
+    used = set(timeline.op_device.tolist()), set(timeline.transfer_source.tolist())
+    assert kinds.count("wakeup") >= len(used[0]) + len(used[1])
+
+
+def test_a_timeline_by_hand() -> None:
+    timeline = Simulator(two_chains()).timeline(np.array([0, 0, 1, 1], np.int32))
+    assert timeline.op_start.tolist() == [0, 1.25, 2.125, 4.75]
+    assert timeline.transfer_start.tolist() == [1, 2.625]
+    assert timeline.transfer_end.tolist() == [2.125, 4.75]
+    assert timeline.device_busy.tolist() == [2 / 5.75, 2 / 5.75]
+    assert timeline.bus_busy.tolist() == [3.25 / 5.75, 0]
+    path = [(step.kind, step.index, step.waits_for) for step in timeline.critical_path()]
+    assert path == [
+        ("op", 0, "nothing"),
+        ("transfer", 0, "input"),
+        ("transfer", 1, "resource"),
+        ("op", 3, "input"),
+    ]
+    assert [(event.time, event.kind, event.what) for event in timeline.events()] == [
+        (0, "wakeup", "a1"),
+        (1, "op-done", "a1"),
+        (1, "wakeup", "a1:0 -> gpu:1"),
+        (2.125, "transfer-done", "a1:0 -> gpu:1"),
+        (2.125, "wakeup", "a2"),
+        (2.25, "op-done", "b1"),
+        (3.125, "op-done", "a2"),
+        (4.75, "transfer-done", "b1:0 -> gpu:1"),
+        (4.75, "wakeup", "b2"),
+        (5.75, "op-done", "b2"),
+    ]
+    times, held = timeline.memory(1)
+    assert times.tolist() == [0, 1, 2.125, 2.625, 3.125, 4.75, 5.75]
+    assert held.tolist() == [0, 10, 17, 37, 20, 20, 0]
+
+
+def test_a_wrong_placement_is_named() -> None:
+    with pytest.raises(SimulationError, match="from 0 to 1 for group 'b2', got 5"):
+        Simulator(two_chains()).timeline(np.array([0, 0, 1, 5], np.int32))
