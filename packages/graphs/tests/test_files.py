@@ -267,6 +267,7 @@ def test_a_cluster_by_hand(tmp_path: Path) -> None:
     [
         ("", "object missing required field format"),
         ("format = ", "expected TOML: Invalid value (at end of document)"),
+        (f"bandwidth = {'1' * 5000}", "expected TOML: Exceeds the limit (4300 digits)"),
         ('format = "x"\nversion = 1', "format: expected 'placeto-cluster', got 'x'"),
         (CLUSTER.replace("version = 1", "version = 2"), "version: expected at most 1, got 2"),
         (CLUSTER.replace("bandwidth", "bandwith"), "object contains unknown field bandwith"),

@@ -15,6 +15,7 @@ from placeto_graphs.errors import within
 from placeto_graphs.files.decoding import Header
 from placeto_graphs.files.decoding import check_header
 from placeto_graphs.files.decoding import convert
+from placeto_graphs.files.decoding import not_utf8
 from placeto_graphs.files.device_fields import DeviceFields
 from placeto_graphs.files.device_fields import decoded_devices
 from placeto_graphs.files.device_fields import encoded_devices
@@ -130,8 +131,8 @@ def _decoded(content: bytearray) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError as error:
-        raise GraphError(f"expected text in UTF-8: byte {error.start}: {error.reason}") from None
-    except tomllib.TOMLDecodeError as error:
+        raise not_utf8(error) from None
+    except ValueError as error:  # more than what TOML defines: Python limits the digits of a number
         raise GraphError(f"expected TOML: {error}") from None
     except RecursionError:
         raise GraphError("expected fewer levels of brackets") from None

@@ -34,7 +34,7 @@ def decode_json(content: bytes | bytearray, expected: type[Decoded]) -> Decoded:
     except msgspec.DecodeError as error:
         raise GraphError(f"expected JSON: {_uncapitalised(error)}") from None
     except UnicodeDecodeError as error:
-        raise GraphError(f"expected text in UTF-8: byte {error.start}: {error.reason}") from None
+        raise not_utf8(error) from None
     except RecursionError:
         raise GraphError("expected fewer levels of brackets") from None
 
@@ -53,6 +53,11 @@ def convert(data: Any, expected: type[Decoded]) -> Decoded:
         raise GraphError(_located(error, data)) from None
     except RecursionError:
         raise GraphError("expected fewer levels of brackets") from None
+
+
+def not_utf8(error: UnicodeDecodeError) -> GraphError:
+    """Return what to raise when a file is not text."""
+    return GraphError(f"expected text in UTF-8: byte {error.start}: {error.reason}")
 
 
 def check_header(header: Header, expected_format: str, newest_version: int) -> None:

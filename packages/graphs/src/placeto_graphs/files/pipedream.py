@@ -17,6 +17,7 @@ import numpy as np
 from placeto_graphs.errors import GraphError
 from placeto_graphs.errors import shown
 from placeto_graphs.errors import within
+from placeto_graphs.files.decoding import not_utf8
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
 from placeto_graphs.schema.arrays import INT64_MAX
@@ -95,9 +96,7 @@ def load_pipedream_profile(
         try:
             lines = content.decode().splitlines()
         except UnicodeDecodeError as error:
-            raise GraphError(
-                f"expected text in UTF-8: byte {error.start}: {error.reason}"
-            ) from None
+            raise not_utf8(error) from None
         return _training_graph(*_parsed(lines), kind)
 
 

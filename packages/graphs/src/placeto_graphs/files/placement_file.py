@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from placeto_graphs.errors import GraphError
 from placeto_graphs.errors import shown
 from placeto_graphs.errors import within
+from placeto_graphs.files.decoding import not_utf8
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
 from placeto_graphs.files.storage import write_atomically
@@ -136,7 +137,7 @@ def _decoded(content: bytearray) -> list[tuple[str, Any]]:
     try:
         entries = json.loads(content, object_pairs_hook=_Entries)
     except UnicodeDecodeError as error:
-        raise GraphError(f"expected text in UTF-8: byte {error.start}: {error.reason}") from None
+        raise not_utf8(error) from None
     except ValueError as error:
         raise GraphError(f"expected JSON: {error}") from None
     except RecursionError:
