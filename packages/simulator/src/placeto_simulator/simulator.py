@@ -68,6 +68,7 @@ class Simulator:
         self._event_loop = event_loop
         self._tables = tables_of(problem)
         self._cannot_run = _cannot_run(problem)
+        self._some_cannot_run = bool(self._cannot_run.any())
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
         # As many states as batches are simulated at once, each used by one thread at a time.
         self._states: SimpleQueue[State] = SimpleQueue()
@@ -102,16 +103,12 @@ class Simulator:
         rows = self._checked(placements)
         runtime = np.empty(len(rows))
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        parts = zip(
-            np.array_split(rows, self.num_threads),
-            np.array_split(runtime, self.num_threads),
-            np.array_split(peak_memory, self.num_threads),
-            strict=True,
-        )
         if self._threads is None or len(rows) == 1:
             self._evaluate_part(rows, runtime, peak_memory)
         else:
-            list(self._threads.map(lambda part: self._evaluate_part(*part), parts))
+            columns = (rows, runtime, peak_memory)
+            parts = [np.array_split(column, self.num_threads) for column in columns]
+            list(self._threads.map(self._evaluate_part, *parts))
         return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
 
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
@@ -190,7 +187,7 @@ class Simulator:
                 f"group {self.problem.grouping.group_names[group]!r}, got {given[row, group]}"
             )
         rows = np.ascontiguousarray(given, np.int32)
-        if self._cannot_run.any():
+        if self._some_cannot_run:
             self._check_runnable(rows)
         return rows
 

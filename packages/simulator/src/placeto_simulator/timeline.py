@@ -13,7 +13,8 @@ from placeto_graphs import PlacementProblem
 from placeto_graphs import write_atomically
 from placeto_simulator.chrome_trace import chrome_trace
 
-_Member = tuple[Literal["op", "transfer"], int]
+_Kind = Literal["op", "transfer"]
+_Member = tuple[_Kind, int]
 _Reason = Literal["nothing", "input", "resource"]
 
 
@@ -68,11 +69,11 @@ class PathStep:
     0.25
     """
 
-    kind: Literal["op", "transfer"]
+    kind: _Kind
     index: int
     start: float
     end: float
-    waits_for: Literal["nothing", "input", "resource"]
+    waits_for: _Reason
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -199,11 +200,8 @@ class Timeline:
             add(start, 2, device, Event(start, "wakeup", names[device], graph.op_names[op]))
         woken = _woken(self._transfer_before, self.transfer_start, self._transfer_free)
         for transfer in woken.tolist():
-            source, start = (
-                int(self.transfer_source[transfer]),
-                float(self.transfer_start[transfer]),
-            )
-            what = self.transfer_name(transfer)
+            source, what = int(self.transfer_source[transfer]), self.transfer_name(transfer)
+            start = float(self.transfer_start[transfer])
             add(start, 3, source, Event(start, "wakeup", f"{names[source]} bus", what))
         happened.sort(key=lambda entry: entry[:3])
         return [event for *_, event in happened]

@@ -42,10 +42,7 @@ def colocate_by_id(graph: OpGraph) -> Grouping:
     >>> colocate_by_id(from_networkx(ops)).group_of
     array([0, 1, 0], dtype=int32)
     """
-    fixed = np.flatnonzero(graph.colocation != FREE)
-    ids, first = np.unique(graph.colocation[fixed], return_index=True)
-    leaders = fixed[first][np.searchsorted(ids, graph.colocation[fixed])]
-    return _joined(graph, fixed, leaders)
+    return grouping_of_labels(graph, graph.colocation_leaders)
 
 
 def colocate_gradients(graph: OpGraph) -> Grouping:
@@ -84,8 +81,10 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
     owner = _forward_op_of_colocation(graph, forward)
     undecided = backward & (owner < 0)
     of_activations = graph.parameter_bytes[graph.edge_producers] == 0
+    codes: dict[str, int] = {}
+    scope = np.array([codes.setdefault(name, len(codes)) for name in graph.scopes], np.int64)
     for counted in (of_activations, ~of_activations):
-        guess = _last_forward_op_sharing(graph, forward, undecided, counted)
+        guess = _last_forward_op_sharing(graph, scope, forward, undecided, counted)
         owner = np.where(undecided & (owner < 0), guess, owner)
     found = np.flatnonzero(backward & (owner >= 0))
     return _joined(graph, found, owner[found])
@@ -258,15 +257,14 @@ def _forward_op_of_colocation(graph: OpGraph, forward: NDArray[np.bool_]) -> NDA
 
 def _last_forward_op_sharing(
     graph: OpGraph,
+    scope: NDArray[np.int64],
     forward: NDArray[np.bool_],
     wanted: NDArray[np.bool_],
     counted: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
     """Return int64[V], the last forward op in an op's scope that makes or reads an input of it."""
     tensors, consumers = graph.edges[counted].T.astype(np.int64)
-    codes: dict[str, int] = {}
-    scope = np.array([codes.setdefault(name, len(codes)) for name in graph.scopes], np.int64)
-    tensor_in_scope = tensors * len(codes) + scope[consumers]
+    tensor_in_scope = tensors * graph.num_ops + scope[consumers]
     index = graph.topological_index
 
     by_forward, asks = forward[consumers], wanted[consumers]

@@ -7,6 +7,7 @@ from placeto_graphs.errors import GraphError
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.schema.arrays import INT64_MAX
 from placeto_graphs.schema.arrays import integer
+from placeto_graphs.schema.group_graph import group_output_bytes
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
 
@@ -79,16 +80,9 @@ def merge_and_colocate(
     # Numba takes half a second to import, which only merging needs.
     from placeto_graphs.grouping.kernels import merge_cheapest_groups  # noqa: PLC0415
 
-    costs = np.zeros(grouping.num_groups, np.int64)
-    np.add.at(costs, grouping.group_of[graph.tensor_producer], graph.tensor_bytes)
+    costs = group_output_bytes(graph, grouping)
     sent, received = _edges_by_priority(graph, grouping)
-    merged_into = merge_cheapest_groups(
-        costs,
-        sent,
-        received,
-        fewest,
-        cheapest_left,
-    )
+    merged_into = merge_cheapest_groups(costs, sent, received, fewest, cheapest_left)
     return grouping_of_labels(graph, merged_into[grouping.group_of])
 
 

@@ -143,12 +143,11 @@ def group_graph(
     >>> groups.edges, groups.edge_bytes
     (array([[0, 1]], dtype=int32), array([120]))
     """
-    group_of, num_groups = grouping.group_of, grouping.num_groups
     edges, edge_bytes = _group_edges(graph, grouping)
     return GroupGraph(
         compute_time=group_compute_time(grouping, compute_time),
-        output_bytes=_sums(group_of[graph.tensor_producer], graph.tensor_bytes, num_groups),
-        parameter_bytes=_sums(group_of, graph.parameter_bytes, num_groups),
+        output_bytes=group_output_bytes(graph, grouping),
+        parameter_bytes=_sums(grouping.group_of, graph.parameter_bytes, grouping.num_groups),
         edges=edges,
         edge_bytes=edge_bytes,
     )
@@ -162,6 +161,12 @@ def group_compute_time(
         np.bincount(grouping.group_of, seconds, grouping.num_groups) for seconds in compute_time.T
     ]
     return np.stack(sums, axis=1)
+
+
+def group_output_bytes(graph: OpGraph, grouping: Grouping) -> NDArray[np.int64]:
+    """Return int64[G], the bytes of all tensors that the ops of each group make."""
+    makers = grouping.group_of[graph.tensor_producer]
+    return _sums(makers, graph.tensor_bytes, grouping.num_groups)
 
 
 def group_positions(graph: OpGraph, grouping: Grouping) -> NDArray[np.int32]:

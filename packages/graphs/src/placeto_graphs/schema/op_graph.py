@@ -174,6 +174,16 @@ class OpGraph(Record):
         return index
 
     @cached_property
+    def colocation_leaders(self) -> NDArray[np.int64]:
+        """int64[V], the first op with the colocation id of each op; a free op is its own."""
+        leaders = np.arange(self.num_ops)
+        fixed = np.flatnonzero(self.colocation != FREE)
+        ids, first = np.unique(self.colocation[fixed], return_index=True)
+        leaders[fixed] = fixed[first][np.searchsorted(ids, self.colocation[fixed])]
+        leaders.flags.writeable = False
+        return leaders
+
+    @cached_property
     def tensors_of_op(self) -> CompressedRows:
         """Row ``op`` holds the tensors that it makes, in order."""
         return compress_rows(self.num_ops, self.tensor_producer, np.arange(self.num_tensors))

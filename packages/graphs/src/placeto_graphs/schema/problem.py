@@ -168,12 +168,10 @@ class PlacementProblem(Record):
 
 
 def _check_colocation(graph: OpGraph, grouping: Grouping) -> None:
-    fixed = np.flatnonzero(graph.colocation >= 0)
-    ids, first = np.unique(graph.colocation[fixed], return_index=True)
-    leader = fixed[first][np.searchsorted(ids, graph.colocation[fixed])]
-    apart = grouping.group_of[fixed] != grouping.group_of[leader]
+    apart = grouping.group_of != grouping.group_of[graph.colocation_leaders]
     if apart.any():
-        op, other = int(fixed[np.argmax(apart)]), int(leader[np.argmax(apart)])
+        op = int(np.argmax(apart))
+        other = int(graph.colocation_leaders[op])
         raise GraphError(
             f"grouping.group_of[{op}]: expected ops {shown(graph.op_names[other])} and "
             f"{shown(graph.op_names[op])} of colocation id {graph.colocation[op]} in one group, "
