@@ -18,8 +18,9 @@ USE = """
 import networkx
 import numpy
 from placeto_graphs import PlacementProblem, colocate, from_networkx
-from placeto_graphs import load_problem, merge_and_colocate, parse_cluster, save_problem
-from placeto_simulator import Simulator, memory_penalised_runtime
+from placeto_graphs import load_problem, memory_penalised_runtime, merge_and_colocate
+from placeto_graphs import parse_cluster, save_problem
+from placeto_simulator import Simulator
 
 chain = networkx.path_graph(50, create_using=networkx.DiGraph)
 networkx.set_edge_attributes(chain, 4096, "bytes")

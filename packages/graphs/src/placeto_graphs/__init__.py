@@ -32,11 +32,14 @@ from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.cluster import Device
 from placeto_graphs.schema.evaluation import EvaluationBatch
 from placeto_graphs.schema.evaluation import Evaluator
+from placeto_graphs.schema.evaluation import IncrementalEvaluation
+from placeto_graphs.schema.evaluation import IncrementalEvaluator
 from placeto_graphs.schema.evaluation import PlacementResult
 from placeto_graphs.schema.evaluation import Placer
 from placeto_graphs.schema.group_graph import GroupGraph
 from placeto_graphs.schema.group_graph import group_graph
 from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.objective import memory_penalised_runtime
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
 from placeto_graphs.schema.problem import PlacementProblem
@@ -53,6 +56,8 @@ __all__ = [
     "GraphError",
     "GroupGraph",
     "Grouping",
+    "IncrementalEvaluation",
+    "IncrementalEvaluator",
     "OpGraph",
     "Phase",
     "PlacementProblem",
@@ -74,6 +79,7 @@ __all__ = [
     "load_placement",
     "load_problem",
     "measured_compute_time",
+    "memory_penalised_runtime",
     "merge_and_colocate",
     "parse_cluster",
     "reachability",

@@ -1,7 +1,6 @@
-"""What a placement costs: a simulator of a training step on several devices, and its objective."""
+"""What a placement costs: a simulator of a training step on several devices."""
 
 from placeto_simulator.errors import SimulationError
-from placeto_simulator.objective import memory_penalised_runtime
 from placeto_simulator.simulator import Simulator
 from placeto_simulator.timeline import Event
 from placeto_simulator.timeline import PathStep
@@ -15,5 +14,4 @@ __all__ = [
     "SimulationError",
     "Simulator",
     "Timeline",
-    "memory_penalised_runtime",
 ]

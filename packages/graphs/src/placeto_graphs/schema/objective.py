@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
+from placeto_graphs.schema.evaluation import EvaluationBatch
 
 SECONDS_PER_BYTE = 2e-9  # 2 s/GB, Addanki et al. 2019
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto_graphs import EvaluationBatch
-from placeto_simulator import memory_penalised_runtime
+from placeto_graphs import memory_penalised_runtime
 
 GIGABYTE = 10**9
 
