@@ -18,6 +18,8 @@ from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
 from placeto_simulator import SimulationError
 from placeto_simulator import Simulator
+from placeto_simulator.benchmark_problems import random_layered_problem
+from placeto_simulator.benchmark_problems import random_placements
 from simulated_problems import placed_problems
 
 Placed = tuple[PlacementProblem, NDArray[np.int32]]
@@ -81,6 +83,34 @@ def test_times_scaled_by_a_power_of_two_scale_the_runtime_exactly(placed: Placed
     fast, slow = (Simulator(each, num_threads=1).evaluate(placements) for each in (problem, slower))
     assert slow.runtime.tolist() == (fast.runtime * 8).tolist()
     assert slow.peak_memory.tolist() == fast.peak_memory.tolist()
+
+
+@pytest.mark.parametrize("num_devices", [2, 3, 5])
+def test_where_nothing_ties_other_labels_of_equal_devices_change_nothing(num_devices: int) -> None:
+    generator = np.random.default_rng(num_devices)
+    problem = random_layered_problem(200, num_devices, 200, generator)
+    placements = random_placements(problem, 20, generator)
+    label = generator.permutation(num_devices).astype(np.int32)
+    simulator = Simulator(problem, num_threads=1)
+    found, relabelled = simulator.evaluate(placements), simulator.evaluate(label[placements])
+    assert relabelled.runtime.tolist() == found.runtime.tolist()
+    assert relabelled.peak_memory[:, label].tolist() == found.peak_memory.tolist()
+
+
+@given(placed_problems())
+def test_runtimes_alone_are_those_of_a_whole_evaluation(placed: Placed) -> None:
+    problem, placements = placed
+    simulator = Simulator(problem, num_threads=2)
+    runtimes = simulator.runtimes(placements)
+    assert runtimes.tolist() == simulator.evaluate(placements).runtime.tolist()
+
+
+@given(placed_problems())
+def test_no_placement_beats_its_work_spread_over_all_devices(placed: Placed) -> None:
+    problem, placements = placed
+    fastest = problem.compute_time.min(axis=1).sum() / problem.num_devices
+    runtimes = Simulator(problem, num_threads=1).runtimes(placements)
+    assert (runtimes >= fastest * (1 - 1e-12)).all()
 
 
 def two_chains(**changes: Any) -> PlacementProblem:

@@ -6,11 +6,12 @@ import pytest
 
 import placeto_simulator
 from placeto_simulator import errors
+from placeto_simulator import incremental
 from placeto_simulator import simulator
 from placeto_simulator import timeline
 
 
-@pytest.mark.parametrize("module", [errors, simulator, timeline])
+@pytest.mark.parametrize("module", [errors, incremental, simulator, timeline])
 def test_examples_in_docstrings(module: object) -> None:
     results = doctest.testmod(module)  # type: ignore[arg-type]
     assert results.attempted > 0

@@ -76,8 +76,26 @@ def test_no_resource_does_two_things_at_once_or_out_of_turn(placed: Placed) -> N
 
 
 @given(placed_problems())
-def test_no_op_starts_before_its_inputs_are_there(placed: Placed) -> None:
-    graph, timeline = placed[0].graph, timeline_of(placed)
+def test_queues_are_worked_off_in_order_and_without_a_pause(placed: Placed) -> None:
+    problem, timeline = placed[0], timeline_of(placed)
+    queued = arrival_of_last_input(problem, timeline)
+    sent = timeline.op_end[problem.graph.tensor_producer[timeline.transfer_tensor]]
+    for device in range(problem.num_devices):
+        ops = np.flatnonzero(timeline.op_device == device)
+        ops = ops[np.argsort(timeline.op_turn[ops])]
+        assert (np.diff(queued[ops]) >= 0).all()
+        free = np.append(0.0, timeline._op_free[ops[:-1]])[: len(ops)]
+        assert timeline.op_start[ops].tolist() == np.maximum(free, queued[ops]).tolist()
+        transfers = np.flatnonzero(timeline.transfer_source == device)
+        assert (np.diff(sent[transfers]) >= 0).all()
+        free = np.append(0.0, timeline._transfer_free[transfers[:-1]])[: len(transfers)]
+        start = timeline.transfer_start[transfers]
+        assert start.tolist() == np.maximum(free, sent[transfers]).tolist()
+
+
+def arrival_of_last_input(problem: PlacementProblem, timeline: Timeline) -> NDArray[np.float64]:
+    """Return float64[V], when each op joins the queue of its device."""
+    graph = problem.graph
     arrival = {
         (tensor, device): end
         for tensor, device, end in zip(
@@ -87,12 +105,20 @@ def test_no_op_starts_before_its_inputs_are_there(placed: Placed) -> None:
             strict=True,
         )
     }
+    last = np.zeros(graph.num_ops)
     for tensor, reader in graph.edges.tolist():
         producer = graph.tensor_producer[tensor]
         device = int(timeline.op_device[reader])
         local = timeline.op_device[producer] == device
         there = timeline.op_end[producer] if local else arrival[tensor, device]
-        assert timeline.op_start[reader] >= there
+        last[reader] = max(last[reader], there)
+    return last
+
+
+@given(placed_problems())
+def test_no_op_starts_before_its_inputs_are_there(placed: Placed) -> None:
+    timeline = timeline_of(placed)
+    assert (timeline.op_start >= arrival_of_last_input(placed[0], timeline)).all()
 
 
 @given(placed_problems())

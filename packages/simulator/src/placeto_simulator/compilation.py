@@ -17,7 +17,9 @@ Result = TypeVar("Result")
 def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Compile a function with Numba on its first call, and keep the code on disk.
 
-    The compiled code runs without the interpreter lock.
+    The compiled code runs without the interpreter lock. Numba compiles anew when the file of the
+    function changes, but not when that of a function changes that it calls: after such a change,
+    remove the package's ``__pycache__``.
     """
     try:
         compiled_function = numba.njit(cache=True, nogil=True)(function)

@@ -1,9 +1,11 @@
 """The simulator as an evaluator of placements."""
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,16 @@ from numpy.typing import NDArray
 from placeto_graphs import EvaluationBatch
 from placeto_graphs import PlacementProblem
 from placeto_simulator.errors import SimulationError
+from placeto_simulator.incremental import IncrementalSimulation
+from placeto_simulator.incremental import Inputs
+from placeto_simulator.incremental import inputs_of_groups
+from placeto_simulator.state import Memory
+from placeto_simulator.state import State
+from placeto_simulator.state import new_memory
+from placeto_simulator.state import new_state
+from placeto_simulator.tables import OP
 from placeto_simulator.tables import tables_of
 from placeto_simulator.timeline import Timeline
-
-if TYPE_CHECKING:
-    from placeto_simulator.event_loop import State
 
 
 class Simulator:
@@ -71,9 +78,9 @@ class Simulator:
         self._some_cannot_run = bool(self._cannot_run.any())
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
         # As many states as batches are simulated at once, each used by one thread at a time.
-        self._states: SimpleQueue[State] = SimpleQueue()
+        self._states: SimpleQueue[tuple[State, Memory]] = SimpleQueue()
         for _ in range(threads):
-            self._states.put(event_loop.new_state(self._tables))
+            self._states.put((new_state(self._tables), new_memory(self._tables)))
 
     def __repr__(self) -> str:
         return f"Simulator({self.problem!r}, num_threads={self.num_threads})"
@@ -103,13 +110,49 @@ class Simulator:
         rows = self._checked(placements)
         runtime = np.empty(len(rows))
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        if self._threads is None or len(rows) == 1:
-            self._evaluate_part(rows, runtime, peak_memory)
-        else:
-            columns = (rows, runtime, peak_memory)
-            parts = [np.array_split(column, self.num_threads) for column in columns]
-            list(self._threads.map(self._evaluate_part, *parts))
+        self._share_out(self._event_loop.evaluate, rows, runtime, peak_memory)
         return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
+
+    def runtimes(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Simulate a batch of placements without looking at memory, which is faster.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+
+        Returns
+        -------
+        float64[B]
+            Seconds; the same as those of `evaluate`.
+
+        Raises
+        ------
+        SimulationError
+            As `evaluate` does.
+        """
+        rows = self._checked(placements)
+        runtime = np.empty(len(rows))
+        self._share_out(self._event_loop.evaluate_runtimes, rows, runtime)
+        return runtime
+
+    def incremental(self, placement: NDArray[np.int32]) -> IncrementalSimulation:
+        """Return a simulation of moves of single groups, which starts from one placement.
+
+        Parameters
+        ----------
+        placement : int32[G]
+            The device of each group.
+
+        Raises
+        ------
+        SimulationError
+            As `evaluate` does.
+        """
+        row = self._checked(np.asarray(placement)[None])[0]
+        return IncrementalSimulation(
+            self.problem, self._tables, self._inputs, self._cannot_run, row
+        )
 
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
         """Simulate one placement and return what ran where and when.
@@ -125,31 +168,37 @@ class Simulator:
             As `evaluate` does.
         """
         rows = self._checked(np.asarray(placement)[None])
-        state = self._states.get()
+        state, memory = self._states.get()
         try:
-            state.device_of[:] = rows[0, self._tables.group_of]
-            self._event_loop.simulate(self._tables, state)
+            self._event_loop.simulate_runtime(self._tables, state, memory, rows[0])
             return self._recorded(state)
         finally:
-            self._states.put(state)
+            self._states.put((state, memory))
 
-    def _recorded(self, state: "State") -> Timeline:
+    def _recorded(self, state: State) -> Timeline:
         graph, cluster = self.problem.graph, self.problem.cluster
-        op_device = state.device_of.copy()
-        op_start = state.op_start.copy()
-        count = int(state.num_transfers[0])
-        tensor = graph.tensors_of_op.values[state.transfer_tensor[:count]]
+        num_devices = self.problem.num_devices
+        ran = [
+            state.queue[first:end]
+            for first, end in zip(state.region.tolist(), state.tail.tolist(), strict=True)
+        ]
+        op_turn = np.empty(graph.num_ops, np.int32)
+        op_turn[np.concatenate(ran[:num_devices])] = np.arange(graph.num_ops)
+        op_device = state.device_of.astype(np.int32)
+        transfers = np.concatenate(ran[num_devices:])
+        tensor = graph.tensors_of_op.values[self._tables.read_tensor[transfers]]
         source = op_device[graph.tensor_producer[tensor]]
-        destination = state.transfer_destination[:count].copy()
-        start = state.transfer_start[:count].copy()
+        destination = op_device[self._tables.readers[transfers] & OP]
+        start = state.transfer_start[transfers]
         duration = (
             cluster.latency[source, destination]
             + graph.tensor_bytes[tensor] / cluster.bandwidth[source, destination]
         )
+        op_start = state.op_start.copy()
         return Timeline(
             problem=self.problem,
             op_device=op_device,
-            op_turn=state.op_turn.copy(),
+            op_turn=op_turn,
             op_start=op_start,
             op_end=op_start + self.problem.compute_time[np.arange(graph.num_ops), op_device],
             transfer_tensor=tensor,
@@ -159,17 +208,24 @@ class Simulator:
             transfer_end=start + duration,
         )
 
-    def _evaluate_part(
-        self,
-        placements: NDArray[np.int32],
-        runtime: NDArray[np.float64],
-        peak_memory: NDArray[np.int64],
-    ) -> None:
-        state = self._states.get()
+    @cached_property
+    def _inputs(self) -> Inputs:
+        return inputs_of_groups(self.problem)
+
+    def _share_out(self, simulate: Callable[..., None], *arrays: NDArray[Any]) -> None:
+        """Simulate the rows of placements and results, on as many threads as there are."""
+        if self._threads is None or len(arrays[0]) == 1:
+            self._simulate_part(simulate, *arrays)
+        else:
+            parts = [np.array_split(array, self.num_threads) for array in arrays]
+            list(self._threads.map(partial(self._simulate_part, simulate), *parts))
+
+    def _simulate_part(self, simulate: Callable[..., None], *arrays: NDArray[Any]) -> None:
+        state, memory = self._states.get()
         try:
-            self._event_loop.evaluate(self._tables, state, placements, runtime, peak_memory)
+            simulate(self._tables, state, memory, *arrays)
         finally:
-            self._states.put(state)
+            self._states.put((state, memory))
 
     def _checked(self, placements: Any) -> NDArray[np.int32]:
         given = np.asarray(placements)

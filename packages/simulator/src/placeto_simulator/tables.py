@@ -6,65 +6,80 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
+from placeto_simulator.errors import SimulationError
+
+# What `Tables.readers` says beside the op that reads.
+FIRST_OF_TENSOR = np.uint32(1 << 31)
+LAST_OF_TENSOR = np.uint32(1 << 30)
+LAST_OF_OP = np.uint32(1 << 29)
+OP = np.uint32(LAST_OF_OP - 1)
 
 
 class Tables(NamedTuple):
-    """What does not depend on the placement: V ops, T tensors, E reads, D devices.
+    """What does not depend on the placement: V ops, T tensors, E reads, G groups, D devices.
 
     Tensors are renumbered so that those of one op follow each other. A read is a position in
-    ``readers``, where the ops that read one tensor follow each other in the order of the edges.
+    ``readers``, where the reads of one tensor follow each other in the order of the edges. What a
+    read holds on to is a store: the tensor on its producer's device (store E + tensor), or a copy
+    of it on another one (the store of the first read there).
+
+    Indices are unsigned: Numba then need not look for negative ones, which count from the end.
 
     Attributes
     ----------
-    group_of : int32[V]
+    group_of : uint32[V]
         The group of each op.
+    group_ops, group_reads : int64[G]
+        How many ops each group has, and how many reads their tensors.
+    group_parameter_bytes : int64[G]
+        What the ops of each group keep for the whole step.
     compute_time : float64[V, D]
         Seconds.
     num_inputs : int32[V]
         How many tensors each op reads.
-    ready_ops : int32[]
+    ready_ops : uint32[]
         The ops that read none.
-    first_output_read : int32[V + 1]
+    first_output_read : uint32[V + 1]
         Where the reads of each op's tensors start.
-    first_reader : int32[T + 1]
-        Where the reads of each tensor start.
-    readers, read_tensor : int32[E]
-        The op and the tensor of each read.
-    first_input : int32[V + 1]
-        Where the entries of each op in the next two fields start.
-    input_read, input_tensor : int32[E]
-        The reads of each op, and their tensors.
+    readers : uint32[E]
+        The op of each read, and in the highest bits whether it is the first or the last read of
+        its tensor, and the last of the tensors of its producer.
+    read_tensor : uint32[E]
+        The tensor of each read.
+    first_input : uint32[V + 1]
+        Where the inputs of each op start.
+    input_of_read : uint32[E]
+        Which input each read is.
     tensor_bytes : int64[T]
         What a copy of each tensor takes.
-    stored_bytes : int64[T]
-        What each tensor takes on its producer's device: nothing if it lives in parameters.
-    output_bytes, unread_bytes : int64[V]
-        The stored bytes of all tensors of each op, and of those that nothing reads.
-    parameter_bytes, workspace_bytes : int64[V]
-        As in `OpGraph`.
+    store_bytes : int64[E + T]
+        What each store takes: nothing for a tensor that lives in parameters.
+    start_bytes : int64[V]
+        What each op takes when it starts: its workspace and its tensors.
+    end_bytes : int64[V]
+        What each op releases when it is done: its workspace and the tensors that nothing reads.
     op_overhead, transfer_overhead : float64[D]
         Seconds.
     bandwidth, latency : float64[D, D]
         Bytes per second, seconds.
     """
 
-    group_of: NDArray[np.int32]
+    group_of: NDArray[np.uint32]
+    group_ops: NDArray[np.int64]
+    group_reads: NDArray[np.int64]
+    group_parameter_bytes: NDArray[np.int64]
     compute_time: NDArray[np.float64]
     num_inputs: NDArray[np.int32]
-    ready_ops: NDArray[np.int32]
-    first_output_read: NDArray[np.int32]
-    first_reader: NDArray[np.int32]
-    readers: NDArray[np.int32]
-    read_tensor: NDArray[np.int32]
-    first_input: NDArray[np.int32]
-    input_read: NDArray[np.int32]
-    input_tensor: NDArray[np.int32]
+    ready_ops: NDArray[np.uint32]
+    first_output_read: NDArray[np.uint32]
+    readers: NDArray[np.uint32]
+    read_tensor: NDArray[np.uint32]
+    first_input: NDArray[np.uint32]
+    input_of_read: NDArray[np.uint32]
     tensor_bytes: NDArray[np.int64]
-    stored_bytes: NDArray[np.int64]
-    output_bytes: NDArray[np.int64]
-    unread_bytes: NDArray[np.int64]
-    parameter_bytes: NDArray[np.int64]
-    workspace_bytes: NDArray[np.int64]
+    store_bytes: NDArray[np.int64]
+    start_bytes: NDArray[np.int64]
+    end_bytes: NDArray[np.int64]
     op_overhead: NDArray[np.float64]
     transfer_overhead: NDArray[np.float64]
     bandwidth: NDArray[np.float64]
@@ -74,41 +89,43 @@ class Tables(NamedTuple):
 def tables_of(problem: PlacementProblem) -> Tables:
     """Return the tables of a problem."""
     graph, cluster = problem.graph, problem.cluster
+    num_ops, num_tensors, num_groups = graph.num_ops, graph.num_tensors, problem.num_groups
+    if num_ops > OP:
+        raise SimulationError(f"graph: expected at most {OP} ops, got {num_ops}")
+    group_of = problem.grouping.group_of
+
     tensors = graph.tensors_of_op.values  # the number in the graph of each tensor in the tables
-    renumbered = np.empty(graph.num_tensors, np.int32)
-    renumbered[tensors] = np.arange(graph.num_tensors, dtype=np.int32)
+    renumbered = np.empty(num_tensors, np.int32)
+    renumbered[tensors] = np.arange(num_tensors, dtype=np.int32)
     tensor_of_edge = renumbered[graph.edges[:, 0]]
     by_tensor = np.argsort(tensor_of_edge, kind="stable")
     readers = graph.edges[by_tensor, 1]
-    by_reader = np.argsort(readers, kind="stable")
-    first_reader = _starts(np.bincount(tensor_of_edge, minlength=graph.num_tensors))
-    num_inputs = np.bincount(readers, minlength=graph.num_ops)
+    read_tensor = tensor_of_edge[by_tensor]
+    num_inputs = np.bincount(readers, minlength=num_ops)
+    first_reader = _starts(np.bincount(tensor_of_edge, minlength=num_tensors))
+    first_output_read = first_reader[graph.tensors_of_op.offsets]
+
     producers = graph.tensor_producer[tensors]
     tensor_bytes = graph.tensor_bytes[tensors]
     stored_bytes = np.where(graph.parameter_bytes[producers] > 0, 0, tensor_bytes)
-    output_bytes = np.zeros(graph.num_ops, np.int64)
-    np.add.at(output_bytes, producers, stored_bytes)
-    unread_bytes = np.zeros(graph.num_ops, np.int64)
     unread = np.diff(first_reader) == 0
-    np.add.at(unread_bytes, producers[unread], stored_bytes[unread])
     return Tables(
-        group_of=problem.grouping.group_of,
+        group_of=group_of.astype(np.uint32),
+        group_ops=np.bincount(group_of, minlength=num_groups),
+        group_reads=_sums(group_of, np.diff(first_output_read), num_groups),
+        group_parameter_bytes=_sums(group_of, graph.parameter_bytes, num_groups),
         compute_time=problem.compute_time,
         num_inputs=num_inputs.astype(np.int32),
-        ready_ops=np.flatnonzero(num_inputs == 0).astype(np.int32),
-        first_output_read=first_reader[graph.tensors_of_op.offsets],
-        first_reader=first_reader,
-        readers=readers,
-        read_tensor=tensor_of_edge[by_tensor],
-        first_input=_starts(num_inputs),
-        input_read=by_reader.astype(np.int32),
-        input_tensor=tensor_of_edge[by_tensor][by_reader],
+        ready_ops=np.flatnonzero(num_inputs == 0).astype(np.uint32),
+        first_output_read=first_output_read.astype(np.uint32),
+        readers=_with_ends_marked(readers, first_reader, first_output_read),
+        read_tensor=read_tensor.astype(np.uint32),
+        first_input=_starts(num_inputs).astype(np.uint32),
+        input_of_read=np.argsort(np.argsort(readers, kind="stable")).astype(np.uint32),
         tensor_bytes=tensor_bytes,
-        stored_bytes=stored_bytes,
-        output_bytes=output_bytes,
-        unread_bytes=unread_bytes,
-        parameter_bytes=graph.parameter_bytes,
-        workspace_bytes=graph.workspace_bytes,
+        store_bytes=np.concatenate([tensor_bytes[read_tensor], stored_bytes]),
+        start_bytes=graph.workspace_bytes + _sums(producers, stored_bytes, num_ops),
+        end_bytes=graph.workspace_bytes + _sums(producers[unread], stored_bytes[unread], num_ops),
         op_overhead=np.array([device.op_overhead for device in cluster.devices]),
         transfer_overhead=np.array([device.transfer_overhead for device in cluster.devices]),
         bandwidth=cluster.bandwidth,
@@ -116,7 +133,27 @@ def tables_of(problem: PlacementProblem) -> Tables:
     )
 
 
-def _starts(counts: NDArray[np.int64]) -> NDArray[np.int32]:
-    starts = np.zeros(len(counts) + 1, np.int32)
+def _with_ends_marked(
+    readers: NDArray[np.int32],
+    first_reader: NDArray[np.int64],
+    first_output_read: NDArray[np.int64],
+) -> NDArray[np.uint32]:
+    marked = readers.astype(np.uint32)
+    read = np.diff(first_reader) > 0
+    marked[first_reader[:-1][read]] |= FIRST_OF_TENSOR
+    marked[first_reader[1:][read] - 1] |= LAST_OF_TENSOR
+    marked[first_output_read[1:][np.diff(first_output_read) > 0] - 1] |= LAST_OF_OP
+    return marked
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     return starts
+
+
+def _sums(index: NDArray[np.int32], values: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    """Return int64[length], the sum of the values of each index, exactly."""
+    sums = np.zeros(length, np.int64)
+    np.add.at(sums, index, values)
+    return sums

@@ -87,7 +87,7 @@ class Timeline:
     op_device : int32[V]
         Where each op ran.
     op_turn : int32[V]
-        How many ops started before each op.
+        The ops of one device are numbered in the order in which they ran.
     op_start, op_end : float64[V]
         From when to when each op ran; seconds.
     transfer_tensor : int32[K]
