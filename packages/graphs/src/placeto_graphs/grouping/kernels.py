@@ -50,21 +50,25 @@ def merge_cheapest_groups(
     cheapest = [(cost[group], group) for group in range(len(costs))]
     heapq.heapify(cheapest)
     left_over = len(costs)
+    waiting = NONE  # a group without neighbours, for the next one of that kind
     while left_over > num_groups and len(cheapest) > 0:
         group_cost, group = heapq.heappop(cheapest)
         if group_cost >= min_cost:
             break
-        if parent[group] != group or cost[group] != group_cost:
-            continue  # it was merged, or grew, since it was put here
+        if parent[group] != group or cost[group] != group_cost or group == waiting:
+            continue  # it was merged, grew, or came to wait since it was put here
         neighbour = first_neighbour(group, parent, sent, sent_heap, sent_left, sent_right)
         if neighbour == NONE:
             neighbour = first_neighbour(
                 group, parent, received, received_heap, received_left, received_right
             )
         if neighbour == NONE:
-            continue
+            if waiting == NONE:
+                waiting = group
+                continue
+            group, neighbour, waiting = waiting, group, NONE
         parent[group] = neighbour
-        cost[neighbour] += group_cost
+        cost[neighbour] += cost[group]
         sent_heap[neighbour] = meld(sent_heap[neighbour], sent_heap[group], sent_left, sent_right)
         received_heap[neighbour] = meld(
             received_heap[neighbour], received_heap[group], received_left, received_right

@@ -25,8 +25,8 @@ def merge_and_colocate(
     equal ones the first) joins the group that reads the largest tensor it sends (of equal ones the
     one that is read first); a group that sends none joins the one that makes the largest tensor it
     reads. That goes on until ``num_groups`` groups are left, or no group costs less than
-    ``min_output_bytes``, whichever comes first. A group without neighbours stays as it is, so that
-    a graph of several parts may keep more groups than ``num_groups``.
+    ``min_output_bytes``, whichever comes first. A group without neighbours, such as a counter that
+    nothing else reads, waits for the next one without neighbours, and joins that.
 
     Time and memory grow nearly linearly with ops and edges: groups wait in a heap, and each keeps
     its edges in a meldable heap, so that no merge looks at all groups or at all edges of a group.
