@@ -1,10 +1,11 @@
 """Where computation graphs come from.
 
-The models of the experiments, families of generated models, and the capture of one training step
-of any PyTorch model as a graph of operations. Everything it makes is an ``OpGraph`` of
-``placeto_graphs``.
+The capture of training steps from PyTorch models, cost models that give each op a time on each kind
+of device, the models of the experiments, and families of generated graphs. Everything that it makes
+is an ``OpGraph`` of ``placeto_graphs``.
 """
 
+from placeto_workloads.capture.capture import capture
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.sampler import ArchitectureSampler
 from placeto_workloads.families.sampler import UniformSampler
@@ -37,6 +38,7 @@ __all__ = [
     "TrainingStep",
     "UniformSampler",
     "WorkloadError",
+    "capture",
     "cell_with_loose_ends",
     "enas_image_network",
     "enas_language_model",

@@ -2,4 +2,13 @@
 
 
 class WorkloadError(ValueError):
-    """A model, size, name or device kind that this package cannot work with."""
+    """A model, input, op or name that this package cannot work with, said in one line.
+
+    Examples
+    --------
+    >>> from placeto_workloads import WorkloadError
+    >>> raise WorkloadError("kind: expected one of cpu, k80, got 'abacus'")
+    Traceback (most recent call last):
+    ...
+    placeto_workloads.errors.WorkloadError: kind: expected one of cpu, k80, got 'abacus'
+    """
