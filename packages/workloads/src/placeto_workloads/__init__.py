@@ -7,6 +7,10 @@ is an ``OpGraph`` of ``placeto_graphs``.
 
 from placeto_workloads.capture.capture import capture
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.family import Family
+from placeto_workloads.families.family import FamilyMember
+from placeto_workloads.families.family import family
+from placeto_workloads.families.family import family_names
 from placeto_workloads.families.sampler import ArchitectureSampler
 from placeto_workloads.families.sampler import UniformSampler
 from placeto_workloads.models.cell_architecture import Activation
@@ -23,18 +27,27 @@ from placeto_workloads.models.nasnet import NASNET_A
 from placeto_workloads.models.nasnet import nasnet
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.registry import MODELS
+from placeto_workloads.registry import RegisteredModel
+from placeto_workloads.registry import load
+from placeto_workloads.registry import model_names
+from placeto_workloads.registry import training_step
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "MODELS",
     "NASNET_A",
     "Activation",
     "ArchitectureSampler",
     "Block",
     "ConvolutionalArchitecture",
     "ConvolutionalCell",
+    "Family",
+    "FamilyMember",
     "Operation",
     "RecurrentCell",
+    "RegisteredModel",
     "TrainingStep",
     "UniformSampler",
     "WorkloadError",
@@ -42,7 +55,12 @@ __all__ = [
     "cell_with_loose_ends",
     "enas_image_network",
     "enas_language_model",
+    "family",
+    "family_names",
     "inception_v3",
+    "load",
+    "model_names",
     "nasnet",
     "nmt",
+    "training_step",
 ]
