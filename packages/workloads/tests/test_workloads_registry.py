@@ -104,7 +104,7 @@ def test_published_sizes_given_or_left_out_are_the_same_graph(
 
     monkeypatch.setattr(registry, "cached_graph", note)
     load("nmt-2")
-    load("nmt-2", batch_size=128, units=np.int64(1024))
+    load("nmt-2", batch_size=128, units=np.int64(1024))  # type: ignore[arg-type]
     assert repr(asked[0]) == repr(asked[1])
 
 
