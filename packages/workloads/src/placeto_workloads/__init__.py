@@ -7,10 +7,12 @@ is an ``OpGraph`` of ``placeto_graphs``.
 
 from placeto_workloads.capture.capture import capture
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.profiling.profiler import profile
 
 __version__ = "0.1.0"
 
 __all__ = [
     "WorkloadError",
     "capture",
+    "profile",
 ]
