@@ -27,6 +27,7 @@ from placeto_workloads.models.nasnet import NASNET_A
 from placeto_workloads.models.nasnet import nasnet
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.profiling.profiler import profile
 from placeto_workloads.registry import MODELS
 from placeto_workloads.registry import RegisteredModel
 from placeto_workloads.registry import load
@@ -62,5 +63,6 @@ __all__ = [
     "model_names",
     "nasnet",
     "nmt",
+    "profile",
     "training_step",
 ]
