@@ -12,8 +12,6 @@ from torch import nn
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.failing_layer import failing_layer
 
-LossFunction = Callable[[Any], Tensor]
-
 
 @dataclass(frozen=True)
 class TrainingStep:
@@ -41,7 +39,7 @@ class TrainingStep:
 
     model: nn.Module
     example_inputs: tuple[Tensor, ...]
-    loss_fn: LossFunction | None = None
+    loss_fn: Callable[[Any], Tensor] | None = None
 
 
 class Classification(nn.Module):
