@@ -114,7 +114,7 @@ class TwoInTwoOut(nn.Module):
 
     def forward(self, left: torch.Tensor, right: torch.Tensor) -> dict[str, torch.Tensor]:
         hidden = torch.sigmoid(self.left(left) + self.right(right))
-        return {"sum": hidden.sum(dim=1), "halves": torch.stack(hidden.split(3, dim=1))}
+        return {"sum": hidden.sum(dim=1), "halves": torch.stack(hidden.chunk(2, dim=1))}
 
 
 class Accumulating(nn.Module):
@@ -162,7 +162,7 @@ class Spectrum(nn.Module):
         self.layer = nn.Linear(8, 8)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        spectrum = torch.fft.rfft(self.layer(inputs))
+        spectrum: torch.Tensor = torch.fft.rfft(self.layer(inputs))
         return (spectrum.conj() * spectrum).real + spectrum.conj().imag
 
 

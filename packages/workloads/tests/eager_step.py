@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from captured_models import Case
 from torch.nn.attention import SDPBackend
 from torch.nn.attention import sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from captured_models import Case
 from placeto_workloads.capture.step import OptimizerFactory
 from placeto_workloads.capture.step import default_loss
 

@@ -4,22 +4,22 @@ from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
 from captured_models import CASES
 from captured_models import Case
 from captured_models import case
 from eager_step import EagerTraining
-from hypothesis import given
-from hypothesis import strategies as st
 from inplace_programs import InPlaceProgram
 from inplace_programs import programs
-from topological_orders import random_order
-from torch import nn
-
 from placeto_workloads.capture.op_graph import op_graph_of
 from placeto_workloads.capture.replay import replay
 from placeto_workloads.capture.step import OptimizerFactory
 from placeto_workloads.capture.step import trace_step
 from placeto_workloads.errors import WorkloadError
+from topological_orders import random_order
 
 SEED = 17
 OPTIMIZERS: dict[str, OptimizerFactory] = {
@@ -51,7 +51,11 @@ def check_replay(example: Case, optimizer: OptimizerFactory) -> None:
         results = replay(trace, before, order=order, seed=SEED)
         assert results.keys() == expected.keys()
         for name, value in expected.items():
-            torch.testing.assert_close(results[name], value, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(results[name], value, msg=partial(_named, name))
+
+
+def _named(name: str, message: str) -> str:
+    return f"{name}: {message}"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -93,7 +97,9 @@ def test_the_random_numbers_of_a_replay_follow_from_its_seed() -> None:
     inputs = torch.ones(4, 8)
     trace = trace_step(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), inputs, None, None, "training")
     state = {
-        name: torch.zeros(ref.size) for source in trace.sources for name, ref in source.state.items()
+        name: torch.zeros(ref.size)
+        for source in trace.sources
+        for name, ref in source.state.items()
     }
     losses = [replay(trace, state, seed=seed)["loss"].item() for seed in (0, 0, 1)]
     assert losses[0] == losses[1] != losses[2]
@@ -103,5 +109,5 @@ def test_a_replay_names_the_tensor_that_it_has_no_values_for() -> None:
     with torch.device("meta"):
         model = nn.Linear(2, 2)
     trace = trace_step(model, torch.ones(1, 2), None, None, "inference")
-    with pytest.raises(WorkloadError, match="^values: expected a tensor for 'bias', got none$"):
+    with pytest.raises(WorkloadError, match=r"^values: expected a tensor for 'bias', got none$"):
         replay(trace, {})
