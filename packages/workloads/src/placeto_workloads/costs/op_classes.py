@@ -2,11 +2,6 @@
 
 from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
-from placeto_graphs import OpGraph
-
 
 class OpClass(StrEnum):
     """A class of ops that use a device about equally well.
@@ -124,14 +119,27 @@ CLASS_OF_TYPE: dict[str, OpClass] = {
 }
 
 
+def class_of_type(op_type: str) -> OpClass | None:
+    """Return the class that a type stands in, None for a type that is not known.
+
+    A trailing underscore, the mark of an op that works in place, makes no difference, nor does
+    ``_foreach_`` before the name, the mark of one that works on a list.
+
+    Examples
+    --------
+    >>> str(class_of_type("aten._foreach_add_"))
+    'elementwise'
+    """
+    return CLASS_OF_TYPE.get(op_type.replace("aten._foreach_", "aten.").rstrip("_"))
+
+
 def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass | None:
     """Return the class of an op, None if nothing tells it.
 
     Parameters
     ----------
     op_type
-        Such as ``"aten.mm"``. A trailing underscore, the mark of an op that works in place, makes
-        no difference, nor does ``_foreach_`` before the name, the mark of one that works on a list.
+        Such as ``"aten.mm"``.
     flops
         Floating-point operations of the op.
     bytes_accessed
@@ -140,7 +148,7 @@ def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass | Non
     Returns
     -------
     OpClass or None
-        That of the type. An op of another type counts as a matrix product if it does at least
+        That of the type. An op of an unknown type counts as a matrix product if it does at least
         `DENSE_INTENSITY` FLOPs per byte, as elementwise if it does fewer, and as nothing if it
         does no FLOPs and moves no bytes.
 
@@ -152,7 +160,7 @@ def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass | Non
     'matrix_product'
     """
     dense = flops >= DENSE_INTENSITY * bytes_accessed
-    known = CLASS_OF_TYPE.get(_plain(op_type))
+    known = class_of_type(op_type)
     if known is OpClass.CONVOLUTION and not dense:
         return OpClass.DEPTHWISE_CONVOLUTION
     if known is not None:
@@ -160,29 +168,3 @@ def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass | Non
     if flops == 0 and bytes_accessed == 0:
         return None
     return OpClass.MATRIX_PRODUCT if dense else OpClass.ELEMENTWISE
-
-
-def classify(graph: OpGraph) -> list[OpClass | None]:
-    """Return the class of each op of a graph; None where nothing tells it.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx
-    >>> ops = nx.DiGraph()
-    >>> ops.add_node("scores", op_type="aten.mm")
-    >>> [str(op_class) for op_class in classify(from_networkx(ops))]
-    ['matrix_product']
-    """
-    works = zip(graph.op_types, graph.flops.tolist(), graph.bytes_accessed.tolist(), strict=True)
-    return [op_class(*work) for work in works]
-
-
-def resident(graph: OpGraph) -> NDArray[np.bool_]:
-    """Return bool[V], true for parameters, buffers and inputs, which are no work."""
-    return np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types], dtype=np.bool_)
-
-
-def _plain(op_type: str) -> str:
-    """Return the type without the marks of an op in place and of an op on a list."""
-    return op_type.replace("aten._foreach_", "aten.").rstrip("_")

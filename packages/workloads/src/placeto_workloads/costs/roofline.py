@@ -1,14 +1,18 @@
 """The time of each op on a kind of device: measured, or by the roofline."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import OpGraph
 from placeto_graphs import parse_cluster
+from placeto_workloads.costs.backward_convolutions import performed_flops
 from placeto_workloads.costs.kinds import DEVICE_KINDS
 from placeto_workloads.costs.kinds import DeviceKind
-from placeto_workloads.costs.op_classes import classify
-from placeto_workloads.costs.op_classes import resident
+from placeto_workloads.costs.op_classes import RESIDENT_TYPES
+from placeto_workloads.costs.op_classes import OpClass
+from placeto_workloads.costs.op_classes import op_class
 from placeto_workloads.errors import WorkloadError
 
 
@@ -81,26 +85,54 @@ def roofline(graph: OpGraph, device: DeviceKind) -> NDArray[np.float64]:
     WorkloadError
         When nothing tells what an op does.
     """
-    working = ~resident(graph)
-    efficiency = np.ones(graph.num_ops)
-    for op, op_class in enumerate(classify(graph)):
-        if op_class is not None:
-            efficiency[op] = getattr(device.efficiency, op_class)
-        elif working[op]:
+    work = work_of(graph, device)
+    by_class = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
+    seconds = device.launch_overhead + work.seconds / by_class[work.op_class]
+    return np.where(work.resident, 0.0, seconds)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the ops of a graph are on a device, but for its overhead and efficiencies.
+
+    Attributes
+    ----------
+    resident : bool[V]
+        Whether the op is no work, but a parameter, buffer or input.
+    op_class : int64[V]
+        The position of its class in `OpClass`; 0 if it is resident.
+    seconds : float64[V]
+        What its work takes at the full peak and bandwidth.
+    """
+
+    resident: NDArray[np.bool_]
+    op_class: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+
+
+def work_of(graph: OpGraph, device: DeviceKind) -> Work:
+    """Return the work of each op of a graph on a device.
+
+    Raises
+    ------
+    WorkloadError
+        When nothing tells what an op does.
+    """
+    flops, moved = performed_flops(graph), graph.bytes_accessed
+    resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
+    position = {member: index for index, member in enumerate(OpClass)}
+    classes = np.zeros(graph.num_ops, np.int64)
+    for op in np.flatnonzero(~resident).tolist():
+        known = op_class(graph.op_types[op], flops[op], moved[op])
+        if known is None:
             raise WorkloadError(
                 f"op_types[{op}]: expected a known type, FLOPs, bytes or measured times to tell "
                 f"the time of op {graph.op_names[op]!r} on {device.name}, "
                 f"got {graph.op_types[op]!r} without any"
             )
-    seconds = device.launch_overhead + ideal_time(graph, device) / efficiency
-    return np.where(working, seconds, 0.0)
-
-
-def ideal_time(graph: OpGraph, device: DeviceKind) -> NDArray[np.float64]:
-    """Return float64[V], the seconds of each op's work at a device's full peak and bandwidth."""
-    return np.maximum(
-        graph.flops / device.peak_flops, graph.bytes_accessed / device.memory_bandwidth
-    )
+        classes[op] = position[known]
+    seconds = np.maximum(flops / device.peak_flops, moved / device.memory_bandwidth)
+    return Work(resident, classes, np.where(resident, 0.0, seconds))
 
 
 def single_device_runtime(graph: OpGraph, kind: str) -> float:
@@ -127,9 +159,9 @@ def single_device_runtime(graph: OpGraph, kind: str) -> float:
     2.0000057
     """
     seconds = cost_model(graph, kind)
-    return float(seconds.sum() + overhead_between(int(np.count_nonzero(seconds)), kind))
+    return float(seconds.sum() + overhead_between(np.count_nonzero(seconds), kind))
 
 
-def overhead_between(num_ops: int, kind: str) -> float:
+def overhead_between(num_ops: int | np.integer, kind: str) -> float:
     """Return the seconds that pass between some ops on one device of a kind."""
-    return max(num_ops - 1, 0) * parse_cluster(f"1x{kind}").devices[0].op_overhead
+    return max(int(num_ops) - 1, 0) * parse_cluster(f"1x{kind}").devices[0].op_overhead
