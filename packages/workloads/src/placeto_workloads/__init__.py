@@ -1,8 +1,11 @@
 """Where computation graphs come from, and what their ops cost.
 
-Everything that is made here is an ``OpGraph`` of ``placeto_graphs``.
+The capture of training steps from PyTorch models, cost models that give each op a time on each kind
+of device, the models of the experiments, and families of generated graphs. Everything that it makes
+is an ``OpGraph`` of ``placeto_graphs``.
 """
 
+from placeto_workloads.capture.capture import capture
 from placeto_workloads.costs.kinds import DEVICE_KINDS
 from placeto_workloads.costs.kinds import DeviceKind
 from placeto_workloads.costs.kinds import Efficiency
@@ -16,5 +19,6 @@ __all__ = [
     "DeviceKind",
     "Efficiency",
     "WorkloadError",
+    "capture",
     "cost_model",
 ]
