@@ -11,14 +11,46 @@ from placeto_workloads.costs.kinds import DeviceKind
 from placeto_workloads.costs.kinds import Efficiency
 from placeto_workloads.costs.roofline import cost_model
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.sampler import ArchitectureSampler
+from placeto_workloads.families.sampler import UniformSampler
+from placeto_workloads.models.cell_architecture import Activation
+from placeto_workloads.models.cell_architecture import Block
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
+from placeto_workloads.models.cell_architecture import ConvolutionalCell
+from placeto_workloads.models.cell_architecture import Operation
+from placeto_workloads.models.cell_architecture import RecurrentCell
+from placeto_workloads.models.cell_architecture import cell_with_loose_ends
+from placeto_workloads.models.enas_convolutional import enas_image_network
+from placeto_workloads.models.enas_recurrent import enas_language_model
+from placeto_workloads.models.inception_v3 import inception_v3
+from placeto_workloads.models.nasnet import NASNET_A
+from placeto_workloads.models.nasnet import nasnet
+from placeto_workloads.models.nmt import nmt
+from placeto_workloads.models.training_step import TrainingStep
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DEVICE_KINDS",
+    "NASNET_A",
+    "Activation",
+    "ArchitectureSampler",
+    "Block",
+    "ConvolutionalArchitecture",
+    "ConvolutionalCell",
     "DeviceKind",
     "Efficiency",
+    "Operation",
+    "RecurrentCell",
+    "TrainingStep",
+    "UniformSampler",
     "WorkloadError",
     "capture",
+    "cell_with_loose_ends",
     "cost_model",
+    "enas_image_network",
+    "enas_language_model",
+    "inception_v3",
+    "nasnet",
+    "nmt",
 ]
