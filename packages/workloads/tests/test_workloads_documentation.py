@@ -8,11 +8,14 @@ import placeto_workloads
 from placeto_workloads import errors
 from placeto_workloads.costs import backward_convolutions
 from placeto_workloads.costs import kinds
+from placeto_workloads.costs import memory
 from placeto_workloads.costs import op_classes
 from placeto_workloads.costs import roofline
 
 
-@pytest.mark.parametrize("module", [backward_convolutions, errors, kinds, op_classes, roofline])
+@pytest.mark.parametrize(
+    "module", [backward_convolutions, errors, kinds, memory, op_classes, roofline]
+)
 def test_examples_in_docstrings(module: object) -> None:
     results = doctest.testmod(module)  # type: ignore[arg-type]
     assert results.attempted > 0

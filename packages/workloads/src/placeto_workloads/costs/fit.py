@@ -6,6 +6,7 @@ What it prints as efficiencies are the constants of `kinds.py`, and stands in do
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from placeto_workloads.costs.kinds import Efficiency
 from placeto_workloads.costs.op_classes import OpClass
 from placeto_workloads.costs.roofline import overhead_between
 from placeto_workloads.costs.roofline import work_of
+from placeto_workloads.registry import load
 
 WHOLE_STEP = (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)
 # A step of plain gradient descent updates a parameter in one cheap op, not in the dozen of Adam.
@@ -70,11 +72,11 @@ PUBLISHED_STEPS = (
 )
 
 
-# Round figures. Copying memory reaches about 80 % of the bandwidth of a K80 (Jia et al. 2018,
-# "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking"), and elementwise ops are not
-# far from it; reductions, pooling, normalisation and strided copies are, as they read their inputs
-# more than once or out of order. Matrix products reach two thirds of the peak of Kepler, large
-# convolutions about 40 %.
+# What the efficiencies plausibly are before any step is looked at, in round figures. Copying memory
+# reaches about 80 % of the bandwidth of a K80 (Jia et al. 2018, "Dissecting the NVIDIA Volta GPU
+# Architecture via Microbenchmarking"), and elementwise ops come near; normalisation, reductions,
+# pooling and strided copies less so, as they read their inputs more than once or out of order.
+# Matrix products reach two thirds of the peak of Kepler, large convolutions about 40 %.
 K80_CENTRE = Efficiency(
     convolution=0.4,
     depthwise_convolution=0.1,
@@ -84,9 +86,8 @@ K80_CENTRE = Efficiency(
     reduction=0.5,
     copy=0.6,
 )
-# Round figures, too, of frameworks without a library of tuned kernels for the CPU, as TensorFlow
-# was without MKL: matrix products on all cores at half the peak, convolutions at half of that, and
-# memory at half its bandwidth where the access is simple.
+# On the CPU without tuned kernels, as TensorFlow was without MKL: matrix products at half the peak,
+# convolutions at half of that, memory at half its bandwidth where the access is simple.
 CPU_CENTRE = Efficiency(
     convolution=0.25,
     depthwise_convolution=0.01,
@@ -96,16 +97,9 @@ CPU_CENTRE = Efficiency(
     reduction=0.25,
     copy=0.5,
 )
-# The factor, up or down, that one standard deviation is.
-SPREAD = {
-    OpClass.CONVOLUTION: 2.0,
-    OpClass.DEPTHWISE_CONVOLUTION: 10.0,
-    OpClass.MATRIX_PRODUCT: 1.5,
-    OpClass.NORMALISATION: 1.5,
-    OpClass.ELEMENTWISE: 1.2,
-    OpClass.REDUCTION: 1.5,
-    OpClass.COPY: 1.5,
-}
+# The classes that are fitted, as the published steps tell most of them, and the factor, up or down,
+# that one standard deviation of each is. The other classes stay where they are.
+SPREAD = {OpClass.CONVOLUTION: 2.0, OpClass.DEPTHWISE_CONVOLUTION: 10.0}
 
 
 @dataclass(frozen=True)
@@ -146,33 +140,40 @@ def fit(steps: Sequence[Step], centre: Efficiency) -> Efficiency:
     """Return the efficiencies most plausible after some steps of one kind, to three digits.
 
     They minimise the sum of squares of how far the logarithm of each step is from the published
-    one, in units of `DATA_SPREAD`, and of how far the logarithm of each efficiency is from its
-    centre, in units of the logarithm of its `SPREAD` (Gauss-Newton with halved steps).
-    """
-    start = np.log(_as_array(centre))
-    spread = np.log([SPREAD[op_class] for op_class in OpClass])
-    published = np.log([step.published.seconds for step in steps])
-    by_class = np.array([step.by_class for step in steps])
-    overhead = np.array([step.overhead for step in steps])
+    one, in units of `DATA_SPREAD`, and of how far the logarithm of each fitted efficiency is from
+    its centre, in units of the logarithm of its `SPREAD` (Gauss-Newton with halved steps).
 
-    def residuals(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
-        runtime = overhead + (by_class / np.exp(logarithms)).sum(axis=1)
+    Parameters
+    ----------
+    steps
+        What was published of the kind, and what our graphs say of it.
+    centre
+        Where the efficiencies begin; those that have no `SPREAD` stay there.
+    """
+    fitted = [position for position, op_class in enumerate(OpClass) if op_class in SPREAD]
+    spread = np.log(list(SPREAD.values()))
+    start = np.log(_as_array(centre))[fitted]
+    published = np.log([step.published.seconds for step in steps])
+    by_class = np.array([step.by_class for step in steps])[:, fitted]
+    rest = np.array([step.runtime(centre) for step in steps]) - by_class @ np.exp(-start)
+
+    def residuals(current: NDArray[np.float64]) -> NDArray[np.float64]:
+        runtime = rest + by_class @ np.exp(-current)
         return np.concatenate(
-            [(np.log(runtime) - published) / DATA_SPREAD, (logarithms - start) / spread]
+            [(np.log(runtime) - published) / DATA_SPREAD, (current - start) / spread]
         )
 
     current = start
     for _ in range(ROUNDS):
-        shares = by_class / np.exp(current)
-        slopes = -shares / (overhead + shares.sum(axis=1))[:, None] / DATA_SPREAD
-        jacobian = np.concatenate([slopes, np.diag(1 / spread)])
+        seconds = by_class * np.exp(-current)
+        slopes = -seconds / (rest + seconds.sum(axis=1))[:, None] / DATA_SPREAD
         before = residuals(current)
-        change = np.linalg.lstsq(jacobian, -before)[0]
+        change = np.linalg.lstsq(np.concatenate([slopes, np.diag(1 / spread)]), -before)[0]
         while (residuals(current + change) ** 2).sum() > (before**2).sum():
             change /= 2
-        current += change
+        current = current + change
     rounded = [float(f"{value:.3g}") for value in np.exp(current)]
-    return Efficiency(**dict(zip(OpClass, rounded, strict=True)))
+    return replace(centre, **dict(zip(SPREAD, rounded, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -113,12 +113,12 @@ K80 = DeviceKind(
     launch_overhead=GPU_LAUNCH_OVERHEAD,
     memory_bytes=10_700_000_000,
     efficiency=Efficiency(
-        convolution=0.40,
-        depthwise_convolution=0.20,
+        convolution=0.393,
+        depthwise_convolution=0.0351,
         matrix_product=0.65,
         normalisation=0.5,
         elementwise=0.75,
-        reduction=0.6,
+        reduction=0.5,
         copy=0.6,
     ),
 )
@@ -126,8 +126,8 @@ K80 = DeviceKind(
 
 Peak: the data sheet's 8.74 TFLOP/s of a board with GPU Boost (2 x 2,496 cores, 875 MHz, 2 FLOPs),
 halved. Bandwidth: the data sheet's 480 GB/s of a board, halved. Memory: 10.7 GB usable (Addanki et
-al. 2019). Efficiencies: fitted to the single-GPU runtimes of Addanki et al. (2019) by
-``costs/fit.py``.
+al. 2019). Efficiencies: those of convolutions are fitted to the single-GPU runtimes of Addanki et
+al. (2019) by ``costs/fit.py``, the others the round figures that stand there with their source.
 """
 
 P100 = DeviceKind(
@@ -137,20 +137,20 @@ P100 = DeviceKind(
     launch_overhead=GPU_LAUNCH_OVERHEAD,
     memory_bytes=16 * GIGABYTE,
     efficiency=Efficiency(
-        convolution=0.40,
-        depthwise_convolution=0.20,
-        matrix_product=0.75,
+        convolution=0.569,
+        depthwise_convolution=0.0351,
+        matrix_product=0.65,
         normalisation=0.5,
         elementwise=0.75,
-        reduction=0.6,
+        reduction=0.5,
         copy=0.6,
     ),
 )
 """A Tesla P100 on NVLink (SXM2).
 
 Peak, bandwidth, memory: the data sheet's 10.6 TFLOP/s in single precision, 732 GB/s and 16 GB.
-Efficiencies: fitted by ``costs/fit.py`` to one training step of Inception-V3 (142 images a second
-at a batch of 64, TensorFlow's own benchmarks of May 2017).
+Efficiencies: that of dense convolutions is fitted by ``costs/fit.py`` to a step of Inception-V3 (142
+images a second, batches of 64, TensorFlow's own benchmarks of May 2017), the others the K80's.
 """
 
 V100 = DeviceKind(
@@ -160,20 +160,21 @@ V100 = DeviceKind(
     launch_overhead=GPU_LAUNCH_OVERHEAD,
     memory_bytes=16 * GIGABYTE,
     efficiency=Efficiency(
-        convolution=0.40,
-        depthwise_convolution=0.20,
-        matrix_product=0.75,
+        convolution=0.797,
+        depthwise_convolution=0.0351,
+        matrix_product=0.65,
         normalisation=0.5,
         elementwise=0.75,
-        reduction=0.6,
+        reduction=0.5,
         copy=0.6,
     ),
 )
 """A Tesla V100 on NVLink (SXM2).
 
 Peak, bandwidth, memory: the data sheet's 15.7 TFLOP/s in single precision, 900 GB/s and 16 GB.
-Efficiencies: fitted by ``costs/fit.py`` to one training step of Inception-V3 (259 images a second
-in float32 with TensorFlow 1.12, Lambda Labs' benchmarks of March 2019).
+Efficiencies: that of dense convolutions is fitted by ``costs/fit.py`` to a step of Inception-V3 (259
+images a second in float32, TensorFlow 1.12, Lambda Labs' benchmarks of March 2019), the others the
+K80's. It is high as cuDNN multiplies less often than a convolution's FLOPs say (Winograd).
 """
 
 A100 = DeviceKind(
@@ -226,12 +227,12 @@ CPU = DeviceKind(
     launch_overhead=0.0,
     memory_bytes=488 * 1024**3,
     efficiency=Efficiency(
-        convolution=0.20,
-        depthwise_convolution=0.02,
+        convolution=0.168,
+        depthwise_convolution=0.00286,
         matrix_product=0.5,
-        normalisation=0.2,
+        normalisation=0.25,
         elementwise=0.5,
-        reduction=0.2,
+        reduction=0.25,
         copy=0.5,
     ),
 )
@@ -241,8 +242,9 @@ Peak: 16 cores at the base clock of 2.3 GHz, each with two units that multiply a
 time (AVX2 of Broadwell, Intel's optimization manual): 32 FLOPs a cycle. Bandwidth: four channels of
 DDR4-2400 of one socket (Intel's product page of the E5-2600 v4 family). Memory: 488 GiB (Amazon's
 page of P2 instances). Launch overhead: none; starting an op is a function call, and what the
-executor does between two ops is the cluster's `op_overhead`. Efficiencies: fitted to the CPU-only
-runtimes of Addanki et al. (2019) by ``costs/fit.py``.
+executor does between two ops is the cluster's `op_overhead`. Efficiencies: those of convolutions
+are fitted to the CPU-only runtimes of Addanki et al. (2019) by ``costs/fit.py``, the others the
+round figures that stand there.
 """
 
 DEVICE_KINDS: dict[str, DeviceKind] = {
