@@ -27,6 +27,7 @@ from placeto_workloads.models.nasnet import NASNET_A
 from placeto_workloads.models.nasnet import nasnet
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.profiling.profiler import profile
 
 __version__ = "0.1.0"
 
@@ -53,4 +54,5 @@ __all__ = [
     "inception_v3",
     "nasnet",
     "nmt",
+    "profile",
 ]

@@ -14,10 +14,10 @@ from torch.nn.parameter import is_lazy
 from placeto_workloads.errors import WorkloadError
 
 
-def fake_like(tensor: torch.Tensor, fake_mode: FakeTensorMode) -> Any:
+def fake_like(name: str, tensor: torch.Tensor, fake_mode: FakeTensorMode) -> Any:
     """Return a fake tensor of the same shape, strides and dtype, in memory of its own."""
     if tensor.layout is not torch.strided:
-        raise WorkloadError(f"expected dense tensors, got one of layout {tensor.layout}")
+        raise WorkloadError(f"{name}: expected a dense tensor, got one of layout {tensor.layout}")
     with fake_mode:
         return torch.empty_strided(
             tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu"
@@ -38,6 +38,8 @@ class FakeModel:
     """
 
     def __init__(self, model: nn.Module, fake_mode: FakeTensorMode) -> None:
+        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+            raise WorkloadError("model: expected a plain torch.nn.Module, got one with TorchScript")
         self.storages: dict[Any, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
         self._model = model
         self._fake_of: dict[int, Any] = {}
@@ -82,7 +84,7 @@ class FakeModel:
         sharing = self.storages.setdefault(key, {})
         fake = self._fake_of.get(id(tensor))
         if fake is None:
-            fake = fake_like(tensor.detach(), fake_mode)
+            fake = fake_like(name, tensor.detach(), fake_mode)
             if sharing:
                 first = next(iter(sharing.values()))[0].detach()
                 with fake_mode:

@@ -1,5 +1,6 @@
 """Runs one step of a model on fake tensors, and records it."""
 
+import logging
 import random
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.backends import mha
 from torch.nn.attention import SDPBackend
@@ -43,11 +45,12 @@ def trace_step(
         raise WorkloadError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     if mode not in MODES:
         raise WorkloadError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
-    step = _Step(model, example_inputs)
-    with _nothing_of_the_caller(), step.model.in_place_of_the_model():
-        if mode == "inference":
-            return step.inference()
-        return step.training(loss_fn or default_loss, optimizer or torch.optim.Adam)
+    with _nothing_of_the_caller():
+        step = _Step(model, example_inputs)
+        with step.model.in_place_of_the_model():
+            if mode == "inference":
+                return step.inference()
+            return step.training(loss_fn or default_loss, optimizer or torch.optim.Adam)
 
 
 def default_loss(outputs: Any) -> torch.Tensor:
@@ -160,7 +163,7 @@ class _Step:
         for path, leaf in leaves:
             if isinstance(leaf, torch.Tensor) and id(leaf) not in fakes:
                 name = ".".join(["input", *map(_key, path)])
-                fakes[id(leaf)] = fake_like(leaf, self._fake_mode)
+                fakes[id(leaf)] = fake_like(name, leaf, self._fake_mode)
                 self._tracer.add_source(name, "", "input", {name: (fakes[id(leaf)], leaf)})
         inputs = pytree.tree_unflatten([fakes.get(id(leaf), leaf) for _, leaf in leaves], structure)
         return ((), inputs) if isinstance(inputs, dict) else (inputs, {})
@@ -172,6 +175,10 @@ class _Step:
             yield
         except WorkloadError:
             raise
+        except DataDependentOutputException as error:
+            raise WorkloadError(
+                f"{part}: expected one that does not ask for values of tensors, got one that does"
+            ) from error
         except Exception as error:
             place = self._scopes.failed(error) or part
             message = " ".join(str(error).split())
@@ -186,9 +193,11 @@ def _nothing_of_the_caller() -> Iterator[None]:
     graph has the ops that every device can run.
     """
     mkldnn, fast_path = torch._C._get_mkldnn_enabled(), mha.get_fastpath_enabled()
-    state_of_random = random.getstate()
+    log = logging.getLogger(FakeTensorMode.__module__)  # it prints errors before it raises them
     with ExitStack() as stack:
-        stack.callback(random.setstate, state_of_random)
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.device("cpu"))

@@ -4,6 +4,7 @@ A tensor argument is kept as a `TensorRef`: which storage it looks at, and how. 
 of their own then, and a storage, not a tensor, is what ops hand to each other.
 """
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
@@ -28,6 +29,8 @@ class TensorRef:
         In elements.
     offset : int
         Of its first element, in elements.
+    is_conjugated, is_negated : bool
+        Whether it shows the conjugate or the negative of what is stored, as lazy views do.
     """
 
     storage: int
@@ -35,6 +38,8 @@ class TensorRef:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    is_conjugated: bool = False
+    is_negated: bool = False
 
     @property
     def num_elements(self) -> int:
@@ -169,3 +174,12 @@ class Trace:
     def calls(self) -> list[Call]:
         """The ops that compute."""
         return [op for op in self.ops if isinstance(op, Call)]
+
+
+def tensor_leaves(value: Any) -> Iterator[torch.Tensor | None]:
+    """Yield the tensors of what an op returned, and None for what is no tensor."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensor_leaves(item)
+    else:
+        yield value if isinstance(value, torch.Tensor) else None

@@ -32,6 +32,7 @@ from placeto_workloads.capture.trace import Call
 from placeto_workloads.capture.trace import Source
 from placeto_workloads.capture.trace import TensorRef
 from placeto_workloads.capture.trace import Trace
+from placeto_workloads.capture.trace import tensor_leaves
 from placeto_workloads.errors import WorkloadError
 
 DEVICE_OF = torch.ops.prim.device.default
@@ -146,7 +147,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storages_before = len(self._storages)
         outputs = tuple(
             None if leaf is None else self._look_up(leaf, maker=len(self.ops))
-            for leaf in _tensor_leaves(result)
+            for leaf in tensor_leaves(result)
         )
         if len(self._storages) == storages_before and not written:
             self._fold(sequence_number, outputs)
@@ -263,6 +264,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ) from None
 
     @property
+    def _constant_name(self) -> str:
+        return f"{self._current_scope}.constant" if self._current_scope else "constant"
+
+    @property
     def _place(self) -> str:
         return self._current_scope or "model"
 
@@ -285,8 +290,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"got another one of shape {tuple(tensor.shape)} that requires a gradient; "
                     "register it as a parameter"
                 )
-            fake = fake_like(tensor, self._fake_mode)
-            name = f"{self._current_scope}.constant" if self._current_scope else "constant"
+            name = self._constant_name
+            fake = fake_like(name, tensor, self._fake_mode)
             self.add_source(name, self._current_scope, "input", {name: (fake, tensor)})
             self._fake_of_real[id(tensor)] = tensor, fake
         return self._fake_of_real[id(tensor)][1]
@@ -304,6 +309,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _look_up(self, tensor: torch.Tensor, maker: int | None = None) -> TensorRef:
         """Return the reference to a tensor, whose storage may be new: then ``maker`` made it."""
+        if tensor.layout is not torch.strided:
+            raise WorkloadError(
+                f"{self._place}: expected dense tensors, got one of layout {tensor.layout}; "
+                "embeddings can be made with sparse=False"
+            )
         storage = tensor.untyped_storage()
         index = self._index_of_storage.get(storage._cdata)
         if index is None:
@@ -314,22 +324,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 maker = self._add_unknown(tensor, index)
             self._maker_of_storage.append(maker)
         return TensorRef(
-            index, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+            storage=index,
+            dtype=tensor.dtype,
+            size=tuple(tensor.shape),
+            stride=tensor.stride(),
+            offset=int(tensor.storage_offset()),
+            is_conjugated=tensor.is_conj(),
+            is_negated=tensor.is_neg(),
         )
 
     def _add_unknown(self, tensor: torch.Tensor, storage: int) -> int:
         """Record an op that holds a fake tensor which nothing that was recorded has made."""
-        scope = self._current_scope
-        name = f"{scope}.constant" if scope else "constant"
+        name = self._constant_name
         whole = TensorRef(storage, torch.uint8, (tensor.untyped_storage().nbytes(),), (1,), 0)
-        self.ops.append(Source(name, scope, "input", {name: whole}, {}))
+        self.ops.append(Source(name, self._current_scope, "input", {name: whole}, {}))
         return len(self.ops) - 1
-
-
-def _tensor_leaves(value: Any) -> Iterator[torch.Tensor | None]:
-    """Yield the tensors of what an op returned, and None for what is no tensor."""
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensor_leaves(item)
-    else:
-        yield value if isinstance(value, torch.Tensor) else None
