@@ -1,6 +1,5 @@
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -13,12 +12,12 @@ from placeto_graphs import Phase
 from placeto_graphs import from_networkx
 from placeto_workloads import DEVICE_KINDS
 from placeto_workloads import Efficiency
-from placeto_workloads import load
 from placeto_workloads.cache import FOLDER_VARIABLE
 from placeto_workloads.costs import fit
 from placeto_workloads.costs.op_classes import OpClass
 from placeto_workloads.costs.roofline import roofline
 from placeto_workloads.costs.roofline import single_device_runtime
+from placeto_workloads.registry import load
 
 K80 = DEVICE_KINDS["k80"]
 TYPES = {
@@ -127,28 +126,50 @@ def test_no_other_efficiencies_are_more_plausible() -> None:
             assert implausibility(other) > least
 
 
+@pytest.fixture(scope="module")
+def full_size_graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, OpGraph]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        return {name: load(name) for name in ("inception-v3", "nasnet")}
+
+
 @pytest.mark.slow
 def test_the_constants_are_what_the_fit_to_the_full_size_graphs_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    full_size_graphs: dict[str, OpGraph],
 ) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    fit.main()
-    printed = capsys.readouterr().out
-    for one in fit.fit_all({name: load(name) for name in ("inception-v3", "nasnet")}):
-        assert one.fitted == DEVICE_KINDS[one.device.name].efficiency
-        for fitted_step in one.steps:
-            runtime = fitted_step.runtime(one.fitted)
-            assert runtime == pytest.approx(fitted_step.published.seconds, rel=0.01)
-            assert f"| {fitted_step.published.seconds:.3f} s | {runtime:.3f} s |" in printed
+    fits = fit.fit_all(full_size_graphs)
+    assert {one.device.name for one in fits} == {"cpu", "k80", "p100", "v100"}
+    for one in fits:
+        assert one.fitted == one.device.efficiency
 
 
 @pytest.mark.slow
-def test_the_full_size_graphs_take_about_as_long_as_published_on_one_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_fitted_steps_take_about_as_long_as_published(
+    full_size_graphs: dict[str, OpGraph],
 ) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    inception, nasnet = load("inception-v3"), load("nasnet")
-    assert single_device_runtime(inception, "k80") == pytest.approx(1.56, rel=0.05)
-    assert single_device_runtime(inception, "cpu") == pytest.approx(12.5, rel=0.05)
-    assert single_device_runtime(nasnet, "k80") == pytest.approx(1.28, rel=0.05)
-    assert single_device_runtime(nasnet, "cpu") == pytest.approx(37.5, rel=0.05)
+    steps = {
+        (step.published.kind, step.published.model): step.runtime(one.fitted)
+        for one in fit.fit_all(full_size_graphs)
+        for step in one.steps
+    }
+    for kind, model, published in [
+        ("k80", "inception-v3", 1.56),
+        ("k80", "nasnet", 1.28),
+        ("cpu", "inception-v3", 12.5),
+        ("cpu", "nasnet", 37.5),
+    ]:
+        assert steps[kind, model] == pytest.approx(published, rel=0.02)
+        runtime = single_device_runtime(full_size_graphs[model], kind)
+        assert runtime == pytest.approx(steps[kind, model], rel=1e-9)
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_fit_have_a_row_for_every_class_and_every_step(
+    full_size_graphs: dict[str, OpGraph],
+) -> None:
+    fits = fit.fit_all(full_size_graphs)
+    assert len(fit.efficiency_table(fits).splitlines()) == 2 + len(OpClass)
+    assert len(fit.residual_table(fits).splitlines()) == 2 + len(fit.PUBLISHED_STEPS)
+    for row in fit.share_table(fits).splitlines()[2:]:
+        shares = [float(cell.strip(" %")) for cell in row.split("|")[3:-1]]
+        assert sum(shares) == pytest.approx(100, abs=0.5)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -26,20 +28,21 @@ def graphs_in_order(draw: st.DrawFn) -> OpGraph:
         for _ in range(draw(st.integers(0, 3)))
     }
     numbers = st.integers(0, 100)
-    return OpGraph(
-        op_names=[f"op{op}" for op in range(num_ops)],
-        op_types=["op"] * num_ops,
-        scopes=[""] * num_ops,
-        phases=sorted(draw(st.lists(st.integers(0, 2), min_size=num_ops, max_size=num_ops))),
-        flops=np.zeros(num_ops),
-        bytes_accessed=np.zeros(num_ops),
-        parameter_bytes=[draw(numbers) if draw(st.booleans()) else 0 for _ in range(num_ops)],
-        workspace_bytes=draw(st.lists(numbers, min_size=num_ops, max_size=num_ops)),
-        colocation=[-1] * num_ops,
-        tensor_producer=producers,
-        tensor_bytes=[draw(numbers) for _ in producers],
-        edges=sorted(reads),
-    )
+    fields: dict[str, Any] = {
+        "op_names": [f"op{op}" for op in range(num_ops)],
+        "op_types": ["op"] * num_ops,
+        "scopes": [""] * num_ops,
+        "phases": sorted(draw(st.lists(st.integers(0, 2), min_size=num_ops, max_size=num_ops))),
+        "flops": np.zeros(num_ops),
+        "bytes_accessed": np.zeros(num_ops),
+        "parameter_bytes": [draw(numbers) if draw(st.booleans()) else 0 for _ in range(num_ops)],
+        "workspace_bytes": draw(st.lists(numbers, min_size=num_ops, max_size=num_ops)),
+        "colocation": [-1] * num_ops,
+        "tensor_producer": producers,
+        "tensor_bytes": [draw(numbers) for _ in producers],
+        "edges": sorted(reads),
+    }
+    return OpGraph(**fields)
 
 
 @given(graphs_in_order())

@@ -149,8 +149,8 @@ P100 = DeviceKind(
 """A Tesla P100 on NVLink (SXM2).
 
 Peak, bandwidth, memory: the data sheet's 10.6 TFLOP/s in single precision, 732 GB/s and 16 GB.
-Efficiencies: that of dense convolutions is fitted by ``costs/fit.py`` to a step of Inception-V3 (142
-images a second, batches of 64, TensorFlow's own benchmarks of May 2017), the others the K80's.
+Efficiencies: that of dense convolutions is fitted by ``costs/fit.py`` to a step of Inception-V3
+(142 images a second, batches of 64, TensorFlow's own benchmarks of May 2017), the others the K80's.
 """
 
 V100 = DeviceKind(
@@ -172,9 +172,9 @@ V100 = DeviceKind(
 """A Tesla V100 on NVLink (SXM2).
 
 Peak, bandwidth, memory: the data sheet's 15.7 TFLOP/s in single precision, 900 GB/s and 16 GB.
-Efficiencies: that of dense convolutions is fitted by ``costs/fit.py`` to a step of Inception-V3 (259
-images a second in float32, TensorFlow 1.12, Lambda Labs' benchmarks of March 2019), the others the
-K80's. It is high as cuDNN multiplies less often than a convolution's FLOPs say (Winograd).
+Efficiencies: that of dense convolutions is fitted by ``costs/fit.py`` to a step of Inception-V3
+(259 images a second in float32, TensorFlow 1.12, Lambda Labs' benchmarks of March 2019), the others
+the K80's. It is high as cuDNN multiplies less often than a convolution's FLOPs say (Winograd).
 """
 
 A100 = DeviceKind(
