@@ -69,7 +69,7 @@ def test_inception_v3_has_the_published_number_of_parameters() -> None:
 
 
 def test_inception_v3_costs_what_the_paper_says() -> None:
-    # Szegedy et al. (2015), section 6: about 5 billion multiply-adds; 5.7 as published.
+    # Szegedy et al. (2015), abstract: 5 billion multiply-adds; the released network has 5.7.
     assert multiply_adds_per_image(inception_v3(batch_size=2)) == pytest.approx(5.7e9, rel=0.01)
 
 

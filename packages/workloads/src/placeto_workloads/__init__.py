@@ -11,6 +11,10 @@ from placeto_workloads.costs.kinds import DeviceKind
 from placeto_workloads.costs.kinds import Efficiency
 from placeto_workloads.costs.roofline import cost_model
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.family import Family
+from placeto_workloads.families.family import FamilyMember
+from placeto_workloads.families.family import family
+from placeto_workloads.families.family import family_names
 from placeto_workloads.families.sampler import ArchitectureSampler
 from placeto_workloads.families.sampler import UniformSampler
 from placeto_workloads.models.cell_architecture import Activation
@@ -28,11 +32,17 @@ from placeto_workloads.models.nasnet import nasnet
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
 from placeto_workloads.profiling.profiler import profile
+from placeto_workloads.registry import MODELS
+from placeto_workloads.registry import RegisteredModel
+from placeto_workloads.registry import load
+from placeto_workloads.registry import model_names
+from placeto_workloads.registry import training_step
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DEVICE_KINDS",
+    "MODELS",
     "NASNET_A",
     "Activation",
     "ArchitectureSampler",
@@ -41,8 +51,11 @@ __all__ = [
     "ConvolutionalCell",
     "DeviceKind",
     "Efficiency",
+    "Family",
+    "FamilyMember",
     "Operation",
     "RecurrentCell",
+    "RegisteredModel",
     "TrainingStep",
     "UniformSampler",
     "WorkloadError",
@@ -51,8 +64,13 @@ __all__ = [
     "cost_model",
     "enas_image_network",
     "enas_language_model",
+    "family",
+    "family_names",
     "inception_v3",
+    "load",
+    "model_names",
     "nasnet",
     "nmt",
     "profile",
+    "training_step",
 ]

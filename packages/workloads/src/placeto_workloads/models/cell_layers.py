@@ -6,17 +6,13 @@ from torch import nn
 from torch.nn import functional
 
 from placeto_workloads.models.cell_architecture import Operation
+from placeto_workloads.models.normalisation import batch_normalisation
 
 _KERNELS = {
     Operation.SEPARABLE_CONVOLUTION_3: 3,
     Operation.SEPARABLE_CONVOLUTION_5: 5,
     Operation.SEPARABLE_CONVOLUTION_7: 7,
 }
-
-
-def normalisation(channels: int) -> nn.BatchNorm2d:
-    """Return batch normalisation as all these networks use it."""
-    return nn.BatchNorm2d(channels, eps=1e-3)
 
 
 class Projection(nn.Module):
@@ -26,7 +22,7 @@ class Projection(nn.Module):
         super().__init__()
         self.activation = nn.ReLU()
         self.convolution = nn.Conv2d(inputs, outputs, 1, bias=False)
-        self.normalisation = normalisation(outputs)
+        self.normalisation = batch_normalisation(outputs)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return float32[batch, outputs, height, width]."""
@@ -45,7 +41,7 @@ class FactorisedReduction(nn.Module):
         self.activation = nn.ReLU()
         self.even = nn.Conv2d(inputs, outputs // 2, 1, stride=2, bias=False)
         self.odd = nn.Conv2d(inputs, outputs - outputs // 2, 1, stride=2, bias=False)
-        self.normalisation = normalisation(outputs)
+        self.normalisation = batch_normalisation(outputs)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return float32[batch, outputs, height / 2, width / 2], rounded up."""
@@ -116,5 +112,5 @@ def _separable_convolution(inputs: int, outputs: int, kernel: int, stride: int) 
         nn.Conv2d(inputs, inputs, kernel, stride, kernel // 2, groups=inputs, bias=False),
     )
     layers.add_module("pointwise", nn.Conv2d(inputs, outputs, 1, bias=False))
-    layers.add_module("normalisation", normalisation(outputs))
+    layers.add_module("normalisation", batch_normalisation(outputs))
     return layers

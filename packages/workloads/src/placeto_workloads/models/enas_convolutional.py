@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_layers import normalisation
 from placeto_workloads.models.cell_network import CellNetwork
 from placeto_workloads.models.cell_network import planned_cells
+from placeto_workloads.models.normalisation import batch_normalisation
 from placeto_workloads.models.sizes import whole_number
 from placeto_workloads.models.training_step import TrainingStep
 from placeto_workloads.models.training_step import build_classification_step
@@ -79,7 +79,7 @@ def enas_image_network(
         stem = nn.Sequential(
             OrderedDict[str, nn.Module](
                 convolution=nn.Conv2d(3, stem_filters, 3, padding=1, bias=False),
-                normalisation=normalisation(stem_filters),
+                normalisation=batch_normalisation(stem_filters),
             )
         )
         plan = planned_cells(architecture, sizes["filters"], sizes["cells_per_stage"])

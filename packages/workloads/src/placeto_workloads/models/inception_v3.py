@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch import nn
 
+from placeto_workloads.models.normalisation import batch_normalisation
 from placeto_workloads.models.sizes import whole_number
 from placeto_workloads.models.training_step import TrainingStep
 from placeto_workloads.models.training_step import build_classification_step
@@ -117,7 +118,7 @@ def _shrinking_convolution(inputs: int, outputs: int, stride: int) -> nn.Sequent
 def _normalised(convolution: nn.Conv2d) -> nn.Sequential:
     layers = OrderedDict[str, nn.Module](
         convolution=convolution,
-        normalisation=nn.BatchNorm2d(convolution.out_channels, eps=1e-3),
+        normalisation=batch_normalisation(convolution.out_channels),
         activation=nn.ReLU(),
     )
     return nn.Sequential(layers)

@@ -12,10 +12,10 @@ from placeto_workloads.models.cell_architecture import Block
 from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
 from placeto_workloads.models.cell_architecture import ConvolutionalCell
 from placeto_workloads.models.cell_architecture import Operation
-from placeto_workloads.models.cell_layers import normalisation
 from placeto_workloads.models.cell_network import CellNetwork
 from placeto_workloads.models.cell_network import PlannedCell
 from placeto_workloads.models.cell_network import planned_cells
+from placeto_workloads.models.normalisation import batch_normalisation
 from placeto_workloads.models.sizes import whole_number
 from placeto_workloads.models.training_step import TrainingStep
 from placeto_workloads.models.training_step import build_classification_step
@@ -136,7 +136,7 @@ def _nasnet_a(
     stem = nn.Sequential(
         OrderedDict[str, nn.Module](
             convolution=nn.Conv2d(3, stem_filters, 3, stride=2, bias=False),
-            normalisation=normalisation(stem_filters),
+            normalisation=batch_normalisation(stem_filters),
         )
     )
     plan = [

@@ -17,7 +17,7 @@ from placeto_workloads.models.unrolled import ResidualLSTMStep
 from placeto_workloads.models.unrolled import UnrolledLayer
 from placeto_workloads.models.unrolled import uniform_weight
 
-FIRST_RESIDUAL_LAYER = 2  # the third from the bottom (Wu et al. 2016, section 3.1)
+FIRST_RESIDUAL_LAYER = 2  # the third from the bottom (Wu et al. 2016, figure 1)
 
 
 def nmt(
