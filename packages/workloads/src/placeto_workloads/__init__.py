@@ -1,4 +1,4 @@
-"""Where computation graphs come from.
+"""Where computation graphs come from, and what their ops cost.
 
 The capture of training steps from PyTorch models, cost models that give each op a time on each kind
 of device, the models of the experiments, and families of generated graphs. Everything that it makes
@@ -6,6 +6,10 @@ is an ``OpGraph`` of ``placeto_graphs``.
 """
 
 from placeto_workloads.capture.capture import capture
+from placeto_workloads.costs.kinds import DEVICE_KINDS
+from placeto_workloads.costs.kinds import DeviceKind
+from placeto_workloads.costs.kinds import Efficiency
+from placeto_workloads.costs.roofline import cost_model
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.family import Family
 from placeto_workloads.families.family import FamilyMember
@@ -37,6 +41,7 @@ from placeto_workloads.registry import training_step
 __version__ = "0.1.0"
 
 __all__ = [
+    "DEVICE_KINDS",
     "MODELS",
     "NASNET_A",
     "Activation",
@@ -44,6 +49,8 @@ __all__ = [
     "Block",
     "ConvolutionalArchitecture",
     "ConvolutionalCell",
+    "DeviceKind",
+    "Efficiency",
     "Family",
     "FamilyMember",
     "Operation",
@@ -54,6 +61,7 @@ __all__ = [
     "WorkloadError",
     "capture",
     "cell_with_loose_ends",
+    "cost_model",
     "enas_image_network",
     "enas_language_model",
     "family",

@@ -5,7 +5,6 @@ of their own then, and a storage, not a tensor, is what ops hand to each other.
 """
 
 from collections.abc import Iterator
-from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
@@ -156,14 +155,14 @@ class Trace:
         The index of an op here is its index in the `OpGraph`.
     storage_bytes : list of int
         The size of each storage.
-    results : mapping of str to `TensorRef`
+    results : dict of str to `TensorRef`
         The loss (``"loss"``) and the gradients (``"layer.0.weight.grad"``); of an inference step
         the output tensors (``"output.0"``).
     """
 
     ops: list[Source | Call]
     storage_bytes: list[int]
-    results: Mapping[str, TensorRef]
+    results: dict[str, TensorRef]
 
     @property
     def sources(self) -> list[Source]:

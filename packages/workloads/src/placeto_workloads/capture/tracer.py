@@ -6,8 +6,8 @@ storages, not tensors, and keeps them alive so that no two share an address; it 
 tensor, because autograd looks at how many there are of it.
 
 To which forward op a gradient op belongs is told by autograd's sequence numbers: each node of its
-graph is numbered when its forward op is called, right before the op is seen here, and knows its
-number when it runs.
+graph is numbered when its forward op is called, right before the op is seen here (or right after
+it, as for a write through a view), and knows its number when it runs.
 """
 
 from collections.abc import Iterator
@@ -66,6 +66,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._source_of_storage: dict[int, tuple[int, Source]] = {}
         self._allocations: dict[int, Call] = {}  # of storages without values
         self._forward_of_node: dict[int, tuple[int, str]] = {}  # its op and scope
+        self._next_node = 0
+        self._last_op: tuple[int, str] | None = None
         self._fake_of_real: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
 
@@ -141,7 +143,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arguments, keywords = self._described(args, inputs), self._described(kwargs, inputs)
         written: list[TensorRef] = []
         self._described(function.written(args, kwargs), written)
-        sequence_number = torch._C._autograd._get_sequence_nr() - 1
+        node = self._number_node(args, kwargs)
         result = self._run(func, args, kwargs)
 
         storages_before = len(self._storages)
@@ -150,7 +152,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for leaf in tensor_leaves(result)
         )
         if len(self._storages) == storages_before and not written:
-            self._fold(sequence_number, outputs)
+            self._fold(outputs, node)
             return result
         made = [ref for ref in outputs if ref is not None and ref.storage >= storages_before]
         call = Call(
@@ -170,15 +172,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if function.allocates and not written:
             self._allocations.update(dict.fromkeys(call.creates, call))
         else:
-            self._append(call, inputs, written, sequence_number)
+            self._append(call, inputs, written, node)
         return result
 
     def _append(
-        self,
-        call: Call,
-        inputs: list[TensorRef],
-        written: list[TensorRef],
-        sequence_number: int,
+        self, call: Call, inputs: list[TensorRef], written: list[TensorRef], node: int | None
     ) -> None:
         written_storages = dict.fromkeys(ref.storage for ref in written)
         read = dict.fromkeys(ref.storage for ref in inputs if ref.storage not in written_storages)
@@ -186,7 +184,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if (
                 storage in self._allocations
             ):  # values of new memory: they are made by the allocation
-                self._append(self._allocations.pop(storage), [], [], -1)
+                self._append(self._allocations.pop(storage), [], [], None)
         first_written = [s for s in written_storages if self._allocations.pop(s, None) is not None]
         call.reads = tuple(read)
         call.creates = tuple(dict.fromkeys((*call.creates, *first_written)))
@@ -197,20 +195,34 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ops.append(call)
         for storage in (*call.creates, *call.writes):
             self._maker_of_storage[storage] = op
-        self._map_node(sequence_number, op, call.scope)
+        self._end_op(op, call.scope, node)
 
-    def _fold(self, sequence_number: int, outputs: tuple[TensorRef | None, ...]) -> None:
+    def _fold(self, outputs: tuple[TensorRef | None, ...], node: int | None) -> None:
         """Let gradient ops of a view belong to the op that made its storage."""
         first = next((ref for ref in outputs if ref is not None), None)
         if first is not None and first.storage not in self._allocations:
-            self._map_node(
-                sequence_number, self._maker_of_storage[first.storage], self._current_scope
-            )
+            self._end_op(self._maker_of_storage[first.storage], self._current_scope, node)
 
-    def _map_node(self, sequence_number: int, op: int, scope: str) -> None:
-        # A node is numbered right before its op runs: what runs after it has no node of its own.
-        if sequence_number >= 0 and torch.is_grad_enabled():
-            self._forward_of_node.setdefault(sequence_number, (op, scope))
+    def _number_node(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        """Return the number of the node of the op that is about to run, if it has one.
+
+        The nodes before it that are nobody's yet belong to the op that ran before.
+        """
+        if not torch.is_grad_enabled():
+            return None
+        end = torch._C._autograd._get_sequence_nr()
+        leaves = tensor_leaves((args, tuple(kwargs.values())))
+        has_node = any(leaf is not None and leaf.requires_grad for leaf in leaves)
+        if self._last_op is not None:
+            before = range(self._next_node, end - has_node)
+            self._forward_of_node.update(dict.fromkeys(before, self._last_op))
+        self._next_node = end
+        return end - 1 if has_node else None
+
+    def _end_op(self, op: int, scope: str, node: int | None) -> None:
+        self._last_op = op, scope
+        if node is not None:
+            self._forward_of_node.setdefault(node, self._last_op)
 
     @property
     def _current_scope(self) -> str:

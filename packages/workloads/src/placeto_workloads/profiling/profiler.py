@@ -95,7 +95,7 @@ def measured_times(
             if isinstance(call, Call):
                 try:
                     seconds[op] = _measure(call, memory, device, warmup, repeats)
-                except (RuntimeError, NotImplementedError) as error:
+                except Exception as error:
                     message = " ".join(str(error).split())
                     raise WorkloadError(
                         f"{call.scope or 'model'}: {call.function} on {device}: {message}"
