@@ -100,7 +100,7 @@ def build_training_step(
     if torch.device(device).type == "meta":
         return step
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # of the CPU, which alone is restored
         model, inputs = make_model(), make_inputs()
     return TrainingStep(model.to(device), tuple(tensor.to(device) for tensor in inputs))
 
