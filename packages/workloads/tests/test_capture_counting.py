@@ -1,25 +1,21 @@
 """FLOPs and bytes of captured ops are those of the real run."""
 
 import math
-from collections import Counter
+from functools import cache
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
-from torch.utils.flop_counter import flop_registry
 
+from capture_checks import Comparison
+from capture_checks import check_flops
+from capture_checks import check_parameter_bytes
+from capture_checks import check_tensors
+from capture_checks import compared
 from captured_models import CASES
 from captured_models import case
-from eager_step import EagerTraining
-from eager_step import plain_kernels
 from placeto_graphs import OpGraph
 from placeto_workloads import capture
-from placeto_workloads.capture.functions import ALLOCATIONS
-from placeto_workloads.capture.step import default_loss
-from placeto_workloads.capture.step import trace_step
-
-COUNTED = {str(packet) for packet in flop_registry}
 
 
 def flops_of(graph: OpGraph, op_type: str) -> float:
@@ -34,49 +30,24 @@ def bytes_of(graph: OpGraph, op_type: str) -> float:
     return float(graph.bytes_accessed[op])
 
 
+@cache
+def comparison(name: str) -> Comparison:
+    return compared(case(name))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_flops_are_those_that_torch_counts_in_the_real_step(name: str) -> None:
-    example = case(name)
-    graph = capture(example.model, example.inputs)
-    counter = FlopCounterMode(display=False)
-    with plain_kernels(), counter:
-        default_loss(example.model(*example.inputs)).backward()  # type: ignore[no-untyped-call]
-    by_type: Counter[str] = Counter()
-    for op_type, flops in zip(graph.op_types, graph.flops.tolist(), strict=True):
-        if op_type in COUNTED:
-            by_type[op_type] += flops
-    real = {str(packet): count for packet, count in counter.get_flop_counts()["Global"].items()}
-    assert sum(by_type.values()) == pytest.approx(counter.get_total_flops(), rel=0.01)
-    assert {op_type: count for op_type, count in by_type.items() if count} == real
+    check_flops(comparison(name))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_tensors_are_as_large_as_in_the_real_step(name: str) -> None:
-    example = case(name)
-    trace = trace_step(example.model, example.inputs, None, torch.optim.Adam, "training")
-    made = []
-    for call in trace.calls:
-        outputs = dict.fromkeys(ref.storage for ref in call.outputs if ref is not None)
-        sizes = [trace.storage_bytes[s] for s in outputs if s in call.creates]
-        if sizes and call.op_type not in ALLOCATIONS and not call.op_type.endswith("_"):
-            made.append((call.op_type, sizes))
-    eager = EagerTraining(example, torch.optim.Adam)
-    eager.step(seed=0)
-    assert made == [entry for entry in eager.watch.made if entry[0] not in ALLOCATIONS]
+    check_tensors(comparison(name))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_parameter_bytes_are_those_of_weights_buffers_and_optimizer_state(name: str) -> None:
-    example = case(name)
-    graph = capture(example.model, example.inputs)
-    inference = capture(example.model, example.inputs, mode="inference")
-    model = example.model
-    weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
-    state = sum(2 * p.nbytes + 4 for p in model.parameters() if p.requires_grad)
-    assert inference.parameter_bytes.sum() == weights
-    assert graph.parameter_bytes.sum() == weights + state
-    held = [op in ("parameter", "buffer") for op in graph.op_types]
-    assert (graph.parameter_bytes > 0).tolist() == held
+    check_parameter_bytes(comparison(name))
 
 
 def test_ops_without_a_formula_count_each_element_once() -> None:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from capture_checks import check_replay
+from capture_checks import compared
 from captured_models import CASES
-from captured_models import Case
 from captured_models import case
-from eager_step import EagerTraining
 from inplace_programs import InPlaceProgram
 from inplace_programs import programs
 from placeto_workloads.capture.op_graph import op_graph_of
@@ -21,7 +21,6 @@ from placeto_workloads.capture.step import trace_step
 from placeto_workloads.errors import WorkloadError
 from topological_orders import random_order
 
-SEED = 17
 OPTIMIZERS: dict[str, OptimizerFactory] = {
     "SGD": partial(torch.optim.SGD, lr=0.1),
     "SGD with momentum": partial(
@@ -39,33 +38,14 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
 }
 
 
-def check_replay(example: Case, optimizer: OptimizerFactory) -> None:
-    """Compare loss, gradients, weights, buffers and optimizer state after a step, in any order."""
-    trace = trace_step(example.model, example.inputs, None, optimizer, "training")
-    graph = op_graph_of(trace)
-    eager = EagerTraining(example, optimizer)
-    before = eager.values()
-    eager.step(SEED)
-    expected = eager.results()
-    for order in (None, random_order(graph, seed=1), random_order(graph, seed=2)):
-        results = replay(trace, before, order=order, seed=SEED)
-        assert results.keys() == expected.keys()
-        for name, value in expected.items():
-            torch.testing.assert_close(results[name], value, msg=partial(_named, name))
-
-
-def _named(name: str, message: str) -> str:
-    return f"{name}: {message}"
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_replayed_step_gives_what_pytorch_gives(name: str) -> None:
-    check_replay(case(name), torch.optim.Adam)
+    check_replay(compared(case(name)))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_updates_as_in_pytorch(name: str) -> None:
-    check_replay(case("perceptron"), OPTIMIZERS[name])
+    check_replay(compared(case("perceptron"), OPTIMIZERS[name]))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -89,7 +89,8 @@ def measured_times(
     """Return float64[V], the seconds of each op of a trace on a device."""
     seconds = np.zeros(len(trace.ops))
     memory = Memory(trace, device, _values(torch.Generator().manual_seed(seed)))
-    with torch.no_grad(), torch.random.fork_rng():
+    gpus = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
         for op, call in enumerate(trace.ops):
             if isinstance(call, Call):
