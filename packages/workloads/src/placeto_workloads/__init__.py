@@ -1,8 +1,76 @@
-"""Where computation graphs come from.
+"""Where computation graphs come from, and what their ops cost.
 
-The package will hold the capture of training steps from PyTorch models, cost models that give each
-operation a time on each kind of device, the models of the experiments, and families of generated
-graphs. Everything it makes is an ``OpGraph`` of ``placeto_graphs``.
+The capture of training steps from PyTorch models, cost models that give each op a time on each kind
+of device, the models of the experiments, and families of generated graphs. Everything that it makes
+is an ``OpGraph`` of ``placeto_graphs``.
 """
 
+from placeto_workloads.capture.capture import capture
+from placeto_workloads.costs.kinds import DEVICE_KINDS
+from placeto_workloads.costs.kinds import DeviceKind
+from placeto_workloads.costs.kinds import Efficiency
+from placeto_workloads.costs.roofline import cost_model
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.family import Family
+from placeto_workloads.families.family import FamilyMember
+from placeto_workloads.families.family import family
+from placeto_workloads.families.family import family_names
+from placeto_workloads.families.sampler import ArchitectureSampler
+from placeto_workloads.families.sampler import UniformSampler
+from placeto_workloads.models.cell_architecture import Activation
+from placeto_workloads.models.cell_architecture import Block
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
+from placeto_workloads.models.cell_architecture import ConvolutionalCell
+from placeto_workloads.models.cell_architecture import Operation
+from placeto_workloads.models.cell_architecture import RecurrentCell
+from placeto_workloads.models.cell_architecture import cell_with_loose_ends
+from placeto_workloads.models.enas_convolutional import enas_image_network
+from placeto_workloads.models.enas_recurrent import enas_language_model
+from placeto_workloads.models.inception_v3 import inception_v3
+from placeto_workloads.models.nasnet import NASNET_A
+from placeto_workloads.models.nasnet import nasnet
+from placeto_workloads.models.nmt import nmt
+from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.profiling.profiler import profile
+from placeto_workloads.registry import MODELS
+from placeto_workloads.registry import RegisteredModel
+from placeto_workloads.registry import load
+from placeto_workloads.registry import model_names
+from placeto_workloads.registry import training_step
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "DEVICE_KINDS",
+    "MODELS",
+    "NASNET_A",
+    "Activation",
+    "ArchitectureSampler",
+    "Block",
+    "ConvolutionalArchitecture",
+    "ConvolutionalCell",
+    "DeviceKind",
+    "Efficiency",
+    "Family",
+    "FamilyMember",
+    "Operation",
+    "RecurrentCell",
+    "RegisteredModel",
+    "TrainingStep",
+    "UniformSampler",
+    "WorkloadError",
+    "capture",
+    "cell_with_loose_ends",
+    "cost_model",
+    "enas_image_network",
+    "enas_language_model",
+    "family",
+    "family_names",
+    "inception_v3",
+    "load",
+    "model_names",
+    "nasnet",
+    "nmt",
+    "profile",
+    "training_step",
+]

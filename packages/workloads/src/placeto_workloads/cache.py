@@ -1,0 +1,92 @@
+"""Captured graphs, kept in the user's cache folder.
+
+The folder may be deleted at any time. A file that is damaged, or a folder that cannot be written,
+costs a capture and nothing else.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from placeto_graphs import GraphError
+from placeto_graphs import OpGraph
+from placeto_graphs import load_graph
+from placeto_graphs import save_graph
+
+FOLDER_VARIABLE = "PLACETO_CACHE_DIR"
+PACKAGE = Path(__file__).parent
+# What decides how a graph comes out: the rest of the package may change and the graphs stay valid.
+SOURCE_FOLDERS = ("capture", "models")
+
+
+def cached_graph(
+    name: str, parameters: Mapping[str, object], make: Callable[[], OpGraph]
+) -> OpGraph:
+    """Return a graph from the cache; make it and keep it, if it is not there.
+
+    Parameters
+    ----------
+    name
+        What the graph is of; letters, digits and hyphens, as it is part of a file name.
+    parameters
+        All else that decides what graph it is, with the same ``repr`` in every process. The
+        version of PyTorch and the source of this package count anyway.
+    make
+        What captures the graph.
+    """
+    folder = cache_folder()
+    if folder is None:
+        return make()
+    path = folder / f"{name}-{_key(name, parameters)}.json.gz"
+    with suppress(OSError, GraphError):
+        return load_graph(path)
+    graph = make()
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        save_graph(graph, path)
+    return graph
+
+
+def cache_folder() -> Path | None:
+    """Return the folder of captured graphs, or None where the user has no home.
+
+    That is ``$PLACETO_CACHE_DIR/graphs``, else ``$XDG_CACHE_HOME/placeto/graphs``, else
+    ``~/.cache/placeto/graphs``.
+    """
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return Path(named) / "graphs"
+    of_system = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if of_system.is_absolute():  # the XDG specification wants others ignored
+        return of_system / "placeto" / "graphs"
+    try:
+        return Path.home() / ".cache" / "placeto" / "graphs"
+    except RuntimeError:
+        return None
+
+
+def _key(name: str, parameters: Mapping[str, object]) -> str:
+    described = {
+        "name": name,
+        "parameters": {key: repr(value) for key, value in parameters.items()},
+        "torch": str(torch.__version__),
+        "source": _source_digest(PACKAGE),
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@cache
+def _source_digest(package: Path) -> str:
+    digest = hashlib.sha256()
+    for folder in SOURCE_FOLDERS:
+        for path in sorted((package / folder).rglob("*.py")):
+            digest.update(path.relative_to(package).as_posix().encode() + b"\0")
+            digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,82 @@
+"""From a PyTorch model to the graph of its training step."""
+
+from typing import Any
+
+from torch import nn
+
+from placeto_graphs import OpGraph
+from placeto_workloads.capture.op_graph import op_graph_of
+from placeto_workloads.capture.step import LossFunction
+from placeto_workloads.capture.step import OptimizerFactory
+from placeto_workloads.capture.step import trace_step
+
+
+def capture(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    loss_fn: LossFunction | None = None,
+    optimizer: OptimizerFactory | None = None,
+    mode: str = "training",
+) -> OpGraph:
+    """Return the graph of the ATen ops of one step of a model.
+
+    The step runs on fake tensors (`torch._subclasses.FakeTensorMode`), which have a shape and a
+    dtype but neither memory nor values, and each ATen op of its forward pass, loss, backward pass
+    and optimizer update is recorded in the order in which it runs. Nothing is computed, and the
+    model stays as it is.
+
+    Parameters
+    ----------
+    model
+        The model, on any device, also the meta device, which needs no memory for weights. Ops are
+        those that PyTorch runs on a CPU, with an LSTM, GRU or attention in its single ops, as any
+        device can run them. For training it is captured as it is if it is in training mode (so
+        submodules may be in evaluation mode), else it is put into it.
+    example_inputs
+        Its positional arguments as a tuple, or its keyword arguments as a mapping; a single tensor
+        is a tuple of one. Only the shapes, strides and dtypes of tensors matter.
+    loss_fn
+        Takes what the model returns, gives the loss. The default is the first scalar that the model
+        returns, or if it returns none, the sum of the means of its floating-point tensors.
+    optimizer
+        Takes a list of parameters, gives a `torch.optim.Optimizer`, such as
+        ``functools.partial(torch.optim.SGD, lr=0.1)``; Adam by default. The step is not the first
+        one of the training: the optimizer's state is there. Updates are one set of ops for each
+        parameter.
+    mode
+        ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
+
+    Returns
+    -------
+    OpGraph
+        The V ops in the order in which they ran. What is there before the step comes as ops of type
+        ``"parameter"`` (with ``parameter_bytes`` for the weights and what the optimizer keeps for
+        them), ``"buffer"`` and ``"input"``, which take no time; tied weights are one op. Tensors
+        are storages: views, aliases and uninitialised memory are part of the op that writes them.
+        `placeto_workloads.capture.op_graph` says how in-place ops appear, and
+        `placeto_workloads.capture.counting` what ``flops`` and ``bytes_accessed`` count.
+        ``colocation`` ties gradient ops to the forward op they belong to, updates to their
+        parameter, and ops that write a buffer to the buffer. ``scopes`` are paths of modules,
+        ``"loss"`` for what the loss function runs.
+
+    Raises
+    ------
+    WorkloadError
+        When the step fails or depends on the values of tensors; the message begins with the path of
+        the module where that happens.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> with torch.device("meta"):
+    ...     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    ...     batch = torch.empty(16, 4)
+    >>> graph = capture(model, batch, mode="inference")
+    >>> [name for name, kind in zip(graph.op_names, graph.op_types) if kind.startswith("aten")]
+    ['0/aten.addmm', '1/aten.relu', '2/aten.addmm']
+    >>> capture(model, batch)
+    OpGraph(ops=49, tensors=50, edges=77)
+    """
+    return op_graph_of(trace_step(model, example_inputs, loss_fn, optimizer, mode))

@@ -1,0 +1,75 @@
+"""FLOPs and bytes of one call.
+
+FLOPs are those of torch's own formulas (`torch.utils.flop_counter`) where it has one: matrix
+products, convolutions, attention; a multiplication and an addition count as two. Of the others,
+functions that move data (copies, gathers, constants) have none, and all that compute (elementwise
+functions, reductions, normalisations, pooling, losses) have one per element of the largest tensor
+that they read or write.
+
+Bytes are those of the tensors that a call reads and writes, each once, and what it changes in place
+twice, because it is read and written; what is merely overwritten is not read. Elements of an
+expanded tensor count once. Of a table from which rows are picked, as many bytes are read as are
+picked.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.flop_counter import flop_registry
+
+from placeto_workloads.capture.functions import MOVES
+from placeto_workloads.capture.functions import OVERWRITES
+from placeto_workloads.capture.functions import PICKS
+from placeto_workloads.capture.functions import VECTOR_PRODUCTS
+from placeto_workloads.capture.functions import Function
+from placeto_workloads.capture.trace import TensorRef
+
+
+def count_flops(
+    overload: Any,
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    tensors: Iterable[TensorRef],
+) -> int:
+    """Return the floating-point operations of a call; ``tensors`` are all that it touches."""
+    formula = flop_registry.get(overload.overloadpacket)
+    if formula is not None:
+        return int(formula(*args, **kwargs, out_val=result))
+    if function.name in MOVES or function.allocates:
+        return 0
+    largest = max((tensor.num_elements for tensor in tensors), default=0)
+    return 2 * largest if function.name in VECTOR_PRODUCTS else largest
+
+
+def count_bytes(
+    function: Function,
+    inputs: Sequence[TensorRef],
+    written: Sequence[TensorRef],
+    outputs: Sequence[TensorRef],
+) -> int:
+    """Return the bytes that a call reads and writes.
+
+    Parameters
+    ----------
+    function
+        What is called.
+    inputs
+        Its tensor arguments.
+    written
+        Those of them that it changes in place.
+    outputs
+        The tensors that it makes.
+    """
+    if function.allocates:
+        return 0
+    write_bytes = sum(tensor.num_bytes for tensor in {*written, *outputs})
+    read = set(inputs)
+    if function.name in OVERWRITES:
+        read -= set(written)
+    read_bytes = [tensor.num_bytes for tensor in read]
+    if function.name in PICKS:
+        read_bytes = [min(count, write_bytes) for count in read_bytes]
+    return write_bytes + sum(read_bytes)

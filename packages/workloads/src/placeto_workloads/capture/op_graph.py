@@ -1,0 +1,192 @@
+"""Makes an `OpGraph` of a trace.
+
+Each op that writes a storage makes a version of it, and each version is a tensor of the graph, of
+the size of the storage, which every op reads that looks at the storage before the next write. So an
+in-place op reads the version before its own and makes a new tensor, as if it were not in place: the
+graph is one of values, and each op can run on any device.
+
+Where the storage is resident (weights, optimizer state, buffers) there is one place for all of its
+versions: a write takes no further memory (its tensor has 0 bytes and says only what comes first)
+and happens on the device of the weights. Who reads a later version reads the op of the weights as
+well, because that is what a copy for another device costs.
+
+A write waits for the ops that read the version that it replaces. Where no other path says so, the
+reader gets a tensor of 0 bytes that the writer reads. Any topological order of the ops may thus
+run in the memory that the model and autograd use.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import OpGraph
+from placeto_graphs import Phase
+from placeto_workloads.capture.trace import Call
+from placeto_workloads.capture.trace import Source
+from placeto_workloads.capture.trace import Trace
+
+FREE = -1
+
+
+def op_graph_of(trace: Trace) -> OpGraph:
+    """Return the graph of the ops of a trace, with equal indices."""
+    tensors = _Tensors(trace)
+    sources = [op if isinstance(op, Source) else None for op in trace.ops]
+    calls = [op if isinstance(op, Call) else None for op in trace.ops]
+    return OpGraph(
+        op_names=_unique_names(trace),
+        op_types=tuple(op.op_type for op in trace.ops),
+        scopes=tuple(op.scope for op in trace.ops),
+        phases=np.array([call.phase if call else Phase.FORWARD for call in calls], np.int8),
+        flops=np.array([call.flops if call else 0 for call in calls], np.float64),
+        bytes_accessed=np.array([call.bytes_accessed if call else 0 for call in calls], np.float64),
+        parameter_bytes=np.array(
+            [
+                sum(trace.storage_bytes[storage] for storage in source.storages)
+                if source is not None and source.is_resident
+                else 0
+                for source in sources
+            ],
+            np.int64,
+        ),
+        workspace_bytes=np.zeros(len(trace.ops), np.int64),
+        colocation=_colocation(trace, tensors.home_of_storage),
+        tensor_producer=np.array(tensors.producers, np.int32),
+        tensor_bytes=np.array(tensors.sizes, np.int64),
+        edges=np.array(tensors.edges, np.int32).reshape(-1, 2),
+    )
+
+
+class _Tensors:
+    """The tensors of a graph, and who reads them.
+
+    Attributes
+    ----------
+    producers, sizes : list of int
+        The op and the bytes of each tensor.
+    edges : list of (tensor, op)
+        Who reads what, in the order of the ops.
+    home_of_storage : dict of int to int
+        The op of each storage that is resident.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.producers: list[int] = []
+        self.sizes: list[int] = []
+        self.edges: list[tuple[int, int]] = []
+        self.home_of_storage: dict[int, int] = {}
+        self._trace = trace
+        self._tensor_of_storage: dict[int, int] = {}  # its current version
+        self._tensor_of_home: dict[int, int] = {}
+        self._readers: dict[int, list[int]] = {}  # of the current version of each storage
+        self._before: list[int] = []  # for each op, the set of it and all before it, as bits
+        for op, made in enumerate(trace.ops):
+            if isinstance(made, Source):
+                self._add_source(op, made)
+            else:
+                self._add_call(op, made)
+
+    def _add_source(self, op: int, source: Source) -> None:
+        self._before.append(1 << op)
+        self._tensor_of_home[op] = self._add_tensor(
+            op, self._trace.storage_bytes[source.storages[0]]
+        )
+        for storage in source.storages:
+            self._tensor_of_storage[storage] = self._tensor_of_home[op]
+            self._readers[storage] = []
+            if source.is_resident:
+                self.home_of_storage[storage] = op
+
+    def _add_call(self, op: int, call: Call) -> None:
+        read = dict.fromkeys(
+            tensor
+            for storage in (*call.reads, *call.writes)
+            for tensor in self._tensors_to_read(storage)
+        )
+        before = 1 << op
+        for tensor in read:
+            before |= self._before[self.producers[tensor]]
+            self.edges.append((tensor, op))
+        for reader in self._readers_to_wait_for(call):
+            if not before >> reader & 1:
+                before |= self._before[reader]
+                self.edges.append((self._add_tensor(reader, 0), op))
+        self._before.append(before)
+
+        for storage in call.reads:
+            self._readers[storage].append(op)
+        for storage in (*call.creates, *call.writes):
+            is_resident = storage in self.home_of_storage
+            size = 0 if is_resident else self._trace.storage_bytes[storage]
+            self._tensor_of_storage[storage] = self._add_tensor(op, size)
+            self._readers[storage] = []
+
+    def _tensors_to_read(self, storage: int) -> list[int]:
+        version = self._tensor_of_storage[storage]
+        if storage in self.home_of_storage:
+            return [self._tensor_of_home[self.home_of_storage[storage]], version]
+        return [version]
+
+    def _readers_to_wait_for(self, call: Call) -> list[int]:
+        """Return who reads what a call replaces, the last one first: it may come after others."""
+        return sorted(
+            {op for storage in call.writes for op in self._readers[storage]}, reverse=True
+        )
+
+    def _add_tensor(self, producer: int, size: int) -> int:
+        self.producers.append(producer)
+        self.sizes.append(size)
+        return len(self.producers) - 1
+
+
+def _unique_names(trace: Trace) -> tuple[str, ...]:
+    """Return names of the ops; of equal ones the later ones get a number."""
+    taken = {source.name for source in trace.sources}
+    counts = dict.fromkeys(taken, 0)
+    names = []
+    for op in trace.ops:
+        name = op.name if isinstance(op, Source) else _call_name(trace, op)
+        counts[name] = counts.get(name, 0) + 1
+        unique = name
+        if counts[name] > 1 or (name in taken and isinstance(op, Call)):
+            counts[name] = max(counts[name], 2)
+            while (unique := f"{name}_{counts[name]}") in taken:
+                counts[name] += 1
+        taken.add(unique)
+        names.append(unique)
+    return tuple(names)
+
+
+def _call_name(trace: Trace, call: Call) -> str:
+    owner = None if call.belongs_to is None else trace.ops[call.belongs_to]
+    if call.phase == Phase.UPDATE and isinstance(owner, Source):
+        return f"{owner.name}/{call.op_type}"
+    return f"{call.scope}/{call.op_type}" if call.scope else call.op_type
+
+
+def _colocation(trace: Trace, home_of_storage: dict[int, int]) -> NDArray[np.int32]:
+    """Return int32[V]: equal ids for what belongs together, and for who writes resident storage."""
+    leader = list(range(len(trace.ops)))
+
+    def find(op: int) -> int:
+        while leader[op] != op:
+            leader[op] = leader[leader[op]]
+            op = leader[op]
+        return op
+
+    def join(left: int, right: int) -> None:
+        first, second = sorted((find(left), find(right)))
+        leader[second] = first
+
+    for op, call in enumerate(trace.ops):
+        if isinstance(call, Call):
+            if call.belongs_to is not None:
+                join(op, call.belongs_to)
+            for storage in call.writes:
+                if storage in home_of_storage:
+                    join(op, home_of_storage[storage])
+    leaders = np.array([find(op) for op in range(len(trace.ops))])
+    _, ids, counts = np.unique(leaders, return_inverse=True, return_counts=True)
+    shared = counts[ids] > 1
+    colocation = np.full(len(leaders), FREE, np.int32)
+    _, colocation[shared] = np.unique(leaders[shared], return_inverse=True)
+    return colocation

@@ -1,0 +1,175 @@
+"""Runs the ops of a trace on real tensors."""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from placeto_workloads.capture.trace import Call
+from placeto_workloads.capture.trace import Source
+from placeto_workloads.capture.trace import TensorRef
+from placeto_workloads.capture.trace import Trace
+from placeto_workloads.capture.trace import tensor_leaves
+from placeto_workloads.errors import WorkloadError
+
+ValueOf = Callable[[Source, str, TensorRef], torch.Tensor]
+
+
+class Memory:
+    """The storages of a trace on one device: made when first needed, freed after the last use.
+
+    Parameters
+    ----------
+    trace
+        What runs.
+    device
+        Where.
+    value_of
+        Called with a source, the name of one of its tensors and the reference to it; returns the
+        values that the tensor has before the step.
+    kept
+        Storages that are not freed.
+    """
+
+    def __init__(
+        self, trace: Trace, device: torch.device, value_of: ValueOf, kept: Iterable[int] = ()
+    ) -> None:
+        self._trace = trace
+        self._device = device
+        self._value_of = value_of
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._uses_left = dict.fromkeys(kept, len(trace.ops))
+        for call in trace.calls:
+            for storage in _touched(call):
+                self._uses_left[storage] = self._uses_left.get(storage, 0) + 1
+        self._source_of_storage = {
+            storage: source for source in trace.sources for storage in source.storages
+        }
+
+    def tensor(self, ref: TensorRef) -> torch.Tensor:
+        """Return a tensor; one that nothing has made yet has the values from before the step."""
+        if ref.storage not in self._storages:
+            self._make(ref.storage)
+        tensor = torch.empty(0, dtype=ref.dtype, device=self._device)
+        tensor.set_(self._storages[ref.storage], ref.offset, ref.size, ref.stride)
+        if ref.is_conjugated:
+            tensor = torch._conj(tensor)
+        return torch._neg_view(tensor) if ref.is_negated else tensor
+
+    def arguments(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what an op is called with."""
+        return self._real(call.arguments), self._real(call.keywords)
+
+    def written(self, call: Call) -> list[torch.Tensor]:
+        """Return what an op changes, as the bytes of whole storages."""
+        sizes = [self._trace.storage_bytes[storage] for storage in call.writes]
+        return [
+            self.tensor(TensorRef(storage, torch.uint8, (size,), (1,), 0))
+            for storage, size in zip(call.writes, sizes, strict=True)
+        ]
+
+    def finish(self, call: Call, result: Any) -> None:
+        """Take over what an op returned, and free what no other op uses."""
+        for ref, tensor in zip(call.outputs, tensor_leaves(result), strict=True):
+            if ref is not None and tensor is not None and ref.storage not in self._storages:
+                self._take_over(ref, tensor)
+        for storage in _touched(call):
+            self._uses_left[storage] -= 1
+            if not self._uses_left[storage]:
+                self._storages.pop(storage, None)
+
+    def _take_over(self, ref: TensorRef, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        layout = tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), storage.nbytes()
+        if layout == (ref.size, ref.stride, ref.offset, self._trace.storage_bytes[ref.storage]):
+            self._storages[ref.storage] = storage
+        else:  # a kernel may lay out its result in another way than fake tensors say
+            self._allocate(ref.storage)
+            self.tensor(ref).copy_(tensor)
+
+    def _make(self, storage: int) -> None:
+        self._allocate(storage)
+        source = self._source_of_storage.get(storage)
+        if source is not None:
+            for name, ref in {**source.tensors, **source.state}.items():
+                if ref.storage == storage:
+                    self.tensor(ref).copy_(self._value_of(source, name, ref))
+
+    def _allocate(self, storage: int) -> None:
+        self._storages[storage] = torch.empty(
+            self._trace.storage_bytes[storage], dtype=torch.uint8, device=self._device
+        ).untyped_storage()
+
+    def _real(self, value: Any) -> Any:
+        if isinstance(value, TensorRef):
+            return self.tensor(value)
+        if isinstance(value, torch.Tensor):  # a constant, whose values the op itself holds
+            return value.detach().to(self._device, copy=True)
+        if isinstance(value, torch.device):
+            return self._device
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._real(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self._real(item) for key, item in value.items()}
+        return value
+
+
+def replay(
+    trace: Trace,
+    values: Mapping[str, torch.Tensor],
+    *,
+    order: Sequence[int] | None = None,
+    seed: int = 0,
+) -> dict[str, torch.Tensor]:
+    """Run a traced step on real tensors on the CPU.
+
+    Parameters
+    ----------
+    trace
+        The step.
+    values
+        The tensors of its sources before the step, by name; those that `capture` was given are
+        known already. They stay as they are.
+    order
+        The indices of all ops in any topological order; that of the trace by default.
+    seed
+        The n-th op of the trace that draws random numbers draws those that it draws after
+        ``torch.manual_seed(seed + n)``, whatever the order.
+
+    Returns
+    -------
+    dict of str to `torch.Tensor`
+        The results of the trace, and weights, buffers and optimizer state after the step.
+    """
+
+    def value_of(source: Source, name: str, _: TensorRef) -> torch.Tensor:
+        value = values.get(name, source.values.get(name))
+        if value is None or value.is_meta:
+            raise WorkloadError(f"values: expected a tensor for {name!r}, got none")
+        return value.detach()
+
+    wanted = dict(trace.results)
+    for source in trace.sources:
+        if source.is_resident:
+            wanted |= {**source.tensors, **source.state}
+    memory = Memory(trace, torch.device("cpu"), value_of, {ref.storage for ref in wanted.values()})
+    random_calls = [
+        op for op, call in enumerate(trace.ops) if isinstance(call, Call) and call.is_random
+    ]
+    seeds = {op: seed + number for number, op in enumerate(random_calls)}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for op in range(len(trace.ops)) if order is None else order:
+            call = trace.ops[op]
+            if isinstance(call, Call):
+                args, kwargs = memory.arguments(call)
+                if op in seeds:
+                    torch.manual_seed(seeds[op])
+                memory.finish(call, call.function(*args, **kwargs))
+        return {name: memory.tensor(ref).clone() for name, ref in wanted.items()}
+
+
+def _touched(call: Call) -> Iterable[int]:
+    return dict.fromkeys((*call.reads, *call.writes, *call.creates))

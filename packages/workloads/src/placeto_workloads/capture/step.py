@@ -1,0 +1,229 @@
+"""Runs one step of a model on fake tensors, and records it."""
+
+import logging
+import random
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from contextlib import ExitStack
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.backends import mha
+from torch.nn.attention import SDPBackend
+from torch.nn.attention import sdpa_kernel
+from torch.utils import _pytree as pytree
+
+from placeto_graphs import Phase
+from placeto_workloads.capture.fake_tensors import FakeModel
+from placeto_workloads.capture.fake_tensors import fake_like
+from placeto_workloads.capture.scopes import ModuleScopes
+from placeto_workloads.capture.trace import Trace
+from placeto_workloads.capture.tracer import Tracer
+from placeto_workloads.errors import WorkloadError
+
+MODES = ("training", "inference")
+
+LossFunction = Callable[[Any], torch.Tensor]
+OptimizerFactory = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+
+
+def trace_step(
+    model: nn.Module,
+    example_inputs: Any,
+    loss_fn: LossFunction | None,
+    optimizer: OptimizerFactory | None,
+    mode: str,
+) -> Trace:
+    """Return what ran in one step; the parameters are those of `placeto_workloads.capture`."""
+    if not isinstance(model, nn.Module):
+        raise WorkloadError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if mode not in MODES:
+        raise WorkloadError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+    with _nothing_of_the_caller():
+        step = _Step(model, example_inputs)
+        with step.model.in_place_of_the_model():
+            if mode == "inference":
+                return step.inference()
+            return step.training(loss_fn or default_loss, optimizer or torch.optim.Adam)
+
+
+def default_loss(outputs: Any) -> torch.Tensor:
+    """Return the first scalar of a model's outputs, or the sum of the means of its outputs."""
+    floating = [
+        leaf
+        for leaf in pytree.tree_leaves(outputs)
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    ]
+    if not floating:
+        raise WorkloadError("loss_fn: expected one, as the model gives no floating-point tensor")
+    for leaf in floating:
+        if leaf.dim() == 0:
+            return leaf
+    total = floating[0].mean()
+    for leaf in floating[1:]:
+        total = total + leaf.mean()
+    return total
+
+
+class _Step:
+    """One step of a copy of a model."""
+
+    def __init__(self, model: nn.Module, example_inputs: Any) -> None:
+        self._fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.model = FakeModel(model, self._fake_mode)
+        self._module = self.model.module
+        self._scopes = ModuleScopes(self._module)
+        self._tracer = Tracer(self._fake_mode, self._scopes)
+        self._add_resident_tensors()
+        self._args, self._kwargs = self._fake_inputs(example_inputs)
+
+    def inference(self) -> Trace:
+        """Run the forward pass."""
+        self._module.eval()
+        with torch.no_grad(), self._fake_mode:
+            outputs = self._forward()
+        leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+        return self._tracer.trace({f"output.{number}": t for number, t in enumerate(leaves)})
+
+    def training(self, loss_fn: LossFunction, optimizer: OptimizerFactory) -> Trace:
+        """Run the forward pass, the loss, the backward pass and the optimizer's update."""
+        if not self._module.training:
+            self._module.train()
+        with torch.enable_grad(), self._fake_mode:
+            update = self._optimizer(optimizer)
+            outputs = self._forward()
+            with self._naming_failures("loss_fn"), self._tracer.recording(Phase.FORWARD, "loss"):
+                loss = loss_fn(outputs)
+            _check_loss(loss)
+            del outputs
+            with self._naming_failures("backward"), self._tracer.recording(Phase.BACKWARD, "loss"):
+                loss.backward()  # type: ignore[no-untyped-call]
+            self._update(update)
+        results = {"loss": loss}
+        for name, parameter in self._module.named_parameters():
+            if parameter.grad is not None:
+                results[f"{name}.grad"] = parameter.grad
+        return self._tracer.trace(results)
+
+    def _forward(self) -> Any:
+        with self._naming_failures("model"), self._tracer.recording(Phase.FORWARD, ""):
+            return self._module(*self._args, **self._kwargs)
+
+    def _optimizer(self, factory: OptimizerFactory) -> torch.optim.Optimizer:
+        with self._naming_failures("optimizer"):
+            optimizer = factory(list(self._module.parameters()))
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise WorkloadError(
+                "optimizer: expected a function that gives a torch.optim.Optimizer, "
+                f"got one that gives {type(optimizer).__name__}"
+            )
+        for group in optimizer.param_groups:
+            # One set of ops per parameter, so that each can be where its parameter is.
+            group.update({name: False for name in ("foreach", "fused") if name in group})
+        return optimizer
+
+    def _update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Record the second update: the first one only makes the optimizer's state."""
+        with self._naming_failures("optimizer"):
+            optimizer.step()
+        for name, parameter in self._module.named_parameters():
+            state = optimizer.state.get(parameter, {}).items()
+            tensors = {
+                f"{name}.{k}": value for k, value in state if isinstance(value, torch.Tensor)
+            }
+            self._tracer.add_state(parameter, tensors)
+        recording = self._tracer.recording(Phase.UPDATE, "optimizer")
+        with self._naming_failures("optimizer"), recording:
+            optimizer.step()
+
+    def _add_resident_tensors(self) -> None:
+        for tensors in self.model.storages.values():
+            name, (_, tensor) = next(iter(tensors.items()))
+            op_type = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
+            self._tracer.add_source(name, name.rpartition(".")[0], op_type, tensors)
+
+    def _fake_inputs(self, example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if isinstance(example_inputs, torch.Tensor):
+            example_inputs = (example_inputs,)
+        if not isinstance(example_inputs, (tuple, list, Mapping)):
+            raise WorkloadError(
+                "example_inputs: expected a tensor, a tuple or a mapping, "
+                f"got {type(example_inputs).__name__}"
+            )
+        fakes: dict[int, Any] = {}
+        leaves, structure = pytree.tree_flatten_with_path(
+            dict(example_inputs) if isinstance(example_inputs, Mapping) else tuple(example_inputs)
+        )
+        for path, leaf in leaves:
+            if isinstance(leaf, torch.Tensor) and id(leaf) not in fakes:
+                name = ".".join(["input", *map(_key, path)])
+                fakes[id(leaf)] = fake_like(name, leaf, self._fake_mode)
+                self._tracer.add_source(name, "", "input", {name: (fakes[id(leaf)], leaf)})
+        inputs = pytree.tree_unflatten([fakes.get(id(leaf), leaf) for _, leaf in leaves], structure)
+        return ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+
+    @contextmanager
+    def _naming_failures(self, part: str) -> Iterator[None]:
+        """Put the module that failed, or the part of the step, in front of an error."""
+        try:
+            yield
+        except WorkloadError:
+            raise
+        except DataDependentOutputException as error:
+            raise WorkloadError(
+                f"{part}: expected one that does not ask for values of tensors, got one that does"
+            ) from error
+        except Exception as error:
+            place = self._scopes.failed(error) or part
+            message = " ".join(str(error).split())
+            raise WorkloadError(f"{place}: {type(error).__name__}: {message}") from error
+
+
+@contextmanager
+def _nothing_of_the_caller() -> Iterator[None]:
+    """Run what is inside apart from the caller's modes, settings and random numbers.
+
+    Kernels of one library take several ops at once (an LSTM, attention) on some devices only: the
+    graph has the ops that every device can run.
+    """
+    mkldnn, fast_path = torch._C._get_mkldnn_enabled(), mha.get_fastpath_enabled()
+    log = logging.getLogger(FakeTensorMode.__module__)  # it prints errors before it raises them
+    with ExitStack() as stack:
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.device("cpu"))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.callback(mha.set_fastpath_enabled, fast_path)
+        mha.set_fastpath_enabled(False)
+        stack.callback(torch._C._set_mkldnn_enabled, mkldnn)
+        torch._C._set_mkldnn_enabled(False)
+        yield
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        got = (
+            f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        )
+        raise WorkloadError(f"loss_fn: expected one that gives a scalar tensor, got {got}")
+    if not loss.requires_grad:
+        raise WorkloadError(
+            "loss_fn: expected a loss that depends on a parameter that requires a gradient, "
+            "got one that depends on none"
+        )
+
+
+def _key(key: Any) -> str:
+    for attribute in ("idx", "key", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

@@ -1,0 +1,184 @@
+"""What is recorded of one step: the ATen calls that ran, and the storages that they read and wrote.
+
+A tensor argument is kept as a `TensorRef`: which storage it looks at, and how. Views need no calls
+of their own then, and a storage, not a tensor, is what ops hand to each other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+import torch
+
+from placeto_graphs import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A tensor as a strided look at a storage.
+
+    Attributes
+    ----------
+    storage : int
+        Index into `Trace.storage_bytes`.
+    dtype : torch.dtype
+        Of its elements.
+    size, stride : tuples of int
+        In elements.
+    offset : int
+        Of its first element, in elements.
+    is_conjugated, is_negated : bool
+        Whether it shows the conjugate or the negative of what is stored, as lazy views do.
+    """
+
+    storage: int
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    is_conjugated: bool = False
+    is_negated: bool = False
+
+    @property
+    def num_elements(self) -> int:
+        """How many elements it shows; those of an expanded dimension count each time."""
+        count = 1
+        for size in self.size:
+            count *= size
+        return count
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes of memory it shows; those of an expanded dimension count once."""
+        count = self.dtype.itemsize
+        for size, stride in zip(self.size, self.stride, strict=True):
+            if stride or not size:
+                count *= size
+        return count
+
+
+@dataclass(slots=True)
+class Source:
+    """An op that holds what is there before the step: weights, a buffer, or an input.
+
+    Attributes
+    ----------
+    name, scope : str
+        Such as ``"layer.0.weight"`` and ``"layer.0"``.
+    op_type : str
+        ``"parameter"``, ``"buffer"`` or ``"input"``.
+    tensors : dict of str to `TensorRef`
+        What it holds, by name. Tied tensors have several names and one storage.
+    state : dict of str to `TensorRef`
+        What the optimizer keeps for it, by name (``"layer.0.weight.exp_avg"``).
+    values : dict of str to `torch.Tensor`
+        The tensors that it stands for, by name, as they were given to `capture`.
+    """
+
+    name: str
+    scope: str
+    op_type: str
+    tensors: dict[str, TensorRef]
+    values: dict[str, torch.Tensor]
+    state: dict[str, TensorRef] = field(default_factory=dict)
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether its storages stay where they are from step to step."""
+        return self.op_type != "input"
+
+    @property
+    def storages(self) -> tuple[int, ...]:
+        """Its storages, the one of its tensors first."""
+        refs = (*self.tensors.values(), *self.state.values())
+        return tuple(dict.fromkeys(ref.storage for ref in refs))
+
+
+@dataclass(slots=True)
+class Call:
+    """An ATen op that ran.
+
+    Attributes
+    ----------
+    function : torch._ops.OpOverload
+        What was called.
+    arguments, keywords : tuple, dict
+        What it was called with; tensors are replaced by their `TensorRef`.
+    outputs : tuple of `TensorRef` or None
+        The tensors that it returned, flattened.
+    reads, writes, creates : tuples of int
+        Storages: those that it reads, those that existed before and that it changes in place (which
+        are not among the first), and those that it makes.
+    scope : str
+        Path of the module that it belongs to.
+    phase : Phase
+        Of the training step.
+    flops, bytes_accessed : int
+        As `placeto_workloads.capture.counting` defines them.
+    belongs_to : int or None
+        Index of the op that it has to share a device with: the forward op of a gradient op, the
+        parameter of an update op.
+    """
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    outputs: tuple[TensorRef | None, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    creates: tuple[int, ...]
+    scope: str
+    phase: Phase
+    flops: int
+    bytes_accessed: int
+    belongs_to: int | None
+
+    @property
+    def op_type(self) -> str:
+        """Such as ``"aten.mm"``: the name of the function without the overload."""
+        return str(self.function.overloadpacket)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return torch.Tag.nondeterministic_seeded in self.function.tags
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One step: its ops in the order in which they ran.
+
+    Attributes
+    ----------
+    ops : list of `Source` or `Call`
+        The index of an op here is its index in the `OpGraph`.
+    storage_bytes : list of int
+        The size of each storage.
+    results : dict of str to `TensorRef`
+        The loss (``"loss"``) and the gradients (``"layer.0.weight.grad"``); of an inference step
+        the output tensors (``"output.0"``).
+    """
+
+    ops: list[Source | Call]
+    storage_bytes: list[int]
+    results: dict[str, TensorRef]
+
+    @property
+    def sources(self) -> list[Source]:
+        """The ops that hold what is there before the step."""
+        return [op for op in self.ops if isinstance(op, Source)]
+
+    @property
+    def calls(self) -> list[Call]:
+        """The ops that compute."""
+        return [op for op in self.ops if isinstance(op, Call)]
+
+
+def tensor_leaves(value: Any) -> Iterator[torch.Tensor | None]:
+    """Yield the tensors of what an op returned, and None for what is no tensor."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensor_leaves(item)
+    else:
+        yield value if isinstance(value, torch.Tensor) else None

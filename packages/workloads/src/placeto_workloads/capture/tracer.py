@@ -1,0 +1,353 @@
+"""Records the ATen ops that run.
+
+A `Tracer` stands between PyTorch and the fake tensors: it sees each op below autograd, where
+composite functions have been taken apart and backward ops appear as what they run. It recognises
+storages, not tensors, and keeps them alive so that no two share an address; it never keeps a
+tensor, because autograd looks at how many there are of it.
+
+To which forward op a gradient op belongs is told by autograd's sequence numbers: each node of its
+graph is numbered when its forward op is called, right before the op is seen here (or right after
+it, as for a write through a view), and knows its number when it runs.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from placeto_graphs import Phase
+from placeto_workloads.capture.counting import count_bytes
+from placeto_workloads.capture.counting import count_flops
+from placeto_workloads.capture.fake_tensors import fake_like
+from placeto_workloads.capture.functions import Function
+from placeto_workloads.capture.functions import function_of
+from placeto_workloads.capture.scopes import ModuleScopes
+from placeto_workloads.capture.trace import Call
+from placeto_workloads.capture.trace import Source
+from placeto_workloads.capture.trace import TensorRef
+from placeto_workloads.capture.trace import Trace
+from placeto_workloads.capture.trace import tensor_leaves
+from placeto_workloads.errors import WorkloadError
+
+DEVICE_OF = torch.ops.prim.device.default
+LIFT_FRESH = torch.ops.aten.lift_fresh.default
+LEAF_SEQUENCE_NUMBER = 2**64 - 1  # of the nodes that accumulate the gradients of leaves
+
+
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the ops that run while it is entered.
+
+    Attributes
+    ----------
+    ops : list of `Source` or `Call`
+        What ran so far.
+    scope : str
+        The scope of ops that run outside of all modules.
+    phase : Phase
+        Of the ops that run.
+    """
+
+    def __init__(self, fake_mode: FakeTensorMode, scopes: ModuleScopes) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops: list[Source | Call] = []
+        self.scope = ""
+        self.phase = Phase.FORWARD
+        self._fake_mode = fake_mode
+        self._scopes = scopes
+        self._storages: list[torch.UntypedStorage] = []
+        self._index_of_storage: dict[int, int] = {}
+        self._maker_of_storage: list[int] = []  # the last op that wrote each storage
+        self._source_of_storage: dict[int, tuple[int, Source]] = {}
+        self._allocations: dict[int, Call] = {}  # of storages without values
+        self._forward_of_node: dict[int, tuple[int, str]] = {}  # its op and scope
+        self._next_node = 0
+        self._last_op: tuple[int, str] | None = None
+        self._fake_of_real: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+        self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
+
+    def trace(self, results: dict[str, torch.Tensor]) -> Trace:
+        """Return what was recorded."""
+        return Trace(
+            ops=self.ops,
+            storage_bytes=[storage.nbytes() for storage in self._storages],
+            results={name: self._look_up(tensor) for name, tensor in results.items()},
+        )
+
+    @contextmanager
+    def recording(self, phase: Phase, scope: str) -> Iterator[None]:
+        """Record the ops that run inside, as ops of a phase."""
+        self.phase, self.scope = phase, scope
+        with self:
+            yield
+
+    def add_source(
+        self,
+        name: str,
+        scope: str,
+        op_type: str,
+        tensors: dict[str, tuple[torch.Tensor, torch.Tensor]],
+    ) -> None:
+        """Record an op that holds tensors of one storage; each is given as (fake, real)."""
+        source, op = Source(name, scope, op_type, {}, {}), len(self.ops)
+        self.ops.append(source)
+        for key, (fake, value) in tensors.items():
+            source.tensors[key] = self._look_up(fake, maker=op)
+            source.values[key] = value
+            self._source_of_storage[source.tensors[key].storage] = op, source
+
+    def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
+        """Record what the optimizer keeps for a parameter, by name.
+
+        The updates that touch the parameter, its gradient or this state belong to the parameter.
+        """
+        op, source = self._source_of_storage[self._look_up(parameter).storage]
+        for name, tensor in state.items():
+            source.state[name] = self._look_up(tensor, maker=op)
+        storages = [*source.storages]
+        if parameter.grad is not None:
+            storages.append(self._look_up(parameter.grad).storage)
+        self._owner_of_storage.update(dict.fromkeys(storages, op))
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run an op on fake tensors and record it."""
+        if func is DEVICE_OF:
+            return args[0].device
+        kwargs = kwargs or {}
+        function = function_of(func)
+        if function.is_composite:
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func is not LIFT_FRESH:
+            args, kwargs = self._fakes(args), self._fakes(kwargs)
+        return self._record(func, function, args, kwargs)
+
+    def _record(
+        self, func: Any, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        # An op may change what its arguments look like, so they are described before it runs.
+        inputs: list[TensorRef] = []
+        arguments, keywords = self._described(args, inputs), self._described(kwargs, inputs)
+        written: list[TensorRef] = []
+        self._described(function.written(args, kwargs), written)
+        node = self._number_node(args, kwargs)
+        result = self._run(func, args, kwargs)
+
+        storages_before = len(self._storages)
+        outputs = tuple(
+            None if leaf is None else self._look_up(leaf, maker=len(self.ops))
+            for leaf in tensor_leaves(result)
+        )
+        if len(self._storages) == storages_before and not written:
+            self._fold(outputs, node)
+            return result
+        made = [ref for ref in outputs if ref is not None and ref.storage >= storages_before]
+        call = Call(
+            function=func,
+            arguments=arguments,
+            keywords=keywords,
+            outputs=outputs,
+            reads=(),
+            writes=(),
+            creates=tuple(dict.fromkeys(ref.storage for ref in made)),
+            scope="",
+            phase=self.phase,
+            flops=count_flops(func, function, args, kwargs, result, (*inputs, *made)),
+            bytes_accessed=count_bytes(function, inputs, written, made),
+            belongs_to=None,
+        )
+        if function.allocates and not written:
+            self._allocations.update(dict.fromkeys(call.creates, call))
+        else:
+            self._append(call, inputs, written, node)
+        return result
+
+    def _append(
+        self, call: Call, inputs: list[TensorRef], written: list[TensorRef], node: int | None
+    ) -> None:
+        written_storages = dict.fromkeys(ref.storage for ref in written)
+        read = dict.fromkeys(ref.storage for ref in inputs if ref.storage not in written_storages)
+        for storage in read:
+            if (
+                storage in self._allocations
+            ):  # values of new memory: they are made by the allocation
+                self._append(self._allocations.pop(storage), [], [], None)
+        first_written = [s for s in written_storages if self._allocations.pop(s, None) is not None]
+        call.reads = tuple(read)
+        call.creates = tuple(dict.fromkeys((*call.creates, *first_written)))
+        call.writes = tuple(s for s in written_storages if s not in call.creates)
+        call.belongs_to, call.scope = self._owner(call)
+
+        op = len(self.ops)
+        self.ops.append(call)
+        for storage in (*call.creates, *call.writes):
+            self._maker_of_storage[storage] = op
+        self._end_op(op, call.scope, node)
+
+    def _fold(self, outputs: tuple[TensorRef | None, ...], node: int | None) -> None:
+        """Let gradient ops of a view belong to the op that made its storage."""
+        first = next((ref for ref in outputs if ref is not None), None)
+        if first is not None and first.storage not in self._allocations:
+            self._end_op(self._maker_of_storage[first.storage], self._current_scope, node)
+
+    def _number_node(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        """Return the number of the node of the op that is about to run, if it has one.
+
+        The nodes before it that are nobody's yet belong to the op that ran before.
+        """
+        if not torch.is_grad_enabled():
+            return None
+        end = torch._C._autograd._get_sequence_nr()
+        leaves = tensor_leaves((args, tuple(kwargs.values())))
+        has_node = any(leaf is not None and leaf.requires_grad for leaf in leaves)
+        if self._last_op is not None:
+            before = range(self._next_node, end - has_node)
+            self._forward_of_node.update(dict.fromkeys(before, self._last_op))
+        self._next_node = end
+        return end - 1 if has_node else None
+
+    def _end_op(self, op: int, scope: str, node: int | None) -> None:
+        self._last_op = op, scope
+        if node is not None:
+            self._forward_of_node.setdefault(node, self._last_op)
+
+    @property
+    def _current_scope(self) -> str:
+        return self._scopes.paths[-1] if self._scopes.paths else self.scope
+
+    def _owner(self, call: Call) -> tuple[int | None, str]:
+        """Return which op a call belongs to, and its scope."""
+        if self.phase == Phase.UPDATE:
+            return self._owner_of_update(call)
+        if self.phase == Phase.FORWARD:
+            return None, self._current_scope
+        owner, scope = self._owner_of_gradient()
+        # Modules run in the backward phase where activations are computed again.
+        return owner, self._scopes.paths[-1] if self._scopes.paths else scope
+
+    def _owner_of_gradient(self) -> tuple[int | None, str]:
+        node: Any = torch._C._current_autograd_node()
+        if node is None:
+            return None, self.scope
+        sequence_number = node._sequence_nr()
+        if sequence_number != LEAF_SEQUENCE_NUMBER:
+            return self._forward_of_node.get(sequence_number, (None, self.scope))
+        op, source = self._source_of_storage[self._look_up(node.variable).storage]
+        return op, source.scope
+
+    def _owner_of_update(self, call: Call) -> tuple[int | None, str]:
+        owners = {
+            self._owner_of_storage[storage]
+            for storage in (*call.reads, *call.writes)
+            if storage in self._owner_of_storage
+        }
+        if len(owners) != 1:
+            return None, self.scope
+        owner = owners.pop()
+        self._owner_of_storage.update(dict.fromkeys(call.creates, owner))
+        return owner, self.ops[owner].scope
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except DataDependentOutputException:
+            raise WorkloadError(
+                f"{self._place}: {func.overloadpacket} asks for the value of a tensor, as .item(), "
+                "bool(), int() or an if on a tensor do, and capture has none; choose between "
+                "tensors with torch.where or a mask, or decide by numbers that are not tensors"
+            ) from None
+        except DynamicOutputShapeException:
+            raise WorkloadError(
+                f"{self._place}: the shape of what {func.overloadpacket} gives depends on the "
+                "values of a tensor, and capture has none; use a mask of fixed shape"
+            ) from None
+
+    @property
+    def _constant_name(self) -> str:
+        return f"{self._current_scope}.constant" if self._current_scope else "constant"
+
+    @property
+    def _place(self) -> str:
+        return self._current_scope or "model"
+
+    def _fakes(self, value: Any) -> Any:
+        """Return arguments with fake tensors in place of real ones."""
+        if isinstance(value, torch.Tensor):
+            return value if isinstance(value, FakeTensor) else self._fake_of(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._fakes(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self._fakes(item) for key, item in value.items()}
+        return value
+
+    def _fake_of(self, tensor: torch.Tensor) -> FakeTensor:
+        """Return what stands for a tensor that is neither the model's nor an input."""
+        if id(tensor) not in self._fake_of_real:
+            if tensor.requires_grad:
+                raise WorkloadError(
+                    f"{self._place}: expected tensors that are inputs or parameters of the model, "
+                    f"got another one of shape {tuple(tensor.shape)} that requires a gradient; "
+                    "register it as a parameter"
+                )
+            name = self._constant_name
+            fake = fake_like(name, tensor, self._fake_mode)
+            self.add_source(name, self._current_scope, "input", {name: (fake, tensor)})
+            self._fake_of_real[id(tensor)] = tensor, fake
+        return self._fake_of_real[id(tensor)][1]
+
+    def _described(self, value: Any, found: list[TensorRef]) -> Any:
+        """Return arguments with references in place of tensors, and add those to a list."""
+        if isinstance(value, FakeTensor):
+            found.append(self._look_up(value))
+            return found[-1]
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._described(item, found) for item in value)
+        if isinstance(value, dict):
+            return {key: self._described(item, found) for key, item in value.items()}
+        return value
+
+    def _look_up(self, tensor: torch.Tensor, maker: int | None = None) -> TensorRef:
+        """Return the reference to a tensor, whose storage may be new: then ``maker`` made it."""
+        if tensor.layout is not torch.strided:
+            raise WorkloadError(
+                f"{self._place}: expected dense tensors, got one of layout {tensor.layout}; "
+                "embeddings can be made with sparse=False"
+            )
+        storage = tensor.untyped_storage()
+        index = self._index_of_storage.get(storage._cdata)
+        if index is None:
+            index = len(self._storages)
+            self._index_of_storage[storage._cdata] = index
+            self._storages.append(storage)
+            if maker is None:
+                maker = self._add_unknown(tensor, index)
+            self._maker_of_storage.append(maker)
+        return TensorRef(
+            storage=index,
+            dtype=tensor.dtype,
+            size=tuple(tensor.shape),
+            stride=tensor.stride(),
+            offset=int(tensor.storage_offset()),
+            is_conjugated=tensor.is_conj(),
+            is_negated=tensor.is_neg(),
+        )
+
+    def _add_unknown(self, tensor: torch.Tensor, storage: int) -> int:
+        """Record an op that holds a fake tensor which nothing that was recorded has made."""
+        name = self._constant_name
+        whole = TensorRef(storage, torch.uint8, (tensor.untyped_storage().nbytes(),), (1,), 0)
+        self.ops.append(Source(name, self._current_scope, "input", {name: whole}, {}))
+        return len(self.ops) - 1

@@ -1,0 +1,253 @@
+"""The kinds of device whose costs are known, with the source of every number.
+
+Training is in float32, as in Addanki et al. (2019). Peaks are those of the ordinary float32 units:
+tensor cores (float16 on a V100, TF32 on an A100 and later) round their inputs to fewer bits and are
+not counted.
+
+An op's fixed cost has two parts, and each is counted once. What a device needs between two ops is
+the `op_overhead` of a cluster's device, which a simulator adds after every op (5.7 microseconds,
+Addanki et al. 2019). The launch overhead here is what an op takes on the device on top of its work,
+however small that is.
+"""
+
+from dataclasses import dataclass
+from dataclasses import fields
+from math import inf
+
+from placeto_workloads.errors import WorkloadError
+
+GIGABYTE = 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """The part of a device's peak FLOP/s and memory bandwidth that each class of op reaches.
+
+    The fields are named as the classes of `OpClass` are; all are above 0 and at most 1.
+
+    Raises
+    ------
+    WorkloadError
+        When a number is out of range.
+
+    Examples
+    --------
+    >>> K80.efficiency.matrix_product
+    0.65
+    """
+
+    convolution: float
+    depthwise_convolution: float
+    matrix_product: float
+    normalisation: float
+    elementwise: float
+    reduction: float
+    copy: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 < value <= 1:
+                raise WorkloadError(
+                    f"{field.name}: expected an efficiency above 0 and at most 1, got {value}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceKind:
+    """What the time of an op on a kind of device follows from.
+
+    Attributes
+    ----------
+    name : text
+        As clusters name the kind: ``"k80"``.
+    peak_flops : float
+        Float32 operations per second.
+    memory_bandwidth : float
+        Bytes per second between the device and its memory.
+    launch_overhead : float
+        Seconds that an op takes on top of its work.
+    memory_bytes : int
+        Bytes that a placement may use.
+    efficiency : `Efficiency`
+        What of the peak and the bandwidth each class of op reaches.
+
+    Raises
+    ------
+    WorkloadError
+        When a number is out of range.
+
+    Examples
+    --------
+    >>> DEVICE_KINDS["k80"].memory_bytes
+    10700000000
+    """
+
+    name: str
+    peak_flops: float
+    memory_bandwidth: float
+    launch_overhead: float
+    memory_bytes: int
+    efficiency: Efficiency
+
+    def __post_init__(self) -> None:
+        for name in ("peak_flops", "memory_bandwidth", "memory_bytes"):
+            value = getattr(self, name)
+            if not 0 < value < inf:
+                raise WorkloadError(f"{name}: expected a finite number above 0, got {value}")
+        if not 0 <= self.launch_overhead < inf:
+            raise WorkloadError(
+                f"launch_overhead: expected a finite number >= 0, got {self.launch_overhead}"
+            )
+
+
+GPU_LAUNCH_OVERHEAD = 1.1e-6
+"""Seconds of a V100 per kernel launch on top of the kernel's work (Zhang et al. 2020, "A Study of
+Single and Multi-device Synchronization Methods in Nvidia GPUs", table of null kernels: 1,081 ns).
+The other GPUs take the same."""
+
+K80 = DeviceKind(
+    name="k80",
+    peak_flops=4.37e12,
+    memory_bandwidth=240e9,
+    launch_overhead=GPU_LAUNCH_OVERHEAD,
+    memory_bytes=10_700_000_000,
+    efficiency=Efficiency(
+        convolution=0.392,
+        depthwise_convolution=0.0351,
+        matrix_product=0.65,
+        normalisation=0.5,
+        elementwise=0.75,
+        reduction=0.5,
+        copy=0.6,
+    ),
+)
+"""One GK210, half of a K80 board, as eight of them are in an Amazon p2.8xlarge.
+
+Peak: the data sheet's 8.74 TFLOP/s of a board with GPU Boost (2 x 2,496 cores, 875 MHz, 2 FLOPs),
+halved. Bandwidth: the data sheet's 480 GB/s of a board, halved. Memory: 10.7 GB usable (Addanki et
+al. 2019). Efficiencies: those of convolutions are fitted to the single-GPU runtimes of Addanki et
+al. (2019) by ``costs/fit.py``, the others the round figures that stand there with their source.
+"""
+
+P100 = DeviceKind(
+    name="p100",
+    peak_flops=10.6e12,
+    memory_bandwidth=732e9,
+    launch_overhead=GPU_LAUNCH_OVERHEAD,
+    memory_bytes=16 * GIGABYTE,
+    efficiency=Efficiency(
+        convolution=0.568,
+        depthwise_convolution=0.0351,
+        matrix_product=0.65,
+        normalisation=0.5,
+        elementwise=0.75,
+        reduction=0.5,
+        copy=0.6,
+    ),
+)
+"""A Tesla P100 on NVLink (SXM2).
+
+Peak, bandwidth, memory: the data sheet's 10.6 TFLOP/s in single precision, 732 GB/s and 16 GB.
+Efficiencies: that of dense convolutions is fitted by ``costs/fit.py`` to a step of Inception-V3
+(142 images a second, batches of 64, TensorFlow's own benchmarks of May 2017), the others the K80's.
+"""
+
+V100 = DeviceKind(
+    name="v100",
+    peak_flops=15.7e12,
+    memory_bandwidth=900e9,
+    launch_overhead=GPU_LAUNCH_OVERHEAD,
+    memory_bytes=16 * GIGABYTE,
+    efficiency=Efficiency(
+        convolution=0.794,
+        depthwise_convolution=0.0351,
+        matrix_product=0.65,
+        normalisation=0.5,
+        elementwise=0.75,
+        reduction=0.5,
+        copy=0.6,
+    ),
+)
+"""A Tesla V100 on NVLink (SXM2).
+
+Peak, bandwidth, memory: the data sheet's 15.7 TFLOP/s in single precision, 900 GB/s and 16 GB.
+Efficiencies: that of dense convolutions is fitted by ``costs/fit.py`` to a step of Inception-V3
+(259 images a second in float32, TensorFlow 1.12, Lambda Labs' benchmarks of March 2019), the others
+the K80's. It is high as cuDNN multiplies less often than a convolution's FLOPs say (Winograd).
+"""
+
+A100 = DeviceKind(
+    name="a100",
+    peak_flops=19.5e12,
+    memory_bandwidth=1555e9,
+    launch_overhead=GPU_LAUNCH_OVERHEAD,
+    memory_bytes=40 * GIGABYTE,
+    efficiency=V100.efficiency,
+)
+"""An A100 of 40 GB on NVLink (SXM4).
+
+Peak, bandwidth, memory: the data sheet's 19.5 TFLOP/s in FP32 (156 in TF32, not counted), 1,555
+GB/s and 40 GB. Efficiencies: those of the V100, the latest GPU whose training steps in plain
+float32 we know published times of.
+"""
+
+H100 = DeviceKind(
+    name="h100",
+    peak_flops=67e12,
+    memory_bandwidth=3350e9,
+    launch_overhead=GPU_LAUNCH_OVERHEAD,
+    memory_bytes=80 * GIGABYTE,
+    efficiency=V100.efficiency,
+)
+"""An H100 on NVLink (SXM5).
+
+Peak, bandwidth, memory: the data sheet's 67 TFLOP/s in FP32 (TF32, half of 989 without sparsity,
+not counted), 3.35 TB/s and 80 GB. Efficiencies: those of the V100, as for the A100.
+"""
+
+H200 = DeviceKind(
+    name="h200",
+    peak_flops=67e12,
+    memory_bandwidth=4800e9,
+    launch_overhead=GPU_LAUNCH_OVERHEAD,
+    memory_bytes=141 * GIGABYTE,
+    efficiency=V100.efficiency,
+)
+"""An H200 on NVLink (SXM).
+
+Peak, bandwidth, memory: the data sheet's 67 TFLOP/s in FP32 (TF32 not counted), 4.8 TB/s and 141
+GB. Efficiencies: those of the V100, as for the A100.
+"""
+
+CPU = DeviceKind(
+    name="cpu",
+    peak_flops=1.18e12,
+    memory_bandwidth=76.8e9,
+    launch_overhead=0.0,
+    memory_bytes=488 * 1024**3,
+    efficiency=Efficiency(
+        convolution=0.168,
+        depthwise_convolution=0.00286,
+        matrix_product=0.5,
+        normalisation=0.25,
+        elementwise=0.5,
+        reduction=0.25,
+        copy=0.5,
+    ),
+)
+"""The processor of an Amazon p2.8xlarge: 16 cores (32 hyperthreads) of a Xeon E5-2686 v4.
+
+Peak: 16 cores at the base clock of 2.3 GHz, each with two units that multiply and add 8 floats at a
+time (AVX2 of Broadwell, Intel's optimization manual): 32 FLOPs a cycle. Bandwidth: four channels of
+DDR4-2400 of one socket (Intel's product page of the E5-2600 v4 family). Memory: 488 GiB (Amazon's
+page of P2 instances). Launch overhead: none; starting an op is a function call, and what the
+executor does between two ops is the cluster's `op_overhead`. Efficiencies: those of convolutions
+are fitted to the CPU-only runtimes of Addanki et al. (2019) by ``costs/fit.py``, the others the
+round figures that stand there.
+"""
+
+DEVICE_KINDS: dict[str, DeviceKind] = {
+    kind.name: kind for kind in (CPU, K80, P100, V100, A100, H100, H200)
+}
+"""The kinds by name."""

@@ -1,0 +1,167 @@
+"""The time of each op on a kind of device: measured, or by the roofline."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import OpGraph
+from placeto_graphs import parse_cluster
+from placeto_workloads.costs.backward_convolutions import performed_flops
+from placeto_workloads.costs.kinds import DEVICE_KINDS
+from placeto_workloads.costs.kinds import DeviceKind
+from placeto_workloads.costs.op_classes import RESIDENT_TYPES
+from placeto_workloads.costs.op_classes import OpClass
+from placeto_workloads.costs.op_classes import op_class
+from placeto_workloads.errors import WorkloadError
+
+
+def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
+    """Return the seconds that each op of a graph takes on a kind of device.
+
+    They are the measured times of the graph if it has them for this kind. Otherwise an op takes
+    the launch overhead of the kind, plus its FLOPs at the kind's peak or its bytes at the kind's
+    memory bandwidth, whichever takes longer, both reduced to the part that its class of op reaches
+    (the roofline model, Williams et al. 2009). Parameters, buffers and inputs take no time.
+
+    The time between two ops, the ``op_overhead`` of a cluster's device, is not in it.
+
+    Parameters
+    ----------
+    graph
+        The V ops, with FLOPs and bytes or with measured times.
+    kind
+        A kind that the graph has measured times for, or one of `DEVICE_KINDS`.
+
+    Returns
+    -------
+    float64[V]
+        Seconds.
+
+    Raises
+    ------
+    WorkloadError
+        When the kind is unknown, or nothing tells what an op does: its type is of no known class,
+        and it has neither FLOPs nor bytes.
+
+    Examples
+    --------
+    Adding 120 MB to 120 MB is bound by the memory of a K80, a product of matrices by its peak:
+
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("weights", op_type="parameter", parameter_bytes=120_000_000)
+    >>> ops.add_node("sum", op_type="aten.add", bytes_accessed=360e6)
+    >>> ops.add_node("scores", op_type="aten.mm", flops=1e12, bytes_accessed=360e6)
+    >>> cost_model(from_networkx(ops), "k80").round(3)
+    array([0.   , 0.002, 0.352])
+    """
+    if kind in graph.measured_time:
+        return graph.measured_time[kind].copy()
+    if kind not in DEVICE_KINDS:
+        known = ", ".join(sorted({*DEVICE_KINDS, *graph.measured_time}))
+        raise WorkloadError(f"kind: expected one of {known}, got {kind!r}")
+    return roofline(graph, DEVICE_KINDS[kind])
+
+
+def roofline(graph: OpGraph, device: DeviceKind) -> NDArray[np.float64]:
+    """Return the seconds that each op takes on a device, whatever was measured.
+
+    Parameters
+    ----------
+    graph
+        The V ops.
+    device
+        What is known of the device.
+
+    Returns
+    -------
+    float64[V]
+        Seconds.
+
+    Raises
+    ------
+    WorkloadError
+        When nothing tells what an op does.
+    """
+    work = work_of(graph, device)
+    by_class = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
+    seconds = device.launch_overhead + work.seconds / by_class[work.op_class]
+    return np.where(work.resident, 0.0, seconds)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the ops of a graph are on a device, but for its overhead and efficiencies.
+
+    Attributes
+    ----------
+    resident : bool[V]
+        Whether the op is no work, but a parameter, buffer or input.
+    op_class : int64[V]
+        The position of its class in `OpClass`; 0 if it is resident.
+    seconds : float64[V]
+        What its work takes at the full peak and bandwidth.
+    """
+
+    resident: NDArray[np.bool_]
+    op_class: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+
+
+def work_of(graph: OpGraph, device: DeviceKind) -> Work:
+    """Return the work of each op of a graph on a device.
+
+    Raises
+    ------
+    WorkloadError
+        When nothing tells what an op does.
+    """
+    flops, moved = performed_flops(graph), graph.bytes_accessed
+    resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
+    position = {member: index for index, member in enumerate(OpClass)}
+    classes = np.zeros(graph.num_ops, np.int64)
+    for op in np.flatnonzero(~resident).tolist():
+        known = op_class(graph.op_types[op], flops[op], moved[op])
+        if known is None:
+            raise WorkloadError(
+                f"op_types[{op}]: expected a known type, FLOPs, bytes or measured times to tell "
+                f"the time of op {graph.op_names[op]!r} on {device.name}, "
+                f"got {graph.op_types[op]!r} without any"
+            )
+        classes[op] = position[known]
+    seconds = np.maximum(flops / device.peak_flops, moved / device.memory_bandwidth)
+    return Work(resident, classes, np.where(resident, 0.0, seconds))
+
+
+def single_device_runtime(graph: OpGraph, kind: str) -> float:
+    """Return the seconds of one step with all ops on one device: nothing to wait for but ops.
+
+    Between two ops passes the ``op_overhead`` that `parse_cluster` gives a device of the kind.
+
+    Parameters
+    ----------
+    graph
+        The ops.
+    kind
+        As for `cost_model`; one that `parse_cluster` knows, too.
+
+    Examples
+    --------
+    Two ops of a second each, with 5.7 microseconds between them:
+
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_nodes_from(["a", "b"], measured_time={"k80": 1.0})
+    >>> single_device_runtime(from_networkx(ops), "k80")
+    2.0000057
+    """
+    seconds = cost_model(graph, kind)
+    return float(seconds.sum() + overhead_between(np.count_nonzero(seconds), kind))
+
+
+def overhead_between(num_ops: int | np.integer, kind: str) -> float:
+    """Return the seconds that pass between some ops on one device of a kind."""
+    return max(int(num_ops) - 1, 0) * parse_cluster(f"1x{kind}").devices[0].op_overhead

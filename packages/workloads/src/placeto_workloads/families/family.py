@@ -1,0 +1,262 @@
+"""The families nmt, ptb and cifar10 (Addanki et al. 2019)."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from placeto_graphs import DEFAULT_RULES
+from placeto_graphs import Grouping
+from placeto_graphs import OpGraph
+from placeto_graphs import colocate
+from placeto_graphs import colocate_by_id
+from placeto_graphs import colocate_gradients
+from placeto_graphs import colocate_updates
+from placeto_graphs import merge_and_colocate
+from placeto_workloads.cache import cached_graph
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.sampler import ArchitectureSampler
+from placeto_workloads.families.sampler import UniformSampler
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
+from placeto_workloads.models.cell_architecture import RecurrentCell
+from placeto_workloads.models.enas_convolutional import enas_image_network
+from placeto_workloads.models.enas_recurrent import enas_language_model
+from placeto_workloads.models.nmt import nmt
+from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.registry import capture_step
+from placeto_workloads.registry import checked_sizes
+from placeto_workloads.registry import default_sizes
+
+NUM_MEMBERS = 32
+
+Architecture = RecurrentCell | ConvolutionalArchitecture
+ColocationRule = Callable[[OpGraph], Grouping]
+
+# In an unrolled network most gradients are read by one op, the next one back in time, so the rule
+# of single consumers joins all steps: of some 2,500 groups of ptb it leaves 20, and of 1,600 of nmt
+# 100, fewer than a placer is to see.
+_RULES_OF_UNROLLED_NETWORKS = (colocate_by_id, colocate_gradients, colocate_updates)
+
+
+@dataclass(frozen=True)
+class FamilyMember:
+    """One model of a family; nothing is built before it is asked for.
+
+    Attributes
+    ----------
+    name
+        Unique in its family and for its seed, such as ``"ptb-07"``.
+    family
+        The name of the family.
+    sizes
+        All sizes, the drawn ones and the fixed ones.
+    architecture
+        The cells, in families whose members differ in them.
+
+    Examples
+    --------
+    >>> from placeto_workloads import family
+    >>> member = family("ptb", seed=1).test[0]
+    >>> member.name, member.architecture.num_nodes
+    ('ptb-00', 12)
+    >>> words, = member.training_step().example_inputs
+    >>> words.shape == (member.sizes["steps"] + 1, member.sizes["batch_size"])
+    True
+    """
+
+    name: str
+    family: str
+    sizes: Mapping[str, int]
+    architecture: Architecture | None
+
+    def training_step(self, *, device: torch.device | str = "meta", seed: int = 0) -> TrainingStep:
+        """Build the training step; see `TrainingStep`."""
+        build: Callable[..., TrainingStep] = _RECIPES[self.family].build
+        if self.architecture is not None:
+            build = partial(build, self.architecture)
+        return build(**self.sizes, device=device, seed=seed)
+
+    def graph(self) -> OpGraph:
+        """Return the graph of the training step, from the cache if it was captured before."""
+        parameters = {**self.sizes, "architecture": self.architecture}
+        return cached_graph(
+            f"family-{self.family}", parameters, lambda: capture_step(self.training_step())
+        )
+
+
+@dataclass(frozen=True)
+class Family:
+    """Similar models, half for training and half for test.
+
+    Attributes
+    ----------
+    name
+        Which family it is.
+    num_groups
+        How many groups of ops its graphs are placed as.
+    colocation_rules
+        The rules that make the groups to merge from.
+    training, test
+        Its members, each in one of the two.
+
+    Examples
+    --------
+    >>> from placeto_workloads import family
+    >>> nmt = family("nmt", units=8, vocabulary_size=10)
+    >>> nmt.grouping(nmt.test[0].graph()).num_groups
+    128
+    """
+
+    name: str
+    num_groups: int
+    colocation_rules: tuple[ColocationRule, ...]
+    training: tuple[FamilyMember, ...]
+    test: tuple[FamilyMember, ...]
+
+    def grouping(self, graph: OpGraph) -> Grouping:
+        """Return the groups of ops of a graph of this family: merge-and-colocate."""
+        small_groups = colocate(graph, self.colocation_rules)
+        return merge_and_colocate(graph, small_groups, num_groups=self.num_groups)
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    build: Callable[..., TrainingStep]
+    drawn: Mapping[str, tuple[int, int]]  # from the least to the most
+    fixed: Mapping[str, int]
+    draw_architecture: Callable[[ArchitectureSampler, np.random.Generator], Architecture | None]
+    num_groups: int
+    colocation_rules: tuple[ColocationRule, ...]
+
+
+_RECIPES = {
+    "nmt": _Recipe(
+        build=nmt,
+        drawn={"steps": (16, 32), "batch_size": (64, 128)},
+        fixed={"layers": 2},
+        draw_architecture=lambda _sampler, _generator: None,
+        num_groups=128,
+        colocation_rules=_RULES_OF_UNROLLED_NETWORKS,
+    ),
+    "ptb": _Recipe(
+        build=enas_language_model,
+        drawn={"steps": (25, 40), "batch_size": (1536, 3072)},
+        fixed={},
+        draw_architecture=lambda sampler, generator: sampler.recurrent_cell(generator),
+        num_groups=128,
+        colocation_rules=_RULES_OF_UNROLLED_NETWORKS,
+    ),
+    "cifar10": _Recipe(
+        build=enas_image_network,
+        drawn={"batch_size": (240, 360)},
+        fixed={},
+        draw_architecture=lambda sampler, generator: sampler.convolutional_cells(generator),
+        num_groups=160,
+        colocation_rules=DEFAULT_RULES,
+    ),
+}
+
+
+def family_names() -> tuple[str, ...]:
+    """Return the names that `family` knows.
+
+    Examples
+    --------
+    >>> family_names()
+    ('nmt', 'ptb', 'cifar10')
+    """
+    return tuple(_RECIPES)
+
+
+def family(
+    name: str,
+    *,
+    seed: int = 0,
+    sampler: ArchitectureSampler | None = None,
+    **sizes: int,
+) -> Family:
+    """Return 32 different models that have much in common, half for training and half for test.
+
+    ``nmt``: translation with 2 layers, unrolled over 16 to 32 steps, 64 to 128 sentences a batch.
+    ``ptb``: language models of sampled recurrent cells, 25 to 40 steps, 1,536 to 3,072 sequences.
+    ``cifar10``: image networks of sampled cells, 240 to 360 images. What is drawn is drawn evenly
+    (Addanki et al. 2019). All other sizes are those of `nmt`, `enas_language_model`
+    and `enas_image_network`, the published ones.
+
+    Parameters
+    ----------
+    name
+        One of `family_names`.
+    seed
+        Of the models and of their split; the same seed gives the same family.
+    sampler
+        Where architectures come from; by default a `UniformSampler`.
+    **sizes
+        Other sizes than the published ones, of those that are not drawn.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no such family, or it has no such size to choose.
+
+    Examples
+    --------
+    >>> ptb = family("ptb", seed=1)
+    >>> len(ptb.training), len(ptb.test), ptb.num_groups
+    (16, 16, 128)
+    >>> ptb.training[0].training_step().model.cell.step0.cell.num_nodes
+    12
+    """
+    if name not in _RECIPES:
+        raise WorkloadError(f"name: expected one of {', '.join(_RECIPES)}, got {name!r}")
+    recipe = _RECIPES[name]
+    defaults = default_sizes(recipe.build, {**recipe.fixed, **dict.fromkeys(recipe.drawn, 0)})
+    chosen = {**checked_sizes(name, defaults, sizes), **recipe.fixed}
+    generator = np.random.default_rng(seed)
+    members = _different_members(
+        name, recipe, chosen, UniformSampler() if sampler is None else sampler, generator
+    )
+    order = generator.permutation(len(members))
+    half = len(members) // 2
+    return Family(
+        name,
+        recipe.num_groups,
+        recipe.colocation_rules,
+        training=_members(members, order[:half]),
+        test=_members(members, order[half:]),
+    )
+
+
+def _different_members(
+    name: str,
+    recipe: _Recipe,
+    chosen: Mapping[str, int],
+    sampler: ArchitectureSampler,
+    generator: np.random.Generator,
+) -> list[FamilyMember]:
+    """Draw members until there are enough; one that was drawn before would be in both halves."""
+    members: list[FamilyMember] = []
+    seen = set()
+    while len(members) < NUM_MEMBERS:
+        drawn = {
+            size: int(generator.integers(least, most, endpoint=True))
+            for size, (least, most) in recipe.drawn.items()
+        }
+        architecture = recipe.draw_architecture(sampler, generator)
+        if (*drawn.values(), architecture) in seen:
+            continue
+        seen.add((*drawn.values(), architecture))
+        name_of_member = f"{name}-{len(members):02}"
+        members.append(FamilyMember(name_of_member, name, {**chosen, **drawn}, architecture))
+    return members
+
+
+def _members(
+    members: Sequence[FamilyMember], chosen: NDArray[np.integer]
+) -> tuple[FamilyMember, ...]:
+    return tuple(members[index] for index in np.sort(chosen))

@@ -1,0 +1,1 @@
+"""The models of the experiments, in plain PyTorch, as training steps."""

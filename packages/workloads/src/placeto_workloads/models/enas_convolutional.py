@@ -1,0 +1,88 @@
+"""Image networks of cells from the ENAS micro search space (Pham et al. 2018, section 2.4)."""
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
+from placeto_workloads.models.cell_network import CellNetwork
+from placeto_workloads.models.cell_network import planned_cells
+from placeto_workloads.models.normalisation import batch_normalisation
+from placeto_workloads.models.sizes import whole_number
+from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.models.training_step import build_classification_step
+
+_STEM_FILTERS_PER_FILTER = 3
+
+
+def enas_image_network(
+    architecture: ConvolutionalArchitecture,
+    *,
+    batch_size: int = 144,
+    image_size: int = 32,
+    num_classes: int = 10,
+    cells_per_stage: int = 5,
+    filters: int = 36,
+    device: torch.device | str = "meta",
+    seed: int = 0,
+) -> TrainingStep:
+    """Return one training step of a network of convolutional cells.
+
+    The network that Pham et al. (2018) train on CIFAR-10: a convolution, and three stages of
+    normal cells with a reduction cell between them. The defaults are those of the authors' final
+    training (15 normal cells, 36 filters, batches of 144, dropout 0.2). Without the auxiliary head
+    and without drop path.
+
+    Parameters
+    ----------
+    architecture
+        The normal and the reduction cell.
+    batch_size
+        Images per step.
+    image_size
+        Their height and width, in pixels.
+    num_classes
+        How many classes there are.
+    cells_per_stage
+        Normal cells in each of the three stages.
+    filters
+        Of each operation in the first stage.
+    device
+        Where the weights are; on the default, meta, they take no memory.
+    seed
+        Of weights and inputs on any other device.
+
+    Raises
+    ------
+    WorkloadError
+        When a size is not an integer of at least 1, or 2 for the filters, or the images are too
+        small for a layer.
+
+    Examples
+    --------
+    >>> from placeto_workloads.models.nasnet import NASNET_A
+    >>> step = enas_image_network(NASNET_A, batch_size=2)
+    >>> step.model.network(step.example_inputs[0]).shape
+    torch.Size([2, 10])
+    """
+    sizes = {
+        "batch_size": whole_number("batch_size", batch_size),
+        "image_size": whole_number("image_size", image_size),
+        "num_classes": whole_number("num_classes", num_classes),
+        "cells_per_stage": whole_number("cells_per_stage", cells_per_stage),
+        "filters": whole_number("filters", filters, minimum=2),
+    }
+
+    def make_network() -> CellNetwork:
+        stem_filters = _STEM_FILTERS_PER_FILTER * sizes["filters"]
+        stem = nn.Sequential(
+            OrderedDict[str, nn.Module](
+                convolution=nn.Conv2d(3, stem_filters, 3, padding=1, bias=False),
+                normalisation=batch_normalisation(stem_filters),
+            )
+        )
+        plan = planned_cells(architecture, sizes["filters"], sizes["cells_per_stage"])
+        return CellNetwork(stem, stem_filters, plan, sizes["num_classes"], dropout=0.2)
+
+    return build_classification_step(make_network, sizes, device=device, seed=seed)

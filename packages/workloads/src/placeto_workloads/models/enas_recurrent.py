@@ -1,0 +1,174 @@
+"""Language models of recurrent cells from the ENAS search space (Pham et al. 2018, section 2.1)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch import nn
+from torch.nn import functional
+
+from placeto_workloads.models.cell_architecture import Activation
+from placeto_workloads.models.cell_architecture import RecurrentCell
+from placeto_workloads.models.sizes import whole_number
+from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.models.training_step import build_training_step
+from placeto_workloads.models.unrolled import UnrolledLayer
+from placeto_workloads.models.unrolled import uniform_weight
+
+
+def enas_language_model(
+    cell: RecurrentCell,
+    *,
+    steps: int = 35,
+    batch_size: int = 64,
+    units: int = 748,
+    vocabulary_size: int = 10_000,
+    device: torch.device | str = "meta",
+    seed: int = 0,
+) -> TrainingStep:
+    """Return one training step of a recurrent language model, unrolled over time.
+
+    The network that Pham et al. (2018) train on Penn Treebank: one layer of the cell, whose nodes
+    have highway gates, and a softmax that shares its weights with the embedding. The defaults are
+    those of the authors' final training (748 units, 35 steps, batches of 64, the 10,000 words of
+    Penn Treebank). Without dropout, whose masks are drawn once for all steps.
+
+    Modules are named after the step: ``cell.step4``, ``softmax.step4``.
+
+    Parameters
+    ----------
+    cell
+        The architecture of the cell.
+    steps
+        Words of a sequence.
+    batch_size
+        Sequences per step of training.
+    units
+        The length of embeddings and states.
+    vocabulary_size
+        Number of words.
+    device
+        Where the weights are; on the default, meta, they take no memory.
+    seed
+        Of weights and inputs on any other device.
+
+    Raises
+    ------
+    WorkloadError
+        When a size is not an integer of at least 1.
+
+    Examples
+    --------
+    >>> cell = RecurrentCell((Activation.TANH, Activation.RELU, Activation.SIGMOID), inputs=(0, 0))
+    >>> step = enas_language_model(cell, steps=2, batch_size=3, units=4, vocabulary_size=5)
+    >>> step.model(*step.example_inputs).shape
+    torch.Size([])
+    """
+    sizes = {
+        "steps": whole_number("steps", steps),
+        "batch_size": whole_number("batch_size", batch_size),
+        "units": whole_number("units", units),
+        "vocabulary_size": whole_number("vocabulary_size", vocabulary_size),
+    }
+
+    def make_inputs() -> tuple[Tensor, ...]:
+        words = torch.randint(sizes["vocabulary_size"], (sizes["steps"] + 1, sizes["batch_size"]))
+        return (words,)
+
+    return build_training_step(
+        lambda: LanguageModel(cell, sizes["steps"], sizes["units"], sizes["vocabulary_size"]),
+        make_inputs,
+        sizes,
+        device=device,
+        seed=seed,
+    )
+
+
+class LanguageModel(nn.Module):
+    """From sequences of words to the loss of predicting each next word."""
+
+    def __init__(self, cell: RecurrentCell, steps: int, units: int, vocabulary_size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary_size, units)
+        self.cell = RecurrentLayer(cell, units, steps)
+        self.softmax = UnrolledLayer(SharedSoftmaxStep, steps)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return the loss, averaged over all words.
+
+        Parameters
+        ----------
+        words
+            int64[steps + 1, batch]; the first is only read, the last only predicted.
+        """
+        inputs = self.embedding(words[:-1]).unbind()
+        state = torch.zeros_like(inputs[0])
+        losses = []
+        for step, word in enumerate(inputs):
+            state = self.cell(step, word, state)
+            loss = self.softmax.at_step(step, state, words[step + 1], self.embedding.weight)
+            losses.append(loss)
+        return torch.stack(losses).mean()
+
+
+class RecurrentLayer(UnrolledLayer):
+    """One layer of a recurrent cell."""
+
+    def __init__(self, cell: RecurrentCell, units: int, steps: int) -> None:
+        super().__init__(lambda: RecurrentStep(cell), steps)
+        self.weights = nn.ParameterList(
+            [
+                uniform_weight(2 * units, 2 * units),  # of the first node: input and state
+                *(uniform_weight(units, 2 * units) for _ in cell.inputs),
+            ]
+        )
+
+    def forward(self, step: int, word: Tensor, state: Tensor) -> Tensor:
+        """Return the state, float32[batch, units], after one step."""
+        new_state: Tensor = self.at_step(step, word, state, list(self.weights))
+        return new_state
+
+
+class RecurrentStep(nn.Module):
+    """One step of a recurrent cell."""
+
+    def __init__(self, cell: RecurrentCell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, word: Tensor, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """Return the average of the nodes that no other node reads."""
+        first, *others = self.cell.activations
+        read = torch.cat([word, state], dim=1)
+        nodes = [_highway(torch.mm(read, weights[0]), state, first)]
+        for activation, earlier, weight in zip(others, self.cell.inputs, weights[1:], strict=True):
+            carried = nodes[earlier]
+            nodes.append(_highway(torch.mm(carried, weight), carried, activation))
+        ends = [nodes[node] for node in self.cell.loose_ends]
+        return torch.stack(ends).mean(dim=0)
+
+
+class SharedSoftmaxStep(nn.Module):
+    """The softmax of one step, with the weights of the embedding, and its loss."""
+
+    def forward(self, state: Tensor, labels: Tensor, embedding: Tensor) -> Tensor:
+        """Return the cross-entropy, averaged over the batch."""
+        return functional.cross_entropy(functional.linear(state, embedding), labels)
+
+
+def _highway(projected: Tensor, carried: Tensor, activation: Activation) -> Tensor:
+    """Return a node (Pham et al. 2018, section 3.1): a gate mixes its value and its input."""
+    hidden, gate = projected.chunk(2, dim=1)
+    return carried + torch.sigmoid(gate) * (_activated(hidden, activation) - carried)
+
+
+def _activated(hidden: Tensor, activation: Activation) -> Tensor:
+    match activation:
+        case Activation.IDENTITY:
+            return hidden
+        case Activation.SIGMOID:
+            return torch.sigmoid(hidden)
+        case Activation.TANH:
+            return torch.tanh(hidden)
+        case Activation.RELU:
+            return torch.relu(hidden)

@@ -1,0 +1,212 @@
+"""Inception-V3 (Szegedy et al. 2015, "Rethinking the Inception Architecture")."""
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor
+from torch import nn
+
+from placeto_workloads.models.normalisation import batch_normalisation
+from placeto_workloads.models.sizes import whole_number
+from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.models.training_step import build_classification_step
+
+
+def inception_v3(
+    *,
+    batch_size: int = 64,
+    image_size: int = 299,
+    num_classes: int = 1000,
+    device: torch.device | str = "meta",
+    seed: int = 0,
+) -> TrainingStep:
+    """Return one training step of Inception-V3.
+
+    The network of Szegedy et al. (2015), table 1 and figures 5 to 7 and 10, with batch
+    normalisation after every convolution, without the auxiliary head: 23,834,568 parameters.
+    What the paper leaves open, such as the width of the branches and the 5x5 convolution in the
+    first modules, is as in its published network.
+
+    Parameters
+    ----------
+    batch_size
+        Images per step.
+    image_size
+        Their height and width, in pixels; at least 75.
+    num_classes
+        How many classes there are.
+    device
+        Where the weights are; on the default, meta, they take no memory.
+    seed
+        Of weights and inputs on any other device.
+
+    Raises
+    ------
+    WorkloadError
+        When a size is not an integer of at least 1, or the images are too small for a layer.
+
+    Examples
+    --------
+    >>> step = inception_v3(batch_size=1)
+    >>> step.model.network(step.example_inputs[0]).shape
+    torch.Size([1, 1000])
+    """
+    sizes = {
+        "batch_size": whole_number("batch_size", batch_size),
+        "image_size": whole_number("image_size", image_size),
+        "num_classes": whole_number("num_classes", num_classes),
+    }
+    return build_classification_step(
+        lambda: InceptionV3(sizes["num_classes"]), sizes, device=device, seed=seed
+    )
+
+
+class InceptionV3(nn.Module):
+    """From images, float32[batch, 3, height, width], to logits, float32[batch, classes]."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.stem = _stem()
+        self.modules_35x35 = nn.Sequential(
+            _module_of_figure_5(192, pool_channels=32),
+            _module_of_figure_5(256, pool_channels=64),
+            _module_of_figure_5(288, pool_channels=64),
+        )
+        self.reduction_to_17x17 = _reduction_of_figure_10(288)
+        self.modules_17x17 = nn.Sequential(
+            *(_module_of_figure_6(768, width) for width in (128, 160, 160, 192))
+        )
+        self.reduction_to_8x8 = _reduction_with_factorised_branch(768)
+        self.modules_8x8 = nn.Sequential(_module_of_figure_7(1280), _module_of_figure_7(2048))
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.dropout = nn.Dropout(0.2)
+        self.classifier = nn.Linear(2048, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of a batch of images."""
+        features = self.modules_35x35(self.stem(images))
+        features = self.modules_17x17(self.reduction_to_17x17(features))
+        features = self.modules_8x8(self.reduction_to_8x8(features))
+        logits: Tensor = self.classifier(self.dropout(self.pool(features).flatten(1)))
+        return logits
+
+
+class Branches(nn.Module):
+    """Layers side by side on one input; their outputs are joined along the channels."""
+
+    def __init__(self, **branches: nn.Module) -> None:
+        super().__init__()
+        for name, branch in branches.items():
+            self.add_module(name, branch)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the outputs of all branches, in order."""
+        return torch.cat([branch(features) for branch in self.children()], dim=1)
+
+
+def _convolution(inputs: int, outputs: int, rows: int = 1, columns: int = 1) -> nn.Sequential:
+    """Return a convolution that keeps height and width."""
+    padding = (rows // 2, columns // 2)
+    return _normalised(nn.Conv2d(inputs, outputs, (rows, columns), padding=padding, bias=False))
+
+
+def _shrinking_convolution(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    """Return a convolution of 3x3 without padding."""
+    return _normalised(nn.Conv2d(inputs, outputs, 3, stride, bias=False))
+
+
+def _normalised(convolution: nn.Conv2d) -> nn.Sequential:
+    layers = OrderedDict[str, nn.Module](
+        convolution=convolution,
+        normalisation=batch_normalisation(convolution.out_channels),
+        activation=nn.ReLU(),
+    )
+    return nn.Sequential(layers)
+
+
+def _stem() -> nn.Sequential:
+    layers = OrderedDict[str, nn.Module](
+        convolution_1=_shrinking_convolution(3, 32, stride=2),
+        convolution_2=_shrinking_convolution(32, 32, stride=1),
+        convolution_3=_convolution(32, 64, 3, 3),
+        pool_1=nn.MaxPool2d(3, stride=2),
+        convolution_4=_convolution(64, 80),
+        convolution_5=_shrinking_convolution(80, 192, stride=1),
+        pool_2=nn.MaxPool2d(3, stride=2),
+    )
+    return nn.Sequential(layers)
+
+
+def _pooled(inputs: int, outputs: int) -> nn.Sequential:
+    pool = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
+    return nn.Sequential(pool, _convolution(inputs, outputs))
+
+
+def _module_of_figure_5(inputs: int, pool_channels: int) -> Branches:
+    return Branches(
+        point=_convolution(inputs, 64),
+        five=nn.Sequential(_convolution(inputs, 48), _convolution(48, 64, 5, 5)),
+        double_three=nn.Sequential(
+            _convolution(inputs, 64), _convolution(64, 96, 3, 3), _convolution(96, 96, 3, 3)
+        ),
+        pool=_pooled(inputs, pool_channels),
+    )
+
+
+def _reduction_of_figure_10(inputs: int) -> Branches:
+    return Branches(
+        three=_shrinking_convolution(inputs, 384, stride=2),
+        double_three=nn.Sequential(
+            _convolution(inputs, 64),
+            _convolution(64, 96, 3, 3),
+            _shrinking_convolution(96, 96, stride=2),
+        ),
+        pool=nn.MaxPool2d(3, stride=2),
+    )
+
+
+def _module_of_figure_6(inputs: int, width: int) -> Branches:
+    return Branches(
+        point=_convolution(inputs, 192),
+        seven=nn.Sequential(
+            _convolution(inputs, width),
+            _convolution(width, width, 1, 7),
+            _convolution(width, 192, 7, 1),
+        ),
+        double_seven=nn.Sequential(
+            _convolution(inputs, width),
+            _convolution(width, width, 7, 1),
+            _convolution(width, width, 1, 7),
+            _convolution(width, width, 7, 1),
+            _convolution(width, 192, 1, 7),
+        ),
+        pool=_pooled(inputs, 192),
+    )
+
+
+def _reduction_with_factorised_branch(inputs: int) -> Branches:
+    return Branches(
+        three=nn.Sequential(_convolution(inputs, 192), _shrinking_convolution(192, 320, stride=2)),
+        seven=nn.Sequential(
+            _convolution(inputs, 192),
+            _convolution(192, 192, 1, 7),
+            _convolution(192, 192, 7, 1),
+            _shrinking_convolution(192, 192, stride=2),
+        ),
+        pool=nn.MaxPool2d(3, stride=2),
+    )
+
+
+def _module_of_figure_7(inputs: int) -> Branches:
+    return Branches(
+        point=_convolution(inputs, 320),
+        three=nn.Sequential(_convolution(inputs, 384), _row_and_column()),
+        double_three=nn.Sequential(
+            _convolution(inputs, 448), _convolution(448, 384, 3, 3), _row_and_column()
+        ),
+        pool=_pooled(inputs, 192),
+    )
+
+
+def _row_and_column() -> Branches:
+    return Branches(row=_convolution(384, 384, 1, 3), column=_convolution(384, 384, 3, 1))

@@ -1,0 +1,147 @@
+"""NASNet-A (Zoph et al. 2018, "Learning Transferable Architectures")."""
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.models.cell_architecture import CURRENT
+from placeto_workloads.models.cell_architecture import PREVIOUS
+from placeto_workloads.models.cell_architecture import Block
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
+from placeto_workloads.models.cell_architecture import ConvolutionalCell
+from placeto_workloads.models.cell_architecture import Operation
+from placeto_workloads.models.cell_network import CellNetwork
+from placeto_workloads.models.cell_network import PlannedCell
+from placeto_workloads.models.cell_network import planned_cells
+from placeto_workloads.models.normalisation import batch_normalisation
+from placeto_workloads.models.sizes import whole_number
+from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.models.training_step import build_classification_step
+
+_SEPARABLE_3 = Operation.SEPARABLE_CONVOLUTION_3
+_SEPARABLE_5 = Operation.SEPARABLE_CONVOLUTION_5
+_SEPARABLE_7 = Operation.SEPARABLE_CONVOLUTION_7
+_AVERAGE = Operation.AVERAGE_POOL_3
+_MAXIMUM = Operation.MAX_POOL_3
+_IDENTITY = Operation.IDENTITY
+
+# Figure 4 of the paper. States 2 to 6 are the blocks, in order.
+NASNET_A = ConvolutionalArchitecture(
+    normal=ConvolutionalCell(
+        blocks=(
+            Block(CURRENT, _SEPARABLE_5, PREVIOUS, _SEPARABLE_3),
+            Block(PREVIOUS, _SEPARABLE_5, PREVIOUS, _SEPARABLE_3),
+            Block(CURRENT, _AVERAGE, PREVIOUS, _IDENTITY),
+            Block(PREVIOUS, _AVERAGE, PREVIOUS, _AVERAGE),
+            Block(CURRENT, _SEPARABLE_3, CURRENT, _IDENTITY),
+        ),
+        # All blocks and the previous cell's output: the 6 parts of 176 filters that make 1056.
+        outputs=(PREVIOUS, 2, 3, 4, 5, 6),
+    ),
+    reduction=ConvolutionalCell(
+        blocks=(
+            Block(CURRENT, _SEPARABLE_5, PREVIOUS, _SEPARABLE_7),
+            Block(CURRENT, _MAXIMUM, PREVIOUS, _SEPARABLE_7),
+            Block(CURRENT, _AVERAGE, PREVIOUS, _SEPARABLE_5),
+            Block(2, _AVERAGE, 3, _IDENTITY),
+            Block(2, _SEPARABLE_3, CURRENT, _MAXIMUM),
+        ),
+        outputs=(3, 4, 5, 6),
+    ),
+)
+# The last stage has 4 times the filters of the first, and its cells join 6 states.
+_PENULTIMATE_PER_FILTER = 4 * len(NASNET_A.normal.outputs)
+
+
+def nasnet(
+    *,
+    batch_size: int = 64,
+    image_size: int = 224,
+    num_classes: int = 1000,
+    cells_per_stage: int = 4,
+    penultimate_filters: int = 1056,
+    stem_filters: int = 32,
+    device: torch.device | str = "meta",
+    seed: int = 0,
+) -> TrainingStep:
+    """Return one training step of NASNet-A; by default the mobile one, 4 @ 1056.
+
+    The network of Zoph et al. (2018), figures 2 and 4, for ImageNet: a convolution and two
+    reduction cells, and three stages of normal cells with a reduction cell between them; without
+    the auxiliary head and without drop path, which the mobile one is trained without: 5,289,978
+    parameters.
+
+    Parameters
+    ----------
+    batch_size
+        Images per step.
+    image_size
+        Their height and width, in pixels.
+    num_classes
+        How many classes there are.
+    cells_per_stage
+        N, the number of normal cells in each of the three stages.
+    penultimate_filters
+        Channels of the features that are classified; a multiple of 96. A 24th of it is the number
+        of filters of the first stage.
+    stem_filters
+        Filters of the first convolution.
+    device
+        Where the weights are; on the default, meta, they take no memory.
+    seed
+        Of weights and inputs on any other device.
+
+    Raises
+    ------
+    WorkloadError
+        When a size is not an integer of at least 1, or the images are too small for a layer.
+
+    Examples
+    --------
+    >>> step = nasnet(batch_size=2)
+    >>> sum(weights.numel() for weights in step.model.parameters())
+    5289978
+    """
+    sizes = {
+        "batch_size": whole_number("batch_size", batch_size),
+        "image_size": whole_number("image_size", image_size),
+        "num_classes": whole_number("num_classes", num_classes),
+        "cells_per_stage": whole_number("cells_per_stage", cells_per_stage),
+        "penultimate_filters": whole_number("penultimate_filters", penultimate_filters),
+        "stem_filters": whole_number("stem_filters", stem_filters),
+    }
+    narrowest = 4 * _PENULTIMATE_PER_FILTER  # the first stem cell has a quarter of the filters
+    if sizes["penultimate_filters"] % narrowest:
+        raise WorkloadError(
+            f"penultimate_filters: expected a multiple of {narrowest}, got {penultimate_filters}"
+        )
+    return build_classification_step(
+        lambda: _nasnet_a(
+            sizes["penultimate_filters"] // _PENULTIMATE_PER_FILTER,
+            sizes["cells_per_stage"],
+            sizes["stem_filters"],
+            sizes["num_classes"],
+        ),
+        sizes,
+        device=device,
+        seed=seed,
+    )
+
+
+def _nasnet_a(
+    filters: int, cells_per_stage: int, stem_filters: int, num_classes: int
+) -> CellNetwork:
+    stem = nn.Sequential(
+        OrderedDict[str, nn.Module](
+            convolution=nn.Conv2d(3, stem_filters, 3, stride=2, bias=False),
+            normalisation=batch_normalisation(stem_filters),
+        )
+    )
+    plan = [
+        PlannedCell(NASNET_A.reduction, filters // 4, stride=2),
+        PlannedCell(NASNET_A.reduction, filters // 2, stride=2),
+        *planned_cells(NASNET_A, filters, cells_per_stage),
+    ]
+    return CellNetwork(stem, stem_filters, plan, num_classes, dropout=0.5)

@@ -1,0 +1,262 @@
+"""Neural machine translation with LSTM layers and attention (Wu et al. 2016, "GNMT")."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch import nn
+from torch.nn import functional
+
+from placeto_workloads.models.sizes import whole_number
+from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.models.training_step import build_training_step
+from placeto_workloads.models.unrolled import LSTM
+from placeto_workloads.models.unrolled import LSTMState
+from placeto_workloads.models.unrolled import LSTMStep
+from placeto_workloads.models.unrolled import ResidualLSTMStep
+from placeto_workloads.models.unrolled import UnrolledLayer
+from placeto_workloads.models.unrolled import uniform_weight
+
+FIRST_RESIDUAL_LAYER = 2  # the third from the bottom (Wu et al. 2016, figure 1)
+
+
+def nmt(
+    *,
+    layers: int = 2,
+    steps: int = 32,
+    batch_size: int = 128,
+    units: int = 1024,
+    vocabulary_size: int = 32_000,
+    device: torch.device | str = "meta",
+    seed: int = 0,
+) -> TrainingStep:
+    """Return one training step of a translation model, unrolled over time.
+
+    The model of Wu et al. (2016), section 3, of fewer layers: LSTM encoder and decoder, the bottom
+    layer of the encoder in both directions, residual connections from the third layer on; additive
+    attention (Bahdanau et al. 2015), asked by the bottom layer of the decoder at the step before
+    and given to every layer of the decoder; a softmax per decoder step. Without dropout.
+
+    Modules are named after layer and step: ``encoder.layer1.step4``, ``decoder.layer0.step4``,
+    ``attention.step4``, ``softmax.step4``; the bottom layer of the encoder has the steps of each
+    direction, ``encoder.layer0.rightward.step4`` and ``encoder.layer0.leftward.step4``.
+
+    Parameters
+    ----------
+    layers
+        LSTM layers in the encoder, and as many in the decoder.
+    steps
+        Words of a source sentence, and of a target sentence.
+    batch_size
+        Sentences per step of training.
+    units
+        The length of embeddings, LSTM states and attention.
+    vocabulary_size
+        Words of the source language, and of the target language.
+    device
+        Where the weights are; on the default, meta, they take no memory.
+    seed
+        Of weights and inputs on any other device.
+
+    Raises
+    ------
+    WorkloadError
+        When a size is not an integer of at least 1.
+
+    Examples
+    --------
+    >>> step = nmt(layers=2, steps=3, batch_size=4, units=8, vocabulary_size=20)
+    >>> [name for name, _ in step.model.named_modules() if name.endswith("step2")]
+    ['encoder.layer0.rightward.step2', 'encoder.layer0.leftward.step2', 'encoder.layer1.step2', \
+'decoder.layer0.step2', 'decoder.layer1.step2', 'attention.step2', 'softmax.step2']
+    """
+    sizes = {
+        "layers": whole_number("layers", layers),
+        "steps": whole_number("steps", steps),
+        "batch_size": whole_number("batch_size", batch_size),
+        "units": whole_number("units", units),
+        "vocabulary_size": whole_number("vocabulary_size", vocabulary_size),
+    }
+
+    def make_inputs() -> tuple[Tensor, ...]:
+        source = torch.randint(sizes["vocabulary_size"], (sizes["steps"], sizes["batch_size"]))
+        target = torch.randint(sizes["vocabulary_size"], (sizes["steps"] + 1, sizes["batch_size"]))
+        return source, target
+
+    return build_training_step(
+        lambda: TranslationModel(
+            sizes["layers"], sizes["steps"], sizes["units"], sizes["vocabulary_size"]
+        ),
+        make_inputs,
+        sizes,
+        device=device,
+        seed=seed,
+    )
+
+
+class TranslationModel(nn.Module):
+    """From source and target sentences to the loss of predicting each next target word."""
+
+    def __init__(self, layers: int, steps: int, units: int, vocabulary_size: int) -> None:
+        super().__init__()
+        self.source_embedding = nn.Embedding(vocabulary_size, units)
+        self.target_embedding = nn.Embedding(vocabulary_size, units)
+        self.encoder = Encoder(layers, steps, units)
+        self.decoder = Decoder(layers, steps, units, context_size=self.encoder.output_size)
+        self.attention = Attention(self.encoder.output_size, units, steps)
+        self.softmax = Softmax(units, vocabulary_size, steps)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the loss, averaged over all words.
+
+        Parameters
+        ----------
+        source
+            int64[steps, batch], words.
+        target
+            int64[steps + 1, batch], words; the first is only read, the last only predicted.
+        """
+        encoded, states = self.encoder(self.source_embedding(source).unbind())
+        memory = torch.stack(encoded, dim=1)
+        keys = self.attention.keys(memory)
+        losses = []
+        for step, word in enumerate(self.target_embedding(target[:-1]).unbind()):
+            bottom_output, _ = states[0]
+            context = self.attention(step, bottom_output, keys, memory)
+            output, states = self.decoder(step, word, context, states)
+            losses.append(self.softmax(step, output, target[step + 1]))
+        return torch.stack(losses).mean()
+
+
+class Encoder(nn.Module):
+    """LSTM layers, the bottom one in both directions."""
+
+    def __init__(self, layers: int, steps: int, units: int) -> None:
+        super().__init__()
+        self.layer0 = TwoWayLSTM(units, steps)
+        self.output_size = 2 * units
+        self.upper_layers = [f"layer{layer}" for layer in range(1, layers)]
+        for layer, name in enumerate(self.upper_layers, start=1):
+            self.add_module(name, LSTM(self.output_size, units, steps, _step_of_layer(layer)))
+            self.output_size = units
+
+    def forward(self, words: Sequence[Tensor]) -> tuple[list[Tensor], list[LSTMState]]:
+        """Return the outputs of the top layer at each step, and the last state of each layer."""
+        zeros = torch.zeros_like(words[0])
+        outputs, last_state = self.layer0(words, (zeros, zeros))
+        last_states = [last_state]
+        for name in self.upper_layers:
+            layer, state = self.get_submodule(name), (zeros, zeros)
+            inputs, outputs = outputs, []
+            for step, features in enumerate(inputs):
+                output, state = layer(step, (features,), state)
+                outputs.append(output)
+            last_states.append(state)
+        return outputs, last_states
+
+
+class TwoWayLSTM(nn.Module):
+    """Two LSTM layers on the same words, from the first to the last and the other way round."""
+
+    def __init__(self, units: int, steps: int) -> None:
+        super().__init__()
+        self.rightward = LSTM(units, units, steps)
+        self.leftward = LSTM(units, units, steps)
+
+    def forward(self, words: Sequence[Tensor], start: LSTMState) -> tuple[list[Tensor], LSTMState]:
+        """Return the outputs of both, side by side, and the last state of the leftward one."""
+        right, left = start, start
+        right_outputs, left_outputs = [], []
+        for step, word in enumerate(words):
+            output, right = self.rightward(step, (word,), right)
+            right_outputs.append(output)
+        for step, word in reversed(list(enumerate(words))):
+            output, left = self.leftward(step, (word,), left)
+            left_outputs.append(output)
+        both = zip(right_outputs, reversed(left_outputs), strict=True)
+        return [torch.cat(outputs, dim=1) for outputs in both], left
+
+
+class Decoder(nn.Module):
+    """LSTM layers that read the context next to the output of the layer below."""
+
+    def __init__(self, layers: int, steps: int, units: int, context_size: int) -> None:
+        super().__init__()
+        inputs = units + context_size
+        for layer in range(layers):
+            self.add_module(f"layer{layer}", LSTM(inputs, units, steps, _step_of_layer(layer)))
+
+    def forward(
+        self, step: int, word: Tensor, context: Tensor, states: list[LSTMState]
+    ) -> tuple[Tensor, list[LSTMState]]:
+        """Return the output of the top layer and the new state of each layer, after one step."""
+        features, new_states = word, []
+        for layer, state in zip(self.children(), states, strict=True):
+            features, new_state = layer(step, (features, context), state)
+            new_states.append(new_state)
+        return features, new_states
+
+
+class Attention(UnrolledLayer):
+    """Additive attention (Bahdanau et al. 2015; Wu et al. 2016, equation 4)."""
+
+    def __init__(self, memory_size: int, units: int, steps: int) -> None:
+        super().__init__(AttentionStep, steps)
+        self.keys = nn.Linear(memory_size, units, bias=False)
+        self.query = uniform_weight(units, units)
+        self.score = uniform_weight(units, 1)
+
+    def forward(self, step: int, question: Tensor, keys: Tensor, memory: Tensor) -> Tensor:
+        """Return the context, float32[batch, memory size], of one step.
+
+        Parameters
+        ----------
+        step
+            Which step.
+        question
+            float32[batch, units].
+        keys
+            float32[batch, words, units].
+        memory
+            float32[batch, words, memory size].
+        """
+        context: Tensor = self.at_step(step, question, keys, memory, self.query, self.score)
+        return context
+
+
+class AttentionStep(nn.Module):
+    """The attention of one step."""
+
+    def forward(
+        self, question: Tensor, keys: Tensor, memory: Tensor, query: Tensor, score: Tensor
+    ) -> Tensor:
+        """Return the mean of the memory, weighted by how well each key fits the question."""
+        hidden = torch.tanh(keys + torch.mm(question, query).unsqueeze(1))
+        weights = torch.softmax(torch.matmul(hidden, score), dim=1)
+        return torch.bmm(weights.transpose(1, 2), memory).squeeze(1)
+
+
+class Softmax(UnrolledLayer):
+    """A softmax over the vocabulary with its loss."""
+
+    def __init__(self, units: int, vocabulary_size: int, steps: int) -> None:
+        super().__init__(SoftmaxStep, steps)
+        self.weight = uniform_weight(units, vocabulary_size)
+        self.bias = nn.Parameter(torch.zeros(vocabulary_size))
+
+    def forward(self, step: int, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of float32[batch, units] for int64[batch] labels, at one step."""
+        loss: Tensor = self.at_step(step, features, labels, self.weight, self.bias)
+        return loss
+
+
+class SoftmaxStep(nn.Module):
+    """The softmax of one step."""
+
+    def forward(self, features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return the cross-entropy, averaged over the batch."""
+        return functional.cross_entropy(torch.addmm(bias, features, weight), labels)
+
+
+def _step_of_layer(layer: int) -> type[LSTMStep]:
+    return ResidualLSTMStep if layer >= FIRST_RESIDUAL_LAYER else LSTMStep

@@ -1,0 +1,133 @@
+"""A model with what one training step of it reads."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import nn
+
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.models.failing_layer import failing_layer
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """A model, the inputs of one step, and how its outputs become a loss.
+
+    Attributes
+    ----------
+    model
+        In training mode.
+    example_inputs
+        The positional arguments of the model. On the meta device they, as the model, have shapes
+        but no content and take no memory.
+    loss_fn
+        From what the model returns to a scalar; None where the model returns the loss itself.
+
+    Examples
+    --------
+    >>> from placeto_workloads import inception_v3
+    >>> step = inception_v3(batch_size=8)
+    >>> [tuple(tensor.shape) for tensor in step.example_inputs]
+    [(8, 3, 299, 299), (8,)]
+    >>> sum(weights.numel() for weights in step.model.parameters())
+    23834568
+    """
+
+    model: nn.Module
+    example_inputs: tuple[Tensor, ...]
+    loss_fn: Callable[[Any], Tensor] | None = None
+
+
+class Classification(nn.Module):
+    """A network of images with its loss: cross-entropy, averaged over the batch.
+
+    Parameters
+    ----------
+    network
+        From images, float32[batch, 3, height, width], to logits, float32[batch, classes].
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.loss = nn.CrossEntropyLoss()
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss for int64[batch] labels."""
+        loss: Tensor = self.loss(self.network(images), labels)
+        return loss
+
+
+def build_training_step(
+    make_model: Callable[[], nn.Module],
+    make_inputs: Callable[[], tuple[Tensor, ...]],
+    sizes: Mapping[str, object],
+    *,
+    device: torch.device | str,
+    seed: int,
+) -> TrainingStep:
+    """Build a step on a device, after its shapes were tried on the meta device.
+
+    Parameters
+    ----------
+    make_model, make_inputs
+        What builds the model and its inputs on the default device.
+    sizes
+        What the model was built with, for error messages.
+    device
+        Where the weights and inputs are to be; on the meta device they take no memory.
+    seed
+        Of weights and inputs, which are equal on every device but meta. The state of PyTorch's
+        random numbers is left as it was.
+
+    Raises
+    ------
+    WorkloadError
+        When the sizes make no network; the message names the first layer that fails.
+    """
+    with torch.device("meta"):
+        try:
+            step = TrainingStep(make_model(), make_inputs())
+        except (RuntimeError, ValueError) as error:
+            raise WorkloadError(_no_network(sizes, error)) from error
+    failure = failing_layer(step.model, step.example_inputs)
+    if failure is not None:
+        raise WorkloadError(_no_network(sizes, failure))
+    if torch.device(device).type == "meta":
+        return step
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # of the CPU, which alone is restored
+        model, inputs = make_model(), make_inputs()
+    return TrainingStep(model.to(device), tuple(tensor.to(device) for tensor in inputs))
+
+
+def build_classification_step(
+    make_network: Callable[[], nn.Module],
+    sizes: Mapping[str, int],
+    *,
+    device: torch.device | str,
+    seed: int,
+) -> TrainingStep:
+    """Build a step of a network of square images; see `build_training_step`.
+
+    The sizes ``batch_size``, ``image_size`` and ``num_classes`` say what the inputs are like.
+    """
+    batch_size, side = sizes["batch_size"], sizes["image_size"]
+
+    def make_inputs() -> tuple[Tensor, ...]:
+        images = torch.randn(batch_size, 3, side, side)
+        labels = torch.randint(sizes["num_classes"], (batch_size,))
+        return images, labels
+
+    return build_training_step(
+        lambda: Classification(make_network()), make_inputs, sizes, device=device, seed=seed
+    )
+
+
+def _no_network(sizes: Mapping[str, object], reason: object) -> str:
+    shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
+    return f"{shown}: expected sizes that make a network, got: {str(reason).splitlines()[0]}"

@@ -1,0 +1,113 @@
+"""Layers unrolled over time, one module per step.
+
+The weights stand in the layer; what is computed at step t stands in its child ``step<t>``. So the
+module path of an op, and with it the scope of the op in a captured graph, names both the layer and
+the step: ``decoder.layer1.step5``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import nn
+
+LSTMState = tuple[Tensor, Tensor]
+
+
+class UnrolledLayer(nn.Module):
+    """A layer that computes the same at every step, with the same weights.
+
+    Parameters
+    ----------
+    make_step
+        What builds the module of one step, which has no weights of its own.
+    num_steps
+        How many there are.
+    """
+
+    def __init__(self, make_step: Callable[[], nn.Module], num_steps: int) -> None:
+        super().__init__()
+        for step in range(num_steps):
+            self.add_module(f"step{step}", make_step())
+
+    def at_step(self, step: int, *arguments: Any) -> Any:
+        """Return what the module of one step computes."""
+        return self.get_submodule(f"step{step}")(*arguments)
+
+
+class LSTMStep(nn.Module):
+    """One step of an LSTM layer; all gates are one matrix product."""
+
+    def forward(
+        self, inputs: tuple[Tensor, ...], state: LSTMState, weight: Tensor, bias: Tensor
+    ) -> tuple[Tensor, LSTMState]:
+        """Return the output and the state, which is made of the output and the cell."""
+        last_output, last_cell = state
+        gates = torch.addmm(bias, torch.cat([*inputs, last_output], dim=1), weight)
+        write, forget, candidate, read = gates.chunk(4, dim=1)
+        kept = torch.sigmoid(forget) * last_cell
+        cell = kept + torch.sigmoid(write) * torch.tanh(candidate)
+        output = torch.sigmoid(read) * torch.tanh(cell)
+        return output, (output, cell)
+
+
+class ResidualLSTMStep(LSTMStep):
+    """One step of an LSTM layer whose first input is added to its output."""
+
+    def forward(
+        self, inputs: tuple[Tensor, ...], state: LSTMState, weight: Tensor, bias: Tensor
+    ) -> tuple[Tensor, LSTMState]:
+        """Return the sum and the state."""
+        output, new_state = super().forward(inputs, state, weight, bias)
+        return output + inputs[0], new_state
+
+
+class LSTM(UnrolledLayer):
+    """One LSTM layer (Hochreiter and Schmidhuber 1997), without peepholes.
+
+    Parameters
+    ----------
+    inputs
+        The length of what a step reads, besides the output of the step before.
+    units
+        The length of the output and of the cell state.
+    num_steps
+        How many steps there are.
+    make_step
+        `LSTMStep`, or one that computes the output otherwise.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        units: int,
+        num_steps: int,
+        make_step: Callable[[], nn.Module] = LSTMStep,
+    ) -> None:
+        super().__init__(make_step, num_steps)
+        self.weight = uniform_weight(inputs + units, 4 * units)
+        self.bias = nn.Parameter(torch.zeros(4 * units))
+
+    def forward(
+        self, step: int, inputs: tuple[Tensor, ...], state: LSTMState
+    ) -> tuple[Tensor, LSTMState]:
+        """Return the output, float32[batch, units], and the state of one step.
+
+        Parameters
+        ----------
+        step
+            Which step.
+        inputs
+            Tensors that are read side by side.
+        state
+            That of the step before.
+        """
+        result: tuple[Tensor, LSTMState] = self.at_step(step, inputs, state, self.weight, self.bias)
+        return result
+
+
+def uniform_weight(inputs: int, outputs: int) -> nn.Parameter:
+    """Return float32[inputs, outputs], uniform within one over the root of the inputs."""
+    bound = inputs**-0.5
+    return nn.Parameter(torch.empty(inputs, outputs).uniform_(-bound, bound))

@@ -1,0 +1,179 @@
+"""The models by name."""
+
+import inspect
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from types import MappingProxyType
+
+import torch
+
+from placeto_graphs import OpGraph
+from placeto_workloads.cache import cached_graph
+from placeto_workloads.capture.capture import capture
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.models.inception_v3 import inception_v3
+from placeto_workloads.models.nasnet import nasnet
+from placeto_workloads.models.nmt import nmt
+from placeto_workloads.models.sizes import whole_number
+from placeto_workloads.models.training_step import TrainingStep
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """A model that can be had by name.
+
+    Attributes
+    ----------
+    name
+        How it is asked for.
+    description
+        What it is, in one line.
+    build
+        What builds a training step from its sizes, given as keywords.
+    fixed
+        Sizes that its name fixes.
+
+    Examples
+    --------
+    >>> from placeto_workloads import MODELS
+    >>> dict(MODELS["nmt-2"].sizes)
+    {'steps': 32, 'batch_size': 128, 'units': 1024, 'vocabulary_size': 32000}
+    """
+
+    name: str
+    description: str
+    build: Callable[..., TrainingStep]
+    fixed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes that may be changed, with their defaults."""
+        return default_sizes(self.build, self.fixed)
+
+
+def default_sizes(build: Callable[..., TrainingStep], fixed: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes that a builder takes, but the fixed ones, with their defaults."""
+    taken = inspect.signature(build).parameters.values()
+    others = {"device", "seed", *fixed}
+    return {
+        parameter.name: parameter.default
+        for parameter in taken
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name not in others
+    }
+
+
+def checked_sizes(
+    owner: str, defaults: Mapping[str, int], given: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the defaults with the given sizes in their place.
+
+    Raises
+    ------
+    WorkloadError
+        When a size is none of the known ones, or not a whole number of at least 1.
+    """
+    for name in given:
+        if name not in defaults:
+            raise WorkloadError(
+                f"{owner}: expected sizes among {', '.join(defaults)}, got {name!r}"
+            )
+    return {name: whole_number(name, given.get(name, defaults[name])) for name in defaults}
+
+
+_MODELS = (
+    RegisteredModel("inception-v3", "Inception-V3 (Szegedy et al. 2015)", inception_v3),
+    RegisteredModel("nasnet", "NASNet-A mobile, 4 @ 1056 (Zoph et al. 2018)", nasnet),
+    RegisteredModel(
+        "nmt-2", "translation, 2 LSTM layers, attention (Wu et al. 2016)", nmt, {"layers": 2}
+    ),
+    RegisteredModel(
+        "nmt-4", "translation, 4 LSTM layers, attention (Wu et al. 2016)", nmt, {"layers": 4}
+    ),
+)
+MODELS: Mapping[str, RegisteredModel] = MappingProxyType({model.name: model for model in _MODELS})
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the names that `load` knows.
+
+    Examples
+    --------
+    >>> model_names()
+    ('inception-v3', 'nasnet', 'nmt-2', 'nmt-4')
+    """
+    return tuple(MODELS)
+
+
+def training_step(
+    name: str, *, device: torch.device | str = "meta", seed: int = 0, **sizes: int
+) -> TrainingStep:
+    """Build a training step of a model, to capture or to run.
+
+    Parameters
+    ----------
+    name
+        One of `model_names`.
+    device
+        Where the weights are; on the default, meta, they take no memory.
+    seed
+        Of weights and inputs on any other device.
+    **sizes
+        Other sizes than the published ones; ``MODELS[name].sizes`` says which there are.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no such model or size, or the sizes make no network.
+
+    Examples
+    --------
+    >>> step = training_step("nmt-2", steps=4, units=8)
+    >>> [tuple(words.shape) for words in step.example_inputs]
+    [(4, 128), (5, 128)]
+    """
+    model = _model(name)
+    checked = checked_sizes(name, model.sizes, sizes)
+    return model.build(**model.fixed, **checked, device=device, seed=seed)
+
+
+def load(name: str, **sizes: int) -> OpGraph:
+    """Return the graph of one training step of a model, with Adam.
+
+    It is captured once and kept in the user's cache folder: ``$PLACETO_CACHE_DIR/graphs``, else
+    ``placeto/graphs`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. Another version of PyTorch or of
+    this package captures anew.
+
+    Parameters
+    ----------
+    name
+        One of `model_names`.
+    **sizes
+        Other sizes than the published ones; ``MODELS[name].sizes`` says which there are.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no such model or size, or the sizes make no network.
+
+    Examples
+    --------
+    >>> graph = load("nmt-2", steps=4, batch_size=8, units=16, vocabulary_size=100)
+    >>> "encoder.layer1.step3" in graph.scopes
+    True
+    """
+    model = _model(name)
+    checked = checked_sizes(name, model.sizes, sizes)
+    return cached_graph(name, checked, lambda: capture_step(model.build(**model.fixed, **checked)))
+
+
+def capture_step(step: TrainingStep) -> OpGraph:
+    """Return the graph of a training step, with Adam."""
+    return capture(step.model, step.example_inputs, loss_fn=step.loss_fn)
+
+
+def _model(name: str) -> RegisteredModel:
+    if name not in MODELS:
+        raise WorkloadError(f"name: expected one of {', '.join(MODELS)}, got {name!r}")
+    return MODELS[name]

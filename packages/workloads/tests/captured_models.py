@@ -1,0 +1,224 @@
+"""Small models that between them do all that capture has to follow."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and what it is called with."""
+
+    model: nn.Module
+    inputs: tuple[Any, ...]
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        hidden = self.relu(self.first_norm(self.first(image)))
+        hidden = self.second_norm(self.second(hidden))
+        hidden += image
+        return F.relu_(hidden)
+
+
+class UnrolledCell(nn.Module):
+    """An LSTM cell with one set of weights for all steps."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(size, size)
+        self.classifier = nn.Linear(size, 3)
+
+    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
+        state = None
+        scores = []
+        for inputs in sequence:
+            state = self.cell(inputs, state)
+            scores.append(self.classifier(state[0]))
+        return torch.stack(scores)
+
+
+class RecurrentNetwork(nn.Module):
+    def __init__(self, network: nn.RNNBase) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.network(sequence)[0]
+        return outputs
+
+
+class AttentionBlock(nn.Module):
+    def __init__(self, size: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(size, 2, dropout=dropout, batch_first=True)
+        self.norm = nn.LayerNorm(size)
+        self.feed_forward = nn.Sequential(nn.Linear(size, 2 * size), nn.GELU(), nn.Dropout(dropout))
+
+    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
+        attended, _ = self.attention(sequence, sequence, sequence)
+        hidden: torch.Tensor = self.feed_forward(self.norm(sequence + attended))
+        return hidden
+
+
+class DotProductAttention(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(size, 3 * size)
+
+    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.project(sequence).chunk(3, dim=-1)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+class TiedLanguageModel(nn.Module):
+    def __init__(self, words: int, size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, size)
+        self.output = nn.Linear(size, words, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        scores = self.output(torch.tanh(self.embedding(words[:, :-1])))
+        return F.cross_entropy(scores.flatten(0, 1), words[:, 1:].flatten())
+
+
+class CalledTwice(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.shared = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.ReLU(True))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        twice: torch.Tensor = self.shared(self.shared(inputs))
+        return twice
+
+
+class TwoInTwoOut(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(4, 6)
+        self.right = nn.Linear(5, 6)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = torch.sigmoid(self.left(left) + self.right(right))
+        return {"sum": hidden.sum(dim=1), "halves": torch.stack(hidden.chunk(2, dim=1))}
+
+
+class Accumulating(nn.Module):
+    """Two halves of a batch, one after the other, whose gradients add up in the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.layer(half).square().mean() for half in batch.chunk(2)]).mean()
+
+
+class WritesInPieces(nn.Module):
+    """Writes its output step by step into one tensor, and keeps a mean in a buffer."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, steps: torch.Tensor) -> torch.Tensor:
+        outputs = torch.empty(len(steps), steps.shape[1], 3)
+        for number, step in enumerate(steps):
+            outputs[number] = self.layer(step) - self.mean
+        self.mean.mul_(0.5).add_(outputs.detach().mean((0, 1)), alpha=0.5)
+        return outputs * self.mean
+
+
+class Recomputed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = checkpoint(self.block, inputs, use_reentrant=False)
+        return hidden
+
+
+class Spectrum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        spectrum: torch.Tensor = torch.fft.rfft(self.layer(inputs))
+        return (spectrum.conj() * spectrum).real + spectrum.conj().imag
+
+
+def _frozen() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.ReLU(), nn.Linear(5, 2))
+    model[0].requires_grad_(False)
+    return model
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "perceptron": lambda: Case(
+        nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 3)),
+        (torch.randn(5, 6),),
+    ),
+    "residual network": lambda: Case(
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            ResidualBlock(4),
+            nn.MaxPool2d(2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(4, 2),
+        ),
+        (torch.randn(2, 3, 10, 10),),
+    ),
+    "unrolled LSTM cell": lambda: Case(UnrolledCell(4), (torch.randn(3, 2, 4),)),
+    "LSTM": lambda: Case(
+        RecurrentNetwork(nn.LSTM(4, 3, num_layers=2, dropout=0.3)), (torch.randn(3, 2, 4),)
+    ),
+    "GRU": lambda: Case(
+        RecurrentNetwork(nn.GRU(4, 3, bidirectional=True)), (torch.randn(3, 2, 4),)
+    ),
+    "attention block": lambda: Case(AttentionBlock(8, 0.25), (torch.randn(2, 5, 8),)),
+    "dot-product attention": lambda: Case(DotProductAttention(8), (torch.randn(2, 1, 5, 8),)),
+    "tied weights": lambda: Case(TiedLanguageModel(11, 6), (torch.randint(0, 11, (3, 5)),)),
+    "called twice": lambda: Case(CalledTwice(4), (torch.randn(6, 4),)),
+    "two inputs, two outputs": lambda: Case(TwoInTwoOut(), (torch.randn(3, 4), torch.randn(3, 5))),
+    "gradient accumulation": lambda: Case(Accumulating(), (torch.randn(4, 4),)),
+    "writes in pieces": lambda: Case(WritesInPieces(), (torch.randn(3, 2, 4),)),
+    "recomputed": lambda: Case(Recomputed(), (torch.randn(3, 4),)),
+    "spectrum": lambda: Case(Spectrum(), (torch.randn(3, 8),)),
+    "frozen layer": lambda: Case(_frozen(), (torch.randn(3, 4),)),
+    "separable convolutions": lambda: Case(
+        nn.Sequential(
+            nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False),
+            nn.Conv2d(4, 6, 1),
+            nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False),
+            nn.ConvTranspose2d(6, 2, 2, stride=2),
+        ),
+        (torch.randn(2, 4, 6, 6),),
+    ),
+}
+
+
+def case(name: str) -> Case:
+    """Return a case; the same values each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(len(name))
+        return CASES[name]()

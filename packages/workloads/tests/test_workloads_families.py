@@ -1,0 +1,215 @@
+"""Families: what is drawn, how it is split, and what its graphs are like."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies
+
+from placeto_graphs import OpGraph
+from placeto_graphs import colocate
+from placeto_workloads import NASNET_A
+from placeto_workloads import Activation
+from placeto_workloads import ConvolutionalArchitecture
+from placeto_workloads import Family
+from placeto_workloads import FamilyMember
+from placeto_workloads import Operation
+from placeto_workloads import RecurrentCell
+from placeto_workloads import UniformSampler
+from placeto_workloads import WorkloadError
+from placeto_workloads import family
+from placeto_workloads import family_names
+
+RANGES = {
+    "nmt": {"steps": (16, 32), "batch_size": (64, 128)},
+    "ptb": {"steps": (25, 40), "batch_size": (1536, 3072)},
+    "cifar10": {"batch_size": (240, 360)},
+}
+FIXED = {
+    "nmt": {"layers": 2, "units": 1024, "vocabulary_size": 32_000},
+    "ptb": {"units": 748, "vocabulary_size": 10_000},
+    "cifar10": {"image_size": 32, "num_classes": 10, "cells_per_stage": 5, "filters": 36},
+}
+SMALL: dict[str, dict[str, Any]] = {
+    "nmt": {"units": 4, "vocabulary_size": 10},
+    "ptb": {"units": 4, "vocabulary_size": 10},
+    "cifar10": {"filters": 4},
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
+
+
+def members(of: Family) -> list[FamilyMember]:
+    return sorted((*of.training, *of.test), key=lambda member: member.name)
+
+
+@pytest.mark.parametrize("name", family_names())
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_family_is_32_different_models_half_of_them_for_training(name: str, seed: int) -> None:
+    chosen = family(name, seed=seed)
+    assert (len(chosen.training), len(chosen.test)) == (16, 16)
+    models = {(str(dict(m.sizes)), m.architecture) for m in members(chosen)}
+    assert len(models) == len({m.name for m in members(chosen)}) == 32
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_the_seed_decides_the_models_and_the_split(name: str) -> None:
+    assert family(name, seed=5) == family(name, seed=5)
+    one, other = family(name, seed=5), family(name, seed=6)
+    assert [m.sizes for m in members(one)] != [m.sizes for m in members(other)]
+    assert {m.name for m in one.training} != {m.name for m in other.training}
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_sizes_are_drawn_evenly_from_the_whole_range(name: str) -> None:
+    drawn = [member.sizes for seed in range(40) for member in members(family(name, seed=seed))]
+    for size, (least, most) in RANGES[name].items():
+        values = np.array([sizes[size] for sizes in drawn])
+        assert (least, most) == (values.min(), values.max()) or most - least > 100
+        assert least <= values.min()
+        assert values.max() <= most
+        spread = most - least
+        quarters = np.histogram(values, bins=4, range=(least - 0.5, most + 0.5))[0]
+        # 1,280 draws: a quarter is 320 of them, with a standard deviation of about 15.
+        assert np.abs(quarters - 320).max() < 75 + 1280 / spread
+    for sizes in drawn:
+        assert {size: sizes[size] for size in FIXED[name]} == FIXED[name]
+        assert set(sizes) == {*FIXED[name], *RANGES[name]}
+
+
+def test_nothing_is_captured_before_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(_step: object) -> OpGraph:
+        raise AssertionError("captured")
+
+    monkeypatch.setattr("placeto_workloads.families.family.capture_step", fail)
+    chosen = family("nmt", units=4, vocabulary_size=10)
+    assert not (tmp_path / "graphs").exists()
+    with pytest.raises(AssertionError, match="captured"):
+        chosen.test[0].graph()
+
+
+def test_a_graph_of_a_member_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    member, other = family("ptb", units=4, vocabulary_size=10).training[:2]
+    graph = member.graph()
+
+    def fail(_step: object) -> OpGraph:
+        raise AssertionError("captured")
+
+    monkeypatch.setattr("placeto_workloads.families.family.capture_step", fail)
+    assert member.graph() == graph
+    same_sizes = replace(other, sizes=member.sizes)  # but another cell
+    with pytest.raises(AssertionError, match="captured"):
+        same_sizes.graph()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "groups"), [("nmt", 128), ("ptb", 128), ("cifar10", 160)])
+def test_graphs_of_a_family_have_the_groups_of_the_paper(name: str, groups: int) -> None:
+    chosen = family(name, **SMALL[name])
+    assert chosen.num_groups == groups
+    for member in (chosen.training[0], chosen.test[0]):
+        graph = member.graph()
+        grouping = chosen.grouping(graph)
+        assert grouping.num_groups == groups
+        largest = np.bincount(grouping.group_of).max()
+        assert largest < 0.25 * graph.num_ops
+        steps = {scope for scope in graph.scopes if "softmax.step" in scope}
+        assert len(steps) == member.sizes.get("steps", 0)
+
+
+def test_single_consumers_would_join_the_steps_of_a_recurrent_network() -> None:
+    chosen = family("ptb", **SMALL["ptb"])
+    graph = chosen.training[0].graph()
+    assert colocate(graph).num_groups < chosen.num_groups / 2
+    assert colocate(graph, chosen.colocation_rules).num_groups > 1000
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_a_member_runs(name: str) -> None:
+    member = family(name, **SMALL[name]).test[0]
+    small = replace(member, sizes={**member.sizes, "batch_size": 2})
+    step = small.training_step(device="cpu", seed=1)
+    loss = step.model(*step.example_inputs)
+    assert loss.shape == ()
+    assert bool(loss.detach().isfinite())
+
+
+def test_a_sampler_of_ones_own_takes_the_place_of_the_uniform_one() -> None:
+    cell = RecurrentCell((Activation.TANH, Activation.RELU), inputs=(0,))
+
+    class OneArchitecture:
+        def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
+            del generator
+            return cell
+
+        def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
+            del generator
+            return NASNET_A
+
+    for name, expected in (("ptb", cell), ("cifar10", NASNET_A), ("nmt", None)):
+        chosen = family(name, sampler=OneArchitecture())
+        assert {member.architecture for member in members(chosen)} == {expected}
+
+
+def test_an_unknown_family_lists_the_known_ones() -> None:
+    with pytest.raises(
+        WorkloadError, match="name: expected one of nmt, ptb, cifar10, got 'imagenet'"
+    ):
+        family("imagenet")
+
+
+@pytest.mark.parametrize("size", ["steps", "layers", "image_size"])
+def test_a_size_that_cannot_be_chosen_lists_those_that_can(size: str) -> None:
+    wrong: dict[str, Any] = {size: 3}
+    with pytest.raises(
+        WorkloadError, match=f"nmt: expected sizes among units, vocabulary_size, got '{size}'"
+    ):
+        family("nmt", **wrong)
+
+
+@settings(deadline=None)
+@given(seed=strategies.integers(0, 2**32))
+def test_sampled_architectures_are_of_the_search_space(seed: int) -> None:
+    sampler, generator = UniformSampler(), np.random.default_rng(seed)
+    cell = sampler.recurrent_cell(generator)
+    assert cell.num_nodes == 12
+    assert all(earlier < node for node, earlier in enumerate(cell.inputs, start=1))
+    assert 11 in cell.loose_ends
+    architecture = sampler.convolutional_cells(generator)
+    for convolutional_cell in (architecture.normal, architecture.reduction):
+        assert len(convolutional_cell.blocks) == 5
+        read = set()
+        for state, block in enumerate(convolutional_cell.blocks, start=2):
+            assert max(block.left, block.right) < state
+            assert Operation.SEPARABLE_CONVOLUTION_7 not in (
+                block.left_operation,
+                block.right_operation,
+            )
+            read |= {block.left, block.right}
+        assert set(convolutional_cell.outputs) == set(range(7)) - read
+
+
+def test_the_uniform_sampler_draws_every_choice_equally_often() -> None:
+    sampler, generator = UniformSampler(), np.random.default_rng(0)
+    cells = [sampler.recurrent_cell(generator) for _ in range(500)]
+    activations = Counter(activation for cell in cells for activation in cell.activations)
+    assert [activations[choice] / 6000 for choice in Activation] == pytest.approx(
+        [0.25] * 4, abs=0.03
+    )
+    last_inputs = Counter(cell.inputs[-1] for cell in cells)
+    assert [last_inputs[node] / 500 for node in range(11)] == pytest.approx([1 / 11] * 11, abs=0.06)
+    networks = [sampler.convolutional_cells(generator) for _ in range(250)]
+    blocks = [block for network in networks for block in network.reduction.blocks]
+    operations = Counter(block.left_operation for block in blocks)
+    assert sorted(operations.values()) == pytest.approx([250] * 5, abs=60)
+    assert Counter(block.right for block in blocks[4::5]).keys() == set(range(6))
