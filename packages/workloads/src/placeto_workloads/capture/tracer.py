@@ -245,8 +245,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         sequence_number = node._sequence_nr()
         if sequence_number != LEAF_SEQUENCE_NUMBER:
             return self._forward_of_node.get(sequence_number, (None, self.scope))
-        op, source = self._source_of_storage[self._look_up(node.variable).storage]
-        return op, source.scope
+        leaf = self._maker_of_storage[self._look_up(node.variable).storage]
+        return leaf, self.ops[leaf].scope
 
     def _owner_of_update(self, call: Call) -> tuple[int | None, str]:
         owners = {
