@@ -17,8 +17,9 @@ def test_the_lines_of_a_readme_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
     exec(compile(BLOCKS[name], name, "exec"), {})  # noqa: S102
 
 
 def test_the_packages_that_can_be_used_show_how() -> None:
-    assert {name.split("/")[1] for name in BLOCKS} == {"graphs", "simulator"}
+    assert {name.split("/")[1] for name in BLOCKS} == {"graphs", "simulator", "workloads"}

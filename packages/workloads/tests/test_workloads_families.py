@@ -112,6 +112,7 @@ def test_a_graph_of_a_member_is_captured_once(monkeypatch: pytest.MonkeyPatch) -
         same_sizes.graph()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "groups"), [("nmt", 128), ("ptb", 128), ("cifar10", 160)])
 def test_graphs_of_a_family_have_the_groups_of_the_paper(name: str, groups: int) -> None:
     chosen = family(name, **SMALL[name])

@@ -10,12 +10,16 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies
 from torch import nn
+from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from model_checks import parameter_count
 from model_checks import parameters_without_gradient
 from placeto_workloads import NASNET_A
+from placeto_workloads import Block
 from placeto_workloads import ConvolutionalArchitecture
+from placeto_workloads import ConvolutionalCell
+from placeto_workloads import Operation
 from placeto_workloads import TrainingStep
 from placeto_workloads import UniformSampler
 from placeto_workloads import WorkloadError
@@ -23,6 +27,8 @@ from placeto_workloads import enas_image_network
 from placeto_workloads import inception_v3
 from placeto_workloads import nasnet
 from placeto_workloads.models.cell_layers import FactorisedReduction
+from placeto_workloads.models.cell_network import Cell
+from placeto_workloads.models.cell_network import PlannedCell
 
 
 def multiply_adds_per_image(step: TrainingStep) -> float:
@@ -34,6 +40,16 @@ def multiply_adds_per_image(step: TrainingStep) -> float:
 
 def network(step: TrainingStep) -> nn.Module:
     return step.model.get_submodule("network")
+
+
+def output_shapes(step: TrainingStep, names: list[str]) -> list[tuple[int, ...]]:
+    """Return the shapes that modules of the network give, without the batch."""
+    shapes: list[tuple[int, ...]] = []
+    for name in names:
+        module = network(step).get_submodule(name)
+        module.register_forward_hook(lambda *call: shapes.append(tuple(call[2].shape[1:])))
+    step.model(*step.example_inputs)
+    return shapes
 
 
 def small_inception() -> TrainingStep:
@@ -74,26 +90,33 @@ def test_inception_v3_costs_what_the_paper_says() -> None:
 
 
 def test_inception_v3_has_the_grid_sizes_of_table_1() -> None:
-    step = inception_v3(batch_size=1)
-    sizes = {}
-
-    def note(name: str) -> None:
-        module = network(step).get_submodule(name)
-        module.register_forward_hook(lambda *call: sizes.update({name: tuple(call[2].shape[1:])}))
-
-    for name in ("stem", "modules_35x35", "modules_17x17", "modules_8x8"):
-        note(name)
-    step.model(*step.example_inputs)
-    assert sizes == {
-        "stem": (192, 35, 35),
-        "modules_35x35": (288, 35, 35),
-        "modules_17x17": (768, 17, 17),
-        "modules_8x8": (2048, 8, 8),
-    }
+    names = ["stem", "modules_35x35", "modules_17x17", "modules_8x8"]
+    assert output_shapes(inception_v3(batch_size=1), names) == [
+        (192, 35, 35),
+        (288, 35, 35),
+        (768, 17, 17),
+        (2048, 8, 8),
+    ]
 
 
 def test_nasnet_mobile_has_the_published_number_of_parameters() -> None:
     assert parameter_count(nasnet()) == 5_289_978  # Zoph et al. (2018), table 3: 5.3 million
+
+
+def test_nasnet_mobile_has_three_stages_of_four_normal_cells() -> None:
+    names = [f"cells.cell{index}" for index in range(2 + 3 * 4 + 2)]
+    shapes = output_shapes(nasnet(batch_size=1), names)
+    stem = [(4 * 11, 56, 56), (4 * 22, 28, 28)]  # reduction cells join 4 states, normal cells 6
+    first, second, third = (6 * 44, 28, 28), (6 * 88, 14, 14), (1056, 7, 7)
+    reductions = (4 * 88, 14, 14), (4 * 176, 7, 7)
+    assert shapes == [
+        *stem,
+        *[first] * 4,
+        reductions[0],
+        *[second] * 4,
+        reductions[1],
+        *[third] * 4,
+    ]
 
 
 def test_nasnet_mobile_costs_what_the_paper_says() -> None:
@@ -184,6 +207,86 @@ def test_sizes_beyond_any_memory_are_refused() -> None:
 def test_filters_of_nasnet_come_in_multiples() -> None:
     with pytest.raises(WorkloadError, match="penultimate_filters: expected a multiple of 96"):
         nasnet(penultimate_filters=1000)
+
+
+def test_a_cell_adds_and_joins_the_states_that_its_architecture_names() -> None:
+    architecture = ConvolutionalCell(
+        blocks=(
+            Block(0, Operation.IDENTITY, 1, Operation.MAX_POOL_3),
+            Block(2, Operation.AVERAGE_POOL_3, 0, Operation.IDENTITY),
+        ),
+        outputs=(1, 3),
+    )
+    cell = Cell(
+        PlannedCell(architecture, filters=2, stride=1),
+        previous=nn.Identity(),
+        previous_channels=2,
+        current=nn.Identity(),
+    )
+    generator = torch.Generator().manual_seed(0)
+    previous, current = torch.rand(2, 1, 2, 3, 3, generator=generator)
+    # An image of 3x3: the pools see all of it from the middle, and only what is there at a corner.
+    output = cell(previous, current)
+    assert output.shape == (1, 4, 3, 3)
+    torch.testing.assert_close(output[:, :2], current)
+    first = previous[0, :, 1, 1] + current[0].amax(dim=(1, 2))
+    block = previous + functional.max_pool2d(current, 3, 1, 1)
+    torch.testing.assert_close(block[0, :, 1, 1], first)
+    torch.testing.assert_close(
+        output[0, 2:, 1, 1], block[0].mean(dim=(1, 2)) + previous[0, :, 1, 1]
+    )
+    torch.testing.assert_close(
+        output[0, 2:, 0, 0], block[0, :, :2, :2].mean(dim=(1, 2)) + previous[0, :, 0, 0]
+    )
+
+
+def test_a_reduction_cell_strides_on_its_inputs_only() -> None:
+    architecture = ConvolutionalCell(
+        blocks=(
+            Block(0, Operation.IDENTITY, 1, Operation.SEPARABLE_CONVOLUTION_3),
+            Block(2, Operation.IDENTITY, 2, Operation.AVERAGE_POOL_3),
+        ),
+        outputs=(0, 2, 3),
+    )
+    cell = Cell(
+        PlannedCell(architecture, filters=4, stride=2),
+        previous=nn.Identity(),
+        previous_channels=6,
+        current=nn.Identity(),
+    )
+    assert cell(torch.rand(2, 6, 8, 8), torch.rand(2, 4, 8, 8)).shape == (2, 12, 4, 4)
+
+
+_IDENTITY = Operation.IDENTITY
+
+
+@pytest.mark.parametrize(
+    ("blocks", "outputs", "message"),
+    [
+        ((), (0,), "blocks: expected at least one, got none"),
+        ((Block(0, _IDENTITY, 1, _IDENTITY),), (), "outputs: expected at least one state"),
+        (
+            (Block(0, _IDENTITY, 2, _IDENTITY),),
+            (2,),
+            r"blocks\[0\].right: expected an index from 0 to 1, got 2",
+        ),
+        (
+            (Block(-1, _IDENTITY, 0, _IDENTITY),),
+            (2,),
+            r"blocks\[0\].left: expected an index from 0 to 1, got -1",
+        ),
+        (
+            (Block(0, _IDENTITY, 1, _IDENTITY),),
+            (2, 3),
+            r"outputs\[1\]: expected an index from 0 to 2, got 3",
+        ),
+    ],
+)
+def test_a_cell_reads_only_states_that_are_there(
+    blocks: tuple[Block, ...], outputs: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        ConvolutionalCell(blocks, outputs)
 
 
 @pytest.mark.parametrize("side", [4, 5])

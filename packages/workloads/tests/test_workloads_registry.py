@@ -59,6 +59,7 @@ def test_every_model_says_what_it_is() -> None:
         assert "\n" not in model.description
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", model_names())
 def test_a_model_is_captured_with_all_its_parameters_and_modules(name: str) -> None:
     graph = load(name, **SMALL[name])

@@ -41,7 +41,8 @@ def _entering(name: str, running: list[str]) -> Callable[[nn.Module, tuple[Any, 
             for argument in arguments
             if isinstance(argument, Tensor)
         ]
-        running.append(f"{name!r} ({type(module).__name__}) on {', '.join(shapes) or 'its inputs'}")
+        layer = repr(name) if name else "that holds all others"
+        running.append(f"{layer} ({type(module).__name__}) on {', '.join(shapes) or 'its inputs'}")
 
     return enter
 

@@ -12,8 +12,6 @@ from torch import nn
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.failing_layer import failing_layer
 
-LossFunction = Callable[[Any], Tensor]
-
 
 @dataclass(frozen=True)
 class TrainingStep:
@@ -41,7 +39,7 @@ class TrainingStep:
 
     model: nn.Module
     example_inputs: tuple[Tensor, ...]
-    loss_fn: LossFunction | None = None
+    loss_fn: Callable[[Any], Tensor] | None = None
 
 
 class Classification(nn.Module):
@@ -102,7 +100,7 @@ def build_training_step(
     if torch.device(device).type == "meta":
         return step
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # of the CPU, which alone is restored
         model, inputs = make_model(), make_inputs()
     return TrainingStep(model.to(device), tuple(tensor.to(device) for tensor in inputs))
 
