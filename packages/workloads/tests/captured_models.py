@@ -166,6 +166,18 @@ class Spectrum(nn.Module):
         return (spectrum.conj() * spectrum).real + spectrum.conj().imag
 
 
+class LeafOfItsOwn(nn.Module):
+    """Stops gradients at a tensor that gets a gradient itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        leaf = torch.sin(inputs).detach().requires_grad_()
+        return torch.tanh(self.layer(leaf)) * leaf.sum(dim=1, keepdim=True)
+
+
 def _frozen() -> nn.Module:
     model = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.ReLU(), nn.Linear(5, 2))
     model[0].requires_grad_(False)
@@ -203,6 +215,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "gradient accumulation": lambda: Case(Accumulating(), (torch.randn(4, 4),)),
     "writes in pieces": lambda: Case(WritesInPieces(), (torch.randn(3, 2, 4),)),
     "recomputed": lambda: Case(Recomputed(), (torch.randn(3, 4),)),
+    "leaf of its own": lambda: Case(LeafOfItsOwn(), (torch.randn(3, 4),)),
     "spectrum": lambda: Case(Spectrum(), (torch.randn(3, 8),)),
     "frozen layer": lambda: Case(_frozen(), (torch.randn(3, 4),)),
     "separable convolutions": lambda: Case(

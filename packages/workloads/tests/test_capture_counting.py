@@ -16,6 +16,7 @@ from captured_models import CASES
 from captured_models import case
 from placeto_graphs import OpGraph
 from placeto_workloads import capture
+from placeto_workloads.capture import functions
 
 
 def flops_of(graph: OpGraph, op_type: str) -> float:
@@ -48,6 +49,19 @@ def test_tensors_are_as_large_as_in_the_real_step(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_parameter_bytes_are_those_of_weights_buffers_and_optimizer_state(name: str) -> None:
     check_parameter_bytes(comparison(name))
+
+
+def test_functions_with_a_rule_of_their_own_exist() -> None:
+    named = (
+        *functions.ALLOCATIONS,
+        *functions.MOVES,
+        *functions.OVERWRITES,
+        *functions.PICKS,
+        *functions.UNDECLARED_WRITES,
+        *functions.VECTOR_PRODUCTS,
+    )
+    missing = [name for name in named if not hasattr(torch.ops.aten, name.removeprefix("aten."))]
+    assert missing == []
 
 
 def test_ops_without_a_formula_count_each_element_once() -> None:

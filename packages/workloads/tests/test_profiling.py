@@ -1,5 +1,6 @@
 """Each op of a captured graph runs for real."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from placeto_workloads.capture.replay import Memory
 from placeto_workloads.capture.step import trace_step
 from placeto_workloads.profiling import check
 from placeto_workloads.profiling import profiler
+from placeto_workloads.profiling.timing import seconds_of
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -113,6 +115,37 @@ def test_an_op_that_fails_is_named_with_its_module() -> None:
     model = nn.Sequential(nn.Embedding(3, 2))
     with pytest.raises(WorkloadError, match=r"^0: aten\.embedding\.default on cpu: "):
         profile(model, torch.tensor([7]), mode="inference")
+
+
+class Event:
+    """Stands for `torch.cuda.Event`: one millisecond passes between any two records."""
+
+    clock = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.time = -1.0
+
+    def record(self) -> None:
+        Event.clock += 1.0
+        self.time = Event.clock
+
+    def elapsed_time(self, end: "Event") -> float:
+        return end.time - self.time
+
+
+def test_on_a_gpu_the_time_between_events_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(Event.clock))
+
+    def run() -> None:
+        Event.clock += 2.0
+
+    seconds = seconds_of(run, torch.device("cuda:0"))
+    assert seconds == pytest.approx(3e-3)
+    assert waits == [0.0, 4.0]  # before the first event, and after the last
 
 
 def test_the_check_prints_a_table(

@@ -4,10 +4,6 @@ A `Tracer` stands between PyTorch and the fake tensors: it sees each op below au
 composite functions have been taken apart and backward ops appear as what they run. It recognises
 storages, not tensors, and keeps them alive so that no two share an address; it never keeps a
 tensor, because autograd looks at how many there are of it.
-
-To which forward op a gradient op belongs is told by autograd's sequence numbers: each node of its
-graph is numbered when its forward op is called, right before the op is seen here (or right after
-it, as for a write through a view), and knows its number when it runs.
 """
 
 from collections.abc import Iterator
@@ -22,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_graphs import Phase
+from placeto_workloads.capture.autograd_nodes import AutogradNodes
 from placeto_workloads.capture.counting import count_bytes
 from placeto_workloads.capture.counting import count_flops
 from placeto_workloads.capture.fake_tensors import fake_like
@@ -37,7 +34,6 @@ from placeto_workloads.errors import WorkloadError
 
 DEVICE_OF = torch.ops.prim.device.default
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
-LEAF_SEQUENCE_NUMBER = 2**64 - 1  # of the nodes that accumulate the gradients of leaves
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -65,9 +61,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._maker_of_storage: list[int] = []  # the last op that wrote each storage
         self._source_of_storage: dict[int, tuple[int, Source]] = {}
         self._allocations: dict[int, Call] = {}  # of storages without values
-        self._forward_of_node: dict[int, tuple[int, str]] = {}  # its op and scope
-        self._next_node = 0
-        self._last_op: tuple[int, str] | None = None
+        self._nodes = AutogradNodes()
         self._fake_of_real: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
 
@@ -143,7 +137,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arguments, keywords = self._described(args, inputs), self._described(kwargs, inputs)
         written: list[TensorRef] = []
         self._described(function.written(args, kwargs), written)
-        node = self._number_node(args, kwargs)
+        node = self._nodes.before_op(args, kwargs)
         result = self._run(func, args, kwargs)
 
         storages_before = len(self._storages)
@@ -181,9 +175,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written_storages = dict.fromkeys(ref.storage for ref in written)
         read = dict.fromkeys(ref.storage for ref in inputs if ref.storage not in written_storages)
         for storage in read:
-            if (
-                storage in self._allocations
-            ):  # values of new memory: they are made by the allocation
+            if storage in self._allocations:  # the values of new memory are the allocation's
                 self._append(self._allocations.pop(storage), [], [], None)
         first_written = [s for s in written_storages if self._allocations.pop(s, None) is not None]
         call.reads = tuple(read)
@@ -195,34 +187,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ops.append(call)
         for storage in (*call.creates, *call.writes):
             self._maker_of_storage[storage] = op
-        self._end_op(op, call.scope, node)
+        self._nodes.after_op(op, call.scope, node)
 
     def _fold(self, outputs: tuple[TensorRef | None, ...], node: int | None) -> None:
         """Let gradient ops of a view belong to the op that made its storage."""
         first = next((ref for ref in outputs if ref is not None), None)
         if first is not None and first.storage not in self._allocations:
-            self._end_op(self._maker_of_storage[first.storage], self._current_scope, node)
-
-    def _number_node(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-        """Return the number of the node of the op that is about to run, if it has one.
-
-        The nodes before it that are nobody's yet belong to the op that ran before.
-        """
-        if not torch.is_grad_enabled():
-            return None
-        end = torch._C._autograd._get_sequence_nr()
-        leaves = tensor_leaves((args, tuple(kwargs.values())))
-        has_node = any(leaf is not None and leaf.requires_grad for leaf in leaves)
-        if self._last_op is not None:
-            before = range(self._next_node, end - has_node)
-            self._forward_of_node.update(dict.fromkeys(before, self._last_op))
-        self._next_node = end
-        return end - 1 if has_node else None
-
-    def _end_op(self, op: int, scope: str, node: int | None) -> None:
-        self._last_op = op, scope
-        if node is not None:
-            self._forward_of_node.setdefault(node, self._last_op)
+            maker = self._maker_of_storage[first.storage]
+            self._nodes.after_op(maker, self._current_scope, node)
 
     @property
     def _current_scope(self) -> str:
@@ -239,14 +211,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return owner, self._scopes.paths[-1] if self._scopes.paths else scope
 
     def _owner_of_gradient(self) -> tuple[int | None, str]:
-        node: Any = torch._C._current_autograd_node()
-        if node is None:
+        made_for = self._nodes.running()
+        if made_for is None:
             return None, self.scope
-        sequence_number = node._sequence_nr()
-        if sequence_number != LEAF_SEQUENCE_NUMBER:
-            return self._forward_of_node.get(sequence_number, (None, self.scope))
-        op, source = self._source_of_storage[self._look_up(node.variable).storage]
-        return op, source.scope
+        if isinstance(made_for, torch.Tensor):
+            leaf = self._maker_of_storage[self._look_up(made_for).storage]
+            return leaf, self.ops[leaf].scope
+        return made_for
 
     def _owner_of_update(self, call: Call) -> tuple[int | None, str]:
         owners = {
