@@ -3,6 +3,7 @@
 This is all that the other packages may use of it, and the only thing that they share.
 """
 
+from placeto_graphs.compilation import compiled
 from placeto_graphs.errors import GraphError
 from placeto_graphs.files.cluster_file import load_cluster
 from placeto_graphs.files.cluster_file import save_cluster
@@ -70,6 +71,7 @@ __all__ = [
     "colocate_scopes",
     "colocate_single_consumers",
     "colocate_updates",
+    "compiled",
     "from_networkx",
     "group_graph",
     "grouping_of_labels",

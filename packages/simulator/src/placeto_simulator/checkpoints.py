@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_simulator.compilation import compiled
+from placeto_graphs import compiled
 from placeto_simulator.event_loop import NEVER
 from placeto_simulator.event_loop import WHOLE_STEP
 from placeto_simulator.event_loop import add_parameters

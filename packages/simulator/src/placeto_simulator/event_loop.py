@@ -19,7 +19,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_simulator.compilation import compiled
+from placeto_graphs import compiled
 from placeto_simulator.state import Memory
 from placeto_simulator.state import State
 from placeto_simulator.tables import FIRST_OF_TENSOR
