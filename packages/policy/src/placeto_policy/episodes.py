@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.states import States
 from placeto_policy.topology import Topology
@@ -123,6 +124,8 @@ def run_episodes(
     while not environment.is_over:
         time = environment.time
         log_probabilities = policy(environment.states()).numpy()
+        if np.isnan(log_probabilities).any():
+            raise PolicyError("policy: expected finite probabilities, got NaN: check its weights")
         rewards[:, time] = environment.step(choice(time, log_probabilities))
         better = environment.costs < best_costs
         best_costs = np.where(better, environment.costs, best_costs)

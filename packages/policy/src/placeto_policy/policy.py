@@ -48,8 +48,8 @@ class PlacementPolicy(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.embedding = _embedding(num_devices, self.settings, generator)
         width = self.embedding.output_width
-        self.hidden = new_layer(width, width, generator)
-        self.output = new_layer(width, num_devices, generator)
+        self.hidden = new_layer(width, self.settings.hidden_units, generator)
+        self.output = new_layer(self.settings.hidden_units, num_devices, generator)
 
     def forward(self, states: States | Sequence[States]) -> torch.Tensor:
         """Return float32[N, D], the log-probability of each device in each of N states.

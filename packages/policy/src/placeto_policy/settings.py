@@ -40,6 +40,8 @@ class Settings:
         ``"simple-aggregator"``.
     message_rounds : int
         k = 8 rounds of message passing (paper).
+    hidden_units : int
+        Of the two-layer network behind the embedding.
     reward : text
         ``"intermediate"``: the improvement of each step (paper); ``"terminal"``: the negative
         memory-penalised runtime after the last step.
@@ -79,6 +81,7 @@ class Settings:
 
     embedding: EmbeddingName = "message-passing"
     message_rounds: int = 8
+    hidden_units: int = 512
     reward: RewardName = "intermediate"
     order: OrderName = "topological"
     start: StartName = "single"
@@ -87,10 +90,10 @@ class Settings:
     updates: int = 1000
     learning_rate_start: float = 1e-3
     learning_rate_end: float = 1e-4
-    entropy_weight_start: float = 0.1
+    entropy_weight_start: float = 0.03
     entropy_weight_end: float = 1e-3
     baseline_window: int = 10
-    discount: float = 1.0
+    discount: float = 0.9
     max_gradient_norm: float = 1.25
 
     def __post_init__(self) -> None:
