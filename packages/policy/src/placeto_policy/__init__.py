@@ -1,8 +1,54 @@
-"""The Placeto policy: learning where to place operation groups.
+"""The Placeto policy: learning where to place groups of operations.
 
-The package will hold the Markov decision process over placements, the graph embedding and the
-policy network over groups of operations, and the REINFORCE trainer. It sees a problem only through
-``placeto_graphs`` and its cost only through an ``Evaluator``, so any simulator can train it.
+The Markov decision process over placements, the graph embedding, the policy network and its
+REINFORCE trainer. A problem is seen only through ``placeto_graphs``, and what a placement costs
+only through an ``Evaluator``, so that any simulator or measurement can train a policy.
 """
 
+from placeto_policy.checkpoint import load_policy
+from placeto_policy.checkpoint import resume_training
+from placeto_policy.checkpoint import save_policy
+from placeto_policy.checkpoint import save_training
+from placeto_policy.embedding.embeddings import GraphEmbedding
+from placeto_policy.embedding.embeddings import SimpleAggregator
+from placeto_policy.embedding.embeddings import SimplePartitioner
+from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.errors import PolicyError
+from placeto_policy.logs import JsonLinesLog
+from placeto_policy.logs import TensorBoardLog
+from placeto_policy.placer import PlacetoPlacer
+from placeto_policy.policy import PlacementPolicy
+from placeto_policy.settings import Settings
+from placeto_policy.states import States
+from placeto_policy.topology import Topology
+from placeto_policy.topology import topology_of
+from placeto_policy.trainer import Trainer
+from placeto_policy.trainer import UpdateSummary
+from placeto_policy.training import train
+from placeto_policy.workers import join_processes
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "GraphEmbedding",
+    "JsonLinesLog",
+    "PlacementEnvironment",
+    "PlacementPolicy",
+    "PlacetoPlacer",
+    "PolicyError",
+    "Settings",
+    "SimpleAggregator",
+    "SimplePartitioner",
+    "States",
+    "TensorBoardLog",
+    "Topology",
+    "Trainer",
+    "UpdateSummary",
+    "join_processes",
+    "load_policy",
+    "resume_training",
+    "save_policy",
+    "save_training",
+    "topology_of",
+    "train",
+]

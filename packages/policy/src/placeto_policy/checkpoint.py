@@ -1,0 +1,301 @@
+"""Policies and whole trainings as files: tensors as safetensors, everything else as JSON in them.
+
+One file holds both, so that it is replaced at once or not at all.
+"""
+
+import os
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors import safe_open
+from safetensors.torch import save
+
+from placeto_graphs import Evaluator
+from placeto_graphs import write_atomically
+from placeto_policy.errors import PolicyError
+from placeto_policy.policy import PlacementPolicy
+from placeto_policy.settings import Settings
+from placeto_policy.trainer import Best
+from placeto_policy.trainer import Trainer
+from placeto_policy.workers import Processes
+
+FORMAT = "placeto-policy"
+VERSION = 1
+POLICY = "policy."
+AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter
+Path = str | os.PathLike[str]
+Tensors = dict[str, torch.Tensor]
+
+
+class _GraphProgress(msgspec.Struct, forbid_unknown_fields=True):
+    num_groups: int
+    best_cost: float | None
+
+
+class _Progress(msgspec.Struct, forbid_unknown_fields=True):
+    seed: int
+    updates: int
+    evaluations: int
+    settings: Settings
+    graphs: list[_GraphProgress]
+
+
+class _Description(msgspec.Struct, forbid_unknown_fields=True):
+    num_devices: int
+    settings: Settings
+    training: _Progress | None = None
+
+
+def save_policy(policy: PlacementPolicy, path: Path) -> None:
+    """Write a policy to a file.
+
+    Parameters
+    ----------
+    policy
+        The policy.
+    path
+        The file, which is replaced at once.
+
+    Examples
+    --------
+    >>> save_policy(PlacementPolicy(num_devices=2), "policy.safetensors")
+    >>> load_policy("policy.safetensors").num_devices
+    2
+    """
+    description = _Description(policy.num_devices, policy.settings)
+    _write(path, description, _policy_tensors(policy))
+
+
+def load_policy(path: Path) -> PlacementPolicy:
+    """Return the policy of a file that `save_policy` or `save_training` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    PolicyError
+        When the file is not one, is of another version, or its tensors are not those of a policy.
+    OSError
+        When the file cannot be read.
+
+    Examples
+    --------
+    See `save_policy`.
+    """
+    description, tensors = _read(path)
+    return _restored_policy(path, description, tensors)
+
+
+def save_training(trainer: Trainer, path: Path) -> None:
+    """Write all that a training has come to, so that it can go on from there.
+
+    Parameters
+    ----------
+    trainer
+        The training. All its processes come to the same; the first one writes.
+    path
+        The file, which is replaced at once.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import BusiestDevice, two_chains
+    >>> evaluator = BusiestDevice(two_chains())
+    >>> trainer = Trainer([evaluator], Settings(updates=10))
+    >>> _ = trainer.update()
+    >>> save_training(trainer, "training.safetensors")
+    >>> resume_training("training.safetensors", [evaluator]).updates
+    1
+    """
+    if trainer.processes.rank:
+        return
+    graphs = [
+        _GraphProgress(baseline.means.shape[1], best.cost if best else None)
+        for baseline, best in zip(trainer.baselines, trainer.best, strict=True)
+    ]
+    progress = _Progress(
+        seed=trainer.seed,
+        updates=trainer.updates,
+        evaluations=trainer.evaluations,
+        settings=trainer.settings,
+        graphs=graphs,
+    )
+    description = _Description(trainer.policy.num_devices, trainer.policy.settings, progress)
+    tensors = _policy_tensors(trainer.policy) | _optimizer_tensors(trainer)
+    for index, (baseline, best) in enumerate(zip(trainer.baselines, trainer.best, strict=True)):
+        tensors[f"baseline.{index}.means"] = torch.from_numpy(baseline.means)
+        tensors[f"baseline.{index}.squares"] = torch.from_numpy(baseline.squares)
+        if best:
+            tensors[f"best.{index}"] = torch.from_numpy(best.placement)
+    _write(path, description, tensors)
+
+
+def resume_training(
+    path: Path, evaluators: Sequence[Evaluator], *, processes: Processes | None = None
+) -> Trainer:
+    """Return the training of a file that `save_training` wrote.
+
+    It goes on as if it had never been interrupted: at the same number of processes it comes to the
+    same weights, to the last bit. All random streams begin anew in each update, from the seed, the
+    update and the worker, so that their state is these numbers.
+
+    Parameters
+    ----------
+    path
+        The file.
+    evaluators
+        Those of the training, in the same order.
+    processes
+        As for `Trainer`.
+
+    Raises
+    ------
+    PolicyError
+        When the file is not one, or belongs to other graphs.
+    OSError
+        When the file cannot be read.
+
+    Examples
+    --------
+    See `save_training`.
+    """
+    description, tensors = _read(path)
+    progress = description.training
+    if progress is None:
+        raise PolicyError(f"{_shown(path)}: expected a training, got a policy alone")
+    policy = _restored_policy(path, description, tensors)
+    _check_graphs(path, progress, evaluators)
+    trainer = Trainer(
+        evaluators, progress.settings, seed=progress.seed, policy=policy, processes=processes
+    )
+    _restore_optimizer(path, trainer, tensors, progress.updates)
+    _restore_graphs(path, trainer, tensors, progress)
+    trainer.updates = progress.updates
+    trainer.evaluations = progress.evaluations
+    return trainer
+
+
+def _policy_tensors(policy: PlacementPolicy) -> Tensors:
+    return {f"{POLICY}{name}": tensor for name, tensor in policy.state_dict().items()}
+
+
+def _optimizer_tensors(trainer: Trainer) -> Tensors:
+    tensors = {}
+    for name, parameter in trainer.policy.named_parameters():
+        state = trainer.optimizer.state.get(parameter, {})
+        for average in AVERAGES:
+            if average in state:
+                tensors[f"adam.{average}.{name}"] = state[average]
+    return tensors
+
+
+def _write(path: Path, description: _Description, tensors: Tensors) -> None:
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "description": msgspec.json.encode(description).decode(),
+    }
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, save(contiguous, metadata))
+
+
+def _read(path: Path) -> tuple[_Description, Tensors]:
+    with open(path, "rb"):
+        pass  # a file that cannot be read is the system's error, not the format's
+    try:
+        with safe_open(os.fspath(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            _check_format(path, metadata)
+            description = msgspec.json.decode(metadata["description"], type=_Description)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise PolicyError(f"{_shown(path)}: expected a {FORMAT} file: {error}") from None
+    return description, tensors
+
+
+def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
+    found = metadata.get("format")
+    if found != FORMAT:
+        raise PolicyError(f"{_shown(path)}: expected format {FORMAT!r}, got {found!r}")
+    version = metadata.get("version")
+    if version != str(VERSION):
+        raise PolicyError(f"{_shown(path)}: expected version {VERSION}, got {version!r}")
+    if "description" not in metadata:
+        raise PolicyError(f"{_shown(path)}: expected a description, got none")
+
+
+def _restored_policy(path: Path, description: _Description, tensors: Tensors) -> PlacementPolicy:
+    if description.num_devices < 1:
+        raise PolicyError(
+            f"{_shown(path)}: num_devices: expected at least 1, got {description.num_devices}"
+        )
+    policy = PlacementPolicy(description.num_devices, description.settings)
+    state = policy.state_dict()
+    unknown = [
+        name for name in tensors if name.startswith(POLICY) and name[len(POLICY) :] not in state
+    ]
+    if unknown:
+        raise PolicyError(f"{_shown(path)}: expected no tensor {unknown[0]!r} in such a policy")
+    policy.load_state_dict(
+        {name: _tensor(path, tensors, POLICY + name, like) for name, like in state.items()}
+    )
+    return policy
+
+
+def _restore_optimizer(path: Path, trainer: Trainer, tensors: Tensors, updates: int) -> None:
+    if not updates:
+        return
+    for name, parameter in trainer.policy.named_parameters():
+        trainer.optimizer.state[parameter] = {
+            "step": torch.tensor(float(updates)),
+            **{
+                average: _tensor(path, tensors, f"adam.{average}.{name}", parameter).clone()
+                for average in AVERAGES
+            },
+        }
+
+
+def _restore_graphs(path: Path, trainer: Trainer, tensors: Tensors, progress: _Progress) -> None:
+    window = trainer.settings.baseline_window
+    for index, (baseline, graph) in enumerate(zip(trainer.baselines, progress.graphs, strict=True)):
+        name = f"baseline.{index}"
+        rounds = min(len(tensors.get(f"{name}.squares", ())), window)
+        means = torch.empty(rounds, graph.num_groups, dtype=torch.float64)
+        baseline.means = _tensor(path, tensors, f"{name}.means", means).numpy()
+        baseline.squares = _tensor(path, tensors, f"{name}.squares", means[:, 0]).numpy()
+        if graph.best_cost is not None:
+            like = torch.empty(graph.num_groups, dtype=torch.int32)
+            placement = _tensor(path, tensors, f"best.{index}", like).numpy()
+            trainer.best[index] = Best(graph.best_cost, placement)
+
+
+def _check_graphs(path: Path, progress: _Progress, evaluators: Sequence[Evaluator]) -> None:
+    expected = [graph.num_groups for graph in progress.graphs]
+    given = [evaluator.problem.num_groups for evaluator in evaluators]
+    if given != expected:
+        raise PolicyError(
+            f"{_shown(path)}: expected evaluators of graphs of {expected} groups, got {given}"
+        )
+
+
+def _tensor(path: Path, tensors: Tensors, name: str, like: torch.Tensor) -> torch.Tensor:
+    tensor = tensors.get(name)
+    if tensor is None:
+        raise PolicyError(f"{_shown(path)}: expected a tensor {name!r}, got none")
+    if tensor.shape != like.shape or tensor.dtype != like.dtype:
+        raise PolicyError(
+            f"{_shown(path)}: {name}: expected {like.dtype} of shape {tuple(like.shape)}, "
+            f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        )
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        raise PolicyError(f"{_shown(path)}: {name}: expected finite numbers, got others")
+    return tensor
+
+
+def _shown(path: Path) -> str:
+    return os.fspath(path)

@@ -1,0 +1,138 @@
+"""What the placements of episodes cost, asked of an evaluator as seldom as possible."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import Evaluator
+from placeto_graphs import IncrementalEvaluation
+from placeto_graphs import IncrementalEvaluator
+from placeto_graphs import PlacementProblem
+from placeto_graphs import memory_penalised_runtime
+from placeto_policy.errors import PolicyError
+from placeto_policy.errors import shown
+
+MAX_REMEMBERED = 50_000
+# Of a placement that cannot run: as long as this many steps on one device.
+UNRUNNABLE_STEPS = 10
+
+
+class PlacementCosts(Protocol):
+    """Follows B placements that change by one group at a time."""
+
+    def start(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return float64[B], the memory-penalised runtimes of placements int32[B, G]."""
+        ...
+
+    def move(
+        self, placements: NDArray[np.int32], groups: NDArray[np.int64], moved: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Return float64[B] after ``groups[b]`` of each row in ``moved`` went to its new device."""
+        ...
+
+
+def seconds_of_work(problem: PlacementProblem) -> float:
+    """Return what all groups take one after the other, each on its slowest device."""
+    times = problem.group_graph.compute_time
+    return float(np.where(np.isinf(times), 0.0, times).max(axis=1).sum())
+
+
+class _Objective:
+    """The memory-penalised runtime R, with everything that an evaluator returns checked."""
+
+    def __init__(self, evaluator: Evaluator, memory_penalty: float) -> None:
+        problem = evaluator.problem
+        self._num_devices = problem.num_devices
+        self._limits = np.array([device.memory_bytes for device in problem.cluster.devices])
+        self._penalty = memory_penalty
+        self._unrunnable = UNRUNNABLE_STEPS * seconds_of_work(problem)
+
+    def __call__(self, batch: EvaluationBatch, count: int) -> NDArray[np.float64]:
+        for name, shape in (("runtime", (count,)), ("peak_memory", (count, self._num_devices))):
+            values = getattr(batch, name, None)
+            if not isinstance(values, np.ndarray) or values.shape != shape:
+                got = getattr(values, "shape", shown(values))
+                raise PolicyError(f"evaluator: expected {name} of shape {shape}, got {got}")
+        if np.isnan(batch.runtime).any() or (batch.runtime < 0).any():
+            row = int(np.argmax(~(batch.runtime >= 0)))
+            raise PolicyError(
+                f"evaluator: expected a runtime >= 0, got runtime[{row}] = {batch.runtime[row]}"
+            )
+        penalised = memory_penalised_runtime(batch, self._limits, self._penalty)
+        return np.where(np.isinf(penalised), self._unrunnable, penalised)
+
+
+class BatchCosts:
+    """Evaluates in batches, and each placement once while it is remembered.
+
+    Late in training most episodes take the same way, so that most placements are known.
+    """
+
+    def __init__(self, evaluator: Evaluator, memory_penalty: float) -> None:
+        self._evaluator = evaluator
+        self._objective = _Objective(evaluator, memory_penalty)
+        self._known: dict[bytes, float] = {}
+        self._last = np.zeros(0)
+
+    def start(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return what placements int32[B, G] cost."""
+        self._last = self._of(placements)
+        return self._last.copy()
+
+    def move(
+        self,
+        placements: NDArray[np.int32],
+        groups: NDArray[np.int64],  # noqa: ARG002 (a batch says everything)
+        moved: NDArray[np.bool_],
+    ) -> NDArray[np.float64]:
+        """Return what the placements cost of which the rows in ``moved`` changed."""
+        if moved.any():
+            self._last[moved] = self._of(placements[moved])
+        return self._last.copy()
+
+    def _of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        keys = [row.tobytes() for row in placements]
+        unknown = {key: row for row, key in enumerate(keys) if key not in self._known}
+        if unknown:
+            rows = placements[list(unknown.values())]
+            costs = self._objective(self._evaluator.evaluate(rows), len(rows))
+            if len(self._known) + len(rows) > MAX_REMEMBERED:
+                self._known = {key: self._known[key] for key in keys if key in self._known}
+            self._known.update(zip(unknown, costs.tolist(), strict=True))
+        return np.array([self._known[key] for key in keys])
+
+
+class IncrementalCosts:
+    """Evaluates the moves of each placement, where the evaluator is faster at that."""
+
+    def __init__(self, evaluator: IncrementalEvaluator, memory_penalty: float) -> None:
+        self._evaluator = evaluator
+        self._objective = _Objective(evaluator, memory_penalty)
+        self._evaluations: list[IncrementalEvaluation] = []
+        self._last = np.zeros(0)
+
+    def start(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return what placements int32[B, G] cost."""
+        self._evaluations = [self._evaluator.incremental(row) for row in placements]
+        self._last = self._objective(self._evaluator.evaluate(placements), len(placements))
+        return self._last.copy()
+
+    def move(
+        self, placements: NDArray[np.int32], groups: NDArray[np.int64], moved: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Return what the placements cost of which the rows in ``moved`` changed."""
+        for row in np.flatnonzero(moved).tolist():
+            group = int(groups[row])
+            batch = self._evaluations[row].try_move(group, int(placements[row, group]))
+            self._last[row] = self._objective(batch, 1)[0]
+            self._evaluations[row].commit()
+        return self._last.copy()
+
+
+def placement_costs(evaluator: Evaluator, memory_penalty: float) -> PlacementCosts:
+    """Return the fastest way to follow placements with an evaluator."""
+    if isinstance(evaluator, IncrementalEvaluator):
+        return IncrementalCosts(evaluator, memory_penalty)
+    return BatchCosts(evaluator, memory_penalty)

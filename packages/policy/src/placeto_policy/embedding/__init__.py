@@ -1,0 +1,1 @@
+"""What the policy makes of a graph: one vector for the current group of each state."""

@@ -1,0 +1,117 @@
+"""The graph embedding of Placeto and its two ablations: one vector for each state."""
+
+import torch
+from torch import nn
+
+from placeto_policy.embedding.message_passing import MessagePassing
+from placeto_policy.embedding.pooling import PooledSummaries
+from placeto_policy.states import States
+from placeto_policy.states import feature_width
+
+NUM_RELATIONS = 3
+
+
+class GraphEmbedding(nn.Module):
+    """Message passing, then the current node and its three summaries.
+
+    The summaries are of the groups that can reach the current one, that it can reach, and neither
+    (Addanki et al. 2019, section 3.2).
+
+    Parameters
+    ----------
+    num_devices
+        D.
+    rounds
+        k, of message passing.
+    generator
+        Of the first weights.
+
+    Examples
+    --------
+    >>> GraphEmbedding(2, rounds=8, generator=torch.Generator()).output_width
+    48
+    """
+
+    def __init__(self, num_devices: int, rounds: int, generator: torch.Generator) -> None:
+        super().__init__()
+        width = feature_width(num_devices)
+        self.message_passing = MessagePassing(width, rounds, generator)
+        self.summaries = PooledSummaries(NUM_RELATIONS, 2 * width, generator)
+        self.output_width = (1 + NUM_RELATIONS) * 2 * width
+
+    def nodes(self, states: States) -> torch.Tensor:
+        """Return float32[2 F, G, N], the embedding of each node of each state."""
+        nodes: torch.Tensor = self.message_passing(states.features(), states.topology)
+        return nodes
+
+    def forward(self, states: States) -> torch.Tensor:
+        """Return float32[N, 8 F]."""
+        return _with_summaries(self.nodes(states), self.summaries, states)
+
+
+class SimplePartitioner(nn.Module):
+    """The current node and its three summaries, without message passing.
+
+    An ablation of Addanki et al. 2019, section 4.3: parents, children and parallel nodes are
+    aggregated apart.
+
+    Parameters
+    ----------
+    num_devices
+        D.
+    generator
+        Of the first weights.
+
+    Examples
+    --------
+    >>> SimplePartitioner(2, torch.Generator()).output_width
+    24
+    """
+
+    def __init__(self, num_devices: int, generator: torch.Generator) -> None:
+        super().__init__()
+        width = feature_width(num_devices)
+        self.summaries = PooledSummaries(NUM_RELATIONS, width, generator)
+        self.output_width = (1 + NUM_RELATIONS) * width
+
+    def forward(self, states: States) -> torch.Tensor:
+        """Return float32[N, 4 F]."""
+        return _with_summaries(states.features(), self.summaries, states)
+
+
+class SimpleAggregator(nn.Module):
+    """The features of all nodes through one feed-forward network, summed.
+
+    An ablation of Addanki et al. 2019, section 4.3: it knows the current node by its flag, and no
+    edges.
+
+    Parameters
+    ----------
+    num_devices
+        D.
+    generator
+        Of the first weights.
+
+    Examples
+    --------
+    >>> SimpleAggregator(2, torch.Generator()).output_width
+    6
+    """
+
+    def __init__(self, num_devices: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.output_width = feature_width(num_devices)
+        self.summaries = PooledSummaries(1, self.output_width, generator)
+
+    def forward(self, states: States) -> torch.Tensor:
+        """Return float32[N, F]."""
+        one_set = torch.zeros_like(states.topology.relations)
+        summary: torch.Tensor = self.summaries(states.features(), one_set, states.current)
+        return summary
+
+
+def _with_summaries(
+    nodes: torch.Tensor, summaries: PooledSummaries, states: States
+) -> torch.Tensor:
+    own = nodes[:, states.current, torch.arange(len(states))].T
+    return torch.cat([own, summaries(nodes, states.topology.relations, states.current)], dim=1)

@@ -1,0 +1,261 @@
+"""The Markov decision process over placements: many episodes on one problem in lockstep."""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from placeto_graphs import Evaluator
+from placeto_graphs import GraphError
+from placeto_policy.costs import PlacementCosts
+from placeto_policy.costs import placement_costs
+from placeto_policy.costs import seconds_of_work
+from placeto_policy.errors import PolicyError
+from placeto_policy.errors import shown
+from placeto_policy.settings import OrderName
+from placeto_policy.settings import RewardName
+from placeto_policy.settings import StartName
+from placeto_policy.states import States
+from placeto_policy.topology import Topology
+from placeto_policy.topology import topology_of
+
+
+class PlacementEnvironment:
+    """B episodes on one problem of G groups, which all take their steps at the same time.
+
+    An episode visits every group once and puts it on a device (Addanki et al. 2019, section 3.1).
+
+    Parameters
+    ----------
+    evaluator
+        Says what placements of the problem cost.
+    reward
+        ``"intermediate"``: a step earns ``R(p) - R(p')``, the seconds by which it lowers the
+        memory-penalised runtime. ``"terminal"``: the last step earns ``-R(p')``, the others 0.
+    memory_penalty
+        c of the memory-penalised runtime, in seconds per byte.
+
+    Attributes
+    ----------
+    order : int64[B, G]
+        The groups of each episode as it visits them.
+    placement : int32[B, G]
+        The device of each group now.
+    time : int
+        How many steps were taken; at G the episodes are over.
+    seconds_of_work : float
+        What all groups take one after the other, each on its slowest device.
+    costs : float64[B]
+        R of the placements; NaN before the last step where the reward is terminal.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import BusiestDevice, two_chains
+    >>> environment = PlacementEnvironment(BusiestDevice(two_chains()))
+    >>> environment.reset(num_episodes=2)
+    >>> environment.states().current
+    tensor([0, 0])
+    >>> environment.step(np.array([0, 1]))
+    array([0., 1.])
+    """
+
+    order: NDArray[np.int64]
+    placement: NDArray[np.int32]
+    time: int
+    costs: NDArray[np.float64]
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        *,
+        reward: RewardName = "intermediate",
+        memory_penalty: float = 2e-9,
+    ) -> None:
+        self.evaluator = evaluator
+        self.topology: Topology = topology_of(evaluator.problem.group_graph)
+        self.reward = reward
+        self.seconds_of_work = seconds_of_work(evaluator.problem)
+        self._placement_costs: PlacementCosts = placement_costs(evaluator, memory_penalty)
+
+    def reset(
+        self,
+        *,
+        num_episodes: int,
+        order: OrderName | NDArray[np.integer[Any]] = "topological",
+        start: StartName | NDArray[np.integer[Any]] = "single",
+        generators: Sequence[np.random.Generator] = (),
+    ) -> None:
+        """Begin B new episodes.
+
+        Parameters
+        ----------
+        num_episodes
+            B.
+        order : text or int[G] or int[B, G]
+            ``"topological"``, ``"random"`` (another one for each episode), or the groups as they
+            are to be visited.
+        start : text or int[G] or int[B, G]
+            ``"single"`` (all groups on the first device, or the first that can run them),
+            ``"random"``, or the devices of the groups.
+        generators
+            One for each episode, where something is random.
+
+        Raises
+        ------
+        PolicyError
+            When an order or a start is not one, or generators are missing.
+        """
+        something_random = any(
+            isinstance(choice, str) and choice == "random" for choice in (order, start)
+        )
+        if something_random and len(generators) != num_episodes:
+            raise PolicyError(
+                f"generators: expected one for each of {num_episodes} episodes, "
+                f"got {len(generators)}"
+            )
+        self.order = self._orders(order, num_episodes, generators)
+        self.placement = self._starts(start, num_episodes, generators)
+        self.time = 0
+        self._position = np.argsort(self.order, axis=1)
+        if self.reward == "intermediate":
+            self.costs = self._placement_costs.start(self.placement)
+        else:
+            self.costs = np.full(num_episodes, np.nan)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every group was visited."""
+        return self.time == self.topology.num_groups
+
+    def states(self) -> States:
+        """Return the states that the next actions are for."""
+        return States(
+            topology=self.topology,
+            placement=torch.from_numpy(self.placement.astype(np.int64)),
+            current=torch.from_numpy(self.order[:, self.time]),
+            visited=torch.from_numpy(self._position < self.time),
+        )
+
+    def step(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+        """Put the current group of each episode on a device.
+
+        Parameters
+        ----------
+        actions : int[B]
+            The devices.
+
+        Returns
+        -------
+        float64[B]
+            The rewards, in seconds.
+
+        Raises
+        ------
+        PolicyError
+            When the episodes are over, or a device cannot run the group.
+        """
+        if self.is_over:
+            raise PolicyError(f"step: expected at most {self.time} steps in an episode, got more")
+        episodes = np.arange(len(self.order))
+        groups = self.order[:, self.time]
+        self._check_actions(groups, actions)
+        moved = self.placement[episodes, groups] != actions
+        self.placement[episodes, groups] = actions
+        self.time += 1
+        if self.reward == "intermediate":
+            before = self.costs
+            self.costs = self._placement_costs.move(self.placement, groups, moved)
+            return before - self.costs
+        if self.time < self.topology.num_groups:
+            return np.zeros(len(episodes))
+        self.costs = self._placement_costs.start(self.placement)
+        return -self.costs
+
+    def _check_actions(self, groups: NDArray[np.int64], actions: NDArray[np.integer[Any]]) -> None:
+        num_devices = self.topology.num_devices
+        if actions.shape != groups.shape or actions.min() < 0 or actions.max() >= num_devices:
+            raise PolicyError(
+                f"actions: expected {len(groups)} devices from 0 to {num_devices - 1}, "
+                f"got {shown(actions.tolist())}"
+            )
+        impossible = ~self.topology.allowed.numpy()[groups, actions]
+        if impossible.any():
+            row = int(np.argmax(impossible))
+            raise PolicyError(
+                f"actions[{row}]: expected a device that can run group {groups[row]}, "
+                f"got {actions[row]}"
+            )
+
+    def _orders(
+        self,
+        order: OrderName | NDArray[np.integer[Any]],
+        num_episodes: int,
+        generators: Sequence[np.random.Generator],
+    ) -> NDArray[np.int64]:
+        num_groups = self.topology.num_groups
+        if isinstance(order, str):
+            _check_choice("order", order, get_args(OrderName))
+            if order == "random":
+                return np.stack([generator.permutation(num_groups) for generator in generators])
+            return np.tile(self.topology.order, (num_episodes, 1))
+        orders = _rows("order", order, num_episodes, num_groups).astype(np.int64)
+        if (np.sort(orders, axis=1) != np.arange(num_groups)).any():
+            raise PolicyError(
+                f"order: expected each of {num_groups} groups once, got {shown(order)}"
+            )
+        return orders
+
+    def _starts(
+        self,
+        start: StartName | NDArray[np.integer[Any]],
+        num_episodes: int,
+        generators: Sequence[np.random.Generator],
+    ) -> NDArray[np.int32]:
+        allowed = self.topology.allowed.numpy()
+        if isinstance(start, str):
+            _check_choice("start", start, get_args(StartName))
+            if start == "random":
+                keys = np.stack([generator.random(allowed.shape) for generator in generators])
+                anywhere: NDArray[np.int32] = (
+                    np.where(allowed, keys, -1.0).argmax(axis=2).astype(np.int32)
+                )
+                return anywhere
+            single: NDArray[np.int32] = np.tile(_single_device(allowed), (num_episodes, 1))
+            return single
+        problem = self.evaluator.problem
+        rows = _rows("start", start, num_episodes, problem.num_groups)
+        try:
+            return np.stack([problem.check_placement(row) for row in rows])
+        except GraphError as error:
+            raise PolicyError(f"start: {error}") from None
+
+
+def _single_device(allowed: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Return int32[G]: all on the first device that can run all groups, else as few as need be."""
+    everywhere = allowed.all(axis=0)
+    if everywhere.any():
+        return np.full(len(allowed), np.argmax(everywhere), np.int32)
+    first: NDArray[np.int32] = allowed.argmax(axis=1).astype(np.int32)
+    return first
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise PolicyError(
+            f"{name}: expected one of {', '.join(map(repr, choices))} or an array, got {value!r}"
+        )
+
+
+def _rows(
+    name: str, values: NDArray[np.integer[Any]], num_rows: int, length: int
+) -> NDArray[np.integer[Any]]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" or array.shape not in {(length,), (num_rows, length)}:
+        raise PolicyError(
+            f"{name}: expected integers of shape ({length},) or ({num_rows}, {length}), "
+            f"got {array.dtype} of shape {array.shape}"
+        )
+    return np.broadcast_to(array, (num_rows, length))

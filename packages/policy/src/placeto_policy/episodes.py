@@ -1,0 +1,142 @@
+"""Whole episodes: how a policy places a problem, and all states on the way."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.errors import PolicyError
+from placeto_policy.policy import PlacementPolicy
+from placeto_policy.states import States
+from placeto_policy.topology import Topology
+
+NODES_PER_BATCH = 2**17  # of states that go through the network at once: as much as caches hold
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """B whole episodes on one graph of G groups.
+
+    Attributes
+    ----------
+    topology : `Topology`
+        The graph.
+    order : int64[B, G]
+        The groups as they were visited.
+    start : int32[B, G]
+        The placements before the first step.
+    final : int32[B, G]
+        The placements after the last one.
+    rewards : float64[B, G]
+        Of each step, in seconds.
+    costs : float64[B]
+        R of the final placements.
+    best_placements : int32[B, G]
+        The best placement on the way of each episode.
+    best_costs : float64[B]
+        Its R.
+    """
+
+    topology: Topology
+    order: NDArray[np.int64]
+    start: NDArray[np.int32]
+    final: NDArray[np.int32]
+    rewards: NDArray[np.float64]
+    costs: NDArray[np.float64]
+    best_placements: NDArray[np.int32]
+    best_costs: NDArray[np.float64]
+
+    def actions(self) -> NDArray[np.int64]:
+        """Return int64[B, G], the device that each step chose."""
+        return np.take_along_axis(self.final, self.order, axis=1).astype(np.int64)
+
+    def states(self) -> Iterator[tuple[slice, States]]:
+        """Yield all states, step by step, in batches of consecutive steps.
+
+        Yields
+        ------
+        slice, `States`
+            Which steps, and the states of all episodes at the first of them, at the second, and
+            so on.
+        """
+        count, num_groups = self.order.shape
+        order, start, final = (
+            torch.from_numpy(array.astype(np.int64))
+            for array in (self.order, self.start, self.final)
+        )
+        position = torch.argsort(order, dim=1)
+        steps_at_once = max(1, NODES_PER_BATCH // (count * num_groups))
+        for first in range(0, num_groups, steps_at_once):
+            steps = slice(first, min(first + steps_at_once, num_groups))
+            times = torch.arange(num_groups)[steps]
+            visited = position < times[:, None, None]
+            yield (
+                steps,
+                States(
+                    topology=self.topology,
+                    placement=torch.where(visited, final, start).flatten(0, 1),
+                    current=order[:, steps].T.flatten(),
+                    visited=visited.flatten(0, 1),
+                ),
+            )
+
+
+Choice = Callable[[int, NDArray[np.float32]], NDArray[np.int64]]
+
+
+def greedy(_: int, log_probabilities: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the most probable devices int64[B]."""
+    most_probable: NDArray[np.int64] = log_probabilities.argmax(axis=1)
+    return most_probable
+
+
+def sampling(generators: Sequence[np.random.Generator], num_groups: int) -> Choice:
+    """Return a choice at random, with a generator for each episode.
+
+    What an episode draws depends on its own generator only, so that episodes can be shared out
+    among processes in any way.
+    """
+    draws = np.stack([generator.random(num_groups) for generator in generators])
+
+    def choose(time: int, log_probabilities: NDArray[np.float32]) -> NDArray[np.int64]:
+        cumulative = np.exp(log_probabilities.astype(np.float64)).cumsum(axis=1)
+        thresholds = draws[:, time, None] * cumulative[:, -1:]
+        chosen: NDArray[np.int64] = (cumulative[:, :-1] <= thresholds).sum(axis=1)
+        return chosen
+
+    return choose
+
+
+@torch.inference_mode()
+def run_episodes(
+    policy: PlacementPolicy, environment: PlacementEnvironment, choice: Choice
+) -> Episodes:
+    """Run the episodes of an environment that was reset, to their end."""
+    start = environment.placement.copy()
+    rewards = np.empty(environment.order.shape)
+    best_costs = np.where(np.isnan(environment.costs), np.inf, environment.costs)
+    best_placements = start.copy()
+    while not environment.is_over:
+        time = environment.time
+        log_probabilities = policy(environment.states()).numpy()
+        if np.isnan(log_probabilities).any():
+            raise PolicyError("policy: expected finite probabilities, got NaN: check its weights")
+        rewards[:, time] = environment.step(choice(time, log_probabilities))
+        better = environment.costs < best_costs
+        best_costs = np.where(better, environment.costs, best_costs)
+        best_placements[better] = environment.placement[better]
+    return Episodes(
+        topology=environment.topology,
+        order=environment.order,
+        start=start,
+        final=environment.placement.copy(),
+        rewards=rewards,
+        costs=environment.costs,
+        best_placements=best_placements,
+        best_costs=best_costs,
+    )

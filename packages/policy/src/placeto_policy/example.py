@@ -1,0 +1,56 @@
+"""A small problem and a plain evaluator, for examples and first trials."""
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import from_networkx
+from placeto_graphs import parse_cluster
+
+
+class BusiestDevice:
+    """An evaluator that knows no transfers: the runtime is the work of the busiest device.
+
+    Parameters
+    ----------
+    problem
+        The problem whose placements are evaluated.
+
+    Examples
+    --------
+    >>> BusiestDevice(two_chains()).evaluate(np.array([[0, 0, 0, 0, 0, 0]])).runtime
+    array([6.])
+    """
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the work of the busiest device for each placement int32[B, G]."""
+        seconds = self.problem.group_graph.compute_time
+        here = placements[:, :, None] == np.arange(self.problem.num_devices)
+        busy = np.where(here, seconds, 0.0).sum(axis=1)
+        return EvaluationBatch(runtime=busy.max(axis=1), peak_memory=np.zeros(busy.shape, np.int64))
+
+
+def two_chains(length: int = 3, num_devices: int = 2) -> PlacementProblem:
+    """Return a problem of two chains that share nothing, of groups of a second each.
+
+    Examples
+    --------
+    >>> two_chains()
+    PlacementProblem(ops=6, groups=6, devices=2)
+    """
+    chains = nx.DiGraph()
+    for name in "ab":
+        nx.add_path(chains, [f"{name}{position}" for position in range(length)], bytes=1000)
+    graph = from_networkx(chains)
+    return PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster(f"{num_devices}xk80"),
+        compute_time=np.ones((graph.num_ops, num_devices)),
+        grouping=colocate(graph, rules=()),
+    )

@@ -1,0 +1,178 @@
+"""The policy as a placer: trained on the problem, used as it is, or trained further."""
+
+import math
+import time
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import Evaluator
+from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
+from placeto_policy.embedding.blocks import threads_for_blocks
+from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.episodes import Episodes
+from placeto_policy.episodes import greedy
+from placeto_policy.episodes import run_episodes
+from placeto_policy.episodes import sampling
+from placeto_policy.errors import PolicyError
+from placeto_policy.policy import PlacementPolicy
+from placeto_policy.settings import Settings
+from placeto_policy.trainer import Trainer
+
+SAMPLING_STREAM = 2**32 - 1  # a worker's index that no trainer has
+SAMPLES_AT_ONCE = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacetoPlacer:
+    """Places a problem with a policy, and returns the best placement that was seen on the way.
+
+    *Optimized* (no policy): trains a new one on the problem. *Zero-shot* (a policy and no training
+    evaluations): one greedy pass, or the best of that and some sampled ones. *Fine-tuned* (a
+    policy and training evaluations): trains that policy further on the problem. The policy itself
+    stays as it is. What is best is said by the memory-penalised runtime.
+
+    Parameters
+    ----------
+    policy
+        A trained policy.
+    training_evaluations
+        How many placements may be sampled in training, at most.
+    samples
+        How many passes are sampled after the greedy one.
+    settings
+        Of the training; `Settings.updates` is set to what the evaluations are enough for. By
+        default those of the policy, if there is one.
+
+    Raises
+    ------
+    PolicyError
+        When there is neither a policy nor training; in `place`, when the policy is for another
+        number of devices, or the evaluations are not enough for one update.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import BusiestDevice, two_chains
+    >>> problem = two_chains()
+    >>> placer = PlacetoPlacer(training_evaluations=1000)
+    >>> placer.place(problem, BusiestDevice(problem)).runtime
+    3.0
+    """
+
+    policy: PlacementPolicy | None = None
+    training_evaluations: int = 0
+    samples: int = 0
+    settings: Settings | None = None
+    name: str = field(default="placeto", init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("training_evaluations", "samples"):
+            if getattr(self, name) < 0:
+                raise PolicyError(f"{name}: expected at least 0, got {getattr(self, name)}")
+        if self.policy is None and not self.training_evaluations:
+            raise PolicyError("training_evaluations: expected some where there is no policy, got 0")
+
+    def place(
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    ) -> PlacementResult:
+        """Return the best placement that the policy comes across.
+
+        Parameters
+        ----------
+        problem
+            What to place.
+        evaluator
+            Says what placements of that problem cost.
+        seed
+            Fixes every random choice.
+        """
+        began = time.perf_counter()
+        if self.policy:
+            self.policy.check_devices(problem.num_devices)
+        search = _Search(evaluator)
+        policy = self.policy
+        if self.training_evaluations:
+            policy = self._train(search, seed)
+        assert policy is not None  # noqa: S101 (checked on construction)
+        self._pass(policy, search, seed)
+        return search.result(time.perf_counter() - began)
+
+    def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
+        settings = self.settings or (self.policy.settings if self.policy else Settings())
+        num_groups = search.evaluator.problem.num_groups
+        each = settings.workers * (num_groups if settings.reward == "intermediate" else 1)
+        updates = self.training_evaluations // each
+        if not updates:
+            raise PolicyError(
+                f"training_evaluations: expected at least {each}, one update of "
+                f"{settings.workers} episodes, got {self.training_evaluations}"
+            )
+        trainer = Trainer(
+            [search.evaluator], replace(settings, updates=updates), seed=seed, policy=self.policy
+        )
+        for _ in range(updates):
+            evaluations = trainer.update().evaluations
+            best = trainer.best[0]
+            if best:
+                search.offer(best.placement, best.cost, evaluations)
+        return trainer.policy
+
+    def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
+        """Run the greedy pass and the sampled ones, and evaluate where they end."""
+        environment = PlacementEnvironment(
+            search.evaluator, reward="terminal", memory_penalty=policy.settings.memory_penalty
+        )
+        environment.reset(num_episodes=1)
+        with threads_for_blocks():
+            search.offer_all(run_episodes(policy, environment, greedy))
+            for first in range(0, self.samples, SAMPLES_AT_ONCE):
+                generators = [
+                    np.random.default_rng((seed, SAMPLING_STREAM, sample))
+                    for sample in range(first, min(first + SAMPLES_AT_ONCE, self.samples))
+                ]
+                environment.reset(num_episodes=len(generators))
+                choice = sampling(generators, environment.topology.num_groups)
+                search.offer_all(run_episodes(policy, environment, choice))
+
+
+class _Search:
+    """The best placement so far, and how it came to be so good."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        self._cost = math.inf
+        self._placement: NDArray[np.int32] | None = None
+        self._runtime = math.inf
+        self._peak_memory = np.zeros(0, np.int64)
+        self._evaluations = 0
+        self._curve: list[tuple[int, float]] = []
+
+    def offer(self, placement: NDArray[np.int32], cost: float, evaluations: int) -> None:
+        """Take the best placement of so many evaluations altogether, if it is a better one."""
+        self._evaluations = evaluations
+        if self._placement is None or cost < self._cost:
+            found = self.evaluator.evaluate(placement[None])
+            self._cost, self._placement = cost, placement
+            self._runtime, self._peak_memory = float(found.runtime[0]), found.peak_memory[0]
+        self._curve.append((evaluations, self._runtime))
+
+    def offer_all(self, episodes: Episodes) -> None:
+        """Take where each episode ended."""
+        for placement, cost in zip(episodes.final, episodes.costs.tolist(), strict=True):
+            self.offer(placement, cost, self._evaluations + 1)
+
+    def result(self, seconds: float) -> PlacementResult:
+        """Return what the search came to."""
+        assert self._placement is not None  # noqa: S101 (a greedy pass was offered)
+        return PlacementResult(
+            placement=self._placement,
+            runtime=self._runtime,
+            peak_memory=self._peak_memory,
+            evaluations=self._evaluations,
+            seconds=seconds,
+            curve=np.array(self._curve, np.float64),
+        )

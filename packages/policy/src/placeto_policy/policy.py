@@ -1,0 +1,93 @@
+"""The policy network: how probable each device is for the current group."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from placeto_policy.embedding.embeddings import GraphEmbedding
+from placeto_policy.embedding.embeddings import SimpleAggregator
+from placeto_policy.embedding.embeddings import SimplePartitioner
+from placeto_policy.embedding.layers import new_layer
+from placeto_policy.errors import PolicyError
+from placeto_policy.settings import Settings
+from placeto_policy.states import States
+
+# A logit whose probability is 0 in float32; infinity would make the entropy NaN.
+IMPOSSIBLE = -1e9
+
+
+class PlacementPolicy(nn.Module):
+    """An embedding of the graph, and a network of two layers with a softmax over the devices.
+
+    It works on graphs of any size, for a fixed number of devices (Addanki et al. 2019, section
+    3.2).
+
+    Parameters
+    ----------
+    num_devices
+        D.
+    settings
+        Which embedding, and how many rounds of message passing.
+    seed
+        Of the first weights.
+
+    Examples
+    --------
+    >>> policy = PlacementPolicy(num_devices=2)
+    >>> sum(parameter.numel() for parameter in policy.parameters())
+    3554
+    """
+
+    def __init__(
+        self, num_devices: int, settings: Settings | None = None, *, seed: int = 0
+    ) -> None:
+        super().__init__()
+        self.num_devices = num_devices
+        self.settings = settings or Settings()
+        generator = torch.Generator().manual_seed(seed)
+        self.embedding = _embedding(num_devices, self.settings, generator)
+        width = self.embedding.output_width
+        self.hidden = new_layer(width, self.settings.hidden_units, generator)
+        self.output = new_layer(self.settings.hidden_units, num_devices, generator)
+
+    def forward(self, states: States | Sequence[States]) -> torch.Tensor:
+        """Return float32[N, D], the log-probability of each device in each of N states.
+
+        A device that cannot run the current group has probability 0.
+
+        Parameters
+        ----------
+        states
+            The states of one graph, or of one graph after the other.
+
+        Raises
+        ------
+        PolicyError
+            When a problem has another number of devices.
+        """
+        parts = [states] if isinstance(states, States) else states
+        for part in parts:
+            self.check_devices(part.topology.num_devices)
+        embedded = torch.cat([self.embedding(part) for part in parts])
+        allowed = torch.cat([part.topology.allowed[part.current] for part in parts])
+        logits = self.output(torch.relu(self.hidden(embedded)))
+        return torch.log_softmax(logits.masked_fill(~allowed, IMPOSSIBLE), dim=1)
+
+    def check_devices(self, num_devices: int) -> None:
+        """Refuse a problem with another number of devices."""
+        if num_devices != self.num_devices:
+            raise PolicyError(
+                f"policy: expected a problem of {self.num_devices} devices, for which it was "
+                f"made, got {num_devices}"
+            )
+
+
+def _embedding(
+    num_devices: int, settings: Settings, generator: torch.Generator
+) -> GraphEmbedding | SimplePartitioner | SimpleAggregator:
+    if settings.embedding == "message-passing":
+        return GraphEmbedding(num_devices, settings.message_rounds, generator)
+    if settings.embedding == "simple-partitioner":
+        return SimplePartitioner(num_devices, generator)
+    return SimpleAggregator(num_devices, generator)

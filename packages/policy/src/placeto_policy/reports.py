@@ -1,0 +1,112 @@
+"""What the workers tell each other after their episodes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_policy.episodes import Episodes
+
+NUM_SCALARS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerReport:
+    """The episode of one worker on a graph of G groups.
+
+    Attributes
+    ----------
+    worker : int
+        Its index among all workers.
+    graph : int
+        The index of the graph.
+    cost : float
+        R of the last placement, seconds.
+    reward : float
+        The sum of the rewards, seconds.
+    best_cost : float
+        R of the best placement on the way, seconds.
+    best_placement : int32[G]
+        That placement.
+    returns : float64[G]
+        What the episode earned from each step on, seconds.
+    """
+
+    worker: int
+    graph: int
+    cost: float
+    reward: float
+    best_cost: float
+    best_placement: NDArray[np.int32]
+    returns: NDArray[np.float64]
+
+
+def reports_of(
+    episodes: Episodes, graph: int, workers: Sequence[int], discount: float
+) -> list[WorkerReport]:
+    """Return the report of each worker, for the episodes that they ran on one graph."""
+    returns = discounted_returns(episodes.rewards, discount)
+    return [
+        WorkerReport(
+            worker=worker,
+            graph=graph,
+            cost=float(episodes.costs[row]),
+            reward=float(episodes.rewards[row].sum()),
+            best_cost=float(episodes.best_costs[row]),
+            best_placement=episodes.best_placements[row],
+            returns=returns[row],
+        )
+        for row, worker in enumerate(workers)
+    ]
+
+
+def discounted_returns(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
+    """Return float64[B, G], the discounted sum of the rewards [B, G] from each step on.
+
+    Examples
+    --------
+    >>> discounted_returns(np.array([[1.0, 2.0, 4.0]]), discount=0.5)
+    array([[3., 4., 4.]])
+    """
+    returns = rewards.copy()
+    for time in range(rewards.shape[1] - 2, -1, -1):
+        returns[:, time] += discount * returns[:, time + 1]
+    return returns
+
+
+def to_rows(reports: Sequence[WorkerReport], most_groups: int) -> NDArray[np.float64]:
+    """Return the reports as rows of numbers, as long as the largest graph needs."""
+    rows = np.zeros((len(reports), NUM_SCALARS + 2 * most_groups))
+    for row, report in zip(rows, reports, strict=True):
+        row[:NUM_SCALARS] = (
+            report.worker,
+            report.graph,
+            report.cost,
+            report.reward,
+            report.best_cost,
+        )
+        placement, returns = row[NUM_SCALARS:].reshape(2, most_groups)
+        placement[: len(report.best_placement)] = report.best_placement
+        returns[: len(report.returns)] = report.returns
+    return rows
+
+
+def from_rows(rows: NDArray[np.float64], group_counts: Sequence[int]) -> list[WorkerReport]:
+    """Return the reports that rows were made of, in the order of the workers."""
+    reports = []
+    for row in rows[np.argsort(rows[:, 0])]:
+        worker, graph, cost, reward, best_cost = row[:NUM_SCALARS].tolist()
+        placement, returns = row[NUM_SCALARS:].reshape(2, -1)[:, : group_counts[int(graph)]]
+        reports.append(
+            WorkerReport(
+                worker=int(worker),
+                graph=int(graph),
+                cost=cost,
+                reward=reward,
+                best_cost=best_cost,
+                best_placement=placement.astype(np.int32),
+                returns=returns,
+            )
+        )
+    return reports

@@ -1,0 +1,341 @@
+"""REINFORCE: how a policy learns to place, on one graph or on several."""
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from placeto_graphs import Evaluator
+from placeto_policy.baseline import TimeStepBaseline
+from placeto_policy.embedding.blocks import threads_for_blocks
+from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.episodes import Episodes
+from placeto_policy.episodes import run_episodes
+from placeto_policy.episodes import sampling
+from placeto_policy.errors import PolicyError
+from placeto_policy.policy import PlacementPolicy
+from placeto_policy.reports import WorkerReport
+from placeto_policy.reports import from_rows
+from placeto_policy.reports import reports_of
+from placeto_policy.reports import to_rows
+from placeto_policy.settings import Settings
+from placeto_policy.workers import OneProcess
+from placeto_policy.workers import Processes
+
+# Below this share of a graph's total compute time, differences between returns are not scaled up.
+SMALLEST_ADVANTAGE = 1e-3
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best placement that any worker has come across on one graph.
+
+    Attributes
+    ----------
+    cost : float
+        Its memory-penalised runtime, seconds.
+    placement : int32[G]
+        The device of each group.
+    """
+
+    cost: float
+    placement: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class UpdateSummary:
+    """What one update did; with several graphs, means over those of this round.
+
+    Attributes
+    ----------
+    update : int
+        How many updates were made, this one included.
+    evaluations : int
+        Placements sampled so far, by all workers.
+    evaluations_per_second : float
+        In this update.
+    runtime : float
+        Mean memory-penalised runtime of the last placements of the episodes, seconds.
+    best_runtime : float
+        That of the best placement so far, seconds; with several graphs, the mean over those seen.
+    reward : float
+        Mean sum of the rewards of an episode, seconds.
+    entropy : float
+        Mean over all steps, nats.
+    learning_rate : float
+        Of this update.
+    gradient_norm : float
+        Of the summed gradient, before it was clipped.
+
+    Examples
+    --------
+    See `Trainer`.
+    """
+
+    update: int
+    evaluations: int
+    evaluations_per_second: float
+    runtime: float
+    best_runtime: float
+    reward: float
+    entropy: float
+    learning_rate: float
+    gradient_norm: float
+
+
+class Trainer:
+    """Trains a policy by REINFORCE as in appendix A of Addanki et al. 2019.
+
+    Each update, every worker runs an episode on its graph; the gradients of all workers are summed.
+    Workers share themselves out over the graphs, and over the processes. All of an update follows
+    from the seed, the update and the index of each worker, so that a run takes the same course
+    however often it was interrupted.
+
+    Parameters
+    ----------
+    evaluators
+        One for each graph; all problems have D devices.
+    settings
+        The hyperparameters; by default those of the policy, if there is one.
+    seed
+        Fixes every random choice.
+    policy
+        Where training starts; it stays as it is. By default a new one.
+    processes
+        Which processes train together; see `join_processes`.
+
+    Attributes
+    ----------
+    policy : `PlacementPolicy`
+        The policy as it is now.
+    updates : int
+        How many updates were made.
+    evaluations : int
+        How many placements were sampled, by all workers.
+    best : list of `Best` or None
+        For each graph, the best placement so far.
+
+    Raises
+    ------
+    PolicyError
+        When there is no evaluator, or the numbers of devices differ.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import BusiestDevice, two_chains
+    >>> trainer = Trainer([BusiestDevice(two_chains())], Settings(updates=10))
+    >>> trainer.update().evaluations
+    48
+    >>> trainer.best[0].cost
+    3.0
+    """
+
+    def __init__(
+        self,
+        evaluators: Sequence[Evaluator],
+        settings: Settings | None = None,
+        *,
+        seed: int = 0,
+        policy: PlacementPolicy | None = None,
+        processes: Processes | None = None,
+    ) -> None:
+        _check_evaluators(evaluators, policy)
+        num_devices = evaluators[0].problem.num_devices
+        self.settings = settings or (policy.settings if policy else Settings())
+        self.seed = seed
+        self.processes: Processes = processes or OneProcess()
+        if self.processes.count > self.settings.workers:
+            raise PolicyError(
+                f"workers: expected at least one for each of {self.processes.count} processes, "
+                f"got {self.settings.workers}"
+            )
+        self.policy = (
+            copy.deepcopy(policy)
+            if policy
+            else PlacementPolicy(num_devices, self.settings, seed=seed)
+        )
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=1.0)
+        self.environments = [
+            PlacementEnvironment(
+                evaluator,
+                reward=self.settings.reward,
+                memory_penalty=self.settings.memory_penalty,
+            )
+            for evaluator in evaluators
+        ]
+        self.baselines = [
+            TimeStepBaseline(environment.topology.num_groups, self.settings.baseline_window)
+            for environment in self.environments
+        ]
+        self.best: list[Best | None] = [None] * len(self.environments)
+        self.updates = 0
+        self.evaluations = 0
+
+    def update(self) -> UpdateSummary:
+        """Run an episode of every worker, and improve the policy once.
+
+        Raises
+        ------
+        PolicyError
+            When an evaluator returns what it must not, a gradient is not finite (the policy is
+            left as it was), or another process failed.
+        """
+        began = time.perf_counter()
+        learning_rate = self._decayed(
+            self.settings.learning_rate_start, self.settings.learning_rate_end
+        )
+        entropy_weight = self._decayed(
+            self.settings.entropy_weight_start, self.settings.entropy_weight_end
+        )
+        with threads_for_blocks():
+            own = self._run_own_workers()
+            reports = self._exchange([report for run in own for report in run.reports])
+            advantages = self._advantages(reports)
+            entropy = sum(
+                self._add_gradient(
+                    run.episodes, [advantages[worker] for worker in run.workers], entropy_weight
+                )
+                for run in own
+            )
+            entropy, gradient_norm = self._apply_gradient(entropy, learning_rate)
+        evaluations = self._count(reports)
+        return UpdateSummary(
+            update=self.updates,
+            evaluations=self.evaluations,
+            evaluations_per_second=evaluations / (time.perf_counter() - began),
+            runtime=float(np.mean([report.cost for report in reports])),
+            best_runtime=float(np.mean([best.cost for best in self.best if best])),
+            reward=float(np.mean([report.reward for report in reports])),
+            entropy=entropy / sum(len(report.returns) for report in reports),
+            learning_rate=learning_rate,
+            gradient_norm=gradient_norm,
+        )
+
+    def _decayed(self, start: float, end: float) -> float:
+        progress = min(1.0, self.updates / max(1, self.settings.updates - 1))
+        return start + (end - start) * progress
+
+    def _run_own_workers(self) -> list["_Run"]:
+        """Run the episodes of this process: those of one graph in lockstep."""
+        workers_of_graph: dict[int, list[int]] = {}
+        for worker in range(self.processes.rank, self.settings.workers, self.processes.count):
+            graph = (self.updates * self.settings.workers + worker) % len(self.environments)
+            workers_of_graph.setdefault(graph, []).append(worker)
+        return [self._run(graph, workers) for graph, workers in workers_of_graph.items()]
+
+    def _run(self, graph: int, workers: list[int]) -> "_Run":
+        environment = self.environments[graph]
+        generators = [
+            np.random.default_rng((self.seed, worker, self.updates)) for worker in workers
+        ]
+        environment.reset(
+            num_episodes=len(workers),
+            order=self.settings.order,
+            start=self.settings.start,
+            generators=generators,
+        )
+        choice = sampling(generators, environment.topology.num_groups)
+        episodes = run_episodes(self.policy, environment, choice)
+        return _Run(workers, episodes, reports_of(episodes, graph, workers, self.settings.discount))
+
+    def _exchange(self, own: list[WorkerReport]) -> list[WorkerReport]:
+        """Return the reports of all workers of all processes, in the order of the workers."""
+        group_counts = [environment.topology.num_groups for environment in self.environments]
+        rows = self.processes.gather(to_rows(own, max(group_counts)))
+        return from_rows(rows, group_counts)
+
+    def _advantages(self, reports: list[WorkerReport]) -> list[NDArray[np.float64]]:
+        """Return how much more each worker earned than expected, and let that enter baselines.
+
+        Advantages are divided by their root mean square over the baseline's window, so that the
+        unit of time and the speed of a graph do not matter beside the entropy bonus.
+        """
+        expected = [baseline.expected() for baseline in self.baselines]
+        for graph in sorted({report.graph for report in reports}):
+            returns = [report.returns for report in reports if report.graph == graph]
+            self.baselines[graph].add(np.stack(returns))
+        scales = [
+            max(baseline.scale(), SMALLEST_ADVANTAGE * environment.seconds_of_work)
+            for baseline, environment in zip(self.baselines, self.environments, strict=True)
+        ]
+        return [
+            (report.returns - expected[report.graph]) / scales[report.graph] for report in reports
+        ]
+
+    def _add_gradient(
+        self,
+        episodes: Episodes,
+        advantages: list[NDArray[np.float64]],
+        entropy_weight: float,
+    ) -> float:
+        """Add the gradient of all steps of some episodes; return the sum of their entropies."""
+        advantage = torch.from_numpy(np.stack(advantages).astype(np.float32))
+        actions = torch.from_numpy(episodes.actions())
+        total = 0.0
+        for steps, states in episodes.states():
+            log_probabilities = self.policy(states)
+            chosen = log_probabilities.gather(1, actions[:, steps].T.reshape(-1, 1))[:, 0]
+            entropy = -(log_probabilities.exp() * log_probabilities).sum()
+            gain = (chosen * advantage[:, steps].T.flatten()).sum() + entropy_weight * entropy
+            (-gain).backward()
+            total += float(entropy.detach())
+        return total
+
+    def _apply_gradient(self, entropy: float, learning_rate: float) -> tuple[float, float]:
+        """Sum over the processes, and take a step of Adam; return entropy and gradient norm."""
+        parameters = list(self.policy.parameters())
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([entropy])])
+        self.processes.sum(flat)
+        norm = float(flat[:-1].norm())
+        if not np.isfinite(norm):
+            raise PolicyError(
+                f"gradient: expected finite numbers at update {self.updates + 1}, got norm {norm}"
+            )
+        flat[:-1] *= min(1.0, self.settings.max_gradient_norm / max(norm, 1e-12))
+        parts = torch.split(flat[:-1], [gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(flat[-1]), norm
+
+    def _count(self, reports: list[WorkerReport]) -> int:
+        """Remember the best placements and count what was sampled; return it for this update."""
+        for report in reports:
+            best = self.best[report.graph]
+            if best is None or report.best_cost < best.cost:
+                self.best[report.graph] = Best(report.best_cost, report.best_placement)
+        evaluations = sum(
+            len(report.returns) if self.settings.reward == "intermediate" else 1
+            for report in reports
+        )
+        self.evaluations += evaluations
+        self.updates += 1
+        return evaluations
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """The episodes of some workers on one graph."""
+
+    workers: list[int]
+    episodes: Episodes
+    reports: list[WorkerReport]
+
+
+def _check_evaluators(evaluators: Sequence[Evaluator], policy: PlacementPolicy | None) -> None:
+    if not evaluators:
+        raise PolicyError("evaluators: expected at least one, got none")
+    num_devices = policy.num_devices if policy else evaluators[0].problem.num_devices
+    for index, evaluator in enumerate(evaluators):
+        if evaluator.problem.num_devices != num_devices:
+            raise PolicyError(
+                f"evaluators[{index}]: expected a problem of {num_devices} devices, "
+                f"got {evaluator.problem.num_devices}"
+            )

@@ -1,0 +1,154 @@
+"""The processes that train together: one, or several that `torchrun` started."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextlib import suppress
+from datetime import timedelta
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed
+from numpy.typing import NDArray
+from torch._C._distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
+
+from placeto_policy.errors import PolicyError
+
+FAILED = "placeto_policy/failed"
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+FAREWELL = timedelta(seconds=5)
+
+
+class Processes(Protocol):
+    """What a trainer needs of the processes that it shares its episodes with."""
+
+    @property
+    def rank(self) -> int:
+        """The index of this process."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        ...
+
+    def sum(self, values: torch.Tensor) -> None:
+        """Add up a tensor of equal shape over all processes, in place."""
+        ...
+
+    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the rows of all processes, which may have unequal numbers of them."""
+        ...
+
+
+class OneProcess:
+    """All episodes in this process.
+
+    Examples
+    --------
+    >>> OneProcess().count
+    1
+    """
+
+    rank = 0
+    count = 1
+
+    def sum(self, values: torch.Tensor) -> None:
+        """Leave a sum of one as it is."""
+
+    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the rows."""
+        return rows
+
+
+class GlooProcesses:
+    """Processes that meet over `torch.distributed` with the gloo backend.
+
+    Made by `join_processes`.
+    """
+
+    def __init__(self, store: Store, rank: int, count: int) -> None:
+        self.rank = rank
+        self.count = count
+        self._store = store
+
+    def sum(self, values: torch.Tensor) -> None:
+        """Add up a tensor by all-reduce, which gives every process the same sum."""
+        with self._named_failures():
+            torch.distributed.all_reduce(values)
+
+    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the rows of all processes, in the order of their ranks."""
+        with self._named_failures():
+            counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
+            torch.distributed.all_gather(counts, torch.tensor([len(rows)]))
+            most = max(int(count) for count in counts)
+            padded = torch.zeros(most, rows.shape[1], dtype=torch.float64)
+            padded[: len(rows)] = torch.from_numpy(rows)
+            parts = [torch.empty_like(padded) for _ in range(self.count)]
+            torch.distributed.all_gather(parts, padded)
+        return np.concatenate(
+            [part.numpy()[: int(count)] for part, count in zip(parts, counts, strict=True)]
+        )
+
+    def report(self, error: BaseException) -> None:
+        """Leave word of why this process ends, for the others to repeat."""
+        text = " ".join(f"process {self.rank}: {type(error).__name__}: {error}".split())
+        with suppress(RuntimeError):  # the store may be gone, too
+            self._store.compare_set(FAILED, "", text)
+
+    @contextmanager
+    def _named_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise PolicyError(f"process {self.rank}: {self._reason(error)}") from error
+
+    def _reason(self, error: RuntimeError) -> str:
+        try:
+            self._store.wait([FAILED], FAREWELL)
+            return f"the run ended in another process: {self._store.get(FAILED).decode()}"
+        except RuntimeError:
+            return f"another process went away without a word: {error}"
+
+
+@contextmanager
+def join_processes(timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[Processes]:
+    """Join the processes that `torchrun` started, on one machine or on many.
+
+    Outside of `torchrun` there is just this one. A process that fails inside tells the others why;
+    each of them ends with that reason, and `torchrun` with the rank of the first that failed.
+
+    Parameters
+    ----------
+    timeout
+        How long to wait for the other processes at any time.
+
+    Examples
+    --------
+    A script for ``torchrun --nproc-per-node 8 train.py``:
+
+    >>> from placeto_policy import Settings, Trainer, train
+    >>> from placeto_policy.example import BusiestDevice, two_chains
+    >>> with join_processes() as processes:
+    ...     trainer = Trainer(
+    ...         [BusiestDevice(two_chains())], Settings(updates=2), processes=processes
+    ...     )
+    ...     _ = train(trainer)
+    """
+    if not torch.distributed.is_torchelastic_launched():
+        yield OneProcess()
+        return
+    store, rank, count = next(rendezvous("env://", timeout=timeout))
+    torch.distributed.init_process_group(
+        "gloo", store=store, rank=rank, world_size=count, timeout=timeout
+    )
+    processes = GlooProcesses(store, rank, count)
+    try:
+        yield processes
+    except BaseException as error:
+        processes.report(error)
+        raise
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,44 @@
+"""The embedding in eager PyTorch, with dense matrices: the oracle of the compiled loops."""
+
+import torch
+
+from placeto_policy.embedding.message_passing import MessagePassing
+from placeto_policy.embedding.pooling import PooledSummaries
+
+
+def plain_messages(
+    passing: MessagePassing, features: torch.Tensor, edges: torch.Tensor
+) -> torch.Tensor:
+    """Return [2 F, G, N] for features [F, G, N] and edges int64[M, 2]."""
+    num_groups = features.shape[1]
+    hears = torch.zeros(num_groups, num_groups)
+    hears[edges[:, 1], edges[:, 0]] = 1
+    start = features.permute(2, 1, 0)
+    results = []
+    for direction, adjacency in enumerate((hears, hears.T)):
+        nodes = start
+        for _ in range(passing.rounds):
+            messages = torch.relu(
+                nodes @ passing.message_weight[direction].T + passing.message_bias[direction]
+            )
+            updates = torch.relu(
+                adjacency @ messages @ passing.update_weight[direction].T
+                + passing.update_bias[direction]
+            )
+            nodes = start + updates
+        results.append(nodes.permute(2, 1, 0))
+    return torch.cat(results)
+
+
+def plain_summaries(
+    pooled: PooledSummaries, nodes: torch.Tensor, sets: torch.Tensor, current: torch.Tensor
+) -> torch.Tensor:
+    """Return [N, S W] for nodes [W, G, N]."""
+    by_state = nodes.permute(2, 1, 0)
+    results = []
+    for index in range(len(pooled.each_bias)):
+        each = torch.relu(by_state @ pooled.each_weight[index].T + pooled.each_bias[index])
+        inside = (sets[current] == index).to(each.dtype)
+        total = (each * inside[:, :, None]).sum(dim=1) / nodes.shape[1] ** 0.5
+        results.append(torch.relu(total @ pooled.whole_weight[index].T + pooled.whole_bias[index]))
+    return torch.cat(results, dim=1)

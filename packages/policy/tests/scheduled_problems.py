@@ -1,0 +1,145 @@
+"""Tiny problems with a plain evaluator, whose best placements brute force finds."""
+
+import itertools
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import Evaluator
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import from_networkx
+from placeto_graphs import memory_penalised_runtime
+from placeto_graphs import parse_cluster
+
+K80_BYTES = 10_700_000_000
+BANDWIDTH = 7.6e9
+
+
+class ListSchedule:
+    """Groups run in topological order, each when its inputs are there and its device is free."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self.placements_seen = 0
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        self.placements_seen += len(placements)
+        results = [self._schedule(placement) for placement in placements]
+        return EvaluationBatch(
+            runtime=np.array([runtime for runtime, _ in results]),
+            peak_memory=np.array([peak for _, peak in results]),
+        )
+
+    def _schedule(self, placement: NDArray[np.int32]) -> tuple[float, list[int]]:
+        graph = self.problem.group_graph
+        end = np.zeros(graph.num_groups)
+        free = np.zeros(graph.num_devices)
+        memory = [0] * graph.num_devices
+        for group in graph.topological_order:
+            device = placement[group]
+            ready = free[device]
+            for (before, after), size in zip(graph.edges, graph.edge_bytes, strict=True):
+                if after == group:
+                    transfer = size / BANDWIDTH if placement[before] != device else 0.0
+                    ready = max(ready, end[before] + transfer)
+            end[group] = free[device] = ready + graph.compute_time[group, device]
+            memory[device] += int(graph.parameter_bytes[group])
+        return float(end.max()), memory
+
+
+def problem_of(graph: nx.DiGraph, num_devices: int = 2, seconds: float = 1.0) -> PlacementProblem:
+    """Return a problem of one op per group; nodes may have ``seconds``."""
+    ops = from_networkx(graph)
+    times = np.array([graph.nodes[node].get("seconds", seconds) for node in graph.nodes])
+    return PlacementProblem(
+        graph=ops,
+        cluster=parse_cluster(f"{num_devices}xk80"),
+        compute_time=np.tile(times[:, None], (1, num_devices)),
+        grouping=colocate(ops, rules=()),
+    )
+
+
+def two_chains(length: int = 3) -> PlacementProblem:
+    """Return two chains that share nothing; moving data costs a fifth of a group."""
+    graph = nx.DiGraph()
+    for name in "ab":
+        nx.add_path(graph, [f"{name}{step}" for step in range(length)], bytes=int(0.2 * BANDWIDTH))
+    return problem_of(graph)
+
+
+def heavy_chain(length: int = 6) -> PlacementProblem:
+    """Return a chain along which moving data costs twice as much as a group."""
+    graph = nx.path_graph(length, create_using=nx.DiGraph)
+    nx.set_edge_attributes(graph, int(2 * BANDWIDTH), "bytes")
+    return problem_of(graph)
+
+
+def too_large_for_one(length: int = 6) -> PlacementProblem:
+    """Return a chain whose weights fill two devices, though one of them would be faster."""
+    graph = nx.path_graph(length, create_using=nx.DiGraph)
+    nx.set_edge_attributes(graph, int(0.1 * BANDWIDTH), "bytes")
+    nx.set_node_attributes(graph, 2 * K80_BYTES // length, "parameter_bytes")
+    return problem_of(graph)
+
+
+def penalised(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return R of placements."""
+    limits = [device.memory_bytes for device in evaluator.problem.cluster.devices]
+    return memory_penalised_runtime(evaluator.evaluate(placements), limits)
+
+
+def optimum(evaluator: Evaluator) -> float:
+    """Return the least R of all placements."""
+    problem = evaluator.problem
+    every = itertools.product(range(problem.num_devices), repeat=problem.num_groups)
+    return float(penalised(evaluator, np.array(list(every), np.int32)).min())
+
+
+def partly_possible() -> PlacementProblem:
+    """Return a chain of three groups, the first of which only the second device can run."""
+    problem = problem_of(nx.path_graph(3, create_using=nx.DiGraph))
+    compute_time = problem.compute_time.copy()
+    compute_time[0, 0] = np.inf
+    return PlacementProblem(
+        graph=problem.graph,
+        cluster=problem.cluster,
+        compute_time=compute_time,
+        grouping=problem.grouping,
+    )
+
+
+class MovesOneByOne(ListSchedule):
+    """The same, and incremental: evaluates the whole placement for each move."""
+
+    moves_tried = 0
+
+    def incremental(self, placement: NDArray[np.int32]) -> "OnePlacement":
+        return OnePlacement(self, placement)
+
+
+class OnePlacement:
+    """A placement and the move that was tried last (an `IncrementalEvaluation`)."""
+
+    def __init__(self, evaluator: MovesOneByOne, placement: NDArray[np.int32]) -> None:
+        self._evaluator = evaluator
+        self._placement = placement.copy()
+        self._tried = placement.copy()
+
+    @property
+    def placement(self) -> NDArray[np.int32]:
+        return self._placement.copy()
+
+    def try_move(self, group: int, device: int) -> EvaluationBatch:
+        self._evaluator.moves_tried += 1
+        self._tried = self.placement
+        self._tried[group] = device
+        return self._evaluator.evaluate(self._tried[None])
+
+    def moves(self, group: int) -> EvaluationBatch:
+        raise NotImplementedError
+
+    def commit(self) -> None:
+        self._placement = self._tried

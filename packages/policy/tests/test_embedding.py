@@ -1,0 +1,251 @@
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from torch import nn
+
+from placeto_graphs import GroupGraph
+from placeto_graphs import PlacementProblem
+from placeto_policy import GraphEmbedding
+from placeto_policy import PlacementPolicy
+from placeto_policy import Settings
+from placeto_policy import SimpleAggregator
+from placeto_policy import SimplePartitioner
+from placeto_policy import States
+from placeto_policy import topology_of
+from placeto_policy.embedding.message_passing import MessagePassing
+from plain_embedding import plain_messages
+from plain_embedding import plain_summaries
+from random_states import random_problem
+from random_states import random_states
+from scheduled_problems import problem_of
+
+NAMES = ("message-passing", "simple-partitioner", "simple-aggregator")
+
+
+def new_embedding(name: str, num_devices: int) -> nn.Module:
+    generator = torch.Generator().manual_seed(1)
+    if name == "message-passing":
+        return GraphEmbedding(num_devices, 3, generator)
+    if name == "simple-partitioner":
+        return SimplePartitioner(num_devices, generator)
+    return SimpleAggregator(num_devices, generator)
+
+
+def edges_of(problem: PlacementProblem) -> torch.Tensor:
+    return torch.from_numpy(problem.group_graph.edges.astype(np.int64))
+
+
+def set_identity(passing: MessagePassing) -> None:
+    with torch.no_grad():
+        for weight in (passing.message_weight, passing.update_weight):
+            weight.copy_(torch.eye(weight.shape[1]).expand_as(weight))
+
+
+def test_the_features_of_a_state() -> None:
+    graph = nx.DiGraph()
+    graph.add_node("a", seconds=1.0)
+    graph.add_node("b", seconds=4.0)
+    graph.add_edge("a", "b", bytes=10)
+    states = States(
+        topology=topology_of(problem_of(graph).group_graph),
+        placement=torch.tensor([[0, 1]]),
+        current=torch.tensor([1]),
+        visited=torch.tensor([[True, False]]),
+    )
+    time_bytes_devices_current_visited = [[0.25, 1, 1, 0, 0, 1], [1, 0, 0, 1, 1, 0]]
+    assert states.features()[:, :, 0].T.tolist() == time_bytes_devices_current_visited
+
+
+def test_features_are_the_same_for_a_graph_in_other_units() -> None:
+    generator = np.random.default_rng(0)
+    problem = random_problem(6, 2, generator)
+    slower = PlacementProblem(
+        graph=problem.graph,
+        cluster=problem.cluster,
+        compute_time=problem.compute_time * 1000,
+        grouping=problem.grouping,
+    )
+    torch.testing.assert_close(
+        topology_of(problem.group_graph).cost_features,
+        topology_of(slower.group_graph).cost_features,
+    )
+
+
+def test_messages_by_hand_on_four_nodes_with_identity_weights() -> None:
+    diamond = nx.DiGraph([("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")])
+    topology = topology_of(problem_of(diamond).group_graph)
+    passing = MessagePassing(width=1, rounds=2, generator=torch.Generator())
+    set_identity(passing)
+    own = torch.tensor([[[1.0], [10.0], [100.0], [1000.0]]])
+    down, up = passing(own, topology)[:, :, 0].tolist()
+    # Round 1: b and c hear a; d hears b and c. Round 2: d hears a by way of both.
+    assert down == [1, 10 + 1, 100 + 1, 1000 + (10 + 1) + (100 + 1)]
+    assert up == [1 + (10 + 1000) + (100 + 1000), 10 + 1000, 100 + 1000, 1000]
+
+
+def test_a_message_is_rectified_before_it_is_summed() -> None:
+    topology = topology_of(problem_of(nx.DiGraph([("a", "c"), ("b", "c")])).group_graph)
+    passing = MessagePassing(width=1, rounds=1, generator=torch.Generator())
+    set_identity(passing)
+    own = torch.tensor([[[-5.0], [7.0], [0.0]]])
+    heard = passing(own, topology)[:, :, 0]
+    assert heard[0].max() == 7
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 4), st.integers(1, 70))
+def test_the_compiled_loops_agree_with_eager_torch(
+    seed: int, num_groups: int, num_devices: int, count: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    problem = random_problem(num_groups, num_devices, generator)
+    states = random_states(problem, count, generator)
+    embedding = GraphEmbedding(num_devices, 3, torch.Generator().manual_seed(seed))
+    features = states.features()
+    weights = torch.randn(count, embedding.output_width, generator=torch.Generator().manual_seed(0))
+
+    nodes = plain_messages(embedding.message_passing, features, edges_of(problem))
+    own = nodes[:, states.current, torch.arange(count)].T
+    relations = states.topology.relations
+    summaries = plain_summaries(embedding.summaries, nodes, relations, states.current)
+    expected = torch.cat([own, summaries], dim=1)
+    parameters = list(embedding.parameters())
+    expected_gradients = torch.autograd.grad((expected * weights).sum(), parameters)
+    result = embedding(states)
+    gradients = torch.autograd.grad((result * weights).sum(), parameters)
+
+    torch.testing.assert_close(embedding.nodes(states), nodes, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    for gradient, wanted in zip(gradients, expected_gradients, strict=True):
+        scale = float(wanted.abs().max()) + 1e-6
+        torch.testing.assert_close(gradient / scale, wanted / scale, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relabelling_groups_changes_nothing(name: str) -> None:
+    generator = np.random.default_rng(3)
+    problem = random_problem(9, 2, generator)
+    states = random_states(problem, 5, generator)
+    new_label = generator.permutation(9)
+    old_label = torch.from_numpy(np.argsort(new_label))
+    graph = problem.group_graph
+    relabelled = GroupGraph(
+        compute_time=graph.compute_time[old_label],
+        output_bytes=graph.output_bytes[old_label],
+        parameter_bytes=graph.parameter_bytes[old_label],
+        edges=new_label[graph.edges].astype(np.int32),
+        edge_bytes=graph.edge_bytes,
+    )
+    moved = States(
+        topology=topology_of(relabelled),
+        placement=states.placement[:, old_label],
+        current=torch.from_numpy(new_label)[states.current],
+        visited=states.visited[:, old_label],
+    )
+    embedding = new_embedding(name, 2)
+    torch.testing.assert_close(embedding(moved), embedding(states))
+    if isinstance(embedding, GraphEmbedding):
+        torch.testing.assert_close(embedding.nodes(moved), embedding.nodes(states)[:, old_label])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_order_of_edges_changes_nothing(name: str) -> None:
+    generator = np.random.default_rng(4)
+    problem = random_problem(9, 3, generator)
+    states = random_states(problem, 5, generator)
+    graph = problem.group_graph
+    shuffled = generator.permutation(graph.num_edges)
+    same = States(
+        topology=topology_of(
+            GroupGraph(
+                compute_time=graph.compute_time,
+                output_bytes=graph.output_bytes,
+                parameter_bytes=graph.parameter_bytes,
+                edges=graph.edges[shuffled],
+                edge_bytes=graph.edge_bytes[shuffled],
+            )
+        ),
+        placement=states.placement,
+        current=states.current,
+        visited=states.visited,
+    )
+    assert torch.equal(new_embedding(name, 3)(same), new_embedding(name, 3)(states))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_does_not_depend_on_the_others_of_its_batch(name: str) -> None:
+    generator = np.random.default_rng(5)
+    states = random_states(random_problem(7, 2, generator), 40, generator)
+    embedding = new_embedding(name, 2)
+    together = embedding(states)
+    for row in (0, 17, 39):
+        alone = States(
+            topology=states.topology,
+            placement=states.placement[row : row + 1],
+            current=states.current[row : row + 1],
+            visited=states.visited[row : row + 1],
+        )
+        torch.testing.assert_close(embedding(alone)[0], together[row])
+
+
+def test_graphs_of_different_sizes_share_a_policy() -> None:
+    generator = np.random.default_rng(6)
+    policy = PlacementPolicy(num_devices=2)
+    parts = [random_states(random_problem(size, 2, generator), 3, generator) for size in (1, 4, 11)]
+    apart = torch.cat([policy(states) for states in parts])
+    torch.testing.assert_close(policy(parts), apart)
+
+
+@pytest.mark.parametrize(("num_devices", "width"), [(1, 5), (2, 6), (4, 8), (8, 12)])
+def test_shapes_and_parameter_counts(num_devices: int, width: int) -> None:
+    """As section 3.2 describes them: F = D + 4 features, layers as wide as their inputs."""
+
+    def layer(inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs
+
+    def count(module: torch.nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    directions, functions, sets = 2, 2, 3
+    messages = directions * functions * layer(width, width)
+    embedding = GraphEmbedding(num_devices, 8, torch.Generator())
+    assert count(embedding) == messages + sets * functions * layer(2 * width, 2 * width)
+    partitioner = SimplePartitioner(num_devices, torch.Generator())
+    assert count(partitioner) == sets * functions * layer(width, width)
+    assert count(SimpleAggregator(num_devices, torch.Generator())) == 2 * layer(width, width)
+
+    policy = PlacementPolicy(num_devices)
+    head = layer(8 * width, 8 * width) + layer(8 * width, num_devices)
+    assert count(policy) == count(embedding) + head
+    generator = np.random.default_rng(0)
+    states = random_states(random_problem(5, num_devices, generator), 3, generator)
+    assert embedding.nodes(states).shape == (2 * width, 5, 3)
+    assert embedding(states).shape == (3, 8 * width)
+    assert partitioner(states).shape == (3, 4 * width)
+    assert policy(states).shape == (3, num_devices)
+    torch.testing.assert_close(policy(states).exp().sum(dim=1), torch.ones(3))
+
+
+def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
+    generator = np.random.default_rng(0)
+    graph = problem_of(nx.DiGraph([("a", "b")]), num_devices=3).group_graph
+    partly = GroupGraph(
+        compute_time=np.array([[1.0, np.inf, 1.0], [np.inf, np.inf, 2.0]]),
+        output_bytes=graph.output_bytes,
+        parameter_bytes=graph.parameter_bytes,
+        edges=graph.edges,
+        edge_bytes=graph.edge_bytes,
+    )
+    states = States(
+        topology=topology_of(partly),
+        placement=torch.tensor([[0, 2], [2, 2]]),
+        current=torch.tensor([0, 1]),
+        visited=torch.tensor([[False, False], [True, False]]),
+    )
+    probabilities = PlacementPolicy(3, Settings(), seed=int(generator.integers(10)))(states).exp()
+    assert (probabilities == 0).tolist() == [[False, True, False], [True, True, False]]
+    assert states.topology.cost_features[:, 0].tolist() == [0.5, 1.0]

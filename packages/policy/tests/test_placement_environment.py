@@ -1,0 +1,217 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from placeto_graphs import EvaluationBatch
+from placeto_policy import PlacementEnvironment
+from placeto_policy import PolicyError
+from random_states import random_problem
+from scheduled_problems import K80_BYTES
+from scheduled_problems import ListSchedule
+from scheduled_problems import MovesOneByOne
+from scheduled_problems import heavy_chain
+from scheduled_problems import partly_possible
+from scheduled_problems import penalised
+from scheduled_problems import too_large_for_one
+from scheduled_problems import two_chains
+
+
+def generators(count: int, seed: int = 0) -> list[np.random.Generator]:
+    return [np.random.default_rng((seed, episode)) for episode in range(count)]
+
+
+def test_an_episode_visits_every_group_once_in_topological_order() -> None:
+    environment = PlacementEnvironment(ListSchedule(two_chains()))
+    environment.reset(num_episodes=2)
+    visited = []
+    while not environment.is_over:
+        states = environment.states()
+        assert states.visited.sum(dim=1).tolist() == [environment.time] * 2
+        assert not states.visited[0, states.current[0]]
+        visited.append(states.current.tolist())
+        environment.step(np.array([0, 1]))
+    order = environment.evaluator.problem.group_graph.topological_order.tolist()
+    assert visited == [[group, group] for group in order]
+    assert environment.placement.tolist() == [[0] * 6, [1] * 6]
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6), st.sampled_from(["topological", "random"]))
+def test_intermediate_rewards_add_up_to_the_improvement(seed: int, order: str) -> None:
+    generator = np.random.default_rng(seed)
+    evaluator = ListSchedule(random_problem(6, 3, generator))
+    environment = PlacementEnvironment(evaluator)
+    environment.reset(
+        num_episodes=4,
+        order=order,  # type: ignore[arg-type]
+        start="random",
+        generators=generators(4, seed),
+    )
+    first = environment.placement.copy()
+    rewards = np.zeros(4)
+    while not environment.is_over:
+        before = environment.placement.copy()
+        reward = environment.step(generator.integers(0, 3, 4))
+        after = environment.placement
+        assert ((before != after).sum(axis=1) <= 1).all()
+        improvement = penalised(evaluator, before) - penalised(evaluator, after)
+        np.testing.assert_allclose(reward, improvement, atol=1e-12)
+        rewards += reward
+    total = penalised(evaluator, first) - penalised(evaluator, environment.placement)
+    np.testing.assert_allclose(rewards, total, atol=1e-12)
+
+
+def test_the_terminal_reward_comes_last_and_costs_one_evaluation() -> None:
+    evaluator = ListSchedule(two_chains())
+    environment = PlacementEnvironment(evaluator, reward="terminal")
+    environment.reset(num_episodes=3)
+    rewards = [environment.step(np.array([0, 1, time % 2])) for time in range(6)]
+    assert evaluator.placements_seen == 3
+    assert not np.any(rewards[:-1])
+    np.testing.assert_allclose(-rewards[-1], penalised(evaluator, environment.placement))
+
+
+def test_a_placement_that_did_not_change_is_not_evaluated_again() -> None:
+    evaluator = ListSchedule(two_chains())
+    environment = PlacementEnvironment(evaluator)
+    environment.reset(num_episodes=8)
+    for _ in range(6):
+        environment.step(np.zeros(8, np.int64))
+    assert evaluator.placements_seen == 1
+
+
+def test_memory_that_does_not_fit_is_penalised() -> None:
+    environment = PlacementEnvironment(ListSchedule(too_large_for_one()))
+    environment.reset(num_episodes=1)
+    excess_gigabytes = (6 * (2 * K80_BYTES // 6) - K80_BYTES) / 1e9
+    np.testing.assert_allclose(environment.costs, 6.0 + 2.0 * excess_gigabytes)
+    unpenalised = PlacementEnvironment(ListSchedule(too_large_for_one()), memory_penalty=0.0)
+    unpenalised.reset(num_episodes=1)
+    np.testing.assert_allclose(unpenalised.costs, 6.0)
+
+
+def test_an_incremental_evaluator_gives_the_same_rewards() -> None:
+    generator = np.random.default_rng(0)
+    problem = random_problem(7, 3, generator)
+    actions = generator.integers(0, 3, (7, 5))
+    evaluators = (ListSchedule(problem), MovesOneByOne(problem))
+    rewards = []
+    for evaluator in evaluators:
+        environment = PlacementEnvironment(evaluator)
+        environment.reset(num_episodes=5, start="random", generators=generators(5))
+        rewards.append([environment.step(row) for row in actions])
+    np.testing.assert_array_equal(rewards[0], rewards[1])
+    assert evaluators[1].moves_tried > 0
+
+
+def test_random_orders_and_starts_differ_between_episodes_and_follow_from_the_seed() -> None:
+    environment = PlacementEnvironment(ListSchedule(heavy_chain()))
+    drawn = []
+    for seed in (0, 0, 1):
+        environment.reset(
+            num_episodes=4, order="random", start="random", generators=generators(4, seed)
+        )
+        drawn.append((environment.order.tolist(), environment.placement.tolist()))
+        assert len({tuple(order) for order in environment.order.tolist()}) > 1
+        assert (np.sort(environment.order, axis=1) == np.arange(6)).all()
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_given_order_and_start() -> None:
+    environment = PlacementEnvironment(ListSchedule(heavy_chain()))
+    order, start = np.array([5, 4, 3, 2, 1, 0]), np.array([1, 0, 1, 0, 1, 0])
+    environment.reset(num_episodes=2, order=order, start=start)
+    assert environment.states().current.tolist() == [5, 5]
+    assert environment.placement.tolist() == [start.tolist()] * 2
+
+
+def test_groups_start_on_one_device_that_can_run_them() -> None:
+    environment = PlacementEnvironment(ListSchedule(partly_possible()))
+    environment.reset(num_episodes=1)
+    assert environment.placement.tolist() == [[1, 1, 1]]
+    environment.reset(num_episodes=50, start="random", generators=generators(50))
+    assert set(environment.placement[:, 0].tolist()) == {1}
+    assert set(environment.placement[:, 1].tolist()) == {0, 1}
+
+
+def test_a_placement_that_cannot_run_is_bad_but_no_nan() -> None:
+    class Sometimes(ListSchedule):
+        def evaluate(self, placements: np.ndarray) -> EvaluationBatch:
+            found = super().evaluate(placements)
+            runtime = np.where(placements[:, 0] == 1, np.inf, found.runtime)
+            return EvaluationBatch(runtime=runtime, peak_memory=found.peak_memory)
+
+    environment = PlacementEnvironment(Sometimes(heavy_chain()))
+    environment.reset(num_episodes=1)
+    assert environment.step(np.array([1])) == 6.0 - 10 * 6.0
+
+
+class Wrong(ListSchedule):
+    """Returns something that only looks like an `EvaluationBatch`."""
+
+    def __init__(self, **fields: object) -> None:
+        super().__init__(heavy_chain())
+        self.fields = fields
+
+    def evaluate(self, placements: np.ndarray) -> EvaluationBatch:
+        class Batch:
+            runtime = np.ones(len(placements))
+            peak_memory = np.zeros((len(placements), 2), np.int64)
+
+        batch = Batch()
+        for name, value in self.fields.items():
+            setattr(batch, name, value)
+        return batch  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"runtime": np.array([np.nan])}, r"expected a runtime >= 0, got runtime\[0\] = nan"),
+        ({"runtime": np.array([-1.0])}, r"expected a runtime >= 0, got runtime\[0\] = -1.0"),
+        ({"runtime": np.ones(3)}, r"expected runtime of shape \(1,\), got \(3,\)"),
+        ({"runtime": None}, r"expected runtime of shape \(1,\), got None"),
+        (
+            {"peak_memory": np.zeros((1, 3), np.int64)},
+            r"expected peak_memory of shape \(1, 2\), got \(1, 3\)",
+        ),
+    ],
+)
+def test_an_evaluator_that_returns_nonsense(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        PlacementEnvironment(Wrong(**fields)).reset(num_episodes=1)
+
+
+def test_actions_that_are_not_possible() -> None:
+    environment = PlacementEnvironment(ListSchedule(partly_possible()))
+    environment.reset(num_episodes=2)
+    with pytest.raises(PolicyError, match="expected 2 devices from 0 to 1"):
+        environment.step(np.array([1, 2]))
+    with pytest.raises(PolicyError, match="expected 2 devices from 0 to 1"):
+        environment.step(np.array([1]))
+    with pytest.raises(PolicyError, match=r"actions\[1\]: expected a device that can run group 0"):
+        environment.step(np.array([1, 0]))
+    for _ in range(3):
+        environment.step(np.array([1, 1]))
+    with pytest.raises(PolicyError, match="expected at most 3 steps"):
+        environment.step(np.array([1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"order": "backwards"}, "order: expected one of 'topological', 'random' or an array"),
+        ({"start": "somewhere"}, "start: expected one of 'single', 'random' or an array"),
+        ({"order": np.array([0, 1, 1])}, "order: expected each of 3 groups once"),
+        ({"order": np.array([0, 1])}, r"order: expected integers of shape \(3,\) or \(2, 3\)"),
+        ({"start": np.array([0.0, 1.0, 1.0])}, "start: expected integers"),
+        ({"order": "random"}, "generators: expected one for each of 2 episodes, got 0"),
+        ({"start": "random"}, "generators: expected one for each of 2 episodes, got 0"),
+    ],
+)
+def test_episodes_that_cannot_begin(choice: dict[str, object], message: str) -> None:
+    environment = PlacementEnvironment(ListSchedule(partly_possible()))
+    with pytest.raises(PolicyError, match=message):
+        environment.reset(num_episodes=2, **choice)  # type: ignore[arg-type]

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+import torch
+
+from placeto_graphs import Placer
+from placeto_policy import PlacementPolicy
+from placeto_policy import PlacetoPlacer
+from placeto_policy import PolicyError
+from placeto_policy import Settings
+from placeto_policy import Trainer
+from placeto_policy import train
+from scheduled_problems import ListSchedule
+from scheduled_problems import heavy_chain
+from scheduled_problems import partly_possible
+from scheduled_problems import penalised
+from scheduled_problems import too_large_for_one
+from scheduled_problems import two_chains
+
+FAST = Settings(learning_rate_start=5e-3, learning_rate_end=5e-4)
+
+
+def test_it_is_a_placer() -> None:
+    placer = PlacetoPlacer(training_evaluations=100)
+    assert isinstance(placer, Placer)
+    assert placer.name == "placeto"
+
+
+def test_optimized_finds_the_best_placement_and_keeps_to_its_budget() -> None:
+    evaluator = ListSchedule(two_chains())
+    placer = PlacetoPlacer(training_evaluations=500, settings=FAST)
+    result = placer.place(evaluator.problem, evaluator, seed=1)
+    assert result.runtime == 3.0
+    assert result.evaluations == 10 * 8 * 6 + 1  # ten updates and the greedy pass
+    assert evaluator.placements_seen <= 501 + len(result.curve)
+    assert result.curve[-1].tolist() == [481.0, 3.0]
+    assert (np.diff(result.curve[:, 1]) <= 0).all()
+
+
+def test_the_best_is_what_fits_the_memory() -> None:
+    evaluator = ListSchedule(too_large_for_one())
+    placer = PlacetoPlacer(training_evaluations=1000, settings=FAST)
+    result = placer.place(evaluator.problem, evaluator)
+    assert (result.peak_memory <= 10_700_000_000).all()
+    assert result.runtime == float(penalised(evaluator, result.placement[None])[0])
+
+
+def test_zero_shot_needs_no_training_and_one_evaluation() -> None:
+    evaluator = ListSchedule(two_chains())
+    trainer = Trainer([evaluator], Settings(updates=60, learning_rate_start=5e-3))
+    train(trainer)
+    larger = ListSchedule(two_chains(length=5))
+    result = PlacetoPlacer(policy=trainer.policy).place(larger.problem, larger)
+    assert (result.evaluations, larger.placements_seen) == (1, 2)
+    assert len(result.placement) == 10
+
+
+def test_samples_can_only_help_and_follow_from_the_seed() -> None:
+    evaluator = ListSchedule(two_chains())
+    policy = PlacementPolicy(2)
+    greedy = PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
+    placer = PlacetoPlacer(policy=policy, samples=40)
+    sampled = [placer.place(evaluator.problem, evaluator, seed=seed) for seed in (0, 0, 1)]
+    assert sampled[0].runtime <= greedy.runtime
+    assert sampled[0].evaluations == 41
+    assert sampled[0].curve.tolist() == sampled[1].curve.tolist() != sampled[2].curve.tolist()
+
+
+def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:
+    evaluator = ListSchedule(heavy_chain())
+    policy = PlacementPolicy(2, FAST, seed=9)
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    placer = PlacetoPlacer(policy=policy, training_evaluations=96)
+    result = placer.place(evaluator.problem, evaluator)
+    assert result.evaluations == 97
+    for name, tensor in policy.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_terminal_rewards_cost_one_evaluation_for_each_episode() -> None:
+    evaluator = ListSchedule(two_chains())
+    placer = PlacetoPlacer(training_evaluations=20, settings=Settings(reward="terminal"))
+    assert placer.place(evaluator.problem, evaluator).evaluations == 2 * 8 + 1
+
+
+def test_devices_that_cannot_run_a_group_are_left_out() -> None:
+    evaluator = ListSchedule(partly_possible())
+    placer = PlacetoPlacer(training_evaluations=240, samples=10)
+    result = placer.place(evaluator.problem, evaluator)
+    assert result.placement[0] == 1
+    assert np.isfinite(result.runtime)
+
+
+def test_a_policy_for_another_number_of_devices() -> None:
+    evaluator = ListSchedule(two_chains())
+    with pytest.raises(PolicyError, match=r"expected a problem of 4 devices, .*, got 2"):
+        PlacetoPlacer(policy=PlacementPolicy(4)).place(evaluator.problem, evaluator)
+
+
+def test_placers_that_cannot_be() -> None:
+    with pytest.raises(PolicyError, match="training_evaluations: expected some"):
+        PlacetoPlacer()
+    with pytest.raises(PolicyError, match="samples: expected at least 0, got -1"):
+        PlacetoPlacer(training_evaluations=1, samples=-1)
+    evaluator = ListSchedule(two_chains())
+    with pytest.raises(PolicyError, match="expected at least 48, one update of 8 episodes, got 47"):
+        PlacetoPlacer(training_evaluations=47).place(evaluator.problem, evaluator)

@@ -1,0 +1,236 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from placeto_policy import PlacementPolicy
+from placeto_policy import PolicyError
+from placeto_policy import Settings
+from placeto_policy import Trainer
+from placeto_policy import load_policy
+from placeto_policy import resume_training
+from placeto_policy import save_policy
+from placeto_policy import save_training
+from placeto_policy import train
+from scheduled_problems import ListSchedule
+from scheduled_problems import heavy_chain
+from scheduled_problems import partly_possible
+from scheduled_problems import two_chains
+
+Tensors = dict[str, torch.Tensor]
+Metadata = dict[str, str]
+SETTINGS = Settings(updates=9, workers=3, start="random", order="random", baseline_window=4)
+
+
+def new_trainer() -> Trainer:
+    evaluators = [ListSchedule(two_chains()), ListSchedule(partly_possible())]
+    return Trainer(evaluators, SETTINGS, seed=3)
+
+
+def resumed(path: Path) -> Trainer:
+    return resume_training(path, [ListSchedule(two_chains()), ListSchedule(partly_possible())])
+
+
+def assert_equal(left: Trainer, right: Trainer) -> None:
+    tensors = right.policy.state_dict()
+    for name, tensor in left.policy.state_dict().items():
+        assert torch.equal(tensor, tensors[name]), name
+    for one, other in zip(left.baselines, right.baselines, strict=True):
+        np.testing.assert_array_equal(one.means, other.means)
+        np.testing.assert_array_equal(one.squares, other.squares)
+    for best, same in zip(left.best, right.best, strict=True):
+        assert best is not None
+        assert same is not None
+        assert best.cost == same.cost
+        np.testing.assert_array_equal(best.placement, same.placement)
+    assert (left.updates, left.evaluations) == (right.updates, right.evaluations)
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 7])
+def test_a_resumed_training_comes_to_the_same_weights(tmp_path: Path, stop_after: int) -> None:
+    path = tmp_path / "training.safetensors"
+    uninterrupted = new_trainer()
+    train(uninterrupted)
+    interrupted = new_trainer()
+    for _ in range(stop_after):
+        interrupted.update()
+    save_training(interrupted, path)
+    interrupted.update()  # what comes after the last checkpoint is lost
+    again = resumed(path)
+    assert again.updates == stop_after
+    train(again, checkpoint=path)
+    assert_equal(again, uninterrupted)
+    assert_equal(resumed(path), uninterrupted)
+
+
+def test_the_number_of_threads_changes_nothing() -> None:
+    before = torch.get_num_threads()
+    trainers = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            evaluator = ListSchedule(two_chains(length=10))
+            trainers.append(Trainer([evaluator], Settings(updates=2)))
+            train(trainers[-1])
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert_equal(*trainers)
+
+
+def test_the_seed_decides() -> None:
+    weights = []
+    for seed in (1, 1, 2):
+        trainer = Trainer([ListSchedule(heavy_chain())], Settings(updates=2), seed=seed)
+        train(trainer)
+        weights.append(trainer.policy.output.weight.detach())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_policy_survives_its_file(tmp_path: Path) -> None:
+    settings = Settings(embedding="simple-partitioner", hidden_units=7)
+    policy = PlacementPolicy(3, settings, seed=5)
+    save_policy(policy, tmp_path / "policy.safetensors")
+    loaded = load_policy(tmp_path / "policy.safetensors")
+    assert (loaded.num_devices, loaded.settings) == (3, settings)
+    for name, tensor in policy.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name])
+
+
+def test_the_policy_of_a_training_can_be_loaded_alone(tmp_path: Path) -> None:
+    trainer = new_trainer()
+    trainer.update()
+    save_training(trainer, tmp_path / "training.safetensors")
+    loaded = load_policy(tmp_path / "training.safetensors")
+    assert torch.equal(loaded.output.weight, trainer.policy.output.weight)
+
+
+def changed(
+    path: Path, change: Callable[[Tensors, Metadata], None], *, training: bool = False
+) -> Path:
+    """Write a good file, and return it after a change to its tensors or its metadata."""
+    trainer = new_trainer()
+    trainer.update()
+    if training:
+        save_training(trainer, path)
+    else:
+        save_policy(trainer.policy, path)
+    with safe_open(path, framework="pt") as file:
+        metadata = dict(file.metadata())
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    change(tensors, metadata)
+    save_file(tensors, path, metadata)
+    return path
+
+
+def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
+    def change(_: Tensors, metadata: Metadata) -> None:
+        metadata["description"] = json.dumps(json.loads(metadata["description"]) | fields)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda tensors, _: tensors.pop("policy.output.bias"),
+            "expected a tensor 'policy.output.bias', got none",
+        ),
+        (
+            lambda tensors, _: tensors.update({"policy.output.bias": torch.zeros(5)}),
+            r"policy.output.bias: expected torch.float32 of shape \(2,\), got torch.float32 of "
+            r"shape \(5,\)",
+        ),
+        (
+            lambda tensors, _: tensors.update(
+                {"policy.output.bias": torch.zeros(2, dtype=torch.float64)}
+            ),
+            "policy.output.bias: expected torch.float32 of shape",
+        ),
+        (
+            lambda tensors, _: tensors["policy.output.bias"].fill_(float("nan")),
+            "policy.output.bias: expected finite numbers, got others",
+        ),
+        (
+            lambda tensors, _: tensors.update({"policy.extra": torch.zeros(1)}),
+            "expected no tensor 'policy.extra' in such a policy",
+        ),
+        (lambda _, metadata: metadata.update(version="2"), "expected version 1, got '2'"),
+        (lambda _, metadata: metadata.update(format="x"), "expected format 'placeto-policy'"),
+        (lambda _, metadata: metadata.clear(), "expected format 'placeto-policy', got None"),
+        (lambda _, metadata: metadata.pop("description"), "expected a description, got none"),
+        (described(num_devices=0), "num_devices: expected at least 1, got 0"),
+        (described(num_devices=4), r"expected torch.float32 of shape \(2, 8, 8\)"),
+        (described(num_devices="two"), "Expected `int`, got `str`"),
+        (described(settings={"workers": 0}), "workers: expected an integer >= 1, got 0"),
+        (described(surprise=1), "unknown field `surprise`"),
+    ],
+)
+def test_files_that_are_not_a_policy(
+    tmp_path: Path, change: Callable[[Tensors, Metadata], None], message: str
+) -> None:
+    path = changed(tmp_path / "policy.safetensors", change)
+    with pytest.raises(PolicyError, match=message) as caught:
+        load_policy(path)
+    assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (described(training=None), "expected a training, got a policy alone"),
+        (
+            lambda tensors, _: tensors.pop("adam.exp_avg.output.bias"),
+            "expected a tensor 'adam.exp_avg.output.bias', got none",
+        ),
+        (
+            lambda tensors, _: tensors.pop("baseline.1.means"),
+            "expected a tensor 'baseline.1.means', got none",
+        ),
+        (
+            lambda tensors, _: tensors.update({"best.0": torch.zeros(2, dtype=torch.int32)}),
+            r"best.0: expected torch.int32 of shape \(6,\)",
+        ),
+    ],
+)
+def test_files_that_are_not_a_training(
+    tmp_path: Path, change: Callable[[Tensors, Metadata], None], message: str
+) -> None:
+    path = changed(tmp_path / "training.safetensors", change, training=True)
+    with pytest.raises(PolicyError, match=message):
+        resumed(path)
+
+
+def test_a_training_belongs_to_its_graphs(tmp_path: Path) -> None:
+    trainer = new_trainer()
+    save_training(trainer, tmp_path / "training.safetensors")
+    with pytest.raises(PolicyError, match=r"graphs of \[6, 3\] groups, got \[3\]"):
+        resume_training(tmp_path / "training.safetensors", [ListSchedule(partly_possible())])
+
+
+@pytest.mark.parametrize("content", [b"", b"not a policy", b"\xff" * 100, b"\x08" + bytes(40)])
+def test_files_of_another_kind(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "policy.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(PolicyError, match="expected a placeto-policy file"):
+        load_policy(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        load_policy(path)
+
+
+def test_a_file_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "policy.safetensors"
+    save_policy(PlacementPolicy(2, Settings(hidden_units=2)), path)
+    content = path.read_bytes()
+    for length in range(0, len(content), 97):
+        path.write_bytes(content[:length])
+        with pytest.raises(PolicyError, match="expected a placeto-policy file"):
+            load_policy(path)

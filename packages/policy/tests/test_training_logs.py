@@ -1,0 +1,61 @@
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from placeto_policy import JsonLinesLog
+from placeto_policy import PolicyError
+from placeto_policy import Settings
+from placeto_policy import TensorBoardLog
+from placeto_policy import Trainer
+from placeto_policy import train
+from scheduled_problems import ListSchedule
+from scheduled_problems import two_chains
+
+
+def new_trainer(updates: int = 3) -> Trainer:
+    return Trainer([ListSchedule(two_chains())], Settings(updates=updates))
+
+
+def test_json_lines_hold_what_each_update_did(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    summaries = train(new_trainer(), logs=[JsonLinesLog(path)])
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines == [asdict(summary) for summary in summaries]
+    assert [line["evaluations"] for line in lines] == [48, 96, 144]
+    assert all(line["best_runtime"] <= line["runtime"] for line in lines)
+    assert all(0 < line["entropy"] <= 0.6932 for line in lines)
+
+
+def test_a_resumed_log_drops_what_the_resumed_training_does_again(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    train(new_trainer(), logs=[JsonLinesLog(path)])
+    with path.open("a") as file:
+        file.write('{"update": 4, "runt')  # the process was killed here
+    JsonLinesLog(path, updates=2)
+    assert [json.loads(line)["update"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_a_file_that_is_no_log_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("remember the milk\n")
+    with pytest.raises(PolicyError, match="expected a log of updates, got 'remember the milk"):
+        JsonLinesLog(path)
+    assert path.read_text() == "remember the milk\n"
+
+
+def test_tensorboard_shows_the_same_numbers(tmp_path: Path) -> None:
+    with TensorBoardLog(tmp_path) as log:
+        summaries = train(new_trainer(), logs=[log])
+    curves = EventAccumulator(str(tmp_path))
+    curves.Reload()
+    names = set(asdict(summaries[0])) - {"update"}
+    assert names == set(curves.Tags()["scalars"])
+    for name in ("runtime", "entropy", "gradient_norm", "learning_rate"):
+        shown = [(event.step, event.value) for event in curves.Scalars(name)]
+        expected = [(summary.update, getattr(summary, name)) for summary in summaries]
+        for (step, value), (update, wanted) in zip(shown, expected, strict=True):
+            assert step == update
+            assert value == pytest.approx(wanted, rel=1e-6)

@@ -1,0 +1,79 @@
+"""What the processes of a test run: a training on two graphs, with a checkpoint after each update.
+
+Called as ``training_script.py FOLDER UPDATES [fail-RANK | pause]``.
+"""
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from placeto_graphs import EvaluationBatch
+from placeto_policy import Settings
+from placeto_policy import Trainer
+from placeto_policy import UpdateSummary
+from placeto_policy import join_processes
+from placeto_policy import resume_training
+from placeto_policy import train
+from placeto_policy.workers import Processes
+from scheduled_problems import ListSchedule
+from scheduled_problems import heavy_chain
+from scheduled_problems import two_chains
+
+CHECKPOINT = "training.safetensors"
+WORKERS = 4
+
+
+class Breaks(ListSchedule):
+    """Fails after a while."""
+
+    def evaluate(self, placements: np.ndarray) -> EvaluationBatch:
+        if self.placements_seen > 8:
+            raise RuntimeError("the evaluator broke")
+        return super().evaluate(placements)
+
+
+class Tell:
+    """A log that prints how far the training is, and waits there to be killed if asked to."""
+
+    def __init__(self, pause: bool) -> None:
+        self.pause = pause
+
+    def write(self, summary: UpdateSummary) -> None:
+        print(asdict(summary)["update"], flush=True)
+        if self.pause:
+            time.sleep(0.05)
+
+
+def new_or_resumed(
+    folder: Path, updates: int, processes: Processes, *, broken: bool = False
+) -> Trainer:
+    """Return the training of the folder's checkpoint, or a new one."""
+    evaluators = [
+        (Breaks if broken else ListSchedule)(make()) for make in (two_chains, heavy_chain)
+    ]
+    if (folder / CHECKPOINT).exists():
+        return resume_training(folder / CHECKPOINT, evaluators, processes=processes)
+    settings = Settings(updates=updates, workers=WORKERS)
+    return Trainer(evaluators, settings, seed=7, processes=processes)
+
+
+def main(folder: Path, updates: int, how: str = "") -> None:
+    """Train to the end."""
+    torch.set_num_threads(1)
+    with join_processes() as processes:
+        broken = how == f"fail-{processes.rank}"
+        trainer = new_or_resumed(folder, updates, processes, broken=broken)
+        train(
+            trainer,
+            logs=[Tell(how == "pause")],
+            checkpoint=folder / CHECKPOINT,
+            updates_between_checkpoints=1,
+        )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,234 @@
+"""Speed of training and placing with a policy: ``python -m placeto_tools.policy_benchmark``.
+
+It stands here and not in the package of the policy, because it needs the simulator, too.
+"""
+
+import argparse
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import Evaluator
+from placeto_graphs import OpGraph
+from placeto_graphs import Phase
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import colocate_by_id
+from placeto_graphs import load_problem
+from placeto_graphs import merge_and_colocate
+from placeto_graphs import parse_cluster
+from placeto_policy import PlacetoPlacer
+from placeto_policy import Settings
+from placeto_policy import Trainer
+from placeto_simulator import Simulator
+
+NUM_BLOCKS = 14
+BRANCHES = (2, 5, 7, 3)  # convolutions in each branch of a block
+OPS_OF_CONVOLUTION = 6
+BYTES = 4e6
+
+
+def branched_problem(num_groups: int, num_devices: int, seed: int = 0) -> PlacementProblem:
+    """Return a training graph of about 3,000 ops in the shape of Inception-V3, with random costs.
+
+    Blocks of four parallel branches of convolutions, one block after the other; every op has a
+    backward op that takes twice as long and stays with it.
+    """
+    generator = np.random.default_rng(seed)
+    seconds: list[float] = []
+    sizes: list[int] = []
+    edges: list[tuple[int, int]] = []
+
+    def add(time: float, size: float, *inputs: int) -> int:
+        op = len(seconds)
+        seconds.append(time)
+        sizes.append(int(size))
+        edges.extend((source, op) for source in inputs)
+        return op
+
+    def add_convolutions(source: int, count: int, scale: float) -> int:
+        for index in range(count * OPS_OF_CONVOLUTION):
+            is_heavy = index % OPS_OF_CONVOLUTION == 1
+            time = generator.gamma(2, 0.5) * scale * (600e-6 if is_heavy else 30e-6)
+            source = add(time, generator.gamma(2, 0.5) * scale * BYTES, source)
+        return source
+
+    last = add_convolutions(add(1e-4, BYTES), 5, 1.0)
+    for _ in range(NUM_BLOCKS):
+        last = add(1e-4, 1.5 * BYTES, *(add_convolutions(last, count, 0.5) for count in BRANCHES))
+    forward = len(seconds)
+    readers: dict[int, list[int]] = {}
+    for source, reader in edges:
+        readers.setdefault(source, []).append(reader)
+    backward_of: dict[int, int] = {}
+    for op in reversed(range(forward)):
+        gradients = [backward_of[reader] for reader in readers.get(op, [])]
+        backward_of[op] = add(2 * seconds[op], sizes[op], op, *gradients)
+    owner = [*range(forward), *sorted(backward_of, key=lambda op: backward_of[op])]
+    count = len(seconds)
+    graph = OpGraph(
+        op_names=tuple(f"op{op}" for op in range(count)),
+        op_types=("op",) * count,
+        scopes=("",) * count,
+        phases=np.repeat(np.array([Phase.FORWARD, Phase.BACKWARD], np.int8), forward),
+        flops=np.zeros(count),
+        bytes_accessed=np.zeros(count),
+        parameter_bytes=np.zeros(count, np.int64),
+        workspace_bytes=np.zeros(count, np.int64),
+        colocation=np.array(owner, np.int32),
+        tensor_producer=np.arange(count, dtype=np.int32),
+        tensor_bytes=np.array(sizes, np.int64),
+        edges=np.array(edges, np.int32),
+    )
+    return PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster(f"{num_devices}xk80"),
+        compute_time=np.tile(np.array(seconds)[:, None], (1, num_devices)),
+        grouping=merge_and_colocate(
+            graph, colocate(graph, rules=(colocate_by_id,)), num_groups=num_groups
+        ),
+    )
+
+
+class Stopwatch:
+    """Adds up what parts of a training take, each without the parts inside it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inside: list[float] = []
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Measure one part."""
+        self._inside.append(0.0)
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            taken = time.perf_counter() - began
+            self.seconds[name] = self.seconds.get(name, 0.0) + taken - self._inside.pop()
+            if self._inside:
+                self._inside[-1] += taken
+
+    def watch(self, owner: Any, attribute: str, name: str) -> None:
+        """Measure every call of a function of an object."""
+        function = getattr(owner, attribute)
+
+        def watched(*inputs: Any, **options: Any) -> Any:
+            with self.part(name):
+                return function(*inputs, **options)
+
+        setattr(owner, attribute, watched)
+
+
+class WatchedEvaluator:
+    """An evaluator whose time is measured."""
+
+    def __init__(self, evaluator: Evaluator, stopwatch: Stopwatch) -> None:
+        self.problem = evaluator.problem
+        self._evaluator = evaluator
+        self._stopwatch = stopwatch
+
+    def evaluate(self, placements: Any) -> EvaluationBatch:
+        """Evaluate a batch."""
+        with self._stopwatch.part("simulator"):
+            return self._evaluator.evaluate(placements)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured on one problem: medians, and seconds of each component per step."""
+
+    problem: PlacementProblem
+    training: float
+    components: dict[str, float]
+    greedy_seconds: float
+
+
+def measure(problem: PlacementProblem, updates: int, seed: int) -> Row:
+    """Measure training steps per second, where they spend their time, and a greedy pass."""
+    settings = Settings(updates=10 * updates)
+    trainer = Trainer([Simulator(problem)], settings, seed=seed)
+    trainer.update()  # compiles, or loads what is compiled
+    rates = [trainer.update().evaluations_per_second for _ in range(updates)]
+    policy = trainer.policy
+    placer, simulator = PlacetoPlacer(policy=policy), Simulator(problem)
+    passes = [placer.place(problem, simulator).seconds for _ in range(5)]
+    return Row(
+        problem,
+        statistics.median(rates),
+        components(problem, updates, seed),
+        statistics.median(passes),
+    )
+
+
+def components(problem: PlacementProblem, updates: int, seed: int) -> dict[str, float]:
+    """Return the seconds per step of each part of another training."""
+    stopwatch = Stopwatch()
+    evaluator = WatchedEvaluator(Simulator(problem), stopwatch)
+    trainer = Trainer([evaluator], Settings(updates=10 * updates), seed=seed)
+    trainer.update()
+    stopwatch.seconds.clear()
+    stopwatch.watch(trainer, "_run_own_workers", "episodes, network")
+    stopwatch.watch(trainer.environments[0], "step", "environment")
+    stopwatch.watch(trainer, "_add_gradient", "gradient")
+    stopwatch.watch(trainer, "_apply_gradient", "Adam")
+    before = trainer.evaluations
+    with stopwatch.part("rest"):
+        for _ in range(updates):
+            trainer.update()
+    steps = trainer.evaluations - before
+    return {name: seconds / steps for name, seconds in stopwatch.seconds.items()}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return what was measured as a Markdown table."""
+    names = list(rows[0].components)
+    lines = [
+        f"| ops | groups | devices | training steps/s | {' | '.join(names)} | greedy pass "
+        "| steps/s |",
+        f"|---:|---:|---:|---:|{'---:|' * len(names)}---:|---:|",
+    ]
+    for row in rows:
+        parts = " | ".join(f"{row.components[name] * 1e6:.0f} µs" for name in names)
+        problem = row.problem
+        lines.append(
+            f"| {problem.graph.num_ops:,} | {problem.num_groups} | {problem.num_devices} "
+            f"| {row.training:,.0f} | {parts} | {row.greedy_seconds:.3f} s "
+            f"| {problem.num_groups / row.greedy_seconds:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure on problem files, or on a graph like Inception-V3, and print a table."""
+    parser = argparse.ArgumentParser(prog="placeto_tools.policy_benchmark", description=__doc__)
+    parser.add_argument("problems", nargs="*", help="problem files instead of the branched graph")
+    parser.add_argument("--groups", type=int, default=128, help="of the branched graph")
+    parser.add_argument("--devices", type=int, nargs="+", default=(2, 4), help="of the same")
+    parser.add_argument("--updates", type=int, default=10, help="timed updates of each training")
+    parser.add_argument("--seed", type=int, default=0, help="of policies and episodes")
+    options = parser.parse_args(arguments)
+    problems = [load_problem(path) for path in options.problems] or [
+        branched_problem(options.groups, devices) for devices in options.devices
+    ]
+    rows = []
+    for problem in problems:
+        print(f"measuring {problem}", file=sys.stderr)
+        rows.append(measure(problem, options.updates, options.seed))
+    print(f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}")
+    print(f"\n{table(rows)}")
+
+
+if __name__ == "__main__":
+    main()
