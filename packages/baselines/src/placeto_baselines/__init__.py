@@ -1,8 +1,28 @@
 """The placement schemes that Placeto is compared with.
 
-The package will hold one ``Placer`` each for a single device, the CPU alone, random placement,
-graph partitioning, expert placement, the recurrent policy of earlier work, and list schedulers and
-local search. All of them take the same problem and the same evaluator, so that results compare.
+One ``Placer`` each; all of them take the same problem and the same evaluator, so that results
+compare. Every placer minimises the memory-penalised runtime, with the memory of the devices as the
+limits.
 """
 
+from placeto_baselines.errors import BaselineError
+from placeto_baselines.exact.optimal import optimal
+from placeto_baselines.fixed.random_placer import RandomPlacer
+from placeto_baselines.fixed.single_device import CpuOnly
+from placeto_baselines.fixed.single_device import SingleDevice
+from placeto_baselines.scheduling.critical_path import CriticalPathPlacer
+from placeto_baselines.scheduling.heft import Heft
+from placeto_baselines.search.local_search import LocalSearch
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "BaselineError",
+    "CpuOnly",
+    "CriticalPathPlacer",
+    "Heft",
+    "LocalSearch",
+    "RandomPlacer",
+    "SingleDevice",
+    "optimal",
+]
