@@ -15,7 +15,12 @@ from placeto_baselines import CpuOnly
 from placeto_baselines import CriticalPathPlacer
 from placeto_baselines import Heft
 from placeto_baselines import LocalSearch
+from placeto_baselines import MEtf
+from placeto_baselines import MetisPlacer
+from placeto_baselines import MSct
+from placeto_baselines import MTopo
 from placeto_baselines import RandomPlacer
+from placeto_baselines import ScotchPlacer
 from placeto_baselines import SingleDevice
 from placeto_baselines import optimal
 from placeto_graphs import PlacementProblem
@@ -28,7 +33,12 @@ PLACERS: list[Placer] = [
     SingleDevice(),
     CpuOnly(),
     RandomPlacer(samples=20),
+    ScotchPlacer(),
+    MetisPlacer(),
     Heft(),
+    MTopo(),
+    MEtf(),
+    MSct(),
     CriticalPathPlacer(),
     LocalSearch(budget=60),
 ]
@@ -65,7 +75,12 @@ def test_every_placer_has_the_name_that_the_command_knows() -> None:
         "single",
         "cpu",
         "random",
+        "scotch",
+        "metis",
         "heft",
+        "m-topo",
+        "m-etf",
+        "m-sct",
         "critical-path",
         "local-search",
     ]

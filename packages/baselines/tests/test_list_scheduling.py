@@ -1,3 +1,5 @@
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 
@@ -8,9 +10,17 @@ from baseline_problems import random_problems
 from baseline_problems import two_chains
 from placeto_baselines import CriticalPathPlacer
 from placeto_baselines import Heft
+from placeto_baselines import MEtf
+from placeto_baselines import MSct
+from placeto_baselines import MTopo
+from placeto_baselines.scheduling.favourite_children import favourite_children
 from placeto_baselines.scheduling.schedule import Schedule
+from placeto_baselines.scheduling.scheduled import ListScheduler
 from placeto_baselines.scheduling.tasks import TaskGraph
+from placeto_graphs import Cluster
+from placeto_graphs import Device
 from placeto_graphs import PlacementProblem
+from plain_evaluator import PlainEvaluator
 
 # Topcuoglu, Hariri, Wu (2002), figure 2: costs of ten tasks on three processors, and edges.
 SECONDS = [
@@ -42,6 +52,9 @@ COMMUNICATION = {
     (8, 10): 11,
     (9, 10): 13,
 }
+
+
+SCHEDULERS: list[ListScheduler] = [Heft(), CriticalPathPlacer(), MEtf(), MSct()]
 
 
 def textbook_problem() -> PlacementProblem:
@@ -84,14 +97,14 @@ def test_the_textbook_example_of_heft() -> None:
     assert schedule.finish.tolist() == [9, 40, 28, 26, 38, 42, 49, 62, 68, 80]
 
 
-@pytest.mark.parametrize("placer", [Heft(), CriticalPathPlacer()], ids=lambda each: each.name)
-def test_schedules_keep_to_devices_and_inputs(placer: Heft | CriticalPathPlacer) -> None:
+@pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
+def test_schedules_keep_to_devices_and_inputs(placer: ListScheduler) -> None:
     for problem in random_problems(100):
         check_schedule(problem, placer.schedule(problem))
 
 
-@pytest.mark.parametrize("placer", [Heft(), CriticalPathPlacer()], ids=lambda each: each.name)
-def test_two_chains_run_side_by_side(placer: Heft | CriticalPathPlacer) -> None:
+@pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
+def test_two_chains_run_side_by_side(placer: ListScheduler) -> None:
     schedule = placer.schedule(two_chains())
     assert schedule.makespan == 1.0
     assert schedule.device[[0, 1]].tolist() == schedule.device[[2, 3]].tolist() == [1, 2]
@@ -112,3 +125,95 @@ def test_a_gap_is_filled_by_heft() -> None:
     compute_time = np.array([[1.0, np.inf], [np.inf, 2.0], [np.inf, 4.0]])
     schedule = Heft().schedule(problem_of(graph, cluster(["k80", "k80"]), compute_time))
     assert schedule.start.tolist() == [0.0, 0.0, 6.0]
+
+
+def four_alone(memory: int) -> PlacementProblem:
+    """Four groups of ten bytes each on two GPUs; the CPU would hold them all."""
+    graph = op_graph(4, [], parameter_bytes=np.full(4, 10), tensor_bytes=np.zeros(4, int))
+    small, large = cluster(["k80", "k80"], memory=memory), cluster(["cpu"])
+    on = cluster(["k80", "k80", "cpu"])
+    devices = (*small.devices, Device("cpu:2", *astuple(large.devices[0])[1:]))
+    return problem_of(
+        graph,
+        Cluster(devices=devices, bandwidth=on.bandwidth, latency=on.latency),
+        np.tile([1.0, 1.0, 9.0], (4, 1)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "placement"),
+    [(100, [0, 0, 0, 1]), (25, [0, 0, 1, 1]), (10, [0, 1, 0, 1]), (9, [0, 0, 0, 0])],
+)
+def test_m_topo_fills_up_to_the_mean_and_one_group(memory: int, placement: list[int]) -> None:
+    problem = four_alone(memory)
+    result = MTopo().place(problem, PlainEvaluator(problem))
+    if memory == 9:
+        assert not result.fits(problem.cluster)
+    else:
+        assert result.placement.tolist()[: len(placement)] == placement
+    assert result.fits(problem.cluster) == (memory >= 25)
+
+
+@pytest.mark.parametrize("placer", [MEtf(), MSct()], ids=lambda placer: placer.name)
+def test_memory_constrains_the_earliest_task_first(placer: ListScheduler) -> None:
+    # The first GPU is twice as large: alone it would only get every other group.
+    graph = op_graph(3, [(0, 1), (1, 2)], parameter_bytes=np.array([10, 10, 10]))
+    on = cluster(["k80", "k80"], memory=25)
+    problem = problem_of(graph, on, np.ones((3, 2)))
+    result = placer.place(problem, PlainEvaluator(problem))
+    assert result.placement.tolist() == [0, 0, 1]
+    assert result.fits(on)
+    roomy = problem_of(graph, cluster(["k80", "k80"], memory=99), np.ones((3, 2)))
+    assert placer.place(roomy, PlainEvaluator(roomy)).placement.tolist() == [0, 0, 0]
+    full = problem_of(graph, cluster(["k80", "k80"], memory=9), np.ones((3, 2)))
+    assert not placer.place(full, PlainEvaluator(full)).fits(full.cluster)
+
+
+def test_outputs_that_have_been_read_are_given_back() -> None:
+    graph = op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.array([10, 10, 10]))
+    on = cluster(["k80", "k80"], memory=25)
+    schedule = MEtf().schedule(problem_of(graph, on, np.ones((3, 2))))
+    assert schedule.device.tolist() == [0, 0, 0]
+
+
+def test_earliest_task_first_takes_the_earliest_start_then_the_longest_work() -> None:
+    # Ops 1 and 2 have most work from them on. When op 1 is done, op 3 could start where it ran, as
+    # early as op 0, but has more work; so op 0 comes last, where op 2 ran.
+    graph = op_graph(4, [(1, 3)], tensor_bytes=np.array([1, 4, 1, 1]))
+    seconds = np.array([1.0, 2.0, 6.0, 5.0])[:, None] * np.ones(2)
+    schedule = MEtf().schedule(problem_of(graph, cluster(["k80", "k80"]), seconds))
+    assert schedule.start.tolist() == [6.0, 0.0, 0.0, 2.0]
+    assert schedule.device.tolist() == [1, 0, 1, 0]
+
+
+def test_the_favourite_child_is_the_one_that_is_dear_to_send_to() -> None:
+    graph = op_graph(
+        4,
+        [(0, 1), (1, 2), (2, 3)],
+        tensor_producer=np.array([0, 0, 0], np.int32),
+        tensor_bytes=np.array([2, 9, 4]),
+    )
+    problem = problem_of(graph, cluster(["k80", "k80"]), np.ones((4, 2)))
+    assert favourite_children(TaskGraph(problem)) == [2, -1, -1, -1]
+
+
+def test_favourites_are_one_child_of_one_parent() -> None:
+    for problem in random_problems(60):
+        tasks = TaskGraph(problem)
+        favourite = favourite_children(tasks)
+        chosen = [child for child in favourite if child >= 0]
+        assert len(set(chosen)) == len(chosen)
+        for task, child in enumerate(favourite):
+            assert child in {-1, *(reader for reader, _ in tasks.successors[task])}
+
+
+def test_a_device_waits_for_the_favourite_child_of_its_last_task() -> None:
+    # When op 0 is done, op 1's input is on its device, and op 3, which has more work, could start
+    # on either. Earliest first puts op 3 before op 1; with the favourite child it goes elsewhere.
+    graph = op_graph(4, [(0, 1)], tensor_bytes=np.array([10, 1, 1, 1]))
+    seconds = np.array([1.0, 1.0, 1.0, 1.5])[:, None] * np.ones(2)
+    seconds[2, 0] = np.inf
+    problem = problem_of(graph, cluster(["k80", "k80"]), seconds)
+    without, with_child = MEtf().schedule(problem), MSct().schedule(problem)
+    assert with_child.device.tolist()[:2] == [0, 0]
+    assert with_child.makespan <= without.makespan

@@ -5,13 +5,19 @@ compare. Every placer minimises the memory-penalised runtime, with the memory of
 limits.
 """
 
+from placeto_baselines.bounds.lower_bound import lower_bound
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.exact.optimal import optimal
 from placeto_baselines.fixed.random_placer import RandomPlacer
 from placeto_baselines.fixed.single_device import CpuOnly
 from placeto_baselines.fixed.single_device import SingleDevice
+from placeto_baselines.partitioning.metis import MetisPlacer
+from placeto_baselines.partitioning.scotch import ScotchPlacer
 from placeto_baselines.scheduling.critical_path import CriticalPathPlacer
 from placeto_baselines.scheduling.heft import Heft
+from placeto_baselines.scheduling.m_etf import MEtf
+from placeto_baselines.scheduling.m_sct import MSct
+from placeto_baselines.scheduling.m_topo import MTopo
 from placeto_baselines.search.local_search import LocalSearch
 
 __version__ = "0.1.0"
@@ -22,7 +28,13 @@ __all__ = [
     "CriticalPathPlacer",
     "Heft",
     "LocalSearch",
+    "MEtf",
+    "MSct",
+    "MTopo",
+    "MetisPlacer",
     "RandomPlacer",
+    "ScotchPlacer",
     "SingleDevice",
+    "lower_bound",
     "optimal",
 ]
