@@ -13,6 +13,7 @@ from baseline_problems import two_chains
 from placeto_baselines import BaselineError
 from placeto_baselines import CpuOnly
 from placeto_baselines import CriticalPathPlacer
+from placeto_baselines import ExpertPlacer
 from placeto_baselines import Heft
 from placeto_baselines import LocalSearch
 from placeto_baselines import MEtf
@@ -33,6 +34,7 @@ PLACERS: list[Placer] = [
     SingleDevice(),
     CpuOnly(),
     RandomPlacer(samples=20),
+    ExpertPlacer(),
     ScotchPlacer(),
     MetisPlacer(),
     Heft(),
@@ -75,6 +77,7 @@ def test_every_placer_has_the_name_that_the_command_knows() -> None:
         "single",
         "cpu",
         "random",
+        "expert",
         "scotch",
         "metis",
         "heft",

@@ -8,6 +8,8 @@ limits.
 from placeto_baselines.bounds.lower_bound import lower_bound
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.exact.optimal import optimal
+from placeto_baselines.expert.expert import ExpertPlacer
+from placeto_baselines.expert.scopes import ExpertScopes
 from placeto_baselines.fixed.random_placer import RandomPlacer
 from placeto_baselines.fixed.single_device import CpuOnly
 from placeto_baselines.fixed.single_device import SingleDevice
@@ -26,6 +28,8 @@ __all__ = [
     "BaselineError",
     "CpuOnly",
     "CriticalPathPlacer",
+    "ExpertPlacer",
+    "ExpertScopes",
     "Heft",
     "LocalSearch",
     "MEtf",
