@@ -21,6 +21,8 @@ from placeto_baselines import MetisPlacer
 from placeto_baselines import MSct
 from placeto_baselines import MTopo
 from placeto_baselines import RandomPlacer
+from placeto_baselines import RnnPlacer
+from placeto_baselines import RnnSettings
 from placeto_baselines import ScotchPlacer
 from placeto_baselines import SingleDevice
 from placeto_baselines import optimal
@@ -37,6 +39,7 @@ PLACERS: list[Placer] = [
     ExpertPlacer(),
     ScotchPlacer(),
     MetisPlacer(),
+    RnnPlacer(RnnSettings(hidden_size=4, max_groups=8, evaluations=20)),
     Heft(),
     MTopo(),
     MEtf(),
@@ -80,6 +83,7 @@ def test_every_placer_has_the_name_that_the_command_knows() -> None:
         "expert",
         "scotch",
         "metis",
+        "rnn",
         "heft",
         "m-topo",
         "m-etf",

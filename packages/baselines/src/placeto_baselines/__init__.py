@@ -15,6 +15,9 @@ from placeto_baselines.fixed.single_device import CpuOnly
 from placeto_baselines.fixed.single_device import SingleDevice
 from placeto_baselines.partitioning.metis import MetisPlacer
 from placeto_baselines.partitioning.scotch import ScotchPlacer
+from placeto_baselines.rnn.placer import RnnPlacer
+from placeto_baselines.rnn.placer import TrainedRnnPlacer
+from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.scheduling.critical_path import CriticalPathPlacer
 from placeto_baselines.scheduling.heft import Heft
 from placeto_baselines.scheduling.m_etf import MEtf
@@ -37,8 +40,11 @@ __all__ = [
     "MTopo",
     "MetisPlacer",
     "RandomPlacer",
+    "RnnPlacer",
+    "RnnSettings",
     "ScotchPlacer",
     "SingleDevice",
+    "TrainedRnnPlacer",
     "lower_bound",
     "optimal",
 ]
