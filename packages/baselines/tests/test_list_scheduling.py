@@ -22,7 +22,7 @@ from placeto_graphs import Device
 from placeto_graphs import PlacementProblem
 from plain_evaluator import PlainEvaluator
 
-# Topcuoglu, Hariri, Wu (2002), figure 2: costs of ten tasks on three processors, and edges.
+# The example of Topcuoglu, Hariri, Wu (2002): costs of ten tasks on three processors, and edges.
 SECONDS = [
     [14, 16, 9],
     [13, 19, 18],
@@ -87,12 +87,12 @@ def check_schedule(problem: PlacementProblem, schedule: Schedule) -> None:
 def test_the_textbook_example_of_heft() -> None:
     problem = textbook_problem()
     rank = TaskGraph(problem).upward_rank()
-    # Table 4 of the paper, rounded there to three places.
+    # As the paper gives them, rounded to three places.
     expected = [108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667]
     assert rank == pytest.approx(expected, abs=1e-3)
     schedule = Heft().schedule(problem)
     assert schedule.makespan == 80
-    # Figure 3 (a) of the paper.
+    # The schedule that the paper draws.
     assert (schedule.device + 1).tolist() == [3, 1, 3, 2, 3, 2, 3, 1, 2, 2]
     assert schedule.finish.tolist() == [9, 40, 28, 26, 38, 42, 49, 62, 68, 80]
 

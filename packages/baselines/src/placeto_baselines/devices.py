@@ -28,7 +28,7 @@ def repaired(problem: PlacementProblem, placement: NDArray[np.integer]) -> NDArr
     """Return int32[G]: a placement in which no group stands where it cannot run.
 
     Such a group goes to the device that runs it fastest, as an operation without a GPU kernel goes
-    to the CPU (Mirhoseini et al. 2017, section 4.2).
+    to the CPU (Mirhoseini et al. 2017).
     """
     runs = allowed_devices(problem)[np.arange(problem.num_groups), placement]
     fastest = problem.group_graph.compute_time.argmin(axis=1)

@@ -25,7 +25,7 @@ class ExpertScopes:
         branches of each module go to the devices in turn, in the order of their first ops.
     layer : text or None
         With one group, the number of the layer. Layer ``l`` goes to device ``l``, of encoder and
-        decoder alike (Wu et al. 2016, section 3.1); more layers than devices are shared out in
+        decoder alike (Wu et al. 2016); more layers than devices are shared out in
         order, so that neighbours stay together.
     with_last_layer : text or None
         What stays with the last layer: the attention and the softmax of a translation model.

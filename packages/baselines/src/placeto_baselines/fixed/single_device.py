@@ -15,7 +15,7 @@ from placeto_graphs import PlacementResult
 
 
 class SingleDevice:
-    """Every group on the fastest single GPU ("Single GPU" of Addanki et al. 2019, section 4).
+    """Every group on the fastest single GPU ("Single GPU" of Addanki et al. 2019).
 
     Each GPU is tried, and the best kept. A group that cannot run on it goes to where it runs
     fastest. On a cluster without GPUs the same holds for its CPUs.
@@ -40,7 +40,7 @@ class SingleDevice:
 
 
 class CpuOnly:
-    """Every group on the CPU ("CPU only" of Addanki et al. 2019, section 4).
+    """Every group on the CPU ("CPU only" of Addanki et al. 2019).
 
     Of several CPUs the fastest. A group that cannot run there goes to where it runs fastest.
 

@@ -18,7 +18,7 @@ class GroupEmbedding:
 
     Of each group: the part of its ops of each type, the logarithms of the sizes of its largest
     outputs, padded with zeros, and which groups send to it and read from it (Mirhoseini et al.
-    2017, section 3.3; 2018, section 3). Groups are ordered topologically, of several possible ones
+    2017; 2018). Groups are ordered topologically, of several possible ones
     by their index, and neighbours are named by their place in that order: **the same graph with
     its groups numbered otherwise may have another embedding, and get another placement**. That a
     policy should not depend on this is the point of Addanki et al. (2019).

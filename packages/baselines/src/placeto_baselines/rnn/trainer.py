@@ -15,7 +15,7 @@ from placeto_baselines.trials import Trials
 
 
 class Trainer:
-    """Trains a policy on some graphs (Mirhoseini et al. 2017, sections 3.2 and 3.3).
+    """Trains a policy on some graphs (Mirhoseini et al. 2017).
 
     Each update samples placements of some of the graphs, in turn. The reward of a placement is the
     square root of its runtime, or of the failing signal if it runs out of memory, and is to become

@@ -10,7 +10,7 @@ from placeto_graphs import PlacementProblem
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """Bytes that each of G groups takes on its device (Jeon et al. 2020, section 3.1).
+    """Bytes that each of G groups takes on its device (Jeon et al. 2020).
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ def favourite_children(tasks: TaskGraph) -> list[int]:
         sum over parents i of x[i, j]  >= number of parents - 1     for each task
 
     and ``j`` is the favourite child of ``i`` where ``x[i, j] < 1/2`` (Hanen and Munier 1995; Jeon
-    et al. 2020, section 3.4). The last two make it one at most. Times are means over devices.
+    et al. 2020). The last two make it one at most. Times are means over devices.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ NOBODY = -1
 
 
 class MEtf(ListScheduler):
-    """m-ETF of Baechi (Jeon et al. 2020, section 3.3): earliest task first, where memory allows.
+    """m-ETF of Baechi (Jeon et al. 2020): earliest task first, where memory allows.
 
     Of all groups whose inputs are scheduled, and all devices that have the memory, the pair that
     can start earliest is scheduled (ETF, Hwang et al. 1989); of several the group with the longest

@@ -9,7 +9,7 @@ from placeto_graphs import PlacementProblem
 
 
 class MSct(ListScheduler):
-    """m-SCT of Baechi (Jeon et al. 2020, section 3.4): keep each group with its favourite child.
+    """m-SCT of Baechi (Jeon et al. 2020): keep each group with its favourite child.
 
     A linear programme finds the child that each group should share its device with
     (`favourite_children`); the device then waits for it, and runs only urgent groups meanwhile.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from placeto_baselines.devices import accelerators
-from placeto_baselines.devices import repaired
+from placeto_baselines.devices import allowed_devices
 from placeto_baselines.scheduling.demand import demand
 from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator
@@ -12,7 +12,7 @@ from placeto_graphs import PlacementResult
 
 
 class MTopo:
-    """m-TOPO of Baechi (Jeon et al. 2020, section 3.2): fill one device after the other.
+    """m-TOPO of Baechi (Jeon et al. 2020): fill one device after the other.
 
     Groups are taken in topological order. A device is filled up to the mean memory per device plus
     that of the largest group, or to its own memory if that is less; then comes the next device.
@@ -42,14 +42,16 @@ class MTopo:
         even = int(need.sum()) // len(devices) + int(need.max())
         limit = np.minimum(trials.memory, even)
         used = np.zeros(problem.num_devices, np.int64)
+        runs = allowed_devices(problem)
+        fastest = problem.group_graph.compute_time.argmin(axis=1)
         placement = np.zeros(problem.num_groups, np.int32)
         turn = 0
         for group in problem.group_graph.topological_order.tolist():
             while turn < len(devices) and used[devices[turn]] + need[group] > limit[devices[turn]]:
                 turn += 1
             spare = (trials.memory - used)[devices]
-            placement[group] = devices[turn if turn < len(devices) else int(spare.argmax())]
-            placement[group] = repaired(problem, placement)[group]
+            device = devices[turn if turn < len(devices) else int(spare.argmax())]
+            placement[group] = device if runs[group, device] else fastest[group]
             used[placement[group]] += need[group]
         trials.evaluate(placement[None])
         return trials.result()

@@ -65,7 +65,7 @@ class TaskGraph:
         """Return float64[G], the longest path from each task to an exit, by mean costs.
 
         ``rank(i) = w_i + max over successors j of (c_ij + rank(j))``, with the mean computation
-        ``w`` and the mean communication ``c`` (Topcuoglu et al. 2002, equation 7).
+        ``w`` and the mean communication ``c`` (Topcuoglu et al. 2002).
         """
         rank: NDArray[np.float64] = self.mean_seconds.copy()
         for task in self.order[::-1].tolist():
