@@ -4,7 +4,6 @@ import contextlib
 import io
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,6 @@ from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
-
-if TYPE_CHECKING:
-    from pyscotch import Graph
 
 DETERMINISTIC = 0  # SCOTCH_OPTIONNUMDETERMINISTIC of scotch.h
 
@@ -129,39 +125,45 @@ def scotch_map(
         When pyscotch is not installed, or set to integers of 32 bits.
     """
     pyscotch = _pyscotch()
-    with pyscotch.Architecture() as architecture, pyscotch.Strategy() as strategy:
-        between = distances[~np.eye(len(distances), dtype=np.bool_)]
-        if len(np.unique(between)) > 1:
-            _load(architecture, architecture_file(device_speeds, distances))
-        elif np.ptp(device_speeds):
-            architecture.complete_weighted(len(device_speeds), device_speeds)
-        else:
-            architecture.complete(len(device_speeds))
+    _settle(pyscotch)
+    with (
+        pyscotch.Architecture() as architecture,
+        pyscotch.Strategy() as strategy,
+        pyscotch.Graph() as whole,
+        pyscotch.Context() as context,
+    ):
+        _describe(architecture, device_speeds, distances)
         strategy.request_mapping(balance=imbalance)
-        # What Scotch draws in the first context of a process differs from all later ones.
-        with pyscotch.Graph() as single, pyscotch.Context() as first:
-            single.build(np.array([0, 0]), np.array([], np.int64))
-            first.bind_graph(single).close()
-        with pyscotch.Graph() as whole, pyscotch.Context() as context:
-            _build(whole, graph)
-            context.option_set(DETERMINISTIC, 1)
-            context.random_clone()
-            context.random_seed(seed)
-            context.random_reset()
-            with context.bind_graph(whole) as bound:
-                parts: NDArray[np.int64] = np.asarray(bound.map(architecture, strategy), np.int64)
-    return parts
+        whole.build(graph.offsets, graph.neighbours, graph.work, graph.traffic)
+        context.option_set(DETERMINISTIC, 1)
+        context.random_clone()
+        context.random_seed(seed)
+        context.random_reset()
+        with context.bind_graph(whole) as bound:
+            return np.asarray(bound.map(architecture, strategy), np.int64)
 
 
-def _build(scotch_graph: "Graph", graph: WeightedGraph) -> None:
-    scotch_graph.build(graph.offsets, graph.neighbours, graph.work, graph.traffic)
+def _settle(pyscotch: Any) -> None:
+    """Use up the first context of a process: Scotch draws otherwise in it than in all others."""
+    with pyscotch.Graph() as single, pyscotch.Context() as first:
+        single.build(np.array([0, 0]), np.array([], np.int64))
+        first.bind_graph(single).close()
 
 
-def _load(architecture: Any, text: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "cluster.tgt")
-        path.write_text(text)
-        architecture.load(path)
+def _describe(
+    architecture: Any, device_speeds: NDArray[np.int64], distances: NDArray[np.int64]
+) -> None:
+    """Fill in a target architecture, the simplest that tells devices and links apart."""
+    between = distances[~np.eye(len(distances), dtype=np.bool_)]
+    if len(np.unique(between)) > 1:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "cluster.tgt")
+            path.write_text(architecture_file(device_speeds, distances))
+            architecture.load(path)
+    elif np.ptp(device_speeds):
+        architecture.complete_weighted(len(device_speeds), device_speeds)
+    else:
+        architecture.complete(len(device_speeds))
 
 
 def _pyscotch() -> Any:

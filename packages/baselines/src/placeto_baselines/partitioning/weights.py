@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from placeto_graphs import GroupGraph
 
-# Sums of weights. Scotch 7.0 breaks when its loads sum to more than 2**31, also where its integers
-# have 64 bits, and METIS takes each edge twice. A weight is off by half a unit at the most.
+# Sums of weights. Scotch 7.0.13 puts all nodes on one device when its loads sum to 2**32 or more,
+# also where its integers have 64 bits; METIS takes each edge twice, and may have 32. A weight is
+# off by half a unit at the most.
 TOTAL_WORK = 2**30
 TOTAL_TRAFFIC = 2**29
 
