@@ -1,7 +1,176 @@
+"""What every placer does, on problems of every kind."""
+
+import numpy as np
+import pytest
 from packaging.version import Version
 
 import placeto_baselines
+from baseline_problems import cluster
+from baseline_problems import op_graph
+from baseline_problems import problem_of
+from baseline_problems import random_problems
+from baseline_problems import two_chains
+from placeto_baselines import BaselineError
+from placeto_baselines import CpuOnly
+from placeto_baselines import CriticalPathPlacer
+from placeto_baselines import ExpertPlacer
+from placeto_baselines import Heft
+from placeto_baselines import LocalSearch
+from placeto_baselines import MEtf
+from placeto_baselines import MetisPlacer
+from placeto_baselines import MSct
+from placeto_baselines import MTopo
+from placeto_baselines import RandomPlacer
+from placeto_baselines import RnnPlacer
+from placeto_baselines import RnnSettings
+from placeto_baselines import ScotchPlacer
+from placeto_baselines import SingleDevice
+from placeto_baselines import optimal
+from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
+from placeto_graphs import Placer
+from placeto_graphs import memory_penalised_runtime
+from plain_evaluator import PlainEvaluator
+
+PLACERS: list[Placer] = [
+    SingleDevice(),
+    CpuOnly(),
+    RandomPlacer(samples=20),
+    ExpertPlacer(),
+    ScotchPlacer(),
+    MetisPlacer(),
+    RnnPlacer(RnnSettings(hidden_size=4, max_groups=8, evaluations=20)),
+    Heft(),
+    MTopo(),
+    MEtf(),
+    MSct(),
+    CriticalPathPlacer(),
+    LocalSearch(budget=60),
+]
+
+
+def name_of(placer: Placer) -> str:
+    return placer.name
+
+
+def penalised(problem: PlacementProblem, result: PlacementResult) -> float:
+    memory = [device.memory_bytes for device in problem.cluster.devices]
+    batch = PlainEvaluator(problem).evaluate(result.placement[None])
+    return float(memory_penalised_runtime(batch, memory)[0])
+
+
+def check(problem: PlacementProblem, result: PlacementResult) -> None:
+    """A result is what the evaluator says of its placement, and its curve ends there."""
+    problem.check_placement(result.placement)
+    batch = PlainEvaluator(problem).evaluate(result.placement[None])
+    assert result.runtime == batch.runtime[0]
+    assert result.peak_memory.tolist() == batch.peak_memory[0].tolist()
+    memory = [device.memory_bytes for device in problem.cluster.devices]
+    assert result.fits(problem.cluster) == bool((batch.peak_memory[0] <= memory).all())
+    assert result.curve[-1].tolist() == [result.evaluations, penalised(problem, result)]
+    assert (np.diff(result.curve[:, 1]) <= 0).all()
 
 
 def test_the_version_is_a_valid_one() -> None:
     assert str(Version(placeto_baselines.__version__)) == placeto_baselines.__version__
+
+
+def test_every_placer_has_the_name_that_the_command_knows() -> None:
+    assert [placer.name for placer in PLACERS] == [
+        "single",
+        "cpu",
+        "random",
+        "expert",
+        "scotch",
+        "metis",
+        "rnn",
+        "heft",
+        "m-topo",
+        "m-etf",
+        "m-sct",
+        "critical-path",
+        "local-search",
+    ]
+    assert all(isinstance(placer, Placer) for placer in PLACERS)
+
+
+@pytest.mark.slow
+def test_no_placer_beats_the_optimum_of_two_hundred_problems() -> None:
+    found = 0
+    for problem in random_problems(200):
+        evaluator = PlainEvaluator(problem)
+        best = penalised(problem, optimal(problem, evaluator))
+        has_cpu = any(device.kind == "cpu" for device in problem.cluster.devices)
+        for placer in PLACERS:
+            if placer.name != "cpu" or has_cpu:
+                result = placer.place(problem, evaluator, seed=3)
+                check(problem, result)
+                assert penalised(problem, result) >= best
+        searched = LocalSearch(budget=400).place(problem, evaluator)
+        found += penalised(problem, searched) == best
+    assert found >= 190
+
+
+@pytest.mark.parametrize("placer", PLACERS, ids=name_of)
+def test_a_seed_gives_one_result(placer: Placer) -> None:
+    problem = two_chains()
+    first, again = (placer.place(problem, PlainEvaluator(problem), seed=5) for _ in range(2))
+    assert first.placement.tolist() == again.placement.tolist()
+    assert first.curve.tolist() == again.curve.tolist()
+
+
+@pytest.mark.parametrize("placer", PLACERS, ids=name_of)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param(
+            problem_of(op_graph(1, []), cluster(["cpu"]), np.ones((1, 1))), id="one of all"
+        ),
+        pytest.param(
+            problem_of(op_graph(3, []), cluster(["cpu", "k80"]), np.ones((3, 2))), id="no edges"
+        ),
+        pytest.param(
+            problem_of(op_graph(2, [(0, 1)]), cluster(["cpu"]), np.ones((2, 1))), id="one device"
+        ),
+        pytest.param(
+            problem_of(op_graph(1, []), cluster(["k80", "cpu"]), np.ones((1, 2))), id="one group"
+        ),
+        pytest.param(
+            problem_of(
+                op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.zeros(3, int)),
+                cluster(["cpu", "k80", "k80"]),
+                np.zeros((3, 3)),
+            ),
+            id="no costs",
+        ),
+    ],
+)
+def test_problems_at_the_edge(placer: Placer, problem: PlacementProblem) -> None:
+    check(problem, placer.place(problem, PlainEvaluator(problem)))
+
+
+@pytest.mark.parametrize("placer", PLACERS, ids=name_of)
+def test_no_group_goes_where_it_cannot_run(placer: Placer) -> None:
+    compute_time = np.tile([2.0, 0.5, 0.5], (4, 1))
+    compute_time[1, 1:] = np.inf
+    compute_time[2, 0] = np.inf
+    problem = two_chains(compute_time=compute_time)
+    placement = placer.place(problem, PlainEvaluator(problem)).placement
+    assert placement[1] == 0
+    assert placement[2] != 0
+
+
+@pytest.mark.parametrize("placer", PLACERS, ids=name_of)
+def test_a_result_says_that_it_runs_out_of_memory(placer: Placer) -> None:
+    graph = op_graph(4, [(0, 2), (1, 3)], parameter_bytes=np.full(4, 10))
+    problem = two_chains(graph=graph, cluster=cluster(["cpu", "k80", "k80"], memory=9))
+    assert not placer.place(problem, PlainEvaluator(problem)).fits(problem.cluster)
+    roomy = two_chains(graph=graph, cluster=cluster(["cpu", "k80", "k80"], memory=99))
+    assert placer.place(roomy, PlainEvaluator(roomy)).fits(roomy.cluster)
+
+
+@pytest.mark.parametrize("placer", PLACERS, ids=name_of)
+def test_an_evaluator_of_another_problem_is_refused(placer: Placer) -> None:
+    other = problem_of(op_graph(1, []), cluster(["cpu"]), np.ones((1, 1)))
+    with pytest.raises(BaselineError, match="evaluator: expected one of PlacementProblem"):
+        placer.place(two_chains(), PlainEvaluator(other))

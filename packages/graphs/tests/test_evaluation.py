@@ -85,6 +85,15 @@ def test_results_have_the_types_of_the_schema() -> None:
     assert EvaluationBatch(runtime=np.array([]), peak_memory=np.zeros((0, 2), int)) is not None
 
 
+def test_a_result_says_whether_it_fits_the_memory() -> None:
+    cluster = diamond_problem().cluster
+    memory = [device.memory_bytes for device in cluster.devices]
+    assert result(peak_memory=memory).fits(cluster)
+    assert not result(peak_memory=[memory[0], memory[1] + 1]).fits(cluster)
+    with pytest.raises(GraphError, match="cluster: expected 1 devices, got 2"):
+        result(peak_memory=[1]).fits(cluster)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -12,6 +12,7 @@ from placeto_graphs.schema.arrays import float_array
 from placeto_graphs.schema.arrays import int_array
 from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.arrays import number
+from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.problem import PlacementProblem
 from placeto_graphs.schema.record import Record
 from placeto_graphs.schema.record import set_field
@@ -113,6 +114,40 @@ class PlacementResult(Record):
                 f"got {curve[row, 0]:g}"
             )
         set_field(self, "curve", curve)
+
+    def fits(self, cluster: Cluster) -> bool:
+        """Return whether no device holds more than its memory; otherwise it runs out of memory.
+
+        Parameters
+        ----------
+        cluster
+            The D devices that the placement is for.
+
+        Raises
+        ------
+        GraphError
+            When the cluster has another number of devices.
+
+        Examples
+        --------
+        >>> from placeto_graphs import parse_cluster
+        >>> result = PlacementResult(
+        ...     placement=[0, 1],
+        ...     runtime=0.25,
+        ...     peak_memory=[20_000_000_000, 40],
+        ...     evaluations=1,
+        ...     seconds=0.001,
+        ...     curve=[[1, 0.25]],
+        ... )
+        >>> result.fits(parse_cluster("2xk80")), result.fits(parse_cluster("2xa100"))
+        (False, True)
+        """
+        if cluster.num_devices != len(self.peak_memory):
+            raise GraphError(
+                f"cluster: expected {len(self.peak_memory)} devices, got {cluster.num_devices}"
+            )
+        memory = [device.memory_bytes for device in cluster.devices]
+        return bool((self.peak_memory <= memory).all())
 
 
 @runtime_checkable

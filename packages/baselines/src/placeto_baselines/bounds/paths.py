@@ -1,0 +1,88 @@
+"""When each op can end at the earliest, and how long the step lasts after it at least."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_baselines.devices import allowed_devices
+from placeto_graphs import PlacementProblem
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """For each op and the device that it runs on, the longest paths to and from it.
+
+    Both hold for every placement that puts the op on that device, and are infinite where its group
+    cannot run.
+
+    Attributes
+    ----------
+    seconds : float64[V, D]
+        What each op takes; infinity where its group cannot run.
+    end : float64[V, D]
+        The op ends at this time or later.
+    tail : float64[V, D]
+        The step ends so many seconds after the op, or later.
+    """
+
+    seconds: NDArray[np.float64]
+    end: NDArray[np.float64]
+    tail: NDArray[np.float64]
+
+
+def longest_paths(problem: PlacementProblem) -> Paths:
+    """Return the longest paths to and from each op on each device.
+
+    Proof that ``end`` is a lower bound, by induction in topological order. Op ``v`` on device
+    ``d`` starts when each of its inputs is there. Input ``t`` comes from an op ``u`` on some device
+    ``s``. If ``s = d``, the device is busy with ``u`` until its end and with the overhead after it,
+    so ``v`` starts no earlier than ``end[u, d] + overhead[d]`` (no overhead if ``u`` takes no
+    time). If not, the transfer starts no earlier than ``u`` ends and takes
+    ``latency[s, d] + bytes / bandwidth[s, d]``. The device ``s`` is ``d`` when both ops are in one
+    group, and otherwise no better than the best of all devices. All inputs must be there, so the
+    latest counts. The proof for ``tail`` is the same in the reverse order: after ``u``, each of its
+    consumers still has to get its input, to run, and to be followed by its own tail.
+    """
+    graph, cluster = problem.graph, problem.cluster
+    group_of = problem.grouping.group_of
+    seconds = np.where(allowed_devices(problem)[group_of], problem.compute_time, np.inf)
+    overhead = np.array([device.op_overhead for device in cluster.devices])
+    rest = np.where(seconds > 0, overhead, 0.0)  # after each op, on each device
+    makers = graph.tensor_producer
+    seconds_per_byte = 1 / cluster.bandwidth
+    elsewhere = ~np.eye(problem.num_devices, dtype=np.bool_)
+
+    def passing(tensor: int, reader: int) -> NDArray[np.float64]:
+        """Return float64[D, D], from the end of the producer to the start of the reader at best."""
+        maker = makers[tensor]
+        between: NDArray[np.float64] = (
+            cluster.latency + graph.tensor_bytes[tensor] * seconds_per_byte
+        )
+        np.fill_diagonal(between, rest[maker])
+        if group_of[maker] == group_of[reader]:
+            between[elsewhere] = np.inf
+        return between
+
+    end = seconds.copy()
+    for op in graph.topological_order:
+        for tensor in graph.inputs_of_op[op]:
+            arrival = (end[makers[tensor]][:, None] + passing(tensor, op)).min(axis=0)
+            end[op] = np.maximum(end[op], arrival + seconds[op])
+    tail = np.where(np.isfinite(seconds), 0.0, np.inf)
+    for op in graph.topological_order[::-1]:
+        for tensor in graph.tensors_of_op[op]:
+            for reader in graph.consumers_of_tensor[tensor]:
+                after = passing(tensor, reader) + seconds[reader] + tail[reader]
+                tail[op] = np.maximum(tail[op], after.min(axis=1))
+    return Paths(seconds, end, tail)
+
+
+def through_groups(problem: PlacementProblem, paths: Paths) -> NDArray[np.float64]:
+    """Return float64[G, D]: with a group on a device the step lasts so long, or longer.
+
+    The ops of a group share its device, so the longest of the paths through any of them counts.
+    """
+    longest = np.zeros((problem.num_groups, problem.num_devices))
+    np.maximum.at(longest, problem.grouping.group_of, paths.end + paths.tail)
+    return longest

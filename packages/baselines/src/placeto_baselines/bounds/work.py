@@ -1,0 +1,210 @@
+"""The work of all devices, shared out as well as fractions of groups allow."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from scipy.sparse import block_array
+from scipy.sparse import csr_array
+from scipy.sparse import diags_array
+from scipy.sparse import eye_array
+from scipy.sparse import hstack
+
+from placeto_baselines.bounds.memory import MemoryNeeds
+from placeto_baselines.bounds.memory import memory_needs
+from placeto_baselines.bounds.paths import Paths
+from placeto_baselines.bounds.paths import through_groups
+from placeto_baselines.errors import BaselineError
+from placeto_graphs import PlacementProblem
+
+
+@dataclass(frozen=True, eq=False)
+class WorkProgramme:
+    """A linear programme below the memory-penalised runtime of every placement.
+
+    A placement puts the part ``x[g, d]``, 0 or 1, of group ``g`` on device ``d``. With its runtime
+    ``T`` and the bytes ``e`` that it exceeds the memory by, these hold:
+
+    - work: ``sum_g work[g, d] x[g, d] - overhead[d] <= T``. A device runs its ops one after the
+      other, and is busy for the overhead after each of them that takes time, but for the last,
+      whose overhead may come after the end of the step;
+    - paths: ``sum_d path[g, d] x[g, d] <= T``, see `bounds.paths`;
+    - memory: ``sum_h resident[h] x[h, d] + running[g, d] x[g, d] - memory[d] <= e`` for each ``g``
+      and ``d``, see `bounds.memory`;
+    - lack: ``sum_d lack[g, d] x[g, d] <= e``, where ``lack[g, d]`` is what the group alone exceeds
+      the memory by, ``max(0, resident[g] + running[g, d] - memory[d])``.
+
+    Where parts may be fractions, the least ``T + scale e`` is a lower bound. Any multipliers
+    ``>= 0`` of these inequalities give one, too (weak duality): that is how `bound` works, so that
+    the precision of the solver does not matter, which only finds good multipliers.
+
+    Attributes
+    ----------
+    work : float64[G, D]
+        Seconds of a group, overheads included; infinity where it cannot run.
+    path : float64[G, D]
+        Seconds of the longest path through a group; infinity where it cannot run.
+    overhead : float64[D]
+        Seconds of one overhead.
+    needs : `MemoryNeeds`
+        Bytes of each group.
+    memory : int64[D]
+        Bytes of each device.
+    scale : float
+        Seconds that a byte too many costs.
+    """
+
+    work: NDArray[np.float64]
+    path: NDArray[np.float64]
+    overhead: NDArray[np.float64]
+    needs: MemoryNeeds
+    memory: NDArray[np.int64]
+    scale: float
+
+    @property
+    def lack(self) -> NDArray[np.int64]:
+        """int64[G, D], the bytes by which each group alone exceeds the memory of each device."""
+        needed = self.needs.resident[:, None] + self.needs.running
+        lack: NDArray[np.int64] = np.maximum(needed - self.memory, 0)
+        return lack
+
+    def solve(self) -> float:
+        """Return the best bound that the solver's multipliers give."""
+        return self.bound(*self.solver_multipliers())
+
+    def bound(
+        self,
+        of_work: NDArray[np.float64],
+        of_path: NDArray[np.float64],
+        of_memory: NDArray[np.float64],
+        of_lack: NDArray[np.float64],
+    ) -> float:
+        """Return the lower bound that multipliers of the inequalities give.
+
+        Add up the inequalities, each times its multiplier, and take of every group the part on the
+        device where it adds least. ``T`` and ``e`` drop out if the multipliers of work and paths
+        sum to 1 at most, and those of memory and lack to ``scale``; they are scaled down to that.
+
+        Parameters
+        ----------
+        of_work : float64[D]
+        of_path : float64[G]
+        of_memory : float64[G, D]
+        of_lack : float64[G]
+            Of any value; those below 0 count as 0.
+        """
+        of_work, of_path, of_memory, of_lack = (
+            np.maximum(given, 0.0) for given in (of_work, of_path, of_memory, of_lack)
+        )
+        shrink = max(1.0, float(of_work.sum() + of_path.sum()))
+        of_work, of_path = of_work / shrink, of_path / shrink
+        bytes_weigh = float(of_memory.sum() + of_lack.sum())
+        if bytes_weigh > self.scale:
+            of_memory = of_memory * (self.scale / bytes_weigh)
+            of_lack = of_lack * (self.scale / bytes_weigh)
+        of_device = of_memory.sum(axis=0)
+        runs = np.isfinite(self.work)
+        adds = np.where(
+            runs,
+            of_work * np.where(runs, self.work, 0.0)
+            + of_path[:, None] * np.where(runs, self.path, 0.0)
+            + of_device * self.needs.resident[:, None]
+            + of_memory * self.needs.running
+            + of_lack[:, None] * self.lack,
+            np.inf,
+        )
+        return float(adds.min(axis=1).sum() - of_work @ self.overhead - of_device @ self.memory)
+
+    def solver_multipliers(self) -> tuple[NDArray[np.float64], ...]:
+        """Return the multipliers of the optimum, as `bound` takes them.
+
+        Inside, seconds are in units of the longest path or overhead, and bytes in units of the
+        largest memory: the solver's tolerances are absolute.
+
+        Raises
+        ------
+        BaselineError
+            When the solver finds no optimum, though there is one.
+        """
+        groups, devices = np.nonzero(np.isfinite(self.work))
+        num_groups, num_devices = self.work.shape
+        parts = np.arange(len(groups))
+        of_group = csr_array((np.ones(len(parts)), (groups, parts)))
+        of_device = csr_array(
+            (np.ones(len(parts)), (devices, parts)), shape=(num_devices, len(parts))
+        )
+        second = float(max(self.path[groups, devices].max(), self.overhead.max())) or 1.0
+        byte = float(self.memory.max())
+        # The columns are the parts, T, e, and the resident bytes of each device.
+        matrix = block_array(
+            [
+                [
+                    of_device * (self.work[groups, devices] / second),
+                    -_ones(num_devices),
+                    None,
+                    None,
+                ],
+                [of_group * (self.path[groups, devices] / second), -_ones(num_groups), None, None],
+                [
+                    of_device * (self.needs.resident[groups] / byte),
+                    None,
+                    None,
+                    -eye_array(num_devices),
+                ],
+                [
+                    diags_array(self.needs.running[groups, devices] / byte),
+                    None,
+                    -_ones(len(parts)),
+                    of_device.T,
+                ],
+                [of_group * (self.lack[groups, devices] / byte), None, -_ones(num_groups), None],
+            ],
+            format="csr",
+        )
+        limits = [
+            self.overhead / second,
+            np.zeros(num_groups),
+            np.zeros(num_devices),
+            self.memory[devices] / byte,
+            np.zeros(num_groups),
+        ]
+        costs = np.zeros(matrix.shape[1])
+        costs[len(parts)], costs[len(parts) + 1] = 1.0, self.scale * byte / second
+        unused = csr_array((num_groups, num_devices + 2))
+        solution = linprog(
+            costs,
+            A_ub=matrix,
+            b_ub=np.concatenate(limits),
+            A_eq=hstack([of_group, unused]),
+            b_eq=np.ones(num_groups),
+            method="highs",
+        )
+        if solution.status != 0:
+            raise BaselineError(f"lower bound: expected an optimum, got {solution.message}")
+        ends = np.cumsum([len(limit) for limit in limits])
+        work, path, _, memory, lack, _ = np.split(-solution.ineqlin.marginals, ends)
+        of_memory = np.zeros((num_groups, num_devices))
+        of_memory[groups, devices] = memory * second / byte
+        return work, path, of_memory, lack * second / byte
+
+
+def _ones(count: int) -> NDArray[np.float64]:
+    return np.ones((count, 1))
+
+
+def work_programme(problem: PlacementProblem, paths: Paths, scale: float) -> WorkProgramme:
+    """Return the linear programme of a problem."""
+    overhead = np.array([device.op_overhead for device in problem.cluster.devices])
+    # Sums of infinities are infinite: groups that cannot run keep an infinite work.
+    seconds = paths.seconds + np.where(paths.seconds > 0, overhead, 0.0)
+    work = np.zeros((problem.num_groups, problem.num_devices))
+    np.add.at(work, problem.grouping.group_of, seconds)
+    return WorkProgramme(
+        work=work,
+        path=through_groups(problem, paths),
+        overhead=overhead,
+        needs=memory_needs(problem, paths),
+        memory=np.array([device.memory_bytes for device in problem.cluster.devices]),
+        scale=scale,
+    )

@@ -1,0 +1,1 @@
+"""What a person who knows the model would do."""

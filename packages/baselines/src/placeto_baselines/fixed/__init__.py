@@ -1,0 +1,1 @@
+"""Placements that no search finds: one device, the CPU, chance."""

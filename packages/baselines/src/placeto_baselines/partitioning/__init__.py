@@ -1,0 +1,1 @@
+"""Graph partitioners: balanced work, little traffic."""

@@ -1,0 +1,108 @@
+"""Every hyperparameter of the recurrent policy, with where it comes from."""
+
+from dataclasses import dataclass
+from dataclasses import fields
+
+from placeto_baselines.errors import BaselineError
+from placeto_baselines.errors import check_at_least
+
+
+@dataclass(frozen=True)
+class RnnSettings:
+    """The hyperparameters of `RnnPlacer`; the defaults are the published ones.
+
+    "2017" is Mirhoseini et al., *Device Placement Optimization with Reinforcement Learning* (ICML);
+    "2018" is Mirhoseini et al., *A Hierarchical Model for Device Placement* (ICLR), with the
+    defaults of the controller that its authors published in TensorFlow's Grappler.
+
+    Attributes
+    ----------
+    hidden_size : int
+        Units of the encoder, half of them for each direction, of the decoder, of the attention, and
+        of the embedding of a device: 512 (2018, Grappler).
+    forget_bias : float
+        What the forget gates' bias starts from: 1 (2018, Grappler).
+    tanh_constant : float
+        ``C`` in ``C tanh(logits / T)``: 5 (2017).
+    temperature : float
+        ``T`` in it: 10 (2017).
+    learning_rate : float
+        Of Adam, fixed: 0.1 (2017).
+    gradient_norm : float
+        To which the norm of the gradient is clipped: 1 (2017).
+    baseline_decay : float
+        How much of the moving average of rewards stays at each update: 0.9 (2018, Grappler).
+    failing_signal : float
+        Seconds that count as the runtime of a placement that runs out of memory: 100 (2018,
+        Grappler).
+    updates_with_failures : int
+        After so many updates placements that run out of memory no longer count: 5000 (2017).
+    samples_per_update : int
+        Placements of a graph from which a gradient is estimated: 10, chosen here.
+    graphs_per_update : int
+        Graphs of a training set that an update sees; no published value, as there each policy is
+        trained on one graph.
+    evaluations : int
+        Placements that are sampled of each graph, on average, while training. Published are hours
+        of training instead.
+    max_groups : int
+        The longest sequence of groups, to which adjacency is padded: 256 (2018, Grappler).
+    max_outputs : int
+        How many output sizes of a group are in its embedding: 5 (2018, Grappler).
+
+    Raises
+    ------
+    BaselineError
+        When a setting is out of its range.
+
+    Examples
+    --------
+    >>> RnnSettings().tanh_constant, RnnSettings(hidden_size=64).hidden_size
+    (5.0, 64)
+    """
+
+    hidden_size: int = 512
+    forget_bias: float = 1.0
+    tanh_constant: float = 5.0
+    temperature: float = 10.0
+    learning_rate: float = 0.1
+    gradient_norm: float = 1.0
+    baseline_decay: float = 0.9
+    failing_signal: float = 100.0
+    updates_with_failures: int = 5000
+    samples_per_update: int = 10
+    graphs_per_update: int = 4
+    evaluations: int = 10_000
+    max_groups: int = 256
+    max_outputs: int = 5
+
+    def __post_init__(self) -> None:
+        for name in (
+            "graphs_per_update",
+            "max_groups",
+            "max_outputs",
+            "samples_per_update",
+        ):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("evaluations", self.evaluations, 1, " evaluation")
+        check_at_least("updates_with_failures", self.updates_with_failures, 0)
+        for name in ("failing_signal", "gradient_norm", "learning_rate", "tanh_constant"):
+            _check_positive(name, getattr(self, name))
+        _check_positive("temperature", self.temperature)
+        if self.hidden_size < 2 or self.hidden_size % 2:
+            raise BaselineError(
+                f"hidden_size: expected an even number of units, got {self.hidden_size}"
+            )
+        if not 0 <= self.baseline_decay < 1:
+            raise BaselineError(
+                f"baseline_decay: expected a part from 0 to below 1, got {self.baseline_decay}"
+            )
+
+    def as_dict(self) -> dict[str, int | float]:
+        """Return all settings by their names."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise BaselineError(f"{name}: expected a number above 0, got {value}")

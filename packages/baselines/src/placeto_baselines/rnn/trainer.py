@@ -1,0 +1,129 @@
+"""REINFORCE on the square root of the runtime."""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from placeto_baselines.rnn.graphs import GraphBatch
+from placeto_baselines.rnn.graphs import placements_of
+from placeto_baselines.rnn.model import PlacementModel
+from placeto_baselines.rnn.settings import RnnSettings
+from placeto_baselines.trials import Trials
+
+
+class Trainer:
+    """Trains a policy on some graphs (Mirhoseini et al. 2017).
+
+    Each update samples placements of some of the graphs, in turn. The reward of a placement is the
+    square root of its runtime, or of the failing signal if it runs out of memory, and is to become
+    small. The advantage is what it differs by from the moving average of the rewards of its graph.
+    The average starts from the first rewards.
+
+    Parameters
+    ----------
+    model
+        The policy.
+    graphs
+        The N graphs.
+    trials
+        Evaluates the placements of each graph, and keeps the best.
+    settings
+        The hyperparameters.
+    generator
+        The source of randomness.
+    """
+
+    def __init__(
+        self,
+        model: PlacementModel,
+        graphs: GraphBatch,
+        trials: Sequence[Trials],
+        settings: RnnSettings,
+        generator: torch.Generator,
+    ) -> None:
+        self.model = model
+        self.graphs = graphs
+        self.trials = trials
+        self.settings = settings
+        self.generator = generator
+        self.baseline = np.full(len(trials), np.nan)
+        self.updates = 0
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+
+    def train(self) -> None:
+        """Update the policy until the evaluations are spent."""
+        left = self.settings.evaluations * len(self.trials)
+        for rows in self._turns():
+            samples = min(self.settings.samples_per_update, left // len(rows))
+            if not samples:
+                return
+            self.update(rows, samples)
+            left -= samples * len(rows)
+
+    def update(self, rows: Sequence[int], samples: int) -> None:
+        """Update the policy once with so many placements of each of some graphs."""
+        graphs = self.graphs.rows(rows)
+        devices, _ = self.model.sample(graphs, samples, self.generator)
+        evaluated = [
+            self._rewards(self.trials[row], devices[position]) for position, row in enumerate(rows)
+        ]
+        rewards = np.stack([reward for reward, _ in evaluated])
+        counts = np.stack([runs for _, runs in evaluated])
+        if self.updates < self.settings.updates_with_failures:
+            counts = np.ones_like(counts)
+        advantages = self._advantages(rows, rewards, counts)
+        if counts.any():
+            self._descend(graphs, devices, advantages, counts)
+        self.updates += 1
+
+    def _turns(self) -> Iterator[list[int]]:
+        number = min(self.settings.graphs_per_update, len(self.trials))
+        waiting: list[int] = []
+        while True:
+            while len(waiting) < number:
+                waiting += torch.randperm(len(self.trials), generator=self.generator).tolist()
+            turn = sorted(set(waiting[:number]))
+            waiting = waiting[number:]
+            yield turn
+
+    def _rewards(
+        self, trials: Trials, devices: torch.Tensor
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return float64[B], the rewards, and bool[B], true where the placement runs."""
+        placements = placements_of(trials.problem, devices)
+        batch = trials.evaluator.evaluate(placements)
+        trials.record(placements, batch)
+        runs = np.isfinite(batch.runtime) & (batch.peak_memory <= trials.memory).all(axis=1)
+        return np.sqrt(np.where(runs, batch.runtime, self.settings.failing_signal)), runs
+
+    def _advantages(
+        self, rows: Sequence[int], rewards: NDArray[np.float64], counts: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Return float64[N, B], what rewards differ by from the average; and move the average."""
+        advantages = np.zeros_like(rewards)
+        for position, row in enumerate(rows):
+            if counts[position].any():
+                mean = rewards[position, counts[position]].mean()
+                if np.isnan(self.baseline[row]):
+                    self.baseline[row] = mean
+                advantages[position] = rewards[position] - self.baseline[row]
+                decay = self.settings.baseline_decay
+                self.baseline[row] = decay * self.baseline[row] + (1 - decay) * mean
+        return advantages
+
+    def _descend(
+        self,
+        graphs: GraphBatch,
+        devices: torch.Tensor,
+        advantages: NDArray[np.float64],
+        counts: NDArray[np.bool_],
+    ) -> None:
+        log_probability = self.model.log_probability(graphs, devices)
+        weight = torch.from_numpy(np.where(counts, advantages, 0.0) / counts.sum()).float()
+        self.optimizer.zero_grad()
+        torch.autograd.backward((weight * log_probability).sum())
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_norm)
+        self.optimizer.step()

@@ -1,0 +1,1 @@
+"""List schedulers: the order of groups first, then a device for each."""

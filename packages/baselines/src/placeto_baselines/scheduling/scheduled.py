@@ -1,0 +1,27 @@
+"""A list scheduler as a placer: its schedule says where each group goes."""
+
+from placeto_baselines.scheduling.schedule import Schedule
+from placeto_baselines.trials import Trials
+from placeto_graphs import Evaluator
+from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
+
+
+class ListScheduler:
+    """Base of the placers that make a schedule and keep its devices."""
+
+    def schedule(self, problem: PlacementProblem) -> Schedule:
+        """Return the schedule of the groups of a problem."""
+        raise NotImplementedError
+
+    def place(
+        self,
+        problem: PlacementProblem,
+        evaluator: Evaluator,
+        *,
+        seed: int = 0,  # noqa: ARG002
+    ) -> PlacementResult:
+        """Return the placement of the schedule; nothing of it is random."""
+        trials = Trials(problem, evaluator)
+        trials.evaluate(self.schedule(problem).device[None])
+        return trials.result()

@@ -1,0 +1,1 @@
+"""Search over placements: sampling, and moves of single groups."""

@@ -1,0 +1,169 @@
+"""Simulated annealing and hill climbing over moves of single groups."""
+
+import numpy as np
+
+from placeto_baselines.devices import allowed_devices
+from placeto_baselines.errors import BaselineError
+from placeto_baselines.errors import check_at_least
+from placeto_baselines.fixed.random_placer import random_placements
+from placeto_baselines.search.moves import start_moves
+from placeto_baselines.trials import Trials
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import Evaluator
+from placeto_graphs import IncrementalEvaluation
+from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
+
+
+class LocalSearch:
+    """Simulated annealing (Kirkpatrick et al. 1983), then hill climbing, from several starts.
+
+    Each start is a random placement. Annealing moves a random group to another device, and accepts
+    what costs ``x`` seconds more with probability ``exp(-x / T)``; ``T`` falls geometrically. Hill
+    climbing then goes through the groups in random order, moves each to its best device, and ends
+    when no move of a single group helps. What is minimised is the memory-penalised runtime. Where
+    the evaluator says faster what a single move costs (`placeto_graphs.IncrementalEvaluator`),
+    that is used.
+
+    Parameters
+    ----------
+    budget
+        How many placements are evaluated, at most.
+    restarts
+        From how many starts, at least: each may anneal with its share of the budget, and what hill
+        climbing leaves of the shares goes to further starts.
+    annealing
+        The part of each share that is spent on annealing; 0 is hill climbing alone.
+    first_temperature, last_temperature
+        ``T`` at the beginning and at the end, in parts of the cost of the start.
+
+    Raises
+    ------
+    BaselineError
+        When a setting is out of its range.
+
+    Examples
+    --------
+    >>> result = LocalSearch(budget=200).place(problem, evaluator)
+    >>> result.placement, result.runtime, result.evaluations
+    (array([1, 2, 1, 2], dtype=int32), 1.0, 200)
+    """
+
+    name = "local-search"
+
+    def __init__(
+        self,
+        budget: int = 10_000,
+        restarts: int = 4,
+        annealing: float = 0.75,
+        first_temperature: float = 0.1,
+        last_temperature: float = 1e-4,
+    ) -> None:
+        check_at_least("budget", budget, 1, " evaluation")
+        check_at_least("restarts", restarts, 1)
+        if not 0 <= annealing <= 1:
+            raise BaselineError(f"annealing: expected a part from 0 to 1, got {annealing}")
+        if not 0 < last_temperature <= first_temperature:
+            raise BaselineError(
+                "last_temperature: expected more than 0 and at most first_temperature "
+                f"({first_temperature}), got {last_temperature}"
+            )
+        self.budget = budget
+        self.restarts = restarts
+        self.annealing = annealing
+        self.first_temperature = first_temperature
+        self.last_temperature = last_temperature
+
+    def place(
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    ) -> PlacementResult:
+        """Return the best placement of all that were evaluated."""
+        climber = _Climber(Trials(problem, evaluator), self.budget, np.random.default_rng(seed))
+        annealing_steps = int(self.annealing * (self.budget // self.restarts))
+        climber.start()
+        while climber.can_move and climber.budget_left:
+            climber.anneal(annealing_steps, self.first_temperature, self.last_temperature)
+            climber.climb()
+            climber.start()
+        return climber.trials.result()
+
+
+class _Climber:
+    """One placement that moves, and the budget that its moves are taken from."""
+
+    moves: IncrementalEvaluation
+    cost: float
+
+    def __init__(self, trials: Trials, budget: int, generator: np.random.Generator) -> None:
+        self.trials = trials
+        self.budget = budget
+        self.generator = generator
+        self.allowed = allowed_devices(trials.problem)
+        self.movable = np.flatnonzero(self.allowed.sum(axis=1) > 1)
+
+    @property
+    def can_move(self) -> bool:
+        return len(self.movable) > 0
+
+    @property
+    def budget_left(self) -> int:
+        return self.budget - self.trials.count
+
+    def start(self) -> None:
+        """Go to a random placement, if the budget allows it."""
+        if self.budget_left:
+            placement = random_placements(self.trials.problem, 1, self.generator)
+            self.cost = float(self.trials.evaluate(placement)[0])
+            self.moves = start_moves(self.trials.evaluator, placement[0])
+
+    def anneal(self, steps: int, first: float, last: float) -> None:
+        """Try so many random moves, at temperatures in parts of the present cost."""
+        steps = min(steps, self.budget_left)
+        temperatures = self.cost * np.geomspace(first, last, max(steps, 1))
+        for temperature in temperatures[:steps].tolist():
+            group = int(self.generator.choice(self.movable))
+            device = self._another_device(group)
+            cost = self._try(group, device)
+            more = cost - self.cost
+            if more <= 0 or self.generator.random() < np.exp(-more / max(temperature, 1e-300)):
+                self._commit(cost)
+
+    def climb(self) -> None:
+        """Move groups to their best devices until no move of a single group helps."""
+        improved = True
+        while improved:
+            improved = False
+            for group in self.generator.permutation(self.movable).tolist():
+                if self.budget_left <= self.allowed[group].sum():  # its devices, and the best again
+                    return
+                improved |= self._move_to_best(group)
+
+    def _move_to_best(self, group: int) -> bool:
+        devices = np.flatnonzero(self.allowed[group])
+        batch = self.moves.moves(group)
+        rows = np.tile(self.moves.placement, (len(devices), 1))
+        rows[:, group] = devices
+        costs = self.trials.record(
+            rows,
+            EvaluationBatch(runtime=batch.runtime[devices], peak_memory=batch.peak_memory[devices]),
+        )
+        best = int(costs.argmin())
+        if not costs[best] < self.cost:
+            return False
+        self._commit(self._try(group, int(devices[best])))
+        return True
+
+    def _try(self, group: int, device: int) -> float:
+        batch = self.moves.try_move(group, device)
+        placement = self.moves.placement
+        placement[group] = device
+        return float(self.trials.record(placement[None], batch)[0])
+
+    def _commit(self, cost: float) -> None:
+        self.moves.commit()
+        self.cost = cost
+
+    def _another_device(self, group: int) -> int:
+        devices = np.flatnonzero(self.allowed[group])
+        devices = devices[devices != self.moves.placement[group]]
+        return int(self.generator.choice(devices))

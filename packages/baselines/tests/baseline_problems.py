@@ -1,0 +1,148 @@
+"""Small problems to place: one to read in examples, and random ones of every kind."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import Cluster
+from placeto_graphs import Device
+from placeto_graphs import Grouping
+from placeto_graphs import OpGraph
+from placeto_graphs import PlacementProblem
+
+
+def op_graph(num_ops: int, edges: list[tuple[int, int]], **fields: Any) -> OpGraph:
+    """Return a graph of ops that each make one tensor; edges go from op to op."""
+    defaults: dict[str, Any] = {
+        "op_names": [f"op{op}" for op in range(num_ops)],
+        "op_types": ["op"] * num_ops,
+        "scopes": [""] * num_ops,
+        "phases": np.zeros(num_ops, np.int8),
+        "flops": np.zeros(num_ops),
+        "bytes_accessed": np.zeros(num_ops),
+        "parameter_bytes": np.zeros(num_ops, np.int64),
+        "workspace_bytes": np.zeros(num_ops, np.int64),
+        "colocation": np.full(num_ops, -1, np.int32),
+        "tensor_producer": np.arange(num_ops, dtype=np.int32),
+        "tensor_bytes": np.ones(num_ops, np.int64),
+        "edges": np.array(edges, np.int32).reshape(-1, 2),
+    }
+    return OpGraph(**(defaults | fields))
+
+
+def cluster(
+    kinds: list[str], *, memory: int = 10**9, bandwidth: float = 1.0, overhead: float = 0.0
+) -> Cluster:
+    """Return devices of the given kinds, with equal links."""
+    count = len(kinds)
+    return Cluster(
+        devices=tuple(
+            Device(f"{kind}:{index}", kind, memory, overhead, overhead)
+            for index, kind in enumerate(kinds)
+        ),
+        bandwidth=np.full((count, count), bandwidth),
+        latency=np.zeros((count, count)),
+    )
+
+
+def singletons(graph: OpGraph) -> Grouping:
+    """Return the grouping in which every op is a group of its own."""
+    return Grouping(group_of=np.arange(graph.num_ops, dtype=np.int32), group_names=graph.op_names)
+
+
+def problem_of(graph: OpGraph, on: Cluster, compute_time: Any) -> PlacementProblem:
+    """Return the problem in which every op is a group of its own."""
+    return PlacementProblem(
+        graph=graph, cluster=on, compute_time=compute_time, grouping=singletons(graph)
+    )
+
+
+def two_chains(**changes: Any) -> PlacementProblem:
+    """Return two chains of two ops, half a second each on either GPU, four times that on the CPU.
+
+    The best placement puts each chain on a GPU of its own.
+    """
+    graph = op_graph(4, [(0, 2), (1, 3)], op_names=["a1", "b1", "a2", "b2"])
+    fields: dict[str, Any] = {
+        "graph": graph,
+        "cluster": cluster(["cpu", "k80", "k80"]),
+        "compute_time": np.tile([2.0, 0.5, 0.5], (4, 1)),
+        "grouping": singletons(graph),
+    }
+    return PlacementProblem(**(fields | changes))
+
+
+def random_problem(generator: np.random.Generator, max_groups: int = 6) -> PlacementProblem:
+    """Return a small problem: unequal devices and links, several ops a group, scarce memory."""
+    num_ops = int(generator.integers(1, 13))
+    num_devices = int(generator.choice([1, 2, 3, 3]))
+    parameter_bytes = _sometimes(generator, 0.4, generator.integers(1, 10**9, num_ops))
+    graph = op_graph(
+        num_ops,
+        _random_edges(generator, num_ops),
+        tensor_bytes=_sometimes(generator, 0.8, generator.integers(1, 10**9, num_ops)),
+        parameter_bytes=parameter_bytes,
+        workspace_bytes=_sometimes(generator, 0.3, generator.integers(1, 10**9, num_ops)),
+    )
+    labels = generator.integers(0, max_groups, num_ops)
+    group_of = np.unique(labels, return_inverse=True)[1].astype(np.int32)
+    num_groups = int(group_of.max()) + 1
+    return PlacementProblem(
+        graph=graph,
+        cluster=_random_cluster(generator, num_devices),
+        compute_time=_random_times(generator, group_of, num_devices),
+        grouping=Grouping(
+            group_of=group_of,
+            group_names=tuple(f"group{group}" for group in range(num_groups)),
+        ),
+    )
+
+
+def random_problems(count: int, max_groups: int = 6) -> list[PlacementProblem]:
+    """Return random problems, the same ones each time."""
+    generator = np.random.default_rng(2019)
+    return [random_problem(generator, max_groups) for _ in range(count)]
+
+
+def _random_edges(generator: np.random.Generator, num_ops: int) -> list[tuple[int, int]]:
+    density = generator.choice([0.0, 0.2, 0.5])
+    pairs = [(maker, reader) for reader in range(num_ops) for maker in range(reader)]
+    return [pair for pair in pairs if generator.random() < density]
+
+
+def _random_cluster(generator: np.random.Generator, num_devices: int) -> Cluster:
+    shape = (num_devices, num_devices)
+    memory = generator.choice([2 * 10**8, 10**9, 3 * 10**9, 10**11], num_devices)
+    overhead = generator.choice([0.0, 0.01, 0.1], (2, num_devices))
+    kinds = generator.choice(["cpu", "k80", "v100"], num_devices)
+    return Cluster(
+        devices=tuple(
+            Device(f"{kinds[index]}:{index}", str(kinds[index]), int(memory[index]), *times)
+            for index, times in enumerate(overhead.T.tolist())
+        ),
+        bandwidth=generator.choice([3e8, 3e9, np.inf], shape),
+        latency=generator.choice([0.0, 0.05], shape),
+    )
+
+
+def _random_times(
+    generator: np.random.Generator, group_of: NDArray[np.int32], num_devices: int
+) -> NDArray[np.float64]:
+    shape = (len(group_of), num_devices)
+    speed = generator.choice([1.0, 1.0, 4.0], num_devices)
+    seconds = np.tile(generator.random((len(group_of), 1)), (1, num_devices)) / speed
+    seconds = np.where(generator.random(shape) < 0.2, generator.random(shape), seconds)
+    seconds[generator.random(len(group_of)) < 0.15] = 0.0
+    # A whole group cannot run on a device, but for the one that is drawn for it.
+    num_groups = int(group_of.max()) + 1
+    nowhere = generator.random((num_groups, num_devices)) < 0.1
+    nowhere[np.arange(num_groups), generator.integers(0, num_devices, num_groups)] = False
+    seconds[nowhere[group_of]] = np.inf
+    return seconds
+
+
+def _sometimes(
+    generator: np.random.Generator, part: float, values: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    return np.where(generator.random(len(values)) < part, values, 0)

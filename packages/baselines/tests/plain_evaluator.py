@@ -1,0 +1,222 @@
+"""An evaluator in plain Python: the FIFO queues of devices and buses, and what memory they hold.
+
+It follows the design's rules of a simulated step, one event after the other, and is as slow as it
+is short. The placers' results are checked with it, and nothing of it with the placers.
+"""
+
+import heapq
+from collections import defaultdict
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import IncrementalEvaluation
+from placeto_graphs import PlacementProblem
+
+OP_DONE, COPY_DONE, DEVICE_FREE, BUS_FREE = range(4)  # what happens first at one timestamp
+
+
+class PlainEvaluator:
+    """Simulates placements one by one, each only once, and counts how often it is asked."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self.evaluated = 0
+        self.known: dict[tuple[int, ...], tuple[float, list[int]]] = {}
+        graph, cluster = problem.graph, problem.cluster
+        self.num_ops = graph.num_ops
+        self.group_of = problem.grouping.group_of.tolist()
+        self.seconds = problem.compute_time.tolist()
+        self.num_inputs = [len(row) for row in graph.inputs_of_op]
+        self.outputs = [row.tolist() for row in graph.tensors_of_op]
+        self.readers = [row.tolist() for row in graph.consumers_of_tensor]
+        self.size = graph.tensor_bytes.tolist()
+        self.maker = graph.tensor_producer.tolist()
+        self.parameters = graph.parameter_bytes.tolist()
+        self.workspace = graph.workspace_bytes.tolist()
+        self.op_overhead = [device.op_overhead for device in cluster.devices]
+        self.copy_overhead = [device.transfer_overhead for device in cluster.devices]
+        self.latency = cluster.latency.tolist()
+        self.bandwidth = cluster.bandwidth.tolist()
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        found = [self.look_up(tuple(placement)) for placement in placements.tolist()]
+        self.evaluated += len(found)
+        return EvaluationBatch(
+            runtime=np.array([runtime for runtime, _ in found], float),
+            peak_memory=np.array([peaks for _, peaks in found], np.int64).reshape(
+                len(found), self.problem.num_devices
+            ),
+        )
+
+    def look_up(self, placement: tuple[int, ...]) -> tuple[float, list[int]]:
+        if placement not in self.known:
+            self.known[placement] = self.simulate(placement)
+        return self.known[placement]
+
+    def simulate(self, placement: Sequence[int]) -> tuple[float, list[int]]:
+        """Return the runtime and the peak memory of each device."""
+        step = _Step(self, [placement[group] for group in self.group_of])
+        step.run()
+        return max(step.end), self.peaks(step.at, step.start, step.end, step.copies)
+
+    def peaks(
+        self,
+        at: list[int],
+        start: list[float],
+        end: list[float],
+        copies: dict[tuple[int, int], tuple[float, float]],
+    ) -> list[int]:
+        changes: list[dict[float, int]] = [defaultdict(int) for _ in self.problem.cluster.devices]
+
+        def hold(device: int, size: int, since: float, until: float) -> None:
+            changes[device][since] += size
+            changes[device][until] -= size
+
+        held = [0 for _ in changes]
+        for op, device in enumerate(at):
+            held[device] += self.parameters[op]
+            hold(device, self.workspace[op], start[op], end[op])
+        for tensor, op in enumerate(self.maker):
+            readers = self.readers[tensor]
+            uses = [end[op], *(end[reader] for reader in readers if at[reader] == at[op])]
+            for there in {at[reader] for reader in readers} - {at[op]}:
+                since, until = copies[tensor, there]
+                uses.append(until)
+                last = max(end[reader] for reader in readers if at[reader] == there)
+                hold(there, self.size[tensor], since, last)
+            if not self.parameters[op]:
+                hold(at[op], self.size[tensor], start[op], max(uses))
+        peaks = held.copy()
+        for device, moments in enumerate(changes):
+            for moment in sorted(moments):
+                held[device] += moments[moment]
+                peaks[device] = max(peaks[device], held[device])
+        return peaks
+
+
+class _Step:
+    """One step of one placement, event by event."""
+
+    def __init__(self, costs: PlainEvaluator, at: list[int]) -> None:
+        self.costs = costs
+        self.at = at  # the device of each op
+        self.devices = range(costs.problem.num_devices)
+        self.missing = costs.num_inputs.copy()
+        self.start, self.end = [0.0] * costs.num_ops, [0.0] * costs.num_ops
+        self.copies: dict[tuple[int, int], tuple[float, float]] = {}
+        self.runnable: list[deque[int]] = [deque() for _ in self.devices]
+        self.leaving: list[deque[tuple[int, int]]] = [deque() for _ in self.devices]
+        self.working, self.sending = [False for _ in self.devices], [False for _ in self.devices]
+        self.future: list[tuple[float, int, int, tuple[int, int]]] = []
+
+    def run(self) -> None:
+        for op, missing in enumerate(self.missing):
+            if not missing:
+                self.runnable[self.at[op]].append(op)
+        self.pick(0.0)
+        while self.future:
+            now = self.future[0][0]
+            completed = []
+            while self.future and self.future[0][0] == now:
+                completed.append(heapq.heappop(self.future)[1:])
+            for kind, device, what in sorted(completed):
+                self.deliver(now, kind, device, what)
+            self.pick(now)
+
+    def deliver(self, now: float, kind: int, device: int, what: tuple[int, int]) -> None:
+        if kind == DEVICE_FREE:
+            self.working[device] = False
+        elif kind == BUS_FREE:
+            self.sending[device] = False
+        elif kind == OP_DONE:
+            self.op_done(now, device, what[0])
+        else:
+            self.rest(now, self.costs.copy_overhead[device], self.sending, BUS_FREE, device)
+            for reader in self.costs.readers[what[0]]:
+                if self.at[reader] == what[1]:
+                    self.arrived(reader)
+
+    def op_done(self, now: float, device: int, op: int) -> None:
+        overhead = self.costs.op_overhead[device] if self.costs.seconds[op][device] > 0 else 0
+        self.rest(now, overhead, self.working, DEVICE_FREE, device)
+        for tensor in self.costs.outputs[op]:
+            sent = {device}
+            for reader in self.costs.readers[tensor]:
+                there = self.at[reader]
+                if there == device:
+                    self.arrived(reader)
+                elif there not in sent:
+                    sent.add(there)
+                    self.leaving[device].append((tensor, there))
+
+    def arrived(self, op: int) -> None:
+        self.missing[op] -= 1
+        if not self.missing[op]:
+            self.runnable[self.at[op]].append(op)
+
+    def rest(self, now: float, overhead: float, busy: list[bool], kind: int, device: int) -> None:
+        if overhead > 0:
+            heapq.heappush(self.future, (now + overhead, kind, device, (0, 0)))
+        else:
+            busy[device] = False
+
+    def pick(self, now: float) -> None:
+        for device in self.devices:
+            if self.runnable[device] and not self.working[device]:
+                op = self.runnable[device].popleft()
+                self.working[device] = True
+                self.start[op], self.end[op] = now, now + self.costs.seconds[op][device]
+                heapq.heappush(self.future, (self.end[op], OP_DONE, device, (op, 0)))
+        for device in self.devices:
+            if self.leaving[device] and not self.sending[device]:
+                tensor, there = self.leaving[device].popleft()
+                self.sending[device] = True
+                seconds = self.costs.size[tensor] / self.costs.bandwidth[device][there]
+                done = now + (self.costs.latency[device][there] + seconds)
+                self.copies[tensor, there] = (now, done)
+                heapq.heappush(self.future, (done, COPY_DONE, device, (tensor, there)))
+
+
+class PlainIncrementalEvaluator(PlainEvaluator):
+    """The same, with the protocol of single moves; it counts those that were asked for."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        super().__init__(problem)
+        self.asked = 0
+
+    def incremental(self, placement: NDArray[np.int32]) -> IncrementalEvaluation:
+        return _Moves(self, placement)
+
+
+class _Moves:
+    def __init__(self, evaluator: PlainIncrementalEvaluator, placement: NDArray[np.int32]) -> None:
+        self._evaluator = evaluator
+        self._placement = placement.copy()
+        self._tried = self._placement
+
+    @property
+    def placement(self) -> NDArray[np.int32]:
+        return self._placement.copy()
+
+    def try_move(self, group: int, device: int) -> EvaluationBatch:
+        self._tried = self.placement
+        self._tried[group] = device
+        self._evaluator.asked += 1
+        return self._evaluator.evaluate(self._tried[None])
+
+    def moves(self, group: int) -> EvaluationBatch:
+        count = self._evaluator.problem.num_devices
+        runs = np.isfinite(self._evaluator.problem.group_graph.compute_time[group])
+        rows = np.tile(self._placement, (count, 1))
+        rows[runs, group] = np.flatnonzero(runs)
+        self._evaluator.asked += 1
+        found = self._evaluator.evaluate(rows)
+        runtime = np.where(runs, found.runtime, np.inf)
+        return EvaluationBatch(runtime=runtime, peak_memory=found.peak_memory)
+
+    def commit(self) -> None:
+        self._placement = self._tried

@@ -1,0 +1,163 @@
+import re
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baseline_problems import cluster
+from baseline_problems import op_graph
+from baseline_problems import problem_of
+from placeto_baselines import BaselineError
+from placeto_baselines import ExpertPlacer
+from placeto_baselines import ExpertScopes
+from placeto_baselines.expert.regions import parallel_branches
+from placeto_graphs import Phase
+from placeto_graphs import PlacementProblem
+from plain_evaluator import PlainEvaluator
+
+NMT = ExpertScopes(
+    layer=r"(?:encoder|decoder)\.layers\.(\d+)", with_last_layer=r"decoder\.attention|softmax"
+)
+INCEPTION = ExpertScopes(branch=r"(Mixed_\w+)\.(branch\w+)")
+
+
+def scoped(scopes: list[str], edges: list[tuple[int, int]], gpus: int) -> PlacementProblem:
+    graph = op_graph(len(scopes), edges, scopes=scopes)
+    return problem_of(graph, cluster(["cpu"] + ["k80"] * gpus), np.ones((len(scopes), gpus + 1)))
+
+
+def placed(placer: ExpertPlacer, problem: PlacementProblem) -> list[int]:
+    devices: list[int] = placer.place(problem, PlainEvaluator(problem)).placement.tolist()
+    return devices
+
+
+def translation(gpus: int) -> PlacementProblem:
+    """An embedding, four layers of encoder and decoder, attention, softmax, and a loss."""
+    scopes = ["embedding", *(f"encoder.layers.{layer}" for layer in range(4))]
+    scopes += [f"decoder.layers.{layer}" for layer in range(4)]
+    scopes += ["decoder.attention", "softmax", ""]
+    return scoped(scopes, [(op, op + 1) for op in range(11)], gpus)
+
+
+def test_a_translation_model_has_a_device_for_each_layer() -> None:
+    expected = [1, *(1, 2, 3, 4), *(1, 2, 3, 4), 4, 4, 4]
+    assert placed(ExpertPlacer(NMT), translation(gpus=4)) == expected
+    assert placed(ExpertPlacer(NMT), translation(gpus=6)) == expected
+
+
+def test_more_layers_than_devices_stay_with_their_neighbours() -> None:
+    expected = [1, *(1, 1, 2, 2), *(1, 1, 2, 2), 2, 2, 2]
+    assert placed(ExpertPlacer(NMT), translation(gpus=2)) == expected
+
+
+def test_the_branches_of_each_module_go_round_the_devices() -> None:
+    scopes = ["stem", "Mixed_5b.branch1x1", "Mixed_5b.branch3x3_1", "Mixed_5b.branch_pool", ""]
+    scopes += ["Mixed_5c.branch_pool", "Mixed_5c.branch1x1"]
+    edges = [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4), (4, 5), (4, 6)]
+    devices = placed(ExpertPlacer(INCEPTION), scoped(scopes, edges, gpus=2))
+    assert [devices[op] for op in (1, 2, 3, 5, 6)] == [1, 2, 1, 1, 2]
+    assert placed(ExpertPlacer(INCEPTION), scoped(scopes, edges, gpus=3))[1:4] == [1, 2, 3]
+
+
+def test_a_group_goes_with_most_of_its_work() -> None:
+    problem = scoped(["Mixed_a.branch1", "Mixed_a.branch2", "Mixed_a.branch2"], [], gpus=2)
+    grouped = PlacementProblem(
+        graph=problem.graph,
+        cluster=problem.cluster,
+        compute_time=problem.compute_time,
+        grouping=type(problem.grouping)(group_of=np.zeros(3, np.int32), group_names=("all",)),
+    )
+    assert placed(ExpertPlacer(INCEPTION), grouped) == [2]
+
+
+def test_what_is_not_named_goes_with_the_heaviest_neighbour() -> None:
+    graph = op_graph(
+        4,
+        [(0, 1), (1, 2), (2, 3)],
+        scopes=["encoder.layers.0", "", "encoder.layers.1", ""],
+        tensor_bytes=np.array([5, 9, 1, 0]),
+    )
+    problem = problem_of(graph, cluster(["k80", "k80"]), np.ones((4, 2)))
+    assert placed(ExpertPlacer(NMT), problem) == [0, 1, 1, 1]
+
+
+def inception_like(training: bool) -> PlacementProblem:
+    """A stem, a module of two branches of two ops each, and a head; each conv has a weight op.
+
+    In training every forward op has a backward op, which reads its output, and the gradients go
+    the other way.
+    """
+    forward = [(0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 5), (5, 6)]
+    weights = [(7, 1), (8, 2), (9, 3), (10, 4)]
+    num_forward = 11
+    edges, phases = forward + weights, [Phase.FORWARD] * num_forward
+    if training:
+        edges += [(op, num_forward + op) for op in range(7)]
+        edges += [(num_forward + reader, num_forward + maker) for maker, reader in forward]
+        phases += [Phase.BACKWARD] * 7
+    graph = op_graph(
+        len(phases),
+        edges,
+        phases=np.array(phases, np.int8),
+        tensor_bytes=np.array([100] * 7 + [5] * 4 + [1] * (len(phases) - num_forward)),
+    )
+    return problem_of(graph, cluster(["k80", "k80"]), np.ones((len(phases), 2)))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_forks_and_joins_are_found_without_scopes(training: bool) -> None:
+    devices = placed(ExpertPlacer(), inception_like(training))
+    assert devices[:7] == [0, 0, 1, 0, 1, 0, 0]
+    assert devices[7:11] == [0, 1, 0, 1]
+    assert devices[11:] == (devices[:7] if training else [])
+
+
+def test_a_chain_stays_on_one_device() -> None:
+    problem = scoped([""] * 4, [(0, 1), (1, 2), (2, 3)], gpus=2)
+    assert placed(ExpertPlacer(), problem) == [1, 1, 1, 1]
+
+
+def test_a_shortcut_is_no_branch_and_inner_forks_stay_in_theirs() -> None:
+    residual = nx.DiGraph([(0, 1), (1, 2), (0, 2)])
+    assert parallel_branches(residual) == []
+    nested = nx.DiGraph([(0, 1), (0, 5), (1, 2), (1, 3), (2, 4), (3, 4), (4, 6), (5, 6)])
+    assert parallel_branches(nested) == [[{1, 2, 3, 4}, {5}]]
+    apart = nx.DiGraph([(0, 1), (2, 3)])
+    assert parallel_branches(apart) == [[{0, 1}, {2, 3}]]
+    assert parallel_branches(nx.DiGraph()) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=25))
+def test_branches_are_disjoint_and_no_edge_joins_them(pairs: list[tuple[int, int]]) -> None:
+    graph = nx.DiGraph((low, high) for low, high in map(sorted, pairs) if low != high)
+    regions = parallel_branches(graph)
+    members = [node for branches in regions for branch in branches for node in branch]
+    assert len(set(members)) == len(members)
+    for branches in regions:
+        assert len(branches) > 1
+        for branch in branches:
+            others = set().union(*branches) - branch
+            assert not any(reader in others for node in branch for reader in graph[node])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"branch": "(a"}, "branch: expected a regular expression, got '(a'"),
+        ({"branch": "(a)b"}, "branch: expected 2 groups in '(a)b', got 1"),
+        ({"layer": "a"}, "layer: expected 1 groups in 'a', got 0"),
+        ({"layer": 3}, "layer: expected a regular expression, got 3"),
+    ],
+)
+def test_a_wrong_pattern_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(BaselineError, match=re.escape(message)):
+        ExpertScopes(**fields)
+
+
+def test_a_layer_without_a_number_is_named() -> None:
+    message = "expected a pattern whose group is the number of a layer, got 'a' in 'layer.a'"
+    with pytest.raises(BaselineError, match=re.escape(message)):
+        ExpertScopes(layer=r"layer\.(\w+)").devices(["layer.a"], 2)

@@ -1,0 +1,90 @@
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from baseline_problems import cluster
+from baseline_problems import op_graph
+from baseline_problems import problem_of
+from baseline_problems import random_problem
+from baseline_problems import random_problems
+from baseline_problems import two_chains
+from placeto_baselines import BaselineError
+from placeto_baselines import LocalSearch
+from placeto_baselines import optimal
+from plain_evaluator import PlainEvaluator
+from plain_evaluator import PlainIncrementalEvaluator
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32), budget=st.integers(1, 40), restarts=st.integers(1, 5))
+def test_no_more_placements_are_evaluated_than_the_budget(
+    seed: int, budget: int, restarts: int
+) -> None:
+    problem = random_problem(np.random.default_rng(seed))
+    evaluator = PlainEvaluator(problem)
+    result = LocalSearch(budget=budget, restarts=restarts).place(problem, evaluator, seed=seed)
+    assert evaluator.evaluated <= budget
+    assert result.evaluations == evaluator.evaluated
+
+
+@pytest.mark.parametrize("annealing", [0.0, 0.5, 1.0])
+def test_the_budget_is_spent(annealing: float) -> None:
+    problem = two_chains()
+    evaluator = PlainEvaluator(problem)
+    LocalSearch(budget=97, annealing=annealing).place(problem, evaluator)
+    assert evaluator.evaluated == 97
+
+
+def test_an_evaluator_of_single_moves_gives_the_same_and_is_used() -> None:
+    for problem in random_problems(20):
+        plain = PlainEvaluator(problem)
+        incremental = PlainIncrementalEvaluator(problem)
+        expected = LocalSearch(budget=100).place(problem, plain, seed=1)
+        found = LocalSearch(budget=100).place(problem, incremental, seed=1)
+        assert found.placement.tolist() == expected.placement.tolist()
+        assert found.curve.tolist() == expected.curve.tolist()
+        can_move = (np.isfinite(problem.group_graph.compute_time).sum(axis=1) > 1).any()
+        assert (incremental.asked > 0) == can_move
+
+
+def test_hill_climbing_ends_where_no_single_move_helps() -> None:
+    problem = random_problems(1, max_groups=6)[0]
+    evaluator = PlainEvaluator(problem)
+    assert (
+        LocalSearch(budget=5000, annealing=0.0).place(problem, evaluator).runtime
+        == optimal(problem, evaluator).runtime
+    )
+
+
+def test_annealing_leaves_a_local_optimum() -> None:
+    # Two ops that talk much are best together on the fast device. From both on the slow one,
+    # moving either alone is worse.
+    graph = op_graph(2, [(0, 1)], tensor_bytes=np.array([10, 1]))
+    problem = problem_of(graph, cluster(["k80", "v100"]), np.array([[1.0, 0.9], [1.0, 0.9]]))
+    evaluator = PlainEvaluator(problem)
+    climber = LocalSearch(budget=8, restarts=1, annealing=0.0)
+    annealer = LocalSearch(budget=200, restarts=1, annealing=1.0, first_temperature=10.0)
+    climbed = [climber.place(problem, evaluator, seed=seed).placement for seed in range(10)]
+    annealed = [annealer.place(problem, evaluator, seed=seed).placement for seed in range(10)]
+    assert {tuple(placement) for placement in climbed} == {(0, 0), (1, 1)}
+    assert {tuple(placement) for placement in annealed} == {(1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"budget": 0}, "budget: expected at least 1 evaluation, got 0"),
+        ({"restarts": 0}, "restarts: expected at least 1, got 0"),
+        ({"annealing": 1.5}, "annealing: expected a part from 0 to 1, got 1.5"),
+        ({"last_temperature": 0.0}, "last_temperature: expected more than 0 and at most"),
+        ({"last_temperature": 0.2}, "last_temperature: expected more than 0 and at most"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(BaselineError, match=re.escape(message)):
+        LocalSearch(**setting)

@@ -1,0 +1,126 @@
+import re
+
+import numpy as np
+import pytest
+
+from baseline_problems import cluster
+from baseline_problems import op_graph
+from baseline_problems import problem_of
+from baseline_problems import random_problems
+from baseline_problems import two_chains
+from placeto_baselines import BaselineError
+from placeto_baselines import lower_bound
+from placeto_baselines import optimal
+from placeto_baselines.bounds.paths import longest_paths
+from placeto_baselines.bounds.work import work_programme
+from placeto_graphs import Cluster
+from placeto_graphs import Device
+from placeto_graphs import PlacementProblem
+from placeto_graphs import memory_penalised_runtime
+from plain_evaluator import PlainEvaluator
+
+
+def best_cost(problem: PlacementProblem) -> float:
+    """Return the lowest memory-penalised runtime of all placements."""
+    result = optimal(problem, PlainEvaluator(problem))
+    batch = PlainEvaluator(problem).evaluate(result.placement[None])
+    memory = [device.memory_bytes for device in problem.cluster.devices]
+    return float(memory_penalised_runtime(batch, memory)[0])
+
+
+@pytest.mark.slow
+def test_no_placement_of_two_hundred_problems_beats_the_bound() -> None:
+    reached = []
+    for problem in random_problems(200):
+        best = best_cost(problem)
+        bound = lower_bound(problem)
+        assert bound <= best
+        reached.append(bound / best if best else 1.0)
+    # It would be of no use if it were far away: it is the optimum itself for many.
+    assert np.mean(reached) > 0.8
+    assert np.mean(np.array(reached) > 1 - 1e-8) > 0.3
+
+
+def test_any_multipliers_give_a_bound() -> None:
+    generator = np.random.default_rng(1)
+    for problem in random_problems(40):
+        best = best_cost(problem)
+        programme = work_programme(problem, longest_paths(problem), scale=2e-9)
+        multipliers = programme.solver_multipliers()
+        solved = programme.bound(*multipliers)
+        for _ in range(20):
+            noisy = [
+                generator.lognormal(0, 2) * each * generator.random(each.shape)
+                for each in multipliers
+            ]
+            found = programme.bound(*noisy)
+            assert found <= best * (1 + 1e-9)
+            assert found <= solved + 1e-6 * abs(solved)
+
+
+def test_work_is_shared_over_devices_of_different_speed() -> None:
+    # Ten ops of 1 s on one device and of 4 s on the other: 8 and 2 of them, both until 8 s.
+    problem = problem_of(op_graph(10, []), cluster(["v100", "k80"]), np.tile([1.0, 4.0], (10, 1)))
+    assert lower_bound(problem) == pytest.approx(8.0)
+
+
+def test_overheads_between_ops_count_but_not_the_last() -> None:
+    on = cluster(["k80"], overhead=0.5)
+    problem = problem_of(op_graph(3, []), on, np.ones((3, 1)))
+    assert lower_bound(problem) == pytest.approx(3 + 2 * 0.5)
+    assert best_cost(problem) == 4.0
+
+
+def test_a_path_that_must_change_devices_includes_its_transfers() -> None:
+    graph = op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.array([5, 7, 1]))
+    compute_time = np.array([[1.0, np.inf], [np.inf, 2.0], [3.0, np.inf]])
+    problem = problem_of(graph, cluster(["cpu", "k80"]), compute_time)
+    assert lower_bound(problem) == pytest.approx(1 + 5 + 2 + 7 + 3)
+    assert best_cost(problem) == 18
+
+
+def test_memory_forces_a_transfer() -> None:
+    graph = op_graph(2, [(0, 1)], parameter_bytes=np.full(2, 10**9), tensor_bytes=np.array([3, 1]))
+    crowded = problem_of(graph, cluster(["k80", "k80"], memory=15 * 10**8), np.ones((2, 2)))
+    # Together they lack half a gigabyte, which costs a second; apart, three seconds of transfer.
+    assert best_cost(crowded) == 3.0
+    assert lower_bound(crowded) == pytest.approx(3.0)
+    assert lower_bound(crowded, scale=1e-6) == pytest.approx(5.0)
+    roomy = problem_of(graph, cluster(["k80", "k80"], memory=2 * 10**9 + 10), np.ones((2, 2)))
+    assert lower_bound(roomy, scale=1e-6) == pytest.approx(2.0)
+
+
+def test_memory_that_no_placement_saves_is_paid_for() -> None:
+    # Wherever the op runs, a billion bytes of workspace and a billion of inputs are in the way.
+    graph = op_graph(2, [(0, 1)], workspace_bytes=np.array([0, 10**9]), tensor_bytes=[10**9, 0])
+    problem = problem_of(
+        graph, cluster(["k80", "k80"], memory=10**9, bandwidth=1e30), np.ones((2, 2))
+    )
+    assert best_cost(problem) == 4.0
+    assert lower_bound(problem) == pytest.approx(4.0)
+
+
+def test_the_larger_device_holds_the_larger_group() -> None:
+    cluster_of_two = Cluster(
+        devices=(Device("a", "k80", 10, 0.0, 0.0), Device("b", "k80", 10**9, 0.0, 0.0)),
+        bandwidth=np.full((2, 2), 1.0),
+        latency=np.zeros((2, 2)),
+    )
+    graph = op_graph(1, [], parameter_bytes=np.array([10**9]))
+    problem = problem_of(graph, cluster_of_two, np.array([[1.0, 2.0]]))
+    assert lower_bound(problem, scale=1.0) == pytest.approx(2.0)
+    assert lower_bound(problem, scale=0.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("edges", [[], [(0, 2), (1, 3)]])
+def test_a_graph_without_costs_is_bounded_by_nothing(edges: list[tuple[int, int]]) -> None:
+    graph = op_graph(4, edges, tensor_bytes=np.zeros(4, int))
+    problem = two_chains(graph=graph, compute_time=np.zeros((4, 3)))
+    assert lower_bound(problem) == 0.0
+
+
+@pytest.mark.parametrize("scale", [-1.0, np.inf, np.nan])
+def test_a_wrong_scale_is_named(scale: float) -> None:
+    message = f"scale: expected a number >= 0, got {scale}"
+    with pytest.raises(BaselineError, match=re.escape(message)):
+        lower_bound(two_chains(), scale=scale)

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from baseline_problems import cluster
+from baseline_problems import two_chains
+from placeto_baselines import BaselineError
+from placeto_baselines.trials import Trials
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import PlacementProblem
+
+GIGABYTE = 10**9
+
+
+class Listed:
+    """An evaluator that says what it is told to."""
+
+    def __init__(self, problem: PlacementProblem, answers: list[tuple[float, int]]) -> None:
+        self.problem = problem
+        self.answers = answers
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        now, self.answers = self.answers[: len(placements)], self.answers[len(placements) :]
+        return EvaluationBatch(
+            runtime=np.array([runtime for runtime, _ in now]),
+            peak_memory=np.array([[0, 0, peak] for _, peak in now]),
+        )
+
+
+def placements(*devices: int) -> NDArray[np.int32]:
+    return np.array([[device] * 4 for device in devices], np.int32)
+
+
+def test_the_first_of_the_best_is_kept_and_the_curve_shows_when() -> None:
+    problem = two_chains(cluster=cluster(["cpu", "k80", "k80"], memory=GIGABYTE))
+    # The second is fastest, but a gigabyte too large, which costs two seconds.
+    answers = [(5.0, 0), (1.0, 2 * GIGABYTE), (2.5, 0), (2.5, 0), (4.0, 0)]
+    trials = Trials(problem, Listed(problem, answers))
+    assert trials.evaluate(placements(0, 1, 2)).tolist() == [5.0, 3.0, 2.5]
+    trials.evaluate(placements(0, 1))
+    result = trials.result()
+    assert result.placement.tolist() == [2, 2, 2, 2]
+    assert (result.runtime, result.evaluations) == (2.5, 5)
+    assert result.curve.tolist() == [[1, 5.0], [2, 3.0], [3, 2.5], [5, 2.5]]
+
+
+def test_a_placement_over_the_memory_is_kept_with_its_own_runtime() -> None:
+    problem = two_chains(cluster=cluster(["cpu", "k80", "k80"], memory=GIGABYTE))
+    trials = Trials(problem, Listed(problem, [(1.0, 2 * GIGABYTE)]))
+    trials.evaluate(placements(1))
+    assert trials.result().runtime == 1.0
+    assert trials.result().curve.tolist() == [[1, 3.0], [1, 3.0]]
+    assert not trials.result().fits(problem.cluster)
+
+
+def test_placements_that_cannot_run_are_no_result() -> None:
+    problem = two_chains()
+    trials = Trials(problem, Listed(problem, [(np.inf, 0)]))
+    trials.evaluate(placements(1))
+    with pytest.raises(BaselineError, match="evaluator: expected a placement that can run"):
+        trials.result()

@@ -1,0 +1,187 @@
+"""All baselines on two problems, as Markdown: ``python -m placeto_tools.baselines_table``."""
+
+import argparse
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from placeto_baselines import BaselineError
+from placeto_baselines import CpuOnly
+from placeto_baselines import CriticalPathPlacer
+from placeto_baselines import ExpertPlacer
+from placeto_baselines import Heft
+from placeto_baselines import LocalSearch
+from placeto_baselines import MEtf
+from placeto_baselines import MetisPlacer
+from placeto_baselines import MSct
+from placeto_baselines import MTopo
+from placeto_baselines import RandomPlacer
+from placeto_baselines import RnnPlacer
+from placeto_baselines import RnnSettings
+from placeto_baselines import ScotchPlacer
+from placeto_baselines import SingleDevice
+from placeto_baselines import lower_bound
+from placeto_graphs import OpGraph
+from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
+from placeto_graphs import Placer
+from placeto_graphs import colocate
+from placeto_graphs import colocate_by_id
+from placeto_graphs import load_pipedream_profile
+from placeto_graphs import measured_compute_time
+from placeto_graphs import merge_and_colocate
+from placeto_graphs import parse_cluster
+from placeto_graphs.benchmark import random_training_graph_fields
+from placeto_simulator import Simulator
+
+BLOCKS = 8
+BRANCHES = ((1, 0.4), (3, 1.8), (3, 2.4), (1, 0.6))  # kernel width, forward milliseconds
+CHANNELS = 64
+ACTIVATION_BYTES = 4 * 64 * CHANNELS * 14 * 14  # float32, batch 64, 14x14 pixels
+GPU_FLOPS, CPU_FLOPS = 2e12, 1e11  # per second, of the random graph's ops
+
+
+def sample_profile() -> str:
+    """Return a profile in PipeDream's format: blocks of four parallel branches, as in Inception."""
+    lines: list[str] = []
+
+    def layer(description: str, milliseconds: float, parameters: int, inputs: list[str]) -> str:
+        name = f"node{1 + sum(line.startswith('node') for line in lines)}"
+        lines.append(
+            f"{name} -- {description} -- forward_compute_time={milliseconds:.3f}, "
+            f"backward_compute_time={2 * milliseconds:.3f}, "
+            f"activation_size={ACTIVATION_BYTES:.1f}, parameter_size={parameters:.1f}"
+        )
+        lines.extend(f"\t{source} -- {name}" for source in inputs)
+        return name
+
+    previous = layer("Input", 0, 0, [])
+    for _ in range(BLOCKS):
+        ends = []
+        for width, milliseconds in BRANCHES:
+            kernel = f"Conv2d({CHANNELS}, {CHANNELS}, kernel_size=({width}, {width}))"
+            weights = 4 * CHANNELS * CHANNELS * width * width
+            convolution = layer(kernel, milliseconds, weights, [previous])
+            ends.append(layer("ReLU(inplace)", 0.1, 0, [convolution]))
+        previous = layer("Concat(1)", 0.2, 0, ends)
+    layer("Linear(in_features=64, out_features=1000)", 0.3, 4 * 64 * 1000, [previous])
+    return "\n".join(lines) + "\n"
+
+
+def profile_problem(num_groups: int) -> PlacementProblem:
+    """Return the sample profile on four V100s, for which it gives the times."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "graph.txt")
+        path.write_text(sample_profile())
+        graph = load_pipedream_profile(path)
+    cluster = parse_cluster("4xv100")
+    grouping = colocate(graph, [colocate_by_id])
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=measured_compute_time(graph, cluster),
+        grouping=merge_and_colocate(graph, grouping, num_groups=num_groups),
+    )
+
+
+def random_problem(num_ops: int, num_groups: int, seed: int) -> PlacementProblem:
+    """Return a random training graph on a CPU and four K80s, of which the CPU is much slower."""
+    graph = OpGraph(**random_training_graph_fields(num_ops, np.random.default_rng(seed)))
+    cluster = parse_cluster("1xcpu+4xk80")
+    speed = [CPU_FLOPS if device.kind == "cpu" else GPU_FLOPS for device in cluster.devices]
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=graph.flops[:, None] / np.array(speed),
+        grouping=merge_and_colocate(graph, colocate(graph), num_groups=num_groups),
+    )
+
+
+def placers(evaluations: int) -> Iterator[Placer]:
+    """Return every baseline, the searching ones with a budget of evaluations."""
+    yield from (SingleDevice(), CpuOnly(), RandomPlacer(samples=evaluations))
+    yield from (ExpertPlacer(), ScotchPlacer(), MetisPlacer())
+    yield RnnPlacer(RnnSettings(evaluations=evaluations))
+    yield from (Heft(), MTopo(), MEtf(), MSct(), CriticalPathPlacer())
+    yield LocalSearch(budget=evaluations)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one scheme found: seconds of a step, placements evaluated, seconds of search."""
+
+    name: str
+    runtime: float
+    evaluations: int
+    seconds: float
+    fits: bool
+
+
+def compare(problem: PlacementProblem, evaluations: int, seed: int) -> list[Row]:
+    """Place a problem with every baseline that can."""
+    evaluator = Simulator(problem, num_threads=1)
+    SingleDevice().place(problem, evaluator)  # compiles, or loads what is compiled
+    rows = []
+    for placer in placers(evaluations):
+        print(f"{placer.name} on {problem}", file=sys.stderr)
+        try:
+            result = placer.place(problem, evaluator, seed=seed)
+        except BaselineError as error:
+            print(error, file=sys.stderr)
+            continue
+        rows.append(_row(placer.name, problem, result))
+        if isinstance(placer, RandomPlacer):
+            mean = placer.runtimes(problem, evaluator, seed=seed).mean()
+            rows.append(Row("random, mean", float(mean), evaluations, result.seconds, fits=True))
+    return rows
+
+
+def _row(name: str, problem: PlacementProblem, result: PlacementResult) -> Row:
+    fits = result.fits(problem.cluster)
+    return Row(name, result.runtime, result.evaluations, result.seconds, fits)
+
+
+def table(rows: Sequence[Row], bound: float) -> str:
+    """Return what was found as a Markdown table."""
+    lines = [
+        "| scheme | runtime | over the bound | evaluations | seconds |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| `{row.name}` | {row.runtime * 1e3:.2f} ms{'' if row.fits else ', out of memory'} "
+        f"| {row.runtime / bound:.2f} | {row.evaluations:,} | {row.seconds:.3f} |"
+        for row in rows
+    ]
+    lines.append(f"| lower bound | {bound * 1e3:.2f} ms | 1.00 | | |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Place two problems with every baseline, and print a table of each."""
+    parser = argparse.ArgumentParser(prog="placeto_tools.baselines_table", description=__doc__)
+    parser.add_argument("--evaluations", type=int, default=2000, help="of each search")
+    parser.add_argument("--groups", type=int, default=128, help="of each problem, at most")
+    parser.add_argument("--ops", type=int, default=1000, help="of the random graph")
+    parser.add_argument("--seed", type=int, default=0, help="of the random graph and the placers")
+    options = parser.parse_args(arguments)
+    problems = {
+        "PipeDream profile, four V100s": profile_problem(options.groups),
+        "Random training graph, a CPU and four K80s": random_problem(
+            options.ops, options.groups, options.seed
+        ),
+    }
+    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}")
+    for title, problem in problems.items():
+        rows = compare(problem, options.evaluations, options.seed)
+        print(f"\n{title}: {problem.graph.num_ops} ops, {problem.num_groups} groups\n")
+        print(table(rows, lower_bound(problem)))
+
+
+if __name__ == "__main__":
+    main()
