@@ -4,12 +4,16 @@ Arrays of nodes are ``float32[F, G, L]``: feature, group, state. The innermost l
 states, whose graph is the same, so that the processor works on many states at once.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_policy.compilation import compiled
+from placeto_graphs import compiled
+
+# Sums may be taken in any order and products fused into them; NaN and infinity keep their meaning.
+compiled_sums = partial(compiled, fastmath={"contract", "nsz", "reassoc"})
 
 Floats = NDArray[np.float32]
 Neighbours = tuple[NDArray[np.int32], NDArray[np.int32]]
@@ -32,7 +36,7 @@ class Layers(NamedTuple):
     update_bias: Floats
 
 
-@compiled
+@compiled_sums
 def affine(weight: Floats, bias: Floats, x: Floats, y: Floats) -> None:
     """``y = weight @ x + bias`` for x[I, J] and y[O, J]."""
     inputs = x.shape[0]
@@ -54,7 +58,7 @@ def affine(weight: Floats, bias: Floats, x: Floats, y: Floats) -> None:
             i += 1
 
 
-@compiled
+@compiled_sums
 def rectify(x: Floats) -> None:
     """``x = max(x, 0)`` for x[I, J]."""
     for i in range(x.shape[0]):
@@ -63,7 +67,7 @@ def rectify(x: Floats) -> None:
             row[j] = max(row[j], np.float32(0))
 
 
-@compiled
+@compiled_sums
 def mask_gradient(gradient: Floats, output: Floats) -> None:
     """Let a gradient [I, J] pass where the output of a ReLU is positive."""
     for i in range(gradient.shape[0]):
@@ -72,7 +76,7 @@ def mask_gradient(gradient: Floats, output: Floats) -> None:
             row[j] = row[j] if out[j] > 0 else np.float32(0)
 
 
-@compiled
+@compiled_sums
 def add_products(left: Floats, right: Floats, weight: Floats, bias: Floats) -> None:
     """``weight += left @ right.T`` and ``bias += sum of left`` for left[O, J] and right[I, J]."""
     for o in range(left.shape[0]):
@@ -89,7 +93,7 @@ def add_products(left: Floats, right: Floats, weight: Floats, bias: Floats) -> N
             weight[o, i] += total
 
 
-@compiled
+@compiled_sums
 def sum_neighbours(neighbours: Neighbours, scale: np.float32, x: Floats, y: Floats) -> None:
     """``y[:, v] = scale * sum of x[:, u]`` over the neighbours u of v."""
     offsets, senders = neighbours
@@ -104,7 +108,7 @@ def sum_neighbours(neighbours: Neighbours, scale: np.float32, x: Floats, y: Floa
                     row[n] += scale * other[n]
 
 
-@compiled
+@compiled_sums
 def pass_messages(
     neighbours: Neighbours,
     scale: np.float32,
@@ -135,7 +139,7 @@ def pass_messages(
     return nodes
 
 
-@compiled
+@compiled_sums
 def add(left: Floats, right: Floats, total: Floats) -> None:
     """``total = left + right`` for three [I, J]."""
     for i in range(left.shape[0]):
@@ -144,7 +148,7 @@ def add(left: Floats, right: Floats, total: Floats) -> None:
             c[j] = a[j] + b[j]
 
 
-@compiled
+@compiled_sums
 def embed_nodes(
     neighbours: Neighbours,
     scale: np.float32,
@@ -163,7 +167,7 @@ def embed_nodes(
     )
 
 
-@compiled
+@compiled_sums
 def embed_nodes_backward(
     neighbours: Neighbours,
     neighbours_back: Neighbours,
@@ -240,7 +244,7 @@ class RelatedInputs(NamedTuple):
     nodes: Floats
 
 
-@compiled
+@compiled_sums
 def sum_related(inputs: RelatedInputs, sums: Floats, block: tuple[int, int]) -> None:
     """Fill sums[S, O, N] of a block: ``sum of relu(weight[i] @ x_u + bias[i])`` over each set i."""
     sets, current, weight, bias, nodes = inputs
@@ -262,7 +266,7 @@ def sum_related(inputs: RelatedInputs, sums: Floats, block: tuple[int, int]) -> 
                     total[n] += max(row[n], np.float32(0)) * inside[n]
 
 
-@compiled
+@compiled_sums
 def sum_related_backward(
     inputs: RelatedInputs,
     gradient: Floats,
@@ -302,7 +306,7 @@ def sum_related_backward(
                     total[n] += row[n]
 
 
-@compiled
+@compiled_sums
 def select(
     sets: NDArray[np.int8],
     current: NDArray[np.int64],
