@@ -65,7 +65,7 @@ class Settings:
         k_b = 10 rounds of episodes of a graph over which its baseline is averaged (paper).
     discount : float
         Of future rewards. The equation of the paper has none, which is 1; 0.9 was measured to
-        learn several times as fast, because the noise of all later choices stays out of a return.
+        learn about three times as fast: the noise of later choices stays out of a return.
     max_gradient_norm : float
         The summed gradient is scaled down to this norm, 1.25 (code).
 
