@@ -19,11 +19,8 @@ import torch
 
 from placeto_graphs import EvaluationBatch
 from placeto_graphs import Evaluator
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
 from placeto_graphs import PlacementProblem
 from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
 from placeto_graphs import load_problem
 from placeto_graphs import merge_and_colocate
 from placeto_graphs import parse_cluster
@@ -31,72 +28,18 @@ from placeto_policy import PlacetoPlacer
 from placeto_policy import Settings
 from placeto_policy import Trainer
 from placeto_simulator import Simulator
+from placeto_workloads import cost_model
+from placeto_workloads import load
 
-NUM_BLOCKS = 14
-BRANCHES = (2, 5, 7, 3)  # convolutions in each branch of a block
-OPS_OF_CONVOLUTION = 6
-BYTES = 4e6
-
-
-def branched_problem(num_groups: int, num_devices: int, seed: int = 0) -> PlacementProblem:
-    """Return a training graph of about 3,000 ops in the shape of Inception-V3, with random costs.
-
-    Blocks of four parallel branches of convolutions, one block after the other; every op has a
-    backward op that takes twice as long and stays with it.
-    """
-    generator = np.random.default_rng(seed)
-    seconds: list[float] = []
-    sizes: list[int] = []
-    edges: list[tuple[int, int]] = []
-
-    def add(time: float, size: float, *inputs: int) -> int:
-        op = len(seconds)
-        seconds.append(time)
-        sizes.append(int(size))
-        edges.extend((source, op) for source in inputs)
-        return op
-
-    def add_convolutions(source: int, count: int, scale: float) -> int:
-        for index in range(count * OPS_OF_CONVOLUTION):
-            is_heavy = index % OPS_OF_CONVOLUTION == 1
-            time = generator.gamma(2, 0.5) * scale * (600e-6 if is_heavy else 30e-6)
-            source = add(time, generator.gamma(2, 0.5) * scale * BYTES, source)
-        return source
-
-    last = add_convolutions(add(1e-4, BYTES), 5, 1.0)
-    for _ in range(NUM_BLOCKS):
-        last = add(1e-4, 1.5 * BYTES, *(add_convolutions(last, count, 0.5) for count in BRANCHES))
-    forward = len(seconds)
-    readers: dict[int, list[int]] = {}
-    for source, reader in edges:
-        readers.setdefault(source, []).append(reader)
-    backward_of: dict[int, int] = {}
-    for op in reversed(range(forward)):
-        gradients = [backward_of[reader] for reader in readers.get(op, [])]
-        backward_of[op] = add(2 * seconds[op], sizes[op], op, *gradients)
-    owner = [*range(forward), *sorted(backward_of, key=lambda op: backward_of[op])]
-    count = len(seconds)
-    graph = OpGraph(
-        op_names=tuple(f"op{op}" for op in range(count)),
-        op_types=("op",) * count,
-        scopes=("",) * count,
-        phases=np.repeat(np.array([Phase.FORWARD, Phase.BACKWARD], np.int8), forward),
-        flops=np.zeros(count),
-        bytes_accessed=np.zeros(count),
-        parameter_bytes=np.zeros(count, np.int64),
-        workspace_bytes=np.zeros(count, np.int64),
-        colocation=np.array(owner, np.int32),
-        tensor_producer=np.arange(count, dtype=np.int32),
-        tensor_bytes=np.array(sizes, np.int64),
-        edges=np.array(edges, np.int32),
-    )
+def inception_problem(num_groups: int, num_devices: int, **sizes: int) -> PlacementProblem:
+    """Return the problem of Inception-V3 on so many K80s; sizes are those of the registry."""
+    graph = load("inception-v3", **sizes)
+    cluster = parse_cluster(f"{num_devices}xk80")
     return PlacementProblem(
         graph=graph,
-        cluster=parse_cluster(f"{num_devices}xk80"),
-        compute_time=np.tile(np.array(seconds)[:, None], (1, num_devices)),
-        grouping=merge_and_colocate(
-            graph, colocate(graph, rules=(colocate_by_id,)), num_groups=num_groups
-        ),
+        cluster=cluster,
+        compute_time=np.stack([cost_model(graph, device.kind) for device in cluster.devices], 1),
+        grouping=merge_and_colocate(graph, colocate(graph), num_groups=num_groups),
     )
 
 
@@ -211,16 +154,16 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure on problem files, or on a graph like Inception-V3, and print a table."""
+    """Measure on problem files, or on Inception-V3, and print a table."""
     parser = argparse.ArgumentParser(prog="placeto_tools.policy_benchmark", description=__doc__)
-    parser.add_argument("problems", nargs="*", help="problem files instead of the branched graph")
-    parser.add_argument("--groups", type=int, default=128, help="of the branched graph")
+    parser.add_argument("problems", nargs="*", help="problem files instead of Inception-V3")
+    parser.add_argument("--groups", type=int, default=128, help="of Inception-V3")
     parser.add_argument("--devices", type=int, nargs="+", default=(2, 4), help="of the same")
     parser.add_argument("--updates", type=int, default=10, help="timed updates of each training")
     parser.add_argument("--seed", type=int, default=0, help="of policies and episodes")
     options = parser.parse_args(arguments)
     problems = [load_problem(path) for path in options.problems] or [
-        branched_problem(options.groups, devices) for devices in options.devices
+        inception_problem(options.groups, devices) for devices in options.devices
     ]
     rows = []
     for problem in problems:
