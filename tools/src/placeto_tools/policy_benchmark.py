@@ -31,6 +31,7 @@ from placeto_simulator import Simulator
 from placeto_workloads import cost_model
 from placeto_workloads import load
 
+
 def inception_problem(num_groups: int, num_devices: int, **sizes: int) -> PlacementProblem:
     """Return the problem of Inception-V3 on so many K80s; sizes are those of the registry."""
     graph = load("inception-v3", **sizes)
