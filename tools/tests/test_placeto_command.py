@@ -2,7 +2,7 @@ from click.testing import CliRunner
 from packaging.version import Version
 
 import placeto_tools
-from placeto_tools.command import placeto
+from placeto_tools.main import placeto
 
 
 def test_the_version_is_a_valid_one() -> None:
