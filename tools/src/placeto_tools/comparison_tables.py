@@ -124,7 +124,7 @@ def _runtime(scheme: Report | None) -> str:
     if scheme is None or not scheme["runs"]:
         return NOTHING
     typical = typical_runtime(scheme)
-    return runtime_text(scheme["runs"][0]) if typical is None else f"{typical:.3f}"
+    return runtime_text(scheme["runs"][0]) if typical is None else f"{typical:#.4g}"
 
 
 def _scheme_row(scheme: Report, single: float | None, bound: float) -> list[str]:
@@ -138,7 +138,7 @@ def _scheme_row(scheme: Report, single: float | None, bound: float) -> list[str]
     return [
         scheme["title"],
         runtime_text(runs[0]) if typical is None else seconds_text(typical),
-        f"{min(fitting):.4g} to {max(fitting):.4g}" if len(fitting) > 1 else "",
+        f"{seconds_text(min(fitting))} to {seconds_text(max(fitting))}" if len(fitting) > 1 else "",
         share_text(typical / single) if typical and single else "",
         f"{typical / bound:.2f}" if typical and bound else "",
         bytes_text(max(max(run["peak_memory"]) for run in runs)),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
+from placeto_tools.placers import SCHEMES
 from placeto_tools.run_folder import LOG
 
 RESULTS = "results.json"
@@ -45,8 +46,8 @@ def _of_comparison(path: Path) -> Curves:
         for problem in json.loads(text)["problems"]:
             place = f"{problem['source']} on {problem['cluster']}"
             for scheme in problem["schemes"]:
-                found = [_array(run["curve"]) for run in scheme["runs"]]
-                if any(len(curve) > 1 for curve in found):
+                if SCHEMES[scheme["name"]].budget and scheme["runs"]:
+                    found = [_array(run["curve"]) for run in scheme["runs"]]
                     curves[f"{scheme['title']}, {place}"] = found
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path}: expected what `placeto compare` writes: {error!r}") from None

@@ -36,6 +36,7 @@ from placeto_tools.outputs import make_folder
 from placeto_tools.outputs import write_json
 from placeto_tools.outputs import write_text
 from placeto_tools.placers import PLACER_NAMES
+from placeto_tools.placers import SCHEMES
 from placeto_tools.problems import DEFAULT_NUM_GPUS
 from placeto_tools.problems import make_problem
 from placeto_tools.problems import read_cluster
@@ -211,7 +212,7 @@ def _draw(case: Case, report: Report, folder: Path) -> None:
             for run in scheme["runs"]
         ]
         runtime = typical_runtime(scheme)
-        if any(len(curve) > 1 for curve in of_seeds):
+        if SCHEMES[scheme["name"]].budget:
             curves[scheme["title"]] = [curve for curve in of_seeds if len(curve)]
         elif scheme["name"] in {"single", "expert", "scotch"} and runtime is not None:
             levels[scheme["title"]] = runtime
