@@ -12,7 +12,7 @@ def plain_messages(
     """Return [2 F, G, N] for features [F, G, N] and edges int64[M, 2]."""
     num_groups = features.shape[1]
     hears = torch.zeros(num_groups, num_groups)
-    hears[edges[:, 1], edges[:, 0]] = 1
+    hears[edges[:, 1], edges[:, 0]] = min(1.0, num_groups / max(1, len(edges)))
     start = features.permute(2, 1, 0)
     results = []
     for direction, adjacency in enumerate((hears, hears.T)):

@@ -219,7 +219,7 @@ def test_shapes_and_parameter_counts(num_devices: int, width: int) -> None:
     assert count(SimpleAggregator(num_devices, torch.Generator())) == 2 * layer(width, width)
 
     policy = PlacementPolicy(num_devices)
-    head = layer(8 * width, 8 * width) + layer(8 * width, num_devices)
+    head = layer(8 * width, 512) + layer(512, num_devices)
     assert count(policy) == count(embedding) + head
     generator = np.random.default_rng(0)
     states = random_states(random_problem(5, num_devices, generator), 3, generator)
@@ -249,3 +249,12 @@ def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
     probabilities = PlacementPolicy(3, Settings(), seed=int(generator.integers(10)))(states).exp()
     assert (probabilities == 0).tolist() == [[False, True, False], [True, True, False]]
     assert states.topology.cost_features[:, 0].tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_first_policy_is_close_to_uniform_in_large_graphs(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    states = random_states(random_problem(60, 4, generator), 30, generator)
+    log_probabilities = PlacementPolicy(4, seed=seed)(states)
+    entropy = -(log_probabilities.exp() * log_probabilities).sum(dim=1).mean()
+    assert float(entropy.detach()) > 0.5 * np.log(4)

@@ -95,15 +95,23 @@ def test_memory_that_does_not_fit_is_penalised() -> None:
 def test_an_incremental_evaluator_gives_the_same_rewards() -> None:
     generator = np.random.default_rng(0)
     problem = random_problem(7, 3, generator)
-    actions = generator.integers(0, 3, (7, 5))
+    actions = generator.integers(0, 3, (7, 1))
     evaluators = (ListSchedule(problem), MovesOneByOne(problem))
     rewards = []
     for evaluator in evaluators:
         environment = PlacementEnvironment(evaluator)
-        environment.reset(num_episodes=5, start="random", generators=generators(5))
+        environment.reset(num_episodes=1, start="random", generators=generators(1))
         rewards.append([environment.step(row) for row in actions])
     np.testing.assert_array_equal(rewards[0], rewards[1])
     assert evaluators[1].moves_tried > 0
+
+
+def test_several_episodes_are_evaluated_in_batches() -> None:
+    evaluator = MovesOneByOne(two_chains())
+    environment = PlacementEnvironment(evaluator)
+    environment.reset(num_episodes=2)
+    environment.step(np.array([0, 1]))
+    assert (evaluator.moves_tried, evaluator.placements_seen) == (0, 2)
 
 
 def test_random_orders_and_starts_differ_between_episodes_and_follow_from_the_seed() -> None:

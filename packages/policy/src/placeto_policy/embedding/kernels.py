@@ -90,8 +90,8 @@ def add_products(left: Floats, right: Floats, weight: Floats, bias: Floats) -> N
 
 
 @compiled
-def sum_neighbours(neighbours: Neighbours, x: Floats, y: Floats) -> None:
-    """``y[:, v] = sum of x[:, u]`` over the neighbours u of v."""
+def sum_neighbours(neighbours: Neighbours, scale: np.float32, x: Floats, y: Floats) -> None:
+    """``y[:, v] = scale * sum of x[:, u]`` over the neighbours u of v."""
     offsets, senders = neighbours
     for f in range(x.shape[0]):
         for v in range(x.shape[1]):
@@ -101,12 +101,13 @@ def sum_neighbours(neighbours: Neighbours, x: Floats, y: Floats) -> None:
             for e in range(offsets[v], offsets[v + 1]):
                 other = x[f, senders[e]]
                 for n in range(len(row)):
-                    row[n] += other[n]
+                    row[n] += scale * other[n]
 
 
 @compiled
 def pass_messages(
     neighbours: Neighbours,
+    scale: np.float32,
     layers: Layers,
     start: Floats,
     messages: Floats,
@@ -126,7 +127,7 @@ def pass_messages(
         sent = messages[kept].reshape(flat)
         affine(layers.message_weight, layers.message_bias, nodes.reshape(flat), sent)
         rectify(sent)
-        sum_neighbours(neighbours, messages[kept], sums[kept])
+        sum_neighbours(neighbours, scale, messages[kept], sums[kept])
         updated = updates[kept].reshape(flat)
         affine(layers.update_weight, layers.update_bias, sums[kept].reshape(flat), updated)
         rectify(updated)
@@ -146,6 +147,7 @@ def add(left: Floats, right: Floats, total: Floats) -> None:
 @compiled
 def embed_nodes(
     neighbours: Neighbours,
+    scale: np.float32,
     layers: Layers,
     rounds: int,
     features: Floats,
@@ -157,7 +159,7 @@ def embed_nodes(
     start = features[:, :, first:last].copy()
     work = np.empty((3, 1, *start.shape), np.float32)
     nodes[:, :, first:last] = pass_messages(
-        neighbours, layers, start, work[0], work[1], work[2], rounds
+        neighbours, scale, layers, start, work[0], work[1], work[2], rounds
     )
 
 
@@ -165,6 +167,7 @@ def embed_nodes(
 def embed_nodes_backward(
     neighbours: Neighbours,
     neighbours_back: Neighbours,
+    scale: np.float32,
     layers: Layers,
     rounds: int,
     features: Floats,
@@ -182,7 +185,7 @@ def embed_nodes_backward(
     flat = (shape[0], shape[1] * shape[2])
     work = np.empty((3, rounds, *shape), np.float32)
     messages, sums, updates = work[0], work[1], work[2]
-    pass_messages(neighbours, layers, start, messages, sums, updates, rounds)
+    pass_messages(neighbours, scale, layers, start, messages, sums, updates, rounds)
     message_transposed = np.ascontiguousarray(layers.message_weight.T)
     update_transposed = np.ascontiguousarray(layers.update_weight.T)
     zeros = np.zeros(shape[0], np.float32)
@@ -200,7 +203,7 @@ def embed_nodes_backward(
             layers_gradient.update_bias,
         )
         affine(update_transposed, zeros, to_nodes.reshape(flat), to_sums.reshape(flat))
-        sum_neighbours(neighbours_back, to_sums, to_messages)
+        sum_neighbours(neighbours_back, scale, to_sums, to_messages)
         mask_gradient(to_messages.reshape(flat), messages[step].reshape(flat))
         if step:
             add(start.reshape(flat), updates[step - 1].reshape(flat), nodes.reshape(flat))

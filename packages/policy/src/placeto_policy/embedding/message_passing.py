@@ -22,7 +22,8 @@ class MessagePassing(nn.Module):
     behind it in the other (Addanki et al. 2019, section 3.2). f and g are single layers with ReLU,
     as wide as the features; each direction has its own. The term ``x_v(0)``, which the paper leaves
     out and its published code has, keeps a node's own features in sight where paths are shorter
-    than k.
+    than k. Sums are divided by the number of edges per group where that is more than 1, lest they
+    grow by that factor in every round.
 
     Parameters
     ----------
@@ -80,7 +81,13 @@ class _MessagePassing(torch.autograd.Function):
             for direction in range(DIRECTIONS):
                 layers = kernels.Layers(*(array[direction] for array in arrays))
                 kernels.embed_nodes(
-                    topology.neighbours[direction], layers, rounds, x, y[direction], block
+                    topology.neighbours[direction],
+                    topology.message_scale,
+                    layers,
+                    rounds,
+                    x,
+                    y[direction],
+                    block,
                 )
 
         for_each_block(run, blocks_of(count))
@@ -102,6 +109,7 @@ class _MessagePassing(torch.autograd.Function):
                 kernels.embed_nodes_backward(
                     ctx.topology.neighbours[direction],
                     ctx.topology.neighbours[1 - direction],
+                    ctx.topology.message_scale,
                     kernels.Layers(*(array[direction] for array in arrays)),
                     ctx.rounds,
                     x,
