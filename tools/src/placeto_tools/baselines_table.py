@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,13 +104,16 @@ def random_problem(num_ops: int, num_groups: int, seed: int) -> PlacementProblem
     )
 
 
-def placers(evaluations: int) -> Iterator[Placer]:
-    """Return every baseline, the searching ones with a budget of evaluations."""
-    yield from (SingleDevice(), CpuOnly(), RandomPlacer(samples=evaluations))
-    yield from (ExpertPlacer(), ScotchPlacer(), MetisPlacer())
-    yield RnnPlacer(RnnSettings(evaluations=evaluations))
-    yield from (Heft(), MTopo(), MEtf(), MSct(), CriticalPathPlacer())
-    yield LocalSearch(budget=evaluations)
+def schemes(evaluations: int) -> Iterator[tuple[str, Placer]]:
+    """Return every baseline with what it is called, the searching ones with so many evaluations."""
+    recurrent = RnnSettings(evaluations=evaluations)
+    slower = replace(recurrent, learning_rate=0.001)
+    placers: list[Placer] = [SingleDevice(), CpuOnly(), RandomPlacer(samples=evaluations)]
+    placers += [ExpertPlacer(), ScotchPlacer(), MetisPlacer(), RnnPlacer(recurrent)]
+    yield from ((f"`{placer.name}`", placer) for placer in placers)
+    yield "`rnn`, learning rate 0.001", RnnPlacer(slower)
+    placers = [Heft(), MTopo(), MEtf(), MSct(), CriticalPathPlacer(), LocalSearch(evaluations)]
+    yield from ((f"`{placer.name}`", placer) for placer in placers)
 
 
 @dataclass(frozen=True)
@@ -128,17 +132,17 @@ def compare(problem: PlacementProblem, evaluations: int, seed: int) -> list[Row]
     evaluator = Simulator(problem, num_threads=1)
     SingleDevice().place(problem, evaluator)  # compiles, or loads what is compiled
     rows = []
-    for placer in placers(evaluations):
-        print(f"{placer.name} on {problem}", file=sys.stderr)
+    for name, placer in schemes(evaluations):
+        print(f"{name} on {problem}", file=sys.stderr)
         try:
             result = placer.place(problem, evaluator, seed=seed)
         except BaselineError as error:
             print(error, file=sys.stderr)
             continue
-        rows.append(_row(placer.name, problem, result))
+        rows.append(_row(name, problem, result))
         if isinstance(placer, RandomPlacer):
             mean = placer.runtimes(problem, evaluator, seed=seed).mean()
-            rows.append(Row("random, mean", float(mean), evaluations, result.seconds, fits=True))
+            rows.append(Row("`random`, mean", float(mean), evaluations, result.seconds, fits=True))
     return rows
 
 
@@ -154,7 +158,7 @@ def table(rows: Sequence[Row], bound: float) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| `{row.name}` | {row.runtime * 1e3:.2f} ms{'' if row.fits else ', out of memory'} "
+        f"| {row.name} | {row.runtime * 1e3:.2f} ms{'' if row.fits else ', out of memory'} "
         f"| {row.runtime / bound:.2f} | {row.evaluations:,} | {row.seconds:.3f} |"
         for row in rows
     ]
