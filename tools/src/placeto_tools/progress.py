@@ -27,7 +27,7 @@ class Progress:
     def __init__(self, live: Live | None, stream: TextIO) -> None:
         self._live = live
         self._stream = stream
-        self._shown = 0.0
+        self._shown = time.monotonic()  # a short command shows nothing
 
     def say(self, text: str) -> None:
         """Show one line that stays."""

@@ -104,7 +104,8 @@ class RunFolder:
             raise InputError(f"{path}: expected what `placeto train` writes: {error!r}") from None
         if kind != (FORMAT, VERSION):
             raise InputError(f"{path}: expected format {FORMAT!r}, version {VERSION}, got {kind}")
-        if not isinstance(seed, int) or not all(isinstance(name, str) for name in names):
+        texts = names and all(isinstance(name, str) for name in names)
+        if not texts or not isinstance(seed, int):
             raise InputError(f"{path}: expected a seed and names of problems")
         with reading(self.path):
             problems = {name: load_problem(self._problem(i)) for i, name in enumerate(names)}

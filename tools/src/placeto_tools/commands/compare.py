@@ -86,7 +86,7 @@ CURVES = "curves.png"
     "--rnn-budget",
     type=click.IntRange(min=1),
     help="How many the RNN samples, which takes far longer for each.  "
-    "[default: that of --budget, or 500]",
+    "[default: that of --budget, or 300]",
 )
 @click.option(
     "--seeds",

@@ -34,6 +34,7 @@ from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
 
 if TYPE_CHECKING:
+    from placeto_policy import Settings
     from placeto_policy import Trainer
     from placeto_policy import UpdateSummary
 
@@ -111,28 +112,23 @@ def train(
     if not resume:
         chosen = parse_settings(settings, updates)
         read = {text: read_problem(text) for text in problems}
+        _check(read, chosen, workers)
         if not rank:
-            _check_devices(read)
             folder.create(read, asdict(chosen), seed, force=force)
     else:
         read, values, seed = folder.read()
         chosen = restored_settings(values)
+        _check(read, chosen, workers)
     if workers > 1 and rank is None:
-        if workers > chosen.workers:
-            raise InputError(
-                f"--workers: expected at most {chosen.workers}, the episodes of an update, "
-                f"got {workers}"
-            )
         options = ["--checkpoint-every", str(checkpoint_every), *(["--json"] if as_json else [])]
-        code = run_workers(["train", "--resume", str(folder.path), *options], workers)
-        sys.exit(code)
+        sys.exit(run_workers(["train", "--resume", str(folder.path), *options], workers))
     _train(folder, read, chosen, seed, checkpoint_every, as_json, resumed=bool(resume))
 
 
 def _train(
     folder: RunFolder,
     problems: Mapping[str, PlacementProblem],
-    settings: Any,
+    settings: "Settings",
     seed: int,
     checkpoint_every: int,
     as_json: bool,
@@ -212,7 +208,13 @@ def _summary(
     }
 
 
-def _check_devices(problems: Mapping[str, PlacementProblem]) -> None:
+def _check(problems: Mapping[str, PlacementProblem], settings: "Settings", workers: int) -> None:
+    """Refuse what no training can begin with, before anything is written."""
+    if workers > settings.workers:
+        raise InputError(
+            f"--workers: expected at most {settings.workers}, the episodes of an update, "
+            f"got {workers}"
+        )
     counts = {name: problem.num_devices for name, problem in problems.items()}
     first = next(iter(counts))
     for name, count in counts.items():
