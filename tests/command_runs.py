@@ -23,13 +23,13 @@ SMALL_NMT = [
 ]
 
 
-def invoke(*arguments: str | Path) -> Result:
+def invoke(*arguments: object) -> Result:
     """Run a command in this process."""
     runner = CliRunner(env={"PLACETO_CACHE_DIR": CACHE.name})
     return runner.invoke(placeto, [str(argument) for argument in arguments], prog_name="placeto")
 
 
-def succeed(*arguments: str | Path) -> str:
+def succeed(*arguments: object) -> str:
     """Run a command that must succeed; return what it prints."""
     result = invoke(*arguments)
     assert result.exit_code == 0, (result.output, result.exception)
@@ -37,12 +37,12 @@ def succeed(*arguments: str | Path) -> str:
     return result.stdout
 
 
-def succeed_json(*arguments: str | Path) -> Any:
+def succeed_json(*arguments: object) -> Any:
     """Run a command with ``--json`` that must succeed; return what it prints, read."""
     return json.loads(succeed(*arguments, "--json"))
 
 
-def fail(*arguments: str | Path, code: int = 2) -> str:
+def fail(*arguments: object, code: int = 2) -> str:
     """Run a command that must fail with one line on standard error; return the line."""
     result = invoke(*arguments)
     assert result.exit_code == code, (result.output, result.exception)
@@ -62,7 +62,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def start(*arguments: str | Path) -> "subprocess.Popen[str]":
+def start(*arguments: object) -> "subprocess.Popen[str]":
     """Run a command in another process."""
     return subprocess.Popen(
         [sys.executable, "-m", "placeto_tools.main", *map(str, arguments)],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from command_runs import SMALL_NMT
 from command_runs import build_profile
 from command_runs import fail
@@ -12,7 +13,6 @@ from command_runs import invoke
 from command_runs import profile
 from command_runs import succeed
 from command_runs import succeed_json
-
 from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import colocate
@@ -101,7 +101,7 @@ def test_rules_and_merging_are_the_users(tmp_path: Path) -> None:
     assert alone.grouping == colocate(alone.graph, [colocate_by_id])
     succeed(*nmt, "--rule=none", "--no-merging", "--scope-pattern", pattern)
     by_scope = load_problem(path).grouping
-    layers = {}
+    layers: dict[str, set[int]] = {}
     for op, scope in enumerate(alone.graph.scopes):
         if match := re.match(pattern, scope):
             layers.setdefault(match.group(), set()).add(int(by_scope.group_of[op]))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from command_runs import SMALL_NMT
 from command_runs import build_profile
 from command_runs import check_picture
@@ -14,7 +15,6 @@ from command_runs import invoke
 from command_runs import profile
 from command_runs import succeed
 from command_runs import succeed_json
-
 from placeto_graphs import load_placement
 from placeto_graphs import load_problem
 from placeto_simulator import Simulator

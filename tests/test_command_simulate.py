@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from command_runs import build_profile
 from command_runs import check_picture
 from command_runs import fail
 from command_runs import profile
 from command_runs import succeed
 from command_runs import succeed_json
-
 from placeto_baselines import Heft
 from placeto_baselines import LocalSearch
 from placeto_graphs import load_placement

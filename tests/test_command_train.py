@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+
 from command_runs import build_profile
 from command_runs import check_picture
 from command_runs import fail
@@ -17,8 +19,6 @@ from command_runs import invoke
 from command_runs import start
 from command_runs import succeed
 from command_runs import succeed_json
-from safetensors import safe_open
-
 from placeto_graphs import load_placement
 from placeto_graphs import load_problem
 from placeto_policy import PlacetoPlacer
