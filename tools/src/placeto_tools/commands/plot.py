@@ -31,8 +31,11 @@ def plot() -> None:
 @click.argument("problem")
 @click.argument("placement")
 @output_option("The picture: .png.")
+@click.option("--title", help="What stands above it.  [default: what is drawn]")
 @force_option
-def plot_placement(problem: str, placement: str, output: Path, force: bool) -> None:
+def plot_placement(
+    problem: str, placement: str, output: Path, title: str | None, force: bool
+) -> None:
     """Draw the graph of groups in layers, with a colour for each device.
 
     The area of a node is its compute time, the width of an edge its bytes; dark edges join two
@@ -50,8 +53,8 @@ def plot_placement(problem: str, placement: str, output: Path, force: bool) -> N
         found = find_placement(placement, read, progress)
         progress.update("drawing ...")
         runtime = float(Simulator(read, num_threads=1).runtimes(found[None])[0])
-        title = f"{problem}, {placement}: {seconds_text(runtime)}"
-        save_png(placement_figure(read, found, title), output)
+        above = title or f"{problem}, {placement}: {seconds_text(runtime)}"
+        save_png(placement_figure(read, found, above), output)
     click.echo(output)
 
 
@@ -59,8 +62,11 @@ def plot_placement(problem: str, placement: str, output: Path, force: bool) -> N
 @click.argument("problem")
 @click.argument("placement")
 @output_option("The picture: .png.")
+@click.option("--title", help="What stands above it.  [default: what is drawn]")
 @force_option
-def plot_timeline(problem: str, placement: str, output: Path, force: bool) -> None:
+def plot_timeline(
+    problem: str, placement: str, output: Path, title: str | None, force: bool
+) -> None:
     """Draw what ran when on each device and bus, and the memory below.
 
     PROBLEM and PLACEMENT are those of `placeto simulate`. A dashed line is the memory of a device.
@@ -77,16 +83,17 @@ def plot_timeline(problem: str, placement: str, output: Path, force: bool) -> No
         found = find_placement(placement, read, progress)
         progress.update("drawing ...")
         timeline = Simulator(read, num_threads=1).timeline(found)
-        title = f"{problem}, {placement}: {seconds_text(timeline.runtime)}"
-        save_png(timeline_figure(timeline, title), output)
+        above = title or f"{problem}, {placement}: {seconds_text(timeline.runtime)}"
+        save_png(timeline_figure(timeline, above), output)
     click.echo(output)
 
 
 @plot.command("curves", cls=Command)
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 @output_option("The picture: .png.")
+@click.option("--title", help="What stands above it.  [default: what is drawn]")
 @force_option
-def plot_curves(sources: tuple[Path, ...], output: Path, force: bool) -> None:
+def plot_curves(sources: tuple[Path, ...], output: Path, title: str | None, force: bool) -> None:
     """Draw learning curves: the best runtime against the placements sampled.
 
     SOURCES are folders of `placeto train` or `placeto compare`.
@@ -100,5 +107,5 @@ def plot_curves(sources: tuple[Path, ...], output: Path, force: bool) -> None:
 
     check_file(output, force=force, suffixes=PNG)
     curves = {name: found for source in sources for name, found in read_curves(source).items()}
-    save_png(curves_figure(curves, {}), output)
+    save_png(curves_figure(curves, {}, title or ""), output)
     click.echo(output)
