@@ -15,9 +15,12 @@ from command_runs import invoke
 from command_runs import profile
 from command_runs import succeed
 from command_runs import succeed_json
+from placeto_graphs import PlacementResult
+from placeto_graphs import Placer
 from placeto_graphs import load_placement
 from placeto_graphs import load_problem
 from placeto_simulator import Simulator
+from placeto_tools.placements import run_placer
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
 
@@ -98,7 +101,7 @@ def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_oom(tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_text(profile(parameter_bytes=2_000_000_000))
-    chosen = ["--placer=single", "--placer=expert", "--placer=local-search"]
+    chosen = ["--placers=single,expert", "--placers=local-search"]
     command = ["compare", tmp_path / "graph.txt", *chosen, "--budget=400"]
     (problem,) = succeed_json(*command)["problems"]
     assert problem["cluster"] == "2xv100"
@@ -110,24 +113,24 @@ def test_what_does_not_fit_is_oom(tmp_path: Path) -> None:
 
 def test_a_problem_file_is_compared_as_it_is(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
-    (problem,) = succeed_json("compare", path, "--placer=single", "--placer=heft")["problems"]
+    (problem,) = succeed_json("compare", path, "--placers=single,heft")["problems"]
     assert problem["groups"] == load_problem(path).num_groups
     assert problem["cluster"] == "2xv100"
-    other = succeed_json("compare", path, "--cluster=1xv100", "--placer=heft")["problems"][0]
+    other = succeed_json("compare", path, "--cluster=1xv100", "--placers=heft")["problems"][0]
     assert other["devices"] == ["v100:0"]
 
 
 def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
-    text = succeed("compare", path, "--placer=cpu", "--placer=heft")
+    text = succeed("compare", path, "--placers=cpu,heft")
     assert "HEFT" in text
-    report = succeed_json("compare", path, "--placer=cpu", "--placer=heft")
+    report = succeed_json("compare", path, "--placers=cpu,heft")
     assert "cpu" in scheme(report["problems"][0], "cpu")["error"]
 
 
 def test_a_scheme_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
-    chosen = ["--placer=placeto", "--placer=random", "--budget=10"]
+    chosen = ["--placers=random,placeto", "--budget=10"]
     result = invoke("compare", path, *chosen, "-o", tmp_path / "results")
     assert result.exit_code == 1
     last = result.stderr.splitlines()[-1]
@@ -136,14 +139,42 @@ def test_a_scheme_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert len(scheme(report["problems"][0], "random")["runs"]) == 1
 
 
-def test_ctrl_c_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+def test_ctrl_c_leaves_the_results_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_or_stop(placer: Placer, *others: Any, **named: Any) -> PlacementResult:
+        if placer.name == "local-search":
+            raise KeyboardInterrupt
+        return run_placer(placer, *others, **named)
 
-    monkeypatch.setattr("placeto_tools.comparison.run_placer", interrupted)
-    result = invoke("compare", build_profile(tmp_path), "--placer=heft")
+    monkeypatch.setattr("placeto_tools.comparison.run_placer", run_or_stop)
+    path, folder = build_profile(tmp_path), tmp_path / "results"
+    result = invoke("compare", path, "--placers=local-search,heft", "-o", folder)
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == "placeto: error: stopped"
+    (problem,) = json.loads((folder / "results.json").read_text())["problems"]
+    assert [found["name"] for found in problem["schemes"]] == ["heft"]
+    assert "| HEFT |" in (folder / "results.md").read_text()
+
+
+def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    paths = [build_profile(tmp_path), build_profile(other, num_layers=14)]
+    succeed("compare", *paths, "--placers=heft", "-o", tmp_path / "results")
+    groups = [
+        load_problem(folder / "problem.json.gz").num_groups
+        for folder in sorted((tmp_path / "results").glob("problem-*"))
+    ]
+    assert groups == [10, 14]
+
+
+def test_a_cpu_of_its_own_places_nothing_on_the_gpus(tmp_path: Path) -> None:
+    command = ["compare", "nmt-2", *SMALL_NMT, "--placers=cpu,single"]
+    succeed(*command, "--gpus=1", "-o", tmp_path / "a")
+    assert not (tmp_path / "a" / "nmt-2-1xk80" / "cpu.json").exists()
+    succeed(*command, "--cluster=1xcpu+1xk80", "-o", tmp_path / "b")
+    folder = tmp_path / "b" / "nmt-2-1xcpu+1xk80"
+    placement = load_placement(folder / "cpu.json", load_problem(folder / "problem.json.gz"))
+    assert placement.tolist() == [0] * 8
 
 
 def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
@@ -152,7 +183,7 @@ def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
     assert "expected no --gpus" in fail("compare", path, "--gpus=2", "--cluster=2xk80")
     assert "0 is not in the range" in fail("compare", path, "--gpus=0")
     assert "expected one of the kinds" in fail("compare", path, "--gpus=2", "--gpu-kind=abacus")
-    assert "is not one of" in fail("compare", path, "--placer=best")
+    assert "is not one of" in fail("compare", path, "--placers=heft,best")
     assert "expected a model" in fail("compare", "no-such-model")
     assert "is there already, and not empty" in fail("compare", path, "-o", tmp_path)
     assert "got a file" in fail("compare", path, "-o", path)

@@ -142,6 +142,7 @@ def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path
     place = ["place", problem, "-o", output]
     assert "expected either --placer or --policy" in fail(*place)
     assert "expected either" in fail(*place, "--placer=heft", "--policy=run")
+    assert "--samples: expected --policy" in fail(*place, "--placer=heft", "--samples=2")
     assert "'best' is not one of" in fail(*place, "--placer=best")
     assert "expected at least 80, one update" in fail(*place, "--placer=placeto", "--budget=79")
     assert "run: No such file" in fail(*place, "--policy", "run")

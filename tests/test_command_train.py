@@ -237,6 +237,7 @@ def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Pat
 
 def test_a_folder_that_is_no_training_is_not_resumed(whole: Path, problem: Path) -> None:
     assert "they are fixed" in fail("train", problem, "--resume", whole)
+    assert "they are fixed" in fail("train", "--seed=1", "--resume", whole)
     assert "No such file" in fail("train", "--resume", whole / "a")
     description = (whole / "run.json").read_text()
     for wrong in (

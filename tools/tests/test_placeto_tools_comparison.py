@@ -55,7 +55,7 @@ def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
     report = {
         "source": "model",
         "cluster": "1xcpu+2xk80",
-        "devices": ["cpu:0", "k80:0", "k80:1"],
+        "gpus": 2,
         "schemes": schemes,
     }
     (row,) = paper_table([report]).rows

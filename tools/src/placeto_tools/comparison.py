@@ -77,6 +77,7 @@ def case_report(case: Case) -> Report:
         "source": case.source,
         "cluster": case.cluster,
         "devices": list(case.problem.cluster.device_names),
+        "gpus": sum(device.kind != CPU for device in case.problem.cluster.devices),
         "ops": case.problem.graph.num_ops,
         "groups": case.problem.num_groups,
         "lower_bound": lower_bound(case.problem),
@@ -194,9 +195,14 @@ def find_scheme(problem: Report, name: str) -> Report | None:
     return next((scheme for scheme in problem["schemes"] if scheme["name"] == name), None)
 
 
+def has_cpu(problem: PlacementProblem) -> bool:
+    """Return whether one of the devices is a CPU."""
+    return any(device.kind == CPU for device in problem.cluster.devices)
+
+
 def _problem_of(problem: PlacementProblem, name: str) -> PlacementProblem:
     """Return what a scheme places: for CPU only the same groups on a CPU, if there is none."""
-    if name != CPU or any(device.kind == CPU for device in problem.cluster.devices):
+    if name != CPU or has_cpu(problem):
         return problem
     cluster = parse_cluster(f"1x{CPU}")
     return PlacementProblem(

@@ -105,13 +105,12 @@ def _paper_row(problem: Report) -> list[str]:
     placeto, rnn = find_scheme(problem, "placeto"), find_scheme(problem, "rnn")
     ours, theirs = typical_evaluations(placeto), typical_evaluations(rnn)
     saved = reduction(typical_runtime(placeto), typical_runtime(rnn))
-    num_gpus = sum(not name.startswith("cpu:") for name in problem["devices"])
     names = ("expert", "scotch", "placeto", "rnn")
     return [
         problem["source"],
         _runtime(find_scheme(problem, "cpu")),
         _runtime(find_scheme(problem, "single")),
-        str(num_gpus),
+        str(problem["gpus"]),
         *(_runtime(find_scheme(problem, name)) for name in names),
         NOTHING if ours is None else f"{ours:,.0f}",
         NOTHING if theirs is None else f"{theirs:,.0f}",

@@ -37,7 +37,7 @@ def inspect_problem(problem: PlacementProblem, scope_depth: int = 2) -> Report:
         ],
         "scopes": _scopes(problem, scope_depth),
         "groups": _groups(problem),
-        "devices": [_device(problem, device) for device in range(problem.num_devices)],
+        "devices": _devices(problem),
         "lower_bound": lower_bound(problem),
     }
 
@@ -89,30 +89,30 @@ def _groups(problem: PlacementProblem) -> Report:
     }
 
 
-def _device(problem: PlacementProblem, index: int) -> Report:
-    """Return what a device is, and what becomes of the whole step on it alone."""
-    device = problem.cluster.devices[index]
-    report: Report = {
-        "device": device.name,
-        "kind": device.kind,
-        "memory_bytes": device.memory_bytes,
-        "runtime": None,
-        "peak_memory": None,
-        "fits": False,
-        "too_large_groups": [
-            problem.grouping.group_names[group]
-            for group in np.flatnonzero(
-                problem.group_graph.parameter_bytes > device.memory_bytes
-            ).tolist()
-        ],
-    }
-    if np.isfinite(problem.group_graph.compute_time[:, index]).all():
-        alone = np.full((1, problem.num_groups), index, np.int32)
-        found = Simulator(problem, num_threads=1).evaluate(alone)
-        peak = int(found.peak_memory[0, index])
-        report |= {
-            "runtime": float(found.runtime[0]),
-            "peak_memory": peak,
-            "fits": peak <= device.memory_bytes,
-        }
-    return report
+def _devices(problem: PlacementProblem) -> list[Report]:
+    """Return what each device is, and what becomes of the whole step on it alone."""
+    runs_all = np.isfinite(problem.group_graph.compute_time).all(axis=0)
+    able = np.flatnonzero(runs_all).astype(np.int32)
+    alone = np.repeat(able[:, None], problem.num_groups, axis=1)
+    found = Simulator(problem).evaluate(alone)
+    row_of = {device: row for row, device in enumerate(able.tolist())}
+    reports = []
+    for index, device in enumerate(problem.cluster.devices):
+        row = row_of.get(index)
+        peak = None if row is None else int(found.peak_memory[row, index])
+        too_large = problem.group_graph.parameter_bytes > device.memory_bytes
+        reports.append(
+            {
+                "device": device.name,
+                "kind": device.kind,
+                "memory_bytes": device.memory_bytes,
+                "runtime": None if row is None else float(found.runtime[row]),
+                "peak_memory": peak,
+                "fits": peak is not None and peak <= device.memory_bytes,
+                "too_large_groups": [
+                    problem.grouping.group_names[group]
+                    for group in np.flatnonzero(too_large).tolist()
+                ],
+            }
+        )
+    return reports

@@ -7,6 +7,7 @@ from typing import Any
 from typing import TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from placeto_tools.grouping_options import RULES
 from placeto_tools.grouping_options import GroupingOptions
@@ -46,6 +47,36 @@ class KeyValue(click.ParamType[tuple[str, str]]):
         return name.strip().replace("-", "_"), text.strip()
 
 
+class PlacerNames(click.ParamType[tuple[str, ...]]):
+    """``NAME,NAME,...``: placers."""
+
+    name = "name,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Return the names."""
+        if isinstance(value, tuple):
+            return value
+        names = tuple(part.strip() for part in str(value).split(","))
+        for name in names:
+            if name not in PLACER_NAMES:
+                self.fail(f"{name!r} is not one of {', '.join(PLACER_NAMES)}", param, ctx)
+        return names
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """Return how the last name may go on."""
+        before, comma, begun = incomplete.rpartition(",")
+        return [
+            CompletionItem(before + comma + name) for name in PLACER_NAMES if name.startswith(begun)
+        ]
+
+
 def json_option(function: Function) -> Function:
     """Add ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, in SI units.")(
@@ -78,11 +109,6 @@ def output_option(help_text: str, *, required: bool = True) -> Decorator:
         required=required,
         help=help_text,
     )
-
-
-def placer_option(name: str, help_text: str, **named: Any) -> Decorator:
-    """Add an option whose value is the name of a placer, or several."""
-    return click.option(name, type=click.Choice(PLACER_NAMES), help=help_text, **named)
 
 
 def source_options(function: Any) -> Any:

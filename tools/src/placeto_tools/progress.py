@@ -1,5 +1,6 @@
 """What a person sees while something takes long: a moving line, or lines now and then."""
 
+import io
 import sys
 import time
 from collections.abc import Iterator
@@ -55,10 +56,10 @@ class Progress:
 
 
 @contextmanager
-def showing_progress() -> Iterator[Progress]:
-    """Show progress on standard error while something runs."""
-    if not sys.stderr.isatty():
-        yield Progress(None, sys.stderr)
+def showing_progress(*, quiet: bool = False) -> Iterator[Progress]:
+    """Show progress on standard error while something runs, unless that is to be quiet."""
+    if quiet or not sys.stderr.isatty():
+        yield Progress(None, io.StringIO() if quiet else sys.stderr)
         return
     with Live(console=Console(stderr=True), refresh_per_second=5, transient=True) as live:
         yield Progress(live, sys.stderr)

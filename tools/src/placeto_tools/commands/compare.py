@@ -1,42 +1,33 @@
 """``placeto compare``."""
 
-import re
 from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
-from placeto_graphs import save_placement
-from placeto_graphs import save_problem
 from placeto_tools.comparison import Case
 from placeto_tools.comparison import Effort
 from placeto_tools.comparison import case_report
 from placeto_tools.comparison import scheme_report
-from placeto_tools.comparison import typical_runtime
-from placeto_tools.comparison_tables import markdown
+from placeto_tools.comparison_folder import PAGE
+from placeto_tools.comparison_folder import ComparisonFolder
 from placeto_tools.comparison_tables import notes
 from placeto_tools.comparison_tables import paper_table
 from placeto_tools.comparison_tables import scheme_table
 from placeto_tools.curve_files import RESULTS
 from placeto_tools.errors import InputError
 from placeto_tools.errors import RunError
-from placeto_tools.errors import writing
 from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.options import Command
+from placeto_tools.options import PlacerNames
 from placeto_tools.options import force_option
 from placeto_tools.options import grouping_options
 from placeto_tools.options import json_option
 from placeto_tools.options import output_option
-from placeto_tools.options import placer_option
 from placeto_tools.options import source_options
-from placeto_tools.outputs import make_folder
-from placeto_tools.outputs import write_json
-from placeto_tools.outputs import write_text
 from placeto_tools.placers import PLACER_NAMES
-from placeto_tools.placers import SCHEMES
 from placeto_tools.problems import DEFAULT_NUM_GPUS
 from placeto_tools.problems import make_problem
 from placeto_tools.problems import read_cluster
@@ -51,8 +42,7 @@ from placeto_tools.tables import show_json
 Report = dict[str, Any]
 FORMAT = "placeto-comparison"
 VERSION = 1
-LEARNERS_LAST = ("random", "local-search", "rnn", "placeto")
-CURVES = "curves.png"
+SEARCHES_LAST = ("random", "local-search", "rnn", "placeto")
 
 
 @click.command(cls=Command)
@@ -71,11 +61,12 @@ CURVES = "curves.png"
     metavar="SPEC|FILE",
     help="Instead of --gpus: the devices, such as 1xcpu+2xk80; may be repeated.",
 )
-@placer_option(
-    "--placer",
-    "Which schemes; may be repeated.  [default: all]",
+@click.option(
+    "--placers",
+    type=PlacerNames(),
     multiple=True,
-    default=PLACER_NAMES,
+    metavar="NAME,...",
+    help=f"Which schemes: {', '.join(PLACER_NAMES)}.  [default: all]",
 )
 @click.option(
     "--budget",
@@ -105,7 +96,7 @@ def compare(
     gpus: tuple[int, ...],
     gpu_kind: str | None,
     clusters: tuple[str, ...],
-    placer: tuple[str, ...],
+    placers: tuple[tuple[str, ...], ...],
     budget: int | None,
     rnn_budget: int | None,
     seeds: int,
@@ -125,31 +116,28 @@ def compare(
     \b
     placeto compare inception-v3 --gpus 2 -o results
     placeto compare nmt-2 nmt-4 --gpus 2 --gpus 4 --seeds 3 -o results
-    placeto compare profile.txt --placer expert --placer local-search --budget 1000
+    placeto compare profile.txt --placers expert,local-search --budget 1000
     """
     if clusters and (gpus or gpu_kind):
         raise InputError("--cluster: expected no --gpus or --gpu-kind beside it")
-    if output:
-        make_folder(output, force=force)
+    folder = ComparisonFolder(output, force=force) if output else None
     given = parse_sizes(sizes, batch_size)
     effort = Effort(seeds, budget, rnn_budget)
-    names = sorted(set(placer), key=PLACER_NAMES.index)
+    names = sorted({name for some in placers for name in some}, key=PLACER_NAMES.index)
     reports: list[Report] = []
     with showing_progress() as progress:
         for text in sources:
             progress.update(f"{text}: reading or capturing its graph ...")
             source = load_source(text, given, family_seed)
             for case in _cases(source, gpus, gpu_kind, clusters, grouping):
-                reports.append(_compare(case, names, effort, output, progress))
-                if output:
-                    _write(output, reports, effort)
+                _compare(case, names or PLACER_NAMES, effort, reports, folder, progress)
     if as_json:
         show_json(_document(reports, effort))
     else:
         click.echo()
         show(paper_table(reports), *map(scheme_table, reports))
         if output:
-            click.echo(f"\n{output}: {RESULTS}, results.md, and a folder for each problem")
+            click.echo(f"\n{output}: {RESULTS}, {PAGE}, and a folder for each problem")
     _check_failures(reports)
 
 
@@ -174,59 +162,29 @@ def _cases(
 
 
 def _compare(
-    case: Case, names: Sequence[str], effort: Effort, output: Path | None, progress: Progress
-) -> Report:
-    """Run the schemes, the long ones last, and return their reports in the order of the table."""
+    case: Case,
+    names: Sequence[str],
+    effort: Effort,
+    reports: list[Report],
+    folder: ComparisonFolder | None,
+    progress: Progress,
+) -> None:
+    """Run the schemes, the long ones last, and add their reports in the order of the table."""
     progress.say(
         f"{case.source} on {case.cluster}: {case.problem.graph.num_ops:,} ops in "
         f"{case.problem.num_groups} groups"
     )
     progress.update("lower bound ...")
-    report = case_report(case)
-    folder = output / _folder_name(case) if output else None
+    reports.append(case_report(case))
     if folder:
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
-            save_problem(case.problem, folder / "problem.json.gz")
-    found = {}
-    for name in sorted(names, key=lambda name: name in LEARNERS_LAST):
+        folder.add_case(case)
+    found: dict[str, Report] = {}
+    for name in sorted(names, key=lambda name: name in SEARCHES_LAST):
         found[name], best = scheme_report(case, name, effort, progress)
-        if folder and best is not None and len(best.peak_memory) == case.problem.num_devices:
-            with writing(folder):
-                save_placement(best.placement, case.problem, folder / f"{name}.json")
-    report["schemes"] = [found[name] for name in names]
-    if folder:
-        progress.update("drawing ...")
-        _draw(case, report, folder)
-    return report
-
-
-def _draw(case: Case, report: Report, folder: Path) -> None:
-    from placeto_tools.plots.curves import curves_figure  # noqa: PLC0415 (matplotlib)
-    from placeto_tools.plots.png import save_png  # noqa: PLC0415
-
-    curves, levels = {}, {"lower bound": report["lower_bound"]}
-    for scheme in report["schemes"]:
-        of_seeds = [
-            np.array([row for row in run["curve"] if row[1] is not None]).reshape(-1, 2)
-            for run in scheme["runs"]
-        ]
-        runtime = typical_runtime(scheme)
-        if SCHEMES[scheme["name"]].budget:
-            curves[scheme["title"]] = [curve for curve in of_seeds if len(curve)]
-        elif scheme["name"] in {"single", "expert", "scotch"} and runtime is not None:
-            levels[scheme["title"]] = runtime
-    title = f"{case.source} on {case.cluster}"
-    save_png(curves_figure(curves, levels, title), folder / CURVES)
-
-
-def _write(output: Path, reports: Sequence[Report], effort: Effort) -> None:
-    """Write what there is so far: a comparison may take hours."""
-    pictures = [
-        f"{_folder_name_of(report['source'], report['cluster'])}/{CURVES}" for report in reports
-    ]
-    write_json(output / RESULTS, _document(reports, effort))
-    write_text(output / "results.md", markdown(reports, pictures))
+        reports[-1]["schemes"] = [found[known] for known in names if known in found]
+        if folder:
+            folder.add_placement(case, name, best)
+            folder.write(_document(reports, effort))
 
 
 def _document(reports: Sequence[Report], effort: Effort) -> Report:
@@ -250,11 +208,3 @@ def _check_failures(reports: Sequence[Report]) -> None:
     if failed:
         others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise RunError(f"{failed[0]}{others}")
-
-
-def _folder_name(case: Case) -> str:
-    return _folder_name_of(case.source, case.cluster)
-
-
-def _folder_name_of(source: str, cluster: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", f"{source}-{cluster}")

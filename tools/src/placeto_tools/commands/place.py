@@ -16,10 +16,10 @@ from placeto_tools.options import Command
 from placeto_tools.options import force_option
 from placeto_tools.options import json_option
 from placeto_tools.options import output_option
-from placeto_tools.options import placer_option
 from placeto_tools.options import seed_option
 from placeto_tools.outputs import check_file
 from placeto_tools.placements import run_placer
+from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
 from placeto_tools.placers import make_placer
 from placeto_tools.problems import read_problem
@@ -32,7 +32,7 @@ from placeto_tools.tables import show_json
 
 @click.command(cls=Command)
 @click.argument("problem")
-@placer_option("--placer", "Which scheme places.")
+@click.option("--placer", type=click.Choice(PLACER_NAMES), help="Which scheme places.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
@@ -75,6 +75,8 @@ def place(
     """
     if (placer is None) == (policy is None):
         raise InputError("expected either --placer or --policy")
+    if samples and policy is None:
+        raise InputError("--samples: expected --policy beside it")
     check_file(output, force=force, suffixes=(".json",))
     read = read_problem(problem)
     chosen, total = _chosen(read, placer, policy, budget, samples)

@@ -23,7 +23,6 @@ from placeto_tools.options import KeyValue
 from placeto_tools.options import force_option
 from placeto_tools.options import json_option
 from placeto_tools.options import output_option
-from placeto_tools.options import seed_option
 from placeto_tools.problems import read_problem
 from placeto_tools.progress import Progress
 from placeto_tools.progress import clock
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="A hyperparameter, such as learning_rate_start=3e-4; may be repeated.",
 )
-@seed_option
+@click.option("--seed", type=click.IntRange(min=0), help="Fixes every random choice.  [default: 0]")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -80,7 +79,7 @@ def train(
     resume: Path | None,
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
-    seed: int,
+    seed: int | None,
     workers: int,
     checkpoint_every: int,
     as_json: bool,
@@ -105,7 +104,7 @@ def train(
     """
     rank = worker_rank()
     if resume:
-        _refuse_what_is_fixed(problems, output, updates, settings)
+        _refuse_what_is_fixed(problems, output, updates, settings, seed)
     elif not problems or not output:
         raise InputError("expected PROBLEMS and -o FOLDER, or --resume FOLDER")
     folder = RunFolder(resume or output or Path())
@@ -113,16 +112,17 @@ def train(
         chosen = parse_settings(settings, updates)
         read = {text: read_problem(text) for text in problems}
         _check(read, chosen, workers)
+        drawn = seed or 0
         if not rank:
-            folder.create(read, asdict(chosen), seed, force=force)
+            folder.create(read, asdict(chosen), drawn, force=force)
     else:
-        read, values, seed = folder.read()
+        read, values, drawn = folder.read()
         chosen = restored_settings(values)
         _check(read, chosen, workers)
     if workers > 1 and rank is None:
         options = ["--checkpoint-every", str(checkpoint_every), *(["--json"] if as_json else [])]
         sys.exit(run_workers(["train", "--resume", str(folder.path), *options], workers))
-    _train(folder, read, chosen, seed, checkpoint_every, as_json, resumed=bool(resume))
+    _train(folder, read, chosen, drawn, checkpoint_every, as_json, resumed=bool(resume))
 
 
 def _train(
@@ -140,7 +140,11 @@ def _train(
     from placeto_policy import resume_training  # noqa: PLC0415
     from placeto_tools.training import run_training  # noqa: PLC0415
 
-    with StopRequest() as stop, showing_progress() as progress, join_processes() as processes:
+    with (
+        StopRequest() as stop,
+        showing_progress(quiet=bool(worker_rank())) as progress,
+        join_processes() as processes,
+    ):
         evaluators = [Simulator(problem) for problem in problems.values()]
         if resumed and folder.checkpoint.exists():
             trainer = resume_training(folder.checkpoint, evaluators, processes=processes)
@@ -229,6 +233,9 @@ def _refuse_what_is_fixed(
     output: Path | None,
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
+    seed: int | None,
 ) -> None:
-    if problems or output or updates or settings:
-        raise InputError("--resume: expected no PROBLEMS, -o, --updates or --set: they are fixed")
+    if problems or output or updates or settings or seed is not None:
+        raise InputError(
+            "--resume: expected no PROBLEMS, -o, --updates, --set or --seed: they are fixed"
+        )
