@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from placeto_graphs import DEFAULT_RULES
 from placeto_graphs import OpGraph
+from placeto_graphs import colocate
 from placeto_workloads import MODELS
 from placeto_workloads import WorkloadError
 from placeto_workloads import load
@@ -135,3 +137,11 @@ def test_sizes_that_make_no_network_name_the_layer(tmp_path: Path) -> None:
 def test_a_size_that_is_no_whole_number_is_refused() -> None:
     with pytest.raises(WorkloadError, match="steps: expected an integer from 1 to"):
         load("nmt-2", steps=1.5)  # type: ignore[arg-type]
+
+
+def test_the_rules_of_a_model_leave_its_time_steps_apart() -> None:
+    sizes = {"steps": 8, "batch_size": 2, "units": 4, "vocabulary_size": 9}
+    graph = load("nmt-2", **sizes)
+    by_rules = colocate(graph, MODELS["nmt-2"].colocation_rules)
+    assert by_rules.num_groups > 4 * colocate(graph, DEFAULT_RULES).num_groups
+    assert MODELS["inception-v3"].colocation_rules == DEFAULT_RULES

@@ -9,9 +9,12 @@ from types import MappingProxyType
 
 import torch
 
+from placeto_graphs import DEFAULT_RULES
 from placeto_graphs import OpGraph
 from placeto_workloads.cache import cached_graph
 from placeto_workloads.capture.capture import capture
+from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS
+from placeto_workloads.colocation import ColocationRule
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.inception_v3 import inception_v3
 from placeto_workloads.models.nasnet import nasnet
@@ -34,6 +37,8 @@ class RegisteredModel:
         What builds a training step from its sizes, given as keywords.
     fixed
         Sizes that its name fixes.
+    colocation_rules
+        The rules that make the groups to merge from.
 
     Examples
     --------
@@ -46,6 +51,7 @@ class RegisteredModel:
     description: str
     build: Callable[..., TrainingStep]
     fixed: Mapping[str, int] = field(default_factory=dict)
+    colocation_rules: tuple[ColocationRule, ...] = DEFAULT_RULES
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -86,10 +92,18 @@ _MODELS = (
     RegisteredModel("inception-v3", "Inception-V3 (Szegedy et al. 2015)", inception_v3),
     RegisteredModel("nasnet", "NASNet-A mobile, 4 @ 1056 (Zoph et al. 2018)", nasnet),
     RegisteredModel(
-        "nmt-2", "translation, 2 LSTM layers, attention (Wu et al. 2016)", nmt, {"layers": 2}
+        "nmt-2",
+        "translation, 2 LSTM layers, attention (Wu et al. 2016)",
+        nmt,
+        {"layers": 2},
+        RULES_OF_UNROLLED_NETWORKS,
     ),
     RegisteredModel(
-        "nmt-4", "translation, 4 LSTM layers, attention (Wu et al. 2016)", nmt, {"layers": 4}
+        "nmt-4",
+        "translation, 4 LSTM layers, attention (Wu et al. 2016)",
+        nmt,
+        {"layers": 4},
+        RULES_OF_UNROLLED_NETWORKS,
     ),
 )
 MODELS: Mapping[str, RegisteredModel] = MappingProxyType({model.name: model for model in _MODELS})

@@ -14,11 +14,10 @@ from placeto_graphs import DEFAULT_RULES
 from placeto_graphs import Grouping
 from placeto_graphs import OpGraph
 from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import colocate_gradients
-from placeto_graphs import colocate_updates
 from placeto_graphs import merge_and_colocate
 from placeto_workloads.cache import cached_graph
+from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS
+from placeto_workloads.colocation import ColocationRule
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.sampler import ArchitectureSampler
 from placeto_workloads.families.sampler import UniformSampler
@@ -35,12 +34,6 @@ from placeto_workloads.registry import default_sizes
 NUM_MEMBERS = 32
 
 Architecture = RecurrentCell | ConvolutionalArchitecture
-ColocationRule = Callable[[OpGraph], Grouping]
-
-# In an unrolled network most gradients are read by one op, the next one back in time, so the rule
-# of single consumers joins all steps: of some 2,500 groups of ptb it leaves 20, and of 1,600 of nmt
-# 100, fewer than a placer is to see.
-_RULES_OF_UNROLLED_NETWORKS = (colocate_by_id, colocate_gradients, colocate_updates)
 
 
 @dataclass(frozen=True)
@@ -141,7 +134,7 @@ _RECIPES = {
         fixed={"layers": 2},
         draw_architecture=lambda _sampler, _generator: None,
         num_groups=128,
-        colocation_rules=_RULES_OF_UNROLLED_NETWORKS,
+        colocation_rules=RULES_OF_UNROLLED_NETWORKS,
     ),
     "ptb": _Recipe(
         build=enas_language_model,
@@ -149,7 +142,7 @@ _RECIPES = {
         fixed={},
         draw_architecture=lambda sampler, generator: sampler.recurrent_cell(generator),
         num_groups=128,
-        colocation_rules=_RULES_OF_UNROLLED_NETWORKS,
+        colocation_rules=RULES_OF_UNROLLED_NETWORKS,
     ),
     "cifar10": _Recipe(
         build=enas_image_network,

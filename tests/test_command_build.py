@@ -1,0 +1,267 @@
+"""``placeto models``, ``build`` and ``inspect``, from the shell to the file."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_runs import SMALL_NMT
+from command_runs import build_profile
+from command_runs import fail
+from command_runs import invoke
+from command_runs import profile
+from command_runs import succeed
+from command_runs import succeed_json
+from placeto_baselines import lower_bound
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import colocate_by_id
+from placeto_graphs import load_pipedream_profile
+from placeto_graphs import load_problem
+from placeto_graphs import measured_compute_time
+from placeto_graphs import parse_cluster
+from placeto_graphs import save_graph
+from placeto_workloads import MODELS
+from placeto_workloads import cost_model
+from placeto_workloads import family
+from placeto_workloads import load
+
+FACTORY = """
+from torch import nn
+import torch
+
+def make(width=4, **sizes):
+    return nn.Linear(width, 2), torch.ones(sizes.get("batch_size", 3), width)
+
+def with_loss():
+    return nn.Linear(4, 2), torch.ones(3, 4), lambda outputs: outputs.square().sum()
+
+def nothing():
+    return None
+
+def broken():
+    raise RuntimeError("two\\nlines")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a module that only the current folder has."""
+    name = f"own_model_{re.sub(r'[^a-z0-9]', '', tmp_path.name.lower())}"
+    (tmp_path / f"{name}.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_models_are_listed_with_their_sizes() -> None:
+    report = succeed_json("models")
+    assert {m["name"]: m["sizes"] for m in report["models"]} == {
+        name: dict(model.sizes) for name, model in MODELS.items()
+    }
+    nmt = next(f for f in report["families"] if f["name"] == "nmt")
+    assert nmt["members"] == 32
+    assert sorted(nmt["training"] + nmt["test"]) == list(range(32))
+    text = succeed("models")
+    assert all(name in text for name in (*MODELS, "ptb", "cifar10"))
+
+
+def test_a_profile_becomes_a_problem_on_what_it_was_measured_on(tmp_path: Path) -> None:
+    problem = load_problem(build_profile(tmp_path))
+    graph = load_pipedream_profile(tmp_path / "graph.txt")
+    cluster = parse_cluster("2xv100")
+    assert problem == PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=measured_compute_time(graph, cluster),
+        grouping=colocate(graph, [colocate_by_id]),
+    )
+
+
+def test_a_model_becomes_a_problem_with_the_times_of_each_kind(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.json.gz"
+    report = succeed_json("build", "nmt-2", *SMALL_NMT, "--cluster=1xcpu+2xk80", "-o", path)
+    problem = load_problem(path)
+    assert report["groups"] == problem.num_groups == 8
+    assert report["devices"] == ["cpu:0", "k80:0", "k80:1"]
+    np.testing.assert_array_equal(problem.compute_time[:, 0], cost_model(problem.graph, "cpu"))
+    np.testing.assert_array_equal(problem.compute_time[:, 2], cost_model(problem.graph, "k80"))
+    assert problem.graph == load("nmt-2", batch_size=4, steps=3, units=8, vocabulary_size=20)
+
+
+def test_rules_and_merging_are_the_users(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.json"
+    pattern = r"decoder\.layer\d+"
+    nmt = ["build", "nmt-2", *SMALL_NMT[:-1], "--force", "-o", path]
+    succeed(*nmt, "--rule=none", "--no-merging")
+    alone = load_problem(path)
+    assert alone.grouping == colocate(alone.graph, [colocate_by_id])
+    succeed(*nmt, "--rule=none", "--no-merging", "--scope-pattern", pattern)
+    by_scope = load_problem(path).grouping
+    layers: dict[str, set[int]] = {}
+    for op, scope in enumerate(alone.graph.scopes):
+        if match := re.match(pattern, scope):
+            layers.setdefault(match.group(), set()).add(int(by_scope.group_of[op]))
+    assert len(layers) == 2
+    assert all(len(groups) == 1 for groups in layers.values())
+    succeed(*nmt, "--min-output-bytes=10000")
+    assert load_problem(path).group_graph.output_bytes.min() >= 10_000
+
+
+def test_a_member_of_a_family_has_the_groups_of_the_family(tmp_path: Path) -> None:
+    path = tmp_path / "member.json.gz"
+    sizes = ["--set=units=8", "--set=vocabulary_size=20"]
+    succeed("build", "nmt:7", *sizes, "--family-seed=1", "-o", path)
+    chosen = family("nmt", seed=1, sampler=None, units=8, vocabulary_size=20)
+    member = next(m for m in (*chosen.training, *chosen.test) if m.name == "nmt-07")
+    problem = load_problem(path)
+    assert problem.graph == member.graph()
+    assert problem.grouping == chosen.grouping(problem.graph)
+
+
+def test_a_model_of_ones_own(tmp_path: Path, factory: str) -> None:
+    path = tmp_path / "own.json"
+    succeed("build", f"{factory}:make", "--batch-size=5", "--set=width=6", "-o", path)
+    graph = load_problem(path).graph
+    assert "aten.addmm" in graph.op_types
+    sizes = dict(zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True))
+    assert sizes["weight"] == 3 * 4 * 6 * 2 + 4  # weights, two moments and the steps of Adam
+    succeed("build", f"{factory}:with_loss", "--force", "-o", path)
+    assert any(scope == "loss" for scope in load_problem(path).graph.scopes)
+
+
+def test_a_problem_file_is_put_on_another_cluster(tmp_path: Path) -> None:
+    old = load_problem(build_profile(tmp_path))
+    (tmp_path / "graph.json").write_bytes(b"")
+    save_graph(old.graph, tmp_path / "graph.json")
+    (tmp_path / "cluster.toml").write_text(
+        'format = "placeto-cluster"\nversion = 1\nbandwidth = 1e9\nlatency = 0.0\n'
+        + "".join(
+            f'[[devices]]\nname = "gpu{number}"\nkind = "v100"\nmemory_bytes = 1000\n'
+            "op_overhead = 0.0\ntransfer_overhead = 0.0\n"
+            for number in range(3)
+        )
+    )
+    cluster = tmp_path / "cluster.toml"
+    succeed("build", tmp_path / "problem.json", "--cluster", cluster, "-o", tmp_path / "a.json")
+    new = load_problem(tmp_path / "a.json")
+    assert new.grouping == old.grouping
+    assert new.cluster.device_names == ("gpu0", "gpu1", "gpu2")
+    succeed("build", tmp_path / "graph.json", "--cluster", cluster, "-o", tmp_path / "b.json")
+    assert load_problem(tmp_path / "b.json").graph == old.graph
+
+
+def test_inspection_adds_up(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    problem = load_problem(path)
+    report = succeed_json("inspect", path)
+    assert report["ops"] == problem.graph.num_ops == sum(p["op_count"] for p in report["phases"])
+    assert report["parameter_bytes"] == problem.graph.parameter_bytes.sum()
+    seconds = problem.compute_time.min(axis=1).sum()
+    assert report["compute_time"] == pytest.approx(seconds)
+    assert sum(scope["compute_time"] for scope in report["scopes"]) == pytest.approx(seconds)
+    assert report["lower_bound"] == lower_bound(problem)
+    assert [device["fits"] for device in report["devices"]] == [True, True]
+    text = succeed("inspect", path)
+    assert "no placement is faster than" in text
+    assert "forward" in text
+
+
+def test_inspection_says_what_does_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=9_000_000_000))
+    report = succeed_json("inspect", tmp_path / "graph.txt")
+    assert [device["fits"] for device in report["devices"]] == [False, False]
+    assert "does not fit" in succeed("inspect", tmp_path / "graph.txt")
+    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=20_000_000_000))
+    report = succeed_json("inspect", tmp_path / "graph.txt")
+    assert len(report["devices"][0]["too_large_groups"]) == 10
+    assert "10 groups alone are too large" in succeed("inspect", tmp_path / "graph.txt")
+
+
+def test_scopes_are_added_up_to_a_depth(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.json"
+    succeed("build", "nmt-2", *SMALL_NMT, "-o", path)
+    scopes = [row["scope"] for row in succeed_json("inspect", path, "--scope-depth=1")["scopes"]]
+    assert "decoder" in scopes
+    assert not any("." in scope for scope in scopes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-model"], "expected a model (inception-v3)"),
+        (["missing.json"], "missing.json: No such file"),
+        (["some/folder/graph"], "some/folder/graph: No such file"),
+        (["nmt:99"], "nmt:99: expected a member from 0 to 31"),
+        (["abc:1"], "name: expected one of nmt, ptb, cifar10, got 'abc'"),
+        (["no_such_module:make"], "no_such_module:make: expected a module that can be imported"),
+        (["json:nothing"], "json:nothing: expected json to have 'nothing'"),
+        (["json:decoder"], "json:decoder: expected something that can be called"),
+        (["nmt-2", "--set=steps=x"], "--set steps: expected a whole number, got 'x'"),
+        (["nmt-2", "--set=x=1"], "expected sizes among steps, batch_size"),
+        (["nmt-2", "--set=x"], "expected NAME=VALUE, got 'x'"),
+        (["nmt-2", "--batch-size=0"], "batch_size: expected an integer from 1"),
+        (["nmt-2", "--cluster=2xabacus"], "cluster: expected one of the kinds"),
+        (["nmt-2", "--cluster=missing.toml"], "missing.toml: No such file"),
+        (["nmt-2", "--groups=0"], "0 is not in the range x>=1"),
+        (["nmt-2", "--rule=friends"], "'friends' is not one of"),
+        (["nmt-2", "--no-merging", "--groups=4"], "--no-merging: expected no --groups"),
+        (["nmt-2", *SMALL_NMT, "--scope-pattern=("], "pattern: expected a regular expression"),
+    ],
+)
+def test_what_cannot_be_built_is_said_in_one_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in fail("build", *arguments, "-o", "problem.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_factory_that_is_none_is_refused(factory: str) -> None:
+    assert "expected a model and example inputs" in fail(
+        "build", f"{factory}:nothing", "-o", "problem.json"
+    )
+    assert "RuntimeError: two lines" in fail("build", f"{factory}:broken", "-o", "problem.json")
+    assert "that can be called, got 3" in fail("build", f"{factory}:number", "-o", "problem.json")
+
+
+def test_files_that_are_wrong_or_in_the_way_are_named(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    before = path.read_bytes()
+    assert "problem.json: is there already; --force" in fail("build", "nmt-2", "-o", path)
+    assert path.read_bytes() == before
+    assert "ends in .json or .json.gz" in fail("build", "nmt-2", "-o", tmp_path / "a.txt")
+    assert "which is not there" in fail("build", "nmt-2", "-o", tmp_path / "a" / "b.json")
+    assert "expected a file, got a folder" in fail("build", "nmt-2", "-o", _folder(tmp_path))
+    assert "expected no sizes for the file" in fail(
+        "build", path, "--batch-size=3", "-o", tmp_path / "b.json"
+    )
+    for content in ("{", '{"format": "placeto-placement"}', "[1]"):
+        path.write_text(content)
+        assert "problem.json: " in fail("inspect", path)
+    (tmp_path / "graph.txt").write_text("node1 -- \x1b[31m")
+    assert "\x1b" not in fail("inspect", tmp_path / "graph.txt")
+
+
+def test_a_missing_file_or_argument_is_named() -> None:
+    assert "missing.json: No such file" in fail("inspect", "missing.json")
+    assert "Missing argument 'SOURCE'" in fail("build")
+    assert "Missing option '-o'" in fail("build", "nmt-2")
+    assert "Missing argument 'FILE'" in fail("inspect")
+    assert "No such option" in fail("models", "--jsn")
+
+
+def test_debug_shows_where() -> None:
+    result = invoke("inspect", "missing.json", "--debug")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("placeto: error: missing.json")
+
+
+def _folder(parent: Path) -> Path:
+    folder = parent / "folder.json"
+    folder.mkdir()
+    return folder

@@ -1,0 +1,216 @@
+"""``placeto compare`` and ``bench``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command_runs import SMALL_NMT
+from command_runs import build_profile
+from command_runs import check_picture
+from command_runs import fail
+from command_runs import invoke
+from command_runs import profile
+from command_runs import succeed
+from command_runs import succeed_json
+from placeto_graphs import PlacementResult
+from placeto_graphs import Placer
+from placeto_graphs import load_placement
+from placeto_graphs import load_problem
+from placeto_simulator import Simulator
+from placeto_tools.placements import run_placer
+from placeto_tools.placers import PLACER_NAMES
+from placeto_tools.placers import SCHEMES
+
+BUDGET = ["--budget=128", "--rnn-budget=20"]
+
+
+def scheme(problem: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the report of one scheme."""
+    found: dict[str, Any] = next(s for s in problem["schemes"] if s["name"] == name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a comparison of every scheme, with two seeds, on two clusters."""
+    folder = tmp_path_factory.mktemp("comparison") / "results"
+    gpus = ["--gpus=2", "--gpus=3"]
+    succeed("compare", "nmt-2", *SMALL_NMT, *gpus, *BUDGET, "--seeds=2", "-o", folder)
+    return folder
+
+
+def test_every_scheme_is_compared_by_one_evaluator(results: Path) -> None:
+    report = json.loads((results / "results.json").read_text())
+    assert [problem["cluster"] for problem in report["problems"]] == ["2xk80", "3xk80"]
+    for problem in report["problems"]:
+        assert [s["name"] for s in problem["schemes"]] == list(PLACER_NAMES)
+        folder = results / f"nmt-2-{problem['cluster']}"
+        simulator = Simulator(load_problem(folder / "problem.json.gz"))
+        for found in problem["schemes"]:
+            name, runs = found["name"], found["runs"]
+            assert found["error"] is None
+            assert len(runs) == (2 if SCHEMES[name].random else 1)
+            if name != "cpu":  # its runs are on a device of their own
+                assert all(run["runtime"] >= problem["lower_bound"] for run in runs)
+                placement = load_placement(folder / f"{name}.json", simulator.problem)
+                best = min(run["runtime"] for run in runs)
+                assert simulator.runtimes(placement[None])[0] == best
+
+
+def test_searches_keep_their_budgets_and_say_when_they_were_near_their_best(
+    results: Path,
+) -> None:
+    report = json.loads((results / "results.json").read_text())
+    budgets = {"placeto": 129, "rnn": 20, "random": 128, "local-search": 128}
+    for problem in report["problems"]:
+        for name, budget in budgets.items():
+            for run in scheme(problem, name)["runs"]:
+                assert 1 <= run["evaluations_to_best"] <= run["evaluations"] <= budget
+                curve = np.array(run["curve"])
+                near = curve[:, 0] >= run["evaluations_to_best"]
+                assert (np.abs(curve[near, 1] / run["runtime"] - 1) <= 0.01).all()
+
+
+def test_the_page_has_the_papers_table_and_one_of_each_problem(results: Path) -> None:
+    page = (results / "results.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| nmt-2 |")]
+    assert [row[3] for row in rows] == ["2", "3"]
+    report = json.loads((results / "results.json").read_text())
+    for row, problem in zip(rows, report["problems"], strict=True):
+        medians = {
+            s["name"]: np.median([run["runtime"] for run in s["runs"]]) for s in problem["schemes"]
+        }
+        for column, name in {1: "cpu", 2: "single", 4: "expert", 6: "placeto", 7: "rnn"}.items():
+            assert float(row[column]) == pytest.approx(medians[name], rel=1e-3)
+        saved = 100 * (1 - medians["placeto"] / medians["rnn"])
+        assert float(row[10].removesuffix(" %")) == pytest.approx(saved, abs=0.06)
+        speedup = float(row[9]) / float(row[8])
+        assert float(row[11].removesuffix(" |")) == pytest.approx(speedup, abs=0.006)
+    for title in (scheme.title for scheme in SCHEMES.values()):
+        assert page.count(f"\n| {title} |") == 2
+
+
+def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
+    check_picture(results / "nmt-2-3xk80" / "curves.png", width=900)
+    succeed("plot", "curves", results, "-o", tmp_path / "curves.png")
+    check_picture(tmp_path / "curves.png", width=900)
+
+
+def test_what_does_not_fit_is_oom(tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=2_000_000_000))
+    chosen = ["--placers=single,expert", "--placers=local-search"]
+    command = ["compare", tmp_path / "graph.txt", *chosen, "--budget=400"]
+    (problem,) = succeed_json(*command)["problems"]
+    assert problem["cluster"] == "2xv100"
+    assert not scheme(problem, "single")["runs"][0]["fits"]
+    assert scheme(problem, "local-search")["runs"][0]["fits"]
+    row = next(line for line in succeed(*command).splitlines() if line.startswith("graph "))
+    assert row.split()[:3] == ["graph", "–", "OOM"]  # noqa: RUF001
+
+
+def test_a_problem_file_is_compared_as_it_is(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    (problem,) = succeed_json("compare", path, "--placers=single,heft")["problems"]
+    assert problem["groups"] == load_problem(path).num_groups
+    assert problem["cluster"] == "2xv100"
+    other = succeed_json("compare", path, "--cluster=1xv100", "--placers=heft")["problems"][0]
+    assert other["devices"] == ["v100:0"]
+
+
+def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    text = succeed("compare", path, "--placers=cpu,heft")
+    assert "HEFT" in text
+    report = succeed_json("compare", path, "--placers=cpu,heft")
+    assert "cpu" in scheme(report["problems"][0], "cpu")["error"]
+
+
+def test_a_scheme_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    chosen = ["--placers=random,placeto", "--budget=10"]
+    result = invoke("compare", path, *chosen, "-o", tmp_path / "results")
+    assert result.exit_code == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("placeto: error: problem on 2xv100, placeto: training_evaluations:")
+    report = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert len(scheme(report["problems"][0], "random")["runs"]) == 1
+
+
+def test_ctrl_c_leaves_the_results_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_or_stop(placer: Placer, *others: Any, **named: Any) -> PlacementResult:
+        if placer.name == "local-search":
+            raise KeyboardInterrupt
+        return run_placer(placer, *others, **named)
+
+    monkeypatch.setattr("placeto_tools.comparison.run_placer", run_or_stop)
+    path, folder = build_profile(tmp_path), tmp_path / "results"
+    result = invoke("compare", path, "--placers=local-search,heft", "-o", folder)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "placeto: error: stopped"
+    (problem,) = json.loads((folder / "results.json").read_text())["problems"]
+    assert [found["name"] for found in problem["schemes"]] == ["heft"]
+    assert "| HEFT |" in (folder / "results.md").read_text()
+
+
+def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    paths = [build_profile(tmp_path), build_profile(other, num_layers=14)]
+    succeed("compare", *paths, "--placers=heft", "-o", tmp_path / "results")
+    groups = [
+        load_problem(folder / "problem.json.gz").num_groups
+        for folder in sorted((tmp_path / "results").glob("problem-*"))
+    ]
+    assert groups == [10, 14]
+
+
+def test_a_cpu_of_its_own_places_nothing_on_the_gpus(tmp_path: Path) -> None:
+    command = ["compare", "nmt-2", *SMALL_NMT, "--placers=cpu,single"]
+    succeed(*command, "--gpus=1", "-o", tmp_path / "a")
+    assert not (tmp_path / "a" / "nmt-2-1xk80" / "cpu.json").exists()
+    succeed(*command, "--cluster=1xcpu+1xk80", "-o", tmp_path / "b")
+    folder = tmp_path / "b" / "nmt-2-1xcpu+1xk80"
+    placement = load_placement(folder / "cpu.json", load_problem(folder / "problem.json.gz"))
+    assert placement.tolist() == [0] * 8
+
+
+def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    assert "Missing argument 'SOURCE...'" in fail("compare")
+    assert "expected no --gpus" in fail("compare", path, "--gpus=2", "--cluster=2xk80")
+    assert "0 is not in the range" in fail("compare", path, "--gpus=0")
+    assert "expected one of the kinds" in fail("compare", path, "--gpus=2", "--gpu-kind=abacus")
+    assert "is not one of" in fail("compare", path, "--placers=heft,best")
+    assert "expected a model" in fail("compare", "no-such-model")
+    assert "is there already, and not empty" in fail("compare", path, "-o", tmp_path)
+    assert "got a file" in fail("compare", path, "-o", path)
+    # A V100's profile says nothing of a K80.
+    assert "expected a known type, FLOPs, bytes or measured times" in fail(
+        "compare", path, "--gpus=2", "--gpu-kind=k80"
+    )
+
+
+def test_results_that_are_none_are_not_drawn(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"problems": [{}]}')
+    assert "expected what `placeto compare` writes" in fail(
+        "plot", "curves", tmp_path, "-o", tmp_path / "a.png"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["graphs", "policy", "baselines"])
+def test_benchmarks_are_tables(name: str) -> None:
+    reports = succeed_json("bench", name, "--quick")
+    assert reports
+    for report in reports:
+        assert report["benchmark"] == name
+        assert report["machine"].startswith("Python 3.")
+        assert report["rows"]
+        assert all(len(row) == len(report["columns"]) for row in report["rows"])
+
+
+def test_an_unknown_benchmark_is_refused() -> None:
+    assert "'luck' is not one of" in fail("bench", "luck")

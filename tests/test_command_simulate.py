@@ -1,0 +1,157 @@
+"""``placeto simulate``, ``place`` and ``plot``."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_runs import build_profile
+from command_runs import check_picture
+from command_runs import fail
+from command_runs import profile
+from command_runs import succeed
+from command_runs import succeed_json
+from placeto_baselines import Heft
+from placeto_baselines import LocalSearch
+from placeto_graphs import load_placement
+from placeto_graphs import load_problem
+from placeto_graphs import save_placement
+from placeto_simulator import Simulator
+from placeto_tools.placers import PLACER_NAMES
+
+BUDGET = "--budget=160"  # two updates of eight episodes on ten groups
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    return build_profile(tmp_path)
+
+
+def test_a_simulation_is_the_simulators(problem: Path, tmp_path: Path) -> None:
+    read = load_problem(problem)
+    placement = np.random.default_rng(0).integers(0, 2, read.num_groups, np.int32)
+    save_placement(placement, read, tmp_path / "placement.json")
+    report = succeed_json("simulate", problem, tmp_path / "placement.json", "--members=3")
+    expected = Simulator(read).evaluate(placement[None])
+    assert report["runtime"] == report["penalised_runtime"] == expected.runtime[0]
+    assert [row["peak_memory"] for row in report["devices"]] == expected.peak_memory[0].tolist()
+    assert sum(row["groups"] for row in report["devices"]) == read.num_groups
+    for index, row in enumerate(report["devices"]):
+        ops = read.expand(placement) == index
+        assert row["ops"] == ops.sum()
+        busy = read.compute_time[ops, index].sum() / report["runtime"]
+        assert row["busy"] == pytest.approx(busy)
+    path = report["critical_path"]
+    parts = path["op_seconds"] + path["transfer_seconds"] + path["waiting_seconds"]
+    assert parts == pytest.approx(report["runtime"])
+    seconds = [member["seconds"] for member in path["longest"]]
+    assert len(seconds) == 3
+    assert seconds == sorted(seconds, reverse=True)
+    text = succeed("simulate", problem, tmp_path / "placement.json")
+    assert "Critical path" in text
+    assert "v100:1" in text
+
+
+def test_a_placement_may_be_a_device_or_a_placer(problem: Path) -> None:
+    read = load_problem(problem)
+    everything = Simulator(read).runtimes(np.ones((1, read.num_groups), np.int32))
+    assert succeed_json("simulate", problem, "v100:1")["runtime"] == everything[0]
+    heft = Heft().place(read, Simulator(read)).runtime
+    assert succeed_json("simulate", problem, "heft")["runtime"] == heft
+
+
+def test_what_does_not_fit_is_out_of_memory(tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=3_000_000_000))
+    report = succeed_json("simulate", tmp_path / "graph.txt", "v100:0")
+    assert not report["fits"]
+    assert report["penalised_runtime"] > report["runtime"] + 2 * (30 - 16)
+    assert "out of memory" in succeed("simulate", tmp_path / "graph.txt", "v100:0")
+
+
+def test_a_trace_is_written_once(problem: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    succeed("simulate", problem, "v100:0", "--trace", trace)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == load_problem(problem).graph.num_ops
+    assert "is there already" in fail("simulate", problem, "v100:0", "--trace", trace)
+    succeed("simulate", problem, "v100:1", "--trace", trace, "--force")
+
+
+@pytest.mark.parametrize("name", [name for name in PLACER_NAMES if name != "cpu"])
+def test_every_placer_places(name: str, problem: Path, tmp_path: Path) -> None:
+    placement = tmp_path / "placement.json"
+    report = succeed_json("place", problem, "--placer", name, BUDGET, "-o", placement)
+    assert report["placer"] == name
+    read = load_problem(problem)
+    found = load_placement(placement, read)
+    assert Simulator(read).runtimes(found[None])[0] == report["runtime"]
+    # The budget is kept; the greedy pass of Placeto comes on top.
+    assert 1 <= report["evaluations"] <= 161
+
+
+def test_the_cpu_is_a_device_like_others(tmp_path: Path) -> None:
+    problem = tmp_path / "problem.json"
+    sizes = ["--batch-size=4", "--set=steps=2", "--set=units=8", "--set=vocabulary_size=9"]
+    succeed("build", "nmt-2", *sizes, "--groups=4", "--cluster=1xcpu+1xk80", "-o", problem)
+    succeed("place", problem, "--placer=cpu", "-o", tmp_path / "placement.json")
+    read = load_problem(problem)
+    assert load_placement(tmp_path / "placement.json", read).tolist() == [0] * 4
+
+
+def test_a_seed_gives_one_placement(problem: Path, tmp_path: Path) -> None:
+    command = ["place", problem, "--placer=local-search", BUDGET, "--seed=3", "--force"]
+    text = succeed(*command, "-o", tmp_path / "placement.json")
+    assert "local-search" in text
+    read = load_problem(problem)
+    result = LocalSearch(160).place(read, Simulator(read), seed=3)
+    found = load_placement(tmp_path / "placement.json", read)
+    assert found.tolist() == result.placement.tolist()
+
+
+@pytest.mark.parametrize("kind", ["placement", "timeline"])
+def test_a_placement_is_drawn(kind: str, problem: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    succeed("plot", kind, problem, "heft", "-o", picture)
+    check_picture(picture, width=1400 if kind == "timeline" else 600)
+    other = tmp_path / "other.png"
+    succeed("plot", kind, problem, "v100:0", "-o", other)
+    assert picture.read_bytes() != other.read_bytes()
+    again = tmp_path / "again.png"
+    succeed("plot", kind, problem, "heft", "-o", again)
+    assert picture.read_bytes() == again.read_bytes()
+    assert "is there already" in fail("plot", kind, problem, "heft", "-o", picture)
+    assert "ends in .png" in fail("plot", kind, problem, "heft", "-o", tmp_path / "a.jpg")
+
+
+def test_placements_that_are_none_are_refused(problem: Path, tmp_path: Path) -> None:
+    message = fail("simulate", problem, "v100:7")
+    assert "v100:7: expected a placement file, a device (v100:0, v100:1) or a placer" in message
+    assert "missing.json: No such file" in fail("simulate", problem, "missing.json")
+    (tmp_path / "bad.json").write_text('{"node0/parameters": "k80:0"}')
+    assert "expected one of 'v100:0', 'v100:1'" in fail("simulate", problem, tmp_path / "bad.json")
+    assert "expected one of" in fail(
+        "plot", "timeline", problem, tmp_path / "bad.json", "-o", "a.png"
+    )
+    assert "Missing argument 'PLACEMENT'" in fail("simulate", problem)
+    assert "expected a device of the kind 'cpu'" in fail("simulate", problem, "cpu")
+
+
+def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
+    output = tmp_path / "placement.json"
+    place = ["place", problem, "-o", output]
+    assert "expected either --placer or --policy" in fail(*place)
+    assert "expected either" in fail(*place, "--placer=heft", "--policy=run")
+    assert "--samples: expected --policy" in fail(*place, "--placer=heft", "--samples=2")
+    assert "'best' is not one of" in fail(*place, "--placer=best")
+    assert "expected at least 80, one update" in fail(*place, "--placer=placeto", "--budget=79")
+    assert "run: No such file" in fail(*place, "--policy", "run")
+    (tmp_path / "policy").write_bytes(b"\x80\x04N.")  # a pickle
+    assert "expected a placeto-policy file" in fail(*place, "--policy", tmp_path / "policy")
+    assert "missing.json: No such file" in fail(
+        "place", "missing.json", "--placer=heft", "-o", output
+    )
+    assert not output.exists()
+    output.write_text("kept")
+    assert "is there already" in fail(*place, "--placer=heft")
+    assert output.read_text() == "kept"

@@ -1,0 +1,276 @@
+"""``placeto train``: stopped, killed, resumed, in several processes; and what it leaves behind."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from command_runs import build_profile
+from command_runs import check_picture
+from command_runs import fail
+from command_runs import invoke
+from command_runs import start
+from command_runs import succeed
+from command_runs import succeed_json
+from placeto_graphs import load_placement
+from placeto_graphs import load_problem
+from placeto_policy import PlacetoPlacer
+from placeto_policy import load_policy
+from placeto_simulator import Simulator
+
+UPDATES = 40
+SMALL = ["--set=message_rounds=2", "--set=hidden_units=8", "--seed=5"]
+PATIENCE = 120.0  # seconds, for another process to get somewhere
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    return build_profile(tmp_path)
+
+
+@pytest.fixture
+def whole(problem: Path, tmp_path: Path) -> Path:
+    """Return the folder of a training that nothing interrupted."""
+    folder = tmp_path / "whole"
+    succeed("train", problem, f"--updates={UPDATES}", *SMALL, "-o", folder)
+    return folder
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    """Return what was logged of each update, but what a clock said."""
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    for row in rows:
+        del row["evaluations_per_second"]
+    return rows
+
+
+def checkpoint_of(folder: Path) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Return the metadata and the tensors of a checkpoint, which its file has in any order."""
+    with safe_open(folder / "training.safetensors", framework="np") as file:
+        tensors = {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
+        return file.metadata(), tensors
+
+
+def check_equal(folder: Path, whole: Path) -> None:
+    """Check that two trainings came to the same, to the last bit."""
+    assert checkpoint_of(folder) == checkpoint_of(whole)
+    name = "placement-0.json"
+    assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    assert log_of(folder) == log_of(whole)
+
+
+def wait_for_updates(process: "subprocess.Popen[str]", folder: Path, count: int) -> None:
+    """Wait until another process has logged some updates, and saved a checkpoint."""
+    began = time.monotonic()
+    log, checkpoint = folder / "log.jsonl", folder / "training.safetensors"
+    while not (checkpoint.exists() and len(log.read_text().splitlines()) >= count):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.005)
+
+
+def test_a_training_leaves_a_policy_logs_and_placements(whole: Path, problem: Path) -> None:
+    read = load_problem(problem)
+    rows = log_of(whole)
+    assert [row["update"] for row in rows] == list(range(1, UPDATES + 1))
+    assert rows[-1]["evaluations"] == UPDATES * 8 * read.num_groups
+    best = load_placement(whole / "placement-0.json", read)
+    assert Simulator(read).runtimes(best[None])[0] == rows[-1]["best_runtime"]
+    assert list((whole / "tensorboard").iterdir())
+    assert load_problem(whole / "problem-0.json.gz") == read
+
+
+def test_the_policy_places_as_it_is_or_trained_further(
+    whole: Path, problem: Path, tmp_path: Path
+) -> None:
+    read = load_problem(problem)
+    placement = tmp_path / "placement.json"
+    report = succeed_json("place", problem, "--policy", whole, "--samples=4", "-o", placement)
+    policy = load_policy(whole / "training.safetensors")
+    expected = PlacetoPlacer(policy=policy, samples=4).place(read, Simulator(read))
+    assert report["runtime"] == expected.runtime
+    assert report["evaluations"] == 5
+    assert load_placement(placement, read).tolist() == expected.placement.tolist()
+    further = succeed_json(
+        "place", problem, "--policy", whole, "--budget=160", "--force", "-o", placement
+    )
+    assert further["evaluations"] == 161
+
+
+def test_learning_is_drawn(whole: Path, tmp_path: Path) -> None:
+    succeed("plot", "curves", whole, "-o", tmp_path / "curves.png")
+    check_picture(tmp_path / "curves.png", width=900)
+    assert "expected a folder" in fail("plot", "curves", tmp_path / "a", "-o", tmp_path / "a.png")
+    assert "expected results.json or log.jsonl" in fail(
+        "plot", "curves", tmp_path, "-o", tmp_path / "a.png"
+    )
+    (whole / "log.jsonl").write_text("{}\n")
+    assert "expected what `placeto train` writes" in fail(
+        "plot", "curves", whole, "-o", tmp_path / "a.png"
+    )
+
+
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(
+    problem: Path, whole: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "killed"
+    process = start(
+        "train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3", "-o", folder
+    )
+    wait_for_updates(process, folder, 4)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert len(log_of(folder)) < UPDATES
+    report = succeed_json("train", "--resume", folder)
+    assert report["updates"] == report["of_updates"] == UPDATES
+    check_equal(folder, whole)
+    assert succeed_json("train", "--resume", folder) == report  # nothing is left to do
+
+
+def test_ctrl_c_stops_at_a_checkpoint(problem: Path, whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    process = start("train", problem, f"--updates={UPDATES}", *SMALL, "-o", folder)
+    began = time.monotonic()
+    log = folder / "log.jsonl"
+    while not (log.exists() and log.read_text().count("\n") >= 2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, output) == (1, "")
+    assert errors.splitlines()[-1].startswith("placeto: error: stopped after update ")
+    assert "Traceback" not in errors
+    done = len(log_of(folder))
+    assert (
+        f"after update {done} of {UPDATES}; go on with: placeto train --resume {folder}" in errors
+    )
+    text = succeed("train", "--resume", folder)
+    assert f"{UPDATES} updates" in text
+    check_equal(folder, whole)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
+    whole: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "begun"
+    shutil.copytree(whole, folder)
+    (folder / "training.safetensors").unlink()
+    (folder / "placement-0.json").unlink()
+    succeed("train", "--resume", folder)
+    check_equal(folder, whole)
+
+
+def test_one_policy_learns_several_problems(problem: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    longer = build_profile(other, num_layers=14)
+    report = succeed_json(
+        "train", problem, longer, "--updates=3", *SMALL, "-o", tmp_path / "several"
+    )
+    assert list(report["best"]) == [str(problem), str(longer)]
+    for number, path in enumerate((problem, longer)):
+        read = load_problem(path)
+        best = load_placement(tmp_path / "several" / f"placement-{number}.json", read)
+        cost = Simulator(read).runtimes(best[None])[0]
+        assert cost == report["best"][str(path)]
+    assert np.isfinite(list(report["best"].values())).all()
+
+
+@pytest.mark.slow
+def test_processes_train_together_and_stop_together(problem: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "together"
+    process = start(
+        "train", problem, "--updates=2000", *SMALL, "--workers=2", "--checkpoint-every=1",
+        "-o", folder,
+    )  # fmt: skip
+    wait_for_updates(process, folder, 3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "placeto: error: stopped after update " in errors.splitlines()[-1]
+    done = len(log_of(folder))
+    assert [row["update"] for row in log_of(folder)] == list(range(1, done + 1))
+    groups = load_problem(problem).num_groups
+    assert log_of(folder)[-1]["evaluations"] == done * 8 * groups
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_does(problem: Path, tmp_path: Path) -> None:
+    options = ["--updates=3", *SMALL, "--json"]
+    process = start("train", problem, *options, "--workers=2", "-o", tmp_path / "two")
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    one = json.loads(succeed("train", problem, *options, "-o", tmp_path / "one"))
+    two = json.loads(output)
+    assert two["evaluations"] == one["evaluations"]
+    # Sums over processes are rounded in another order, which draws do not see in three updates.
+    assert two["best"] == one["best"]
+
+
+def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train = ["train", problem, "-o", folder]
+    assert "expected PROBLEMS and -o FOLDER" in fail("train")
+    assert "expected PROBLEMS and -o FOLDER" in fail("train", problem)
+    assert "--set x: expected one of embedding," in fail(*train, "--set=x=1")
+    assert "--set workers: expected a number, got 'x'" in fail(*train, "--set=workers=x")
+    assert "workers: expected an integer >= 1, got 0" in fail(*train, "--set=workers=0")
+    assert "discount: expected at most 1" in fail(*train, "--set=discount=2")
+    assert "--workers: expected at most 8" in fail(*train, "--workers=9")
+    assert not folder.exists()
+    assert "missing.json: No such file" in fail("train", "missing.json", "-o", folder)
+    assert "expected a folder, got a file" in fail("train", problem, "-o", problem)
+    three = tmp_path / "three.json"
+    succeed("build", problem, "--cluster=3xv100", "-o", three)
+    assert "expected 2 devices" in fail("train", problem, three, "-o", folder)
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_no_training_is_not_resumed(whole: Path, problem: Path) -> None:
+    assert "they are fixed" in fail("train", problem, "--resume", whole)
+    assert "they are fixed" in fail("train", "--seed=1", "--resume", whole)
+    assert "No such file" in fail("train", "--resume", whole / "a")
+    description = (whole / "run.json").read_text()
+    for wrong in (
+        "{}",
+        "[",
+        description.replace("placeto-run", "x"),
+        description.replace("5", '"5"'),
+    ):
+        (whole / "run.json").write_text(wrong)
+        assert "run.json: expected" in fail("train", "--resume", whole)
+    (whole / "run.json").write_text(description.replace('"discount"', '"discounts"'))
+    assert "not discount, discounts" in fail("train", "--resume", whole)
+    (whole / "run.json").write_text(description)
+    (whole / "training.safetensors").write_bytes(b"x" * 100)
+    assert "expected a placeto-policy file" in fail("train", "--resume", whole)
+
+
+def test_an_older_training_is_only_overwritten_by_force(whole: Path, problem: Path) -> None:
+    again = ["train", problem, "--updates=2", *SMALL, "-o", whole]
+    before = (whole / "training.safetensors").read_bytes()
+    assert "is there already, and not empty; --force" in fail(*again)
+    assert (whole / "training.safetensors").read_bytes() == before
+    succeed(*again, "--force")
+    assert [row["update"] for row in log_of(whole)] == [1, 2]
+
+
+def test_a_disk_that_is_full_is_a_failed_run(
+    problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("placeto_tools.outputs.write_atomically", full)
+    result = invoke("train", problem, "--updates=2", "-o", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "run.json: No space left on device" in result.stderr

@@ -1,0 +1,50 @@
+"""``placeto bench``."""
+
+import click
+
+from placeto_tools.benchmarks import BENCHMARKS
+from placeto_tools.benchmarks import run_benchmark
+from placeto_tools.options import Command
+from placeto_tools.options import json_option
+from placeto_tools.progress import showing_progress
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import show
+from placeto_tools.tables import show_json
+
+
+@click.command(cls=Command)
+@click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)), metavar="[NAME]...")
+@click.option("--quick", is_flag=True, help="Small sizes: seconds for most, but less telling.")
+@json_option
+def bench(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
+    """Measure how fast the packages are: graphs, simulator, policy, baselines, workloads.
+
+    Without NAME all of them, which takes long; docs/benchmarks.md has what they gave elsewhere.
+
+    \b
+    placeto bench --quick
+    placeto bench simulator --json
+    """
+    reports = []
+    for name in names or BENCHMARKS:
+        with showing_progress() as progress:
+            progress.say(f"{name}: {BENCHMARKS[name].measures}")
+            machine, tables = run_benchmark(name, quick=quick)
+        if as_json:
+            reports += [_report(name, machine, table) for table in tables]
+        else:
+            click.echo(f"\n{name}: {BENCHMARKS[name].measures} ({machine})\n")
+            show(*tables)
+    if as_json:
+        show_json(reports)
+
+
+def _report(name: str, machine: str, table: TextTable) -> dict[str, object]:
+    columns = [column.removeprefix(">") for column in table.columns]
+    return {
+        "benchmark": name,
+        "machine": machine,
+        "title": table.title,
+        "columns": columns,
+        "rows": [list(row) for row in table.rows],
+    }

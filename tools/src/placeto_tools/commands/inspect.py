@@ -1,0 +1,105 @@
+"""``placeto inspect``."""
+
+from typing import Any
+
+import click
+
+from placeto_tools.inspection import inspect_problem
+from placeto_tools.options import Command
+from placeto_tools.options import json_option
+from placeto_tools.problems import read_problem
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import bytes_text
+from placeto_tools.tables import flops_text
+from placeto_tools.tables import seconds_text
+from placeto_tools.tables import show
+from placeto_tools.tables import show_json
+
+NUM_SCOPES = 15
+SUM_COLUMNS = [">ops", ">FLOPs", ">read, written", ">parameters", ">outputs", ">time"]
+
+
+@click.command(cls=Command)
+@click.argument("file")
+@click.option(
+    "--scope-depth",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="How many parts of a scope count.",
+)
+@json_option
+def inspect(file: str, scope_depth: int, as_json: bool) -> None:
+    """Show what is in a problem: ops, bytes, groups, what fits one device, the lower bound.
+
+    FILE is a problem file, or any other SOURCE of `placeto build`. Times are those of the fastest
+    device of each op. The lower bound is a runtime that no placement beats.
+
+    \b
+    placeto inspect problem.json.gz
+    placeto inspect problem.json.gz --scope-depth 3 --json
+    """
+    report = inspect_problem(read_problem(file), scope_depth)
+    if as_json:
+        show_json(report)
+    else:
+        show(*_tables(report))
+        click.echo(f"\nno placement is faster than {seconds_text(report['lower_bound'])}")
+
+
+def _tables(report: dict[str, Any]) -> list[TextTable]:
+    groups, scopes = report["groups"], report["scopes"]
+    title = f"{report['ops']:,} ops, {report['tensors']:,} tensors, {report['edges']:,} edges"
+    hidden = len(scopes) - NUM_SCOPES
+    more = f" (the longest; {hidden} more)" if hidden > 0 else ""
+    phases = [[row["phase"], *_sums(row)] for row in report["phases"]]
+    largest = [
+        [
+            row["group"],
+            f"{row['ops']:,}",
+            seconds_text(row["compute_time"]),
+            bytes_text(row["output_bytes"]),
+            bytes_text(row["parameter_bytes"]),
+        ]
+        for row in groups["largest"]
+    ]
+    return [
+        TextTable(title, ["phase", *SUM_COLUMNS], [*phases, ["all", *_sums(report)]]),
+        TextTable(
+            f"Scopes{more}",
+            ["scope", *SUM_COLUMNS],
+            [[row["scope"] or "(none)", *_sums(row)] for row in scopes[:NUM_SCOPES]],
+        ),
+        TextTable(
+            f"{groups['count']} groups, {groups['edges']:,} edges between them with "
+            f"{bytes_text(groups['edge_bytes'])}; the longest",
+            ["group", ">ops", ">time", ">outputs", ">parameters"],
+            largest,
+        ),
+        TextTable(
+            "All on one device",
+            ["device", "kind", ">runtime", ">peak memory", ">memory", ""],
+            [_device_row(row) for row in report["devices"]],
+        ),
+    ]
+
+
+def _sums(row: dict[str, Any]) -> list[str]:
+    return [
+        f"{row['op_count']:,}",
+        flops_text(row["flops"]),
+        bytes_text(row["bytes_accessed"]),
+        bytes_text(row["parameter_bytes"]),
+        bytes_text(row["output_bytes"]),
+        seconds_text(row["compute_time"]),
+    ]
+
+
+def _device_row(row: dict[str, Any]) -> list[str]:
+    verdict = "fits" if row["fits"] else "does not fit"
+    if row["too_large_groups"]:
+        verdict += f"; the parameters of {len(row['too_large_groups'])} groups alone are too large"
+    runtime, peak = "cannot run all", ""
+    if row["runtime"] is not None:
+        runtime, peak = seconds_text(row["runtime"]), bytes_text(row["peak_memory"])
+    return [row["device"], row["kind"], runtime, peak, bytes_text(row["memory_bytes"]), verdict]

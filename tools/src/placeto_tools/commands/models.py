@@ -1,0 +1,86 @@
+"""``placeto models``."""
+
+from typing import Any
+
+import click
+
+from placeto_tools.options import Command
+from placeto_tools.options import json_option
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import show
+from placeto_tools.tables import show_json
+
+
+@click.command(cls=Command)
+@json_option
+def models(as_json: bool) -> None:
+    """List the registered models and the families of graphs, with their sizes.
+
+    \b
+    placeto models
+    placeto models --json
+    """
+    from placeto_workloads import MODELS  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_workloads import family  # noqa: PLC0415
+    from placeto_workloads import family_names  # noqa: PLC0415
+
+    registered: list[dict[str, Any]] = [
+        {"name": model.name, "description": model.description, "sizes": dict(model.sizes)}
+        for model in MODELS.values()
+    ]
+    families: list[dict[str, Any]] = []
+    for name in family_names():
+        chosen = family(name)
+        members = [*chosen.training, *chosen.test]
+        sizes = {
+            size: sorted({member.sizes[size] for member in members}) for size in members[0].sizes
+        }
+        families.append(
+            {
+                "name": name,
+                "members": len(members),
+                "groups": chosen.num_groups,
+                "training": [_number(member.name) for member in chosen.training],
+                "test": [_number(member.name) for member in chosen.test],
+                "sizes": {size: [values[0], values[-1]] for size, values in sizes.items()},
+            }
+        )
+    if as_json:
+        show_json({"models": registered, "families": families})
+        return
+    show(
+        TextTable(
+            "Models: placeto build NAME",
+            ["name", "what it is", "sizes: --set NAME=VALUE"],
+            [[m["name"], m["description"], _sizes(m["sizes"])] for m in registered],
+        ),
+        TextTable(
+            "Families: placeto build NAME:NUMBER",
+            ["name", ">members", ">groups", "for test (the others for training)", "sizes"],
+            [
+                [
+                    f["name"],
+                    str(f["members"]),
+                    str(f["groups"]),
+                    " ".join(map(str, f["test"])),
+                    _ranges(f["sizes"]),
+                ]
+                for f in families
+            ],
+        ),
+    )
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+def _sizes(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+
+
+def _ranges(sizes: dict[str, list[int]]) -> str:
+    return ", ".join(
+        f"{name}={least}" if least == most else f"{name}={least}..{most}"
+        for name, (least, most) in sizes.items()
+    )

@@ -1,0 +1,131 @@
+"""``placeto place``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
+from placeto_graphs import Placer
+from placeto_graphs import save_placement
+from placeto_tools.errors import InputError
+from placeto_tools.errors import reading
+from placeto_tools.errors import writing
+from placeto_tools.options import Command
+from placeto_tools.options import force_option
+from placeto_tools.options import json_option
+from placeto_tools.options import output_option
+from placeto_tools.options import seed_option
+from placeto_tools.outputs import check_file
+from placeto_tools.placements import run_placer
+from placeto_tools.placers import PLACER_NAMES
+from placeto_tools.placers import SCHEMES
+from placeto_tools.placers import make_placer
+from placeto_tools.problems import read_problem
+from placeto_tools.progress import showing_progress
+from placeto_tools.run_folder import CHECKPOINT
+from placeto_tools.tables import bytes_text
+from placeto_tools.tables import seconds_text
+from placeto_tools.tables import show_json
+
+
+@click.command(cls=Command)
+@click.argument("problem")
+@click.option("--placer", type=click.Choice(PLACER_NAMES), help="Which scheme places.")
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    help="A folder of `placeto train`, or a policy file: that policy places, as it is.",
+)
+@click.option(
+    "--budget",
+    type=click.IntRange(min=1),
+    help="How many placements a search samples; with --policy, how many its further training does.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="With --policy: placements that it draws besides its most probable one.",
+)
+@seed_option
+@output_option("The placement file: .json.")
+@json_option
+@force_option
+def place(
+    problem: str,
+    placer: str | None,
+    policy: Path | None,
+    budget: int | None,
+    samples: int,
+    seed: int,
+    output: Path,
+    as_json: bool,
+    force: bool,
+) -> None:
+    """Place a problem with one scheme, or with a policy that was trained.
+
+    PROBLEM is a problem file or any other SOURCE of `placeto build`.
+
+    \b
+    placeto place problem.json.gz --placer local-search --budget 5000 -o placement.json
+    placeto place problem.json.gz --policy run -o placement.json
+    """
+    if (placer is None) == (policy is None):
+        raise InputError("expected either --placer or --policy")
+    if samples and policy is None:
+        raise InputError("--samples: expected --policy beside it")
+    check_file(output, force=force, suffixes=(".json",))
+    read = read_problem(problem)
+    chosen, total = _chosen(read, placer, policy, budget, samples)
+    with showing_progress() as progress:
+        result = run_placer(chosen, read, progress, seed=seed, budget=total)
+    with writing(output):
+        save_placement(result.placement, read, output)
+    report = _report(chosen.name, read, result, output)
+    if as_json:
+        show_json(report)
+    else:
+        verdict = "" if report["fits"] else ", out of memory"
+        peaks = ", ".join(bytes_text(peak) for peak in report["peak_memory"])
+        click.echo(
+            f"{output}: {chosen.name}, {seconds_text(result.runtime)}{verdict}; peak memory "
+            f"{peaks}; {result.evaluations:,} placements sampled in {result.seconds:.1f} s"
+        )
+
+
+def _chosen(
+    problem: PlacementProblem,
+    placer: str | None,
+    policy: Path | None,
+    budget: int | None,
+    samples: int,
+) -> tuple[Placer, int | None]:
+    """Return the placer, and how many placements it may sample, if that is known."""
+    if placer is not None:
+        return make_placer(placer, problem, budget), budget or SCHEMES[placer].budget
+    assert policy is not None  # noqa: S101 (one of them is given)
+    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_policy import load_policy  # noqa: PLC0415
+
+    path = policy / CHECKPOINT if policy.is_dir() else policy
+    with reading(path):
+        trained = load_policy(path)
+    learned = PlacetoPlacer(policy=trained, training_evaluations=budget or 0, samples=samples)
+    return learned, (budget or 0) + samples + 1
+
+
+def _report(
+    name: str, problem: PlacementProblem, result: PlacementResult, output: Path
+) -> dict[str, Any]:
+    return {
+        "output": str(output),
+        "placer": name,
+        "runtime": result.runtime,
+        "fits": result.fits(problem.cluster),
+        "peak_memory": result.peak_memory.tolist(),
+        "evaluations": result.evaluations,
+        "seconds": result.seconds,
+    }

@@ -1,0 +1,111 @@
+"""``placeto plot``."""
+
+from pathlib import Path
+
+import click
+
+from placeto_simulator import Simulator
+from placeto_tools.curve_files import read_curves
+from placeto_tools.options import Command
+from placeto_tools.options import force_option
+from placeto_tools.options import output_option
+from placeto_tools.outputs import check_file
+from placeto_tools.placements import find_placement
+from placeto_tools.problems import read_problem
+from placeto_tools.progress import showing_progress
+from placeto_tools.tables import seconds_text
+
+PNG = (".png",)
+
+
+@click.group()
+def plot() -> None:
+    """Draw a placement, a simulated step, or learning curves, as PNG.
+
+    \b
+    placeto plot placement problem.json.gz placement.json -o placement.png
+    """
+
+
+@plot.command("placement", cls=Command)
+@click.argument("problem")
+@click.argument("placement")
+@output_option("The picture: .png.")
+@click.option("--title", help="What stands above it.  [default: what is drawn]")
+@force_option
+def plot_placement(
+    problem: str, placement: str, output: Path, title: str | None, force: bool
+) -> None:
+    """Draw the graph of groups in layers, with a colour for each device.
+
+    The area of a node is its compute time, the width of an edge its bytes; dark edges join two
+    devices. PROBLEM and PLACEMENT are those of `placeto simulate`.
+
+    \b
+    placeto plot placement problem.json.gz placement.json -o placement.png
+    """
+    from placeto_tools.plots.placement import placement_figure  # noqa: PLC0415 (matplotlib)
+    from placeto_tools.plots.png import save_png  # noqa: PLC0415
+
+    check_file(output, force=force, suffixes=PNG)
+    read = read_problem(problem)
+    with showing_progress() as progress:
+        found = find_placement(placement, read, progress)
+        progress.update("drawing ...")
+        runtime = float(Simulator(read, num_threads=1).runtimes(found[None])[0])
+        above = title or f"{problem}, {placement}: {seconds_text(runtime)}"
+        save_png(placement_figure(read, found, above), output)
+    click.echo(output)
+
+
+@plot.command("timeline", cls=Command)
+@click.argument("problem")
+@click.argument("placement")
+@output_option("The picture: .png.")
+@click.option("--title", help="What stands above it.  [default: what is drawn]")
+@force_option
+def plot_timeline(
+    problem: str, placement: str, output: Path, title: str | None, force: bool
+) -> None:
+    """Draw what ran when on each device and bus, and the memory below.
+
+    PROBLEM and PLACEMENT are those of `placeto simulate`. A dashed line is the memory of a device.
+
+    \b
+    placeto plot timeline problem.json.gz placement.json -o timeline.png
+    """
+    from placeto_tools.plots.png import save_png  # noqa: PLC0415 (matplotlib)
+    from placeto_tools.plots.timeline import timeline_figure  # noqa: PLC0415
+
+    check_file(output, force=force, suffixes=PNG)
+    read = read_problem(problem)
+    with showing_progress() as progress:
+        found = find_placement(placement, read, progress)
+        progress.update("drawing ...")
+        timeline = Simulator(read, num_threads=1).timeline(found)
+        above = title or f"{problem}, {placement}: {seconds_text(timeline.runtime)}"
+        save_png(timeline_figure(timeline, above), output)
+    click.echo(output)
+
+
+@plot.command("curves", cls=Command)
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
+@output_option("The picture: .png.")
+@click.option("--title", help="What stands above it.  [default: what is drawn]")
+@force_option
+def plot_curves(sources: tuple[Path, ...], output: Path, title: str | None, force: bool) -> None:
+    """Draw learning curves: the best runtime against the placements sampled.
+
+    SOURCES are folders of `placeto train` or `placeto compare`.
+
+    \b
+    placeto plot curves run -o curves.png
+    placeto plot curves results -o curves.png
+    """
+    from placeto_tools.plots.curves import curves_figure  # noqa: PLC0415 (matplotlib)
+    from placeto_tools.plots.png import save_png  # noqa: PLC0415
+
+    check_file(output, force=force, suffixes=PNG)
+    curves = {name: found for source in sources for name, found in read_curves(source).items()}
+    save_png(curves_figure(curves, {}, title or ""), output)
+    click.echo(output)

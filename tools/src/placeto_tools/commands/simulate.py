@@ -1,0 +1,110 @@
+"""``placeto simulate``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from placeto_simulator import Simulator
+from placeto_tools.errors import writing
+from placeto_tools.options import Command
+from placeto_tools.options import force_option
+from placeto_tools.options import json_option
+from placeto_tools.outputs import check_file
+from placeto_tools.placements import find_placement
+from placeto_tools.problems import read_problem
+from placeto_tools.progress import showing_progress
+from placeto_tools.simulation import timeline_report
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import bytes_text
+from placeto_tools.tables import seconds_text
+from placeto_tools.tables import share_text
+from placeto_tools.tables import show
+from placeto_tools.tables import show_json
+
+
+@click.command(cls=Command)
+@click.argument("problem")
+@click.argument("placement")
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Also write the step as a trace for Perfetto or chrome://tracing (.json, .json.gz).",
+)
+@click.option(
+    "--members",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="How many members of the critical path are shown.",
+)
+@json_option
+@force_option
+def simulate(
+    problem: str, placement: str, trace: Path | None, members: int, as_json: bool, force: bool
+) -> None:
+    """Simulate a step: runtime, peak memory, how busy the devices are, the critical path.
+
+    PROBLEM is a problem file or any other SOURCE of `placeto build`. PLACEMENT is a placement file,
+    the name of a device for everything on it, or the name of a placer.
+
+    \b
+    placeto simulate problem.json.gz placement.json --trace trace.json
+    placeto simulate problem.json.gz k80:0
+    placeto simulate problem.json.gz heft --json
+    """
+    if trace:
+        check_file(trace, force=force, suffixes=(".json", ".json.gz"))
+    read = read_problem(problem)
+    with showing_progress() as progress:
+        found = find_placement(placement, read, progress)
+    timeline = Simulator(read, num_threads=1).timeline(found)
+    report = timeline_report(read, found, timeline, members)
+    if trace:
+        with writing(trace):
+            timeline.to_chrome_trace(trace)
+    if as_json:
+        show_json(report)
+    else:
+        show(*_tables(report))
+
+
+def _tables(report: dict[str, Any]) -> list[TextTable]:
+    path = report["critical_path"]
+    verdict = "" if report["fits"] else ", out of memory"
+    return [
+        TextTable(
+            f"One step: {seconds_text(report['runtime'])}{verdict}; {report['transfers']:,} "
+            f"transfers of {bytes_text(report['transferred_bytes'])}",
+            ["device", ">groups", ">ops", ">busy", ">sending", ">peak memory", ">of", ""],
+            [
+                [
+                    row["device"],
+                    f"{row['groups']:,}",
+                    f"{row['ops']:,}",
+                    share_text(row["busy"]),
+                    share_text(row["communication"]),
+                    bytes_text(row["peak_memory"]),
+                    bytes_text(row["memory_bytes"]),
+                    "" if row["fits"] else "out of memory",
+                ]
+                for row in report["devices"]
+            ],
+        ),
+        TextTable(
+            f"Critical path: {path['members']:,} members, {seconds_text(path['op_seconds'])} ops, "
+            f"{seconds_text(path['transfer_seconds'])} transfers, "
+            f"{seconds_text(path['waiting_seconds'])} overheads; the longest",
+            ["", "member", "on", ">from", ">takes"],
+            [
+                [
+                    row["kind"],
+                    row["name"],
+                    row["where"],
+                    seconds_text(row["start"]),
+                    seconds_text(row["seconds"]),
+                ]
+                for row in path["longest"]
+            ],
+        ),
+    ]

@@ -1,0 +1,241 @@
+"""``placeto train``."""
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+import click
+
+from placeto_graphs import PlacementProblem
+from placeto_simulator import Simulator
+from placeto_tools.errors import InputError
+from placeto_tools.errors import RunError
+from placeto_tools.hyperparameters import parse_settings
+from placeto_tools.hyperparameters import restored_settings
+from placeto_tools.local_workers import run_workers
+from placeto_tools.local_workers import worker_rank
+from placeto_tools.options import Command
+from placeto_tools.options import KeyValue
+from placeto_tools.options import force_option
+from placeto_tools.options import json_option
+from placeto_tools.options import output_option
+from placeto_tools.problems import read_problem
+from placeto_tools.progress import Progress
+from placeto_tools.progress import clock
+from placeto_tools.progress import showing_progress
+from placeto_tools.run_folder import RunFolder
+from placeto_tools.stopping import StopRequest
+from placeto_tools.tables import seconds_text
+from placeto_tools.tables import show_json
+
+if TYPE_CHECKING:
+    from placeto_policy import Settings
+    from placeto_policy import Trainer
+    from placeto_policy import UpdateSummary
+
+
+@click.command(cls=Command)
+@click.argument("problems", nargs=-1)
+@output_option("The folder of a new training.", required=False)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Go on with a training that was stopped or killed.",
+)
+@click.option("--updates", type=click.IntRange(min=1), help="Of the policy.  [default: 1000]")
+@click.option(
+    "--set",
+    "settings",
+    type=KeyValue(),
+    multiple=True,
+    help="A hyperparameter, such as learning_rate_start=3e-4; may be repeated.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Fixes every random choice.  [default: 0]")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes on this machine that train together.",
+)
+@click.option(
+    "--checkpoint-every",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="UPDATES",
+    help="How many updates are lost at most.",
+)
+@json_option
+@force_option
+def train(
+    problems: tuple[str, ...],
+    output: Path | None,
+    resume: Path | None,
+    updates: int | None,
+    settings: tuple[tuple[str, str], ...],
+    seed: int | None,
+    workers: int,
+    checkpoint_every: int,
+    as_json: bool,
+    force: bool,
+) -> None:
+    """Train a policy on one problem, or on several at once.
+
+    PROBLEMS are problem files or other SOURCES of `placeto build`, on equally many devices. The
+    folder gets checkpoints, a log (log.jsonl, and one for TensorBoard), and the best placements;
+    `placeto place --policy FOLDER` uses the policy. Ctrl-C stops after the update at a checkpoint.
+
+    \b
+    placeto train problem.json.gz --updates 200 -o run
+    placeto train nmt:0 nmt:1 nmt:2 nmt:3 -o run --workers 2
+    placeto train --resume run
+
+    On several machines, with the folder on a disk that all see, or on the first one:
+
+    \b
+    torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
+        -m placeto_tools.main train problem.json.gz -o run
+    """
+    rank = worker_rank()
+    if resume:
+        _refuse_what_is_fixed(problems, output, updates, settings, seed)
+    elif not problems or not output:
+        raise InputError("expected PROBLEMS and -o FOLDER, or --resume FOLDER")
+    folder = RunFolder(resume or output or Path())
+    if not resume:
+        chosen = parse_settings(settings, updates)
+        read = {text: read_problem(text) for text in problems}
+        _check(read, chosen, workers)
+        drawn = seed or 0
+        if not rank:
+            folder.create(read, asdict(chosen), drawn, force=force)
+    else:
+        read, values, drawn = folder.read()
+        chosen = restored_settings(values)
+        _check(read, chosen, workers)
+    if workers > 1 and rank is None:
+        options = ["--checkpoint-every", str(checkpoint_every), *(["--json"] if as_json else [])]
+        sys.exit(run_workers(["train", "--resume", str(folder.path), *options], workers))
+    _train(folder, read, chosen, drawn, checkpoint_every, as_json, resumed=bool(resume))
+
+
+def _train(
+    folder: RunFolder,
+    problems: Mapping[str, PlacementProblem],
+    settings: "Settings",
+    seed: int,
+    checkpoint_every: int,
+    as_json: bool,
+    *,
+    resumed: bool,
+) -> None:
+    from placeto_policy import Trainer  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_policy import join_processes  # noqa: PLC0415
+    from placeto_policy import resume_training  # noqa: PLC0415
+    from placeto_tools.training import run_training  # noqa: PLC0415
+
+    with (
+        StopRequest() as stop,
+        showing_progress(quiet=bool(worker_rank())) as progress,
+        join_processes() as processes,
+    ):
+        evaluators = [Simulator(problem) for problem in problems.values()]
+        if resumed and folder.checkpoint.exists():
+            trainer = resume_training(folder.checkpoint, evaluators, processes=processes)
+        else:
+            trainer = Trainer(evaluators, settings, seed=seed, processes=processes)
+        progress.update("first update (compiles the simulator once) ...")
+        done = run_training(
+            trainer,
+            folder,
+            stop,
+            updates_between_checkpoints=checkpoint_every,
+            report=_Reporter(trainer, progress).report,
+        )
+    if processes.rank:
+        return
+    best = [found.placement if found else None for found in trainer.best]
+    placements = folder.save_placements(list(problems.values()), best)
+    if as_json:
+        show_json(_summary(folder, trainer, list(problems), placements))
+    if not done:
+        raise RunError(
+            f"stopped after update {trainer.updates} of {trainer.settings.updates}; go on with: "
+            f"placeto train --resume {folder.path}"
+        )
+    if not as_json:
+        for name, found in zip(problems, trainer.best, strict=True):
+            if found:
+                click.echo(f"{name}: best {seconds_text(found.cost)}")
+        click.echo(f"{folder.path}: {trainer.updates} updates, {trainer.evaluations:,} placements")
+
+
+class _Reporter:
+    """Shows each update, and how long the others take."""
+
+    def __init__(self, trainer: "Trainer", progress: Progress) -> None:
+        self._trainer = trainer
+        self._progress = progress
+        self._first = trainer.updates
+        self._began = time.monotonic()
+
+    def report(self, summary: "UpdateSummary") -> None:
+        total = self._trainer.settings.updates
+        passed = time.monotonic() - self._began
+        left = passed / (summary.update - self._first) * (total - summary.update)
+        self._progress.update(
+            f"update {summary.update} of {total}: runtime {seconds_text(summary.runtime)}, "
+            f"best {seconds_text(summary.best_runtime)}, "
+            f"{summary.evaluations_per_second:,.0f} evaluations/s, {clock(left)} left"
+        )
+
+
+def _summary(
+    folder: RunFolder, trainer: "Trainer", names: list[str], placements: list[Path]
+) -> dict[str, Any]:
+    return {
+        "folder": str(folder.path),
+        "updates": trainer.updates,
+        "of_updates": trainer.settings.updates,
+        "evaluations": trainer.evaluations,
+        "best": {
+            name: found.cost if found else None
+            for name, found in zip(names, trainer.best, strict=True)
+        },
+        "placements": [str(path) for path in placements],
+    }
+
+
+def _check(problems: Mapping[str, PlacementProblem], settings: "Settings", workers: int) -> None:
+    """Refuse what no training can begin with, before anything is written."""
+    if workers > settings.workers:
+        raise InputError(
+            f"--workers: expected at most {settings.workers}, the episodes of an update, "
+            f"got {workers}"
+        )
+    counts = {name: problem.num_devices for name, problem in problems.items()}
+    first = next(iter(counts))
+    for name, count in counts.items():
+        if count != counts[first]:
+            raise InputError(
+                f"{name}: expected {counts[first]} devices, as {first} has, got {count}"
+            )
+
+
+def _refuse_what_is_fixed(
+    problems: tuple[str, ...],
+    output: Path | None,
+    updates: int | None,
+    settings: tuple[tuple[str, str], ...],
+    seed: int | None,
+) -> None:
+    if problems or output or updates or settings or seed is not None:
+        raise InputError(
+            "--resume: expected no PROBLEMS, -o, --updates, --set or --seed: they are fixed"
+        )

@@ -1,0 +1,94 @@
+"""The folder of a comparison: results so far, problems, placements and learning curves."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placeto_graphs import PlacementResult
+from placeto_graphs import save_placement
+from placeto_graphs import save_problem
+from placeto_tools.comparison import CPU
+from placeto_tools.comparison import Case
+from placeto_tools.comparison import has_cpu
+from placeto_tools.comparison import typical_runtime
+from placeto_tools.comparison_tables import markdown
+from placeto_tools.curve_files import RESULTS
+from placeto_tools.errors import writing
+from placeto_tools.outputs import make_folder
+from placeto_tools.outputs import write_json
+from placeto_tools.outputs import write_text
+from placeto_tools.placers import SCHEMES
+
+Report = dict[str, Any]
+PAGE = "results.md"
+CURVES = "curves.png"
+LEVELS = ("single", "expert", "scotch")  # drawn beside the curves of the searches
+
+
+class ComparisonFolder:
+    """A folder with ``results.json``, ``results.md``, and a folder for each problem.
+
+    Everything is written as soon as it is known: a comparison may take hours.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    force
+        Whether it may hold something already.
+    """
+
+    def __init__(self, path: Path, *, force: bool) -> None:
+        make_folder(path, force=force)
+        self.path = path
+        self._cases: list[Path] = []
+
+    def add_case(self, case: Case) -> None:
+        """Make the folder of the next problem, and write the problem."""
+        stem = name = re.sub(r"[^\w.+-]+", "-", f"{case.source}-{case.cluster}")
+        while self.path / name in self._cases:  # two sources may have one name
+            name = f"{stem}-{len(self._cases) + 1}"
+        folder = self.path / name
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+            save_problem(case.problem, folder / "problem.json.gz")
+        self._cases.append(folder)
+
+    def add_placement(self, case: Case, name: str, best: PlacementResult | None) -> None:
+        """Write the best placement of a scheme on the last problem."""
+        if best is not None and (name != CPU or has_cpu(case.problem)):
+            path = self._cases[-1] / f"{name}.json"
+            with writing(path):
+                save_placement(best.placement, case.problem, path)
+
+    def write(self, document: Report) -> None:
+        """Write the results so far; the last problem may not have all schemes yet."""
+        folders = [folder.name for folder in self._cases]
+        problems = document["problems"]
+        _draw(problems[-1], self._cases[-1] / CURVES)
+        write_json(self.path / RESULTS, document)
+        write_text(self.path / PAGE, markdown(problems, [f"{name}/{CURVES}" for name in folders]))
+
+
+def _draw(report: Report, path: Path) -> None:
+    from placeto_tools.plots.curves import curves_figure  # noqa: PLC0415 (matplotlib)
+    from placeto_tools.plots.png import save_png  # noqa: PLC0415
+
+    curves, levels = {}, {"lower bound": report["lower_bound"]}
+    for scheme in report["schemes"]:
+        of_seeds = [_known(run["curve"]) for run in scheme["runs"]]
+        runtime = typical_runtime(scheme)
+        if SCHEMES[scheme["name"]].budget:
+            curves[scheme["title"]] = [curve for curve in of_seeds if len(curve)]
+        elif scheme["name"] in LEVELS and runtime is not None:
+            levels[scheme["title"]] = runtime
+    title = f"{report['source']} on {report['cluster']}"
+    save_png(curves_figure(curves, levels, title), path)
+
+
+def _known(rows: Sequence[Sequence[float | None]]) -> Any:
+    known = [row for row in rows if row[1] is not None]
+    return np.array(known, np.float64).reshape(-1, 2)

@@ -1,0 +1,147 @@
+"""A comparison as tables: the paper's Table 1, and every scheme on each problem."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from placeto_tools.comparison import find_scheme
+from placeto_tools.comparison import reduction
+from placeto_tools.comparison import runtime_text
+from placeto_tools.comparison import typical_evaluations
+from placeto_tools.comparison import typical_runtime
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import bytes_text
+from placeto_tools.tables import seconds_text
+from placeto_tools.tables import share_text
+
+Report = dict[str, Any]
+NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
+
+
+def paper_table(problems: Sequence[Report]) -> TextTable:
+    """Return the table of Addanki et al. (2019), table 1: medians over the seeds, in seconds."""
+    return TextTable(
+        "Runtime of one step in seconds, as in table 1 of Addanki et al. (2019)",
+        [
+            "model",
+            ">CPU only",
+            ">single GPU",
+            ">GPUs",
+            ">expert",
+            ">Scotch",
+            ">Placeto",
+            ">RNN",
+            ">placements, Placeto",
+            ">placements, RNN",
+            ">runtime reduction",
+            ">speed-up factor",
+        ],
+        [_paper_row(problem) for problem in problems],
+    )
+
+
+def scheme_table(problem: Report) -> TextTable:
+    """Return every scheme on one problem, and the bound that none of them beats."""
+    single = typical_runtime(find_scheme(problem, "single"))
+    bound = problem["lower_bound"]
+    rows = [_scheme_row(scheme, single, bound) for scheme in problem["schemes"]]
+    rows.append(["lower bound", seconds_text(bound), "", "", "1.00", "", "", "", ""])
+    return TextTable(
+        f"{problem['source']} on {problem['cluster']}: {problem['ops']:,} ops, "
+        f"{problem['groups']} groups",
+        [
+            "scheme",
+            ">runtime",
+            ">over seeds",
+            ">of single GPU",
+            ">of lower bound",
+            ">peak memory",
+            ">placements",
+            ">to within 1 %",
+            ">search",
+        ],
+        rows,
+    )
+
+
+def notes(problems: Sequence[Report]) -> list[str]:
+    """Return why schemes are missing, a line each."""
+    return [
+        f"{problem['source']} on {problem['cluster']}, {scheme['name']}: {scheme['error']}"
+        for problem in problems
+        for scheme in problem["schemes"]
+        if scheme["error"]
+    ]
+
+
+def markdown(problems: Sequence[Report], pictures: Sequence[str]) -> str:
+    """Return all tables as one Markdown page.
+
+    Parameters
+    ----------
+    problems
+        The reports.
+    pictures
+        The learning curves of each, as paths relative to the page.
+    """
+    parts = ["# Comparison", paper_table(problems).markdown()]
+    parts.append(
+        "Medians over the seeds. OOM: the memory of a device does not suffice. Placements: sampled "
+        "until the search was within 1 % of its own best. Reduction and speed-up: of Placeto over "
+        "RNN."
+    )
+    for problem, picture in zip(problems, pictures, strict=True):
+        table = scheme_table(problem)
+        parts.append(f"## {table.title}")
+        parts.append(TextTable("", table.columns, table.rows).markdown())
+        if picture:
+            parts.append(f"![Learning curves]({picture})")
+    missing = notes(problems)
+    if missing:
+        parts.append("\n".join(f"- {line}" for line in missing))
+    return "\n\n".join(parts) + "\n"
+
+
+def _paper_row(problem: Report) -> list[str]:
+    placeto, rnn = find_scheme(problem, "placeto"), find_scheme(problem, "rnn")
+    ours, theirs = typical_evaluations(placeto), typical_evaluations(rnn)
+    saved = reduction(typical_runtime(placeto), typical_runtime(rnn))
+    names = ("expert", "scotch", "placeto", "rnn")
+    return [
+        problem["source"],
+        _runtime(find_scheme(problem, "cpu")),
+        _runtime(find_scheme(problem, "single")),
+        str(problem["gpus"]),
+        *(_runtime(find_scheme(problem, name)) for name in names),
+        NOTHING if ours is None else f"{ours:,.0f}",
+        NOTHING if theirs is None else f"{theirs:,.0f}",
+        NOTHING if saved is None else share_text(saved),
+        NOTHING if ours is None or theirs is None or not ours else f"{theirs / ours:.2f}",
+    ]
+
+
+def _runtime(scheme: Report | None) -> str:
+    if scheme is None or not scheme["runs"]:
+        return NOTHING
+    typical = typical_runtime(scheme)
+    return runtime_text(scheme["runs"][0]) if typical is None else f"{typical:#.4g}"
+
+
+def _scheme_row(scheme: Report, single: float | None, bound: float) -> list[str]:
+    runs = scheme["runs"]
+    if not runs:
+        return [scheme["title"], NOTHING, *[""] * 7]
+    typical = typical_runtime(scheme)
+    near = typical_evaluations(scheme)
+    fitting = [run["runtime"] for run in runs if run["fits"] and run["runtime"] is not None]
+    searches = max(run["evaluations"] for run in runs) > 1
+    return [
+        scheme["title"],
+        runtime_text(runs[0]) if typical is None else seconds_text(typical),
+        f"{seconds_text(min(fitting))} to {seconds_text(max(fitting))}" if len(fitting) > 1 else "",
+        share_text(typical / single) if typical and single else "",
+        f"{typical / bound:.2f}" if typical and bound else "",
+        bytes_text(max(max(run["peak_memory"]) for run in runs)),
+        f"{max(run['evaluations'] for run in runs):,}",
+        f"{near:,.0f}" if near is not None and searches else "",
+        f"{max(run['seconds'] for run in runs):.1f} s",
+    ]

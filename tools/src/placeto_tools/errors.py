@@ -1,0 +1,67 @@
+"""Why the command ends without having done its work, and with which exit code."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+RUN_FAILED = 1
+WRONG_INPUT = 2
+
+
+class InputError(ValueError):
+    """Something that the user gave cannot be used: exit code 2."""
+
+
+class RunError(RuntimeError):
+    """What was asked for was begun, and failed: exit code 1."""
+
+
+@contextmanager
+def reading(what: Any) -> Iterator[None]:
+    """Count what the system says about a file that the user named as wrong input."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what}: {error.strerror or error}") from error
+
+
+@contextmanager
+def writing(what: Any) -> Iterator[None]:
+    """Say which file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{what}: {error.strerror or error}") from error
+
+
+def exit_code(error: BaseException) -> int:
+    """Return 2 for what the user can mend by other input, else 1.
+
+    The errors of the packages are about what they were given, and all derive from `ValueError`.
+    """
+    if isinstance(error, click.ClickException):
+        return WRONG_INPUT
+    from_a_package = type(error).__module__.startswith("placeto_")
+    return WRONG_INPUT if isinstance(error, ValueError) and from_a_package else RUN_FAILED
+
+
+def one_line(error: BaseException) -> str:
+    """Return what went wrong as one line of printable characters."""
+    if isinstance(error, click.ClickException):
+        text = error.format_message()
+    elif type(error).__module__.startswith("placeto_"):
+        text = str(error)
+    elif isinstance(error, KeyboardInterrupt | click.Abort):
+        text = "stopped"
+    else:
+        text = f"{type(error).__name__}: {error} (--debug shows where)"
+    return printable(" ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    """Escape what would control a terminal: names from a file may hold anything."""
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )

@@ -1,0 +1,83 @@
+"""Which ops of a graph are placed together: the user's choice, or what suits the source."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from placeto_graphs import DEFAULT_RULES
+from placeto_graphs import Grouping
+from placeto_graphs import OpGraph
+from placeto_graphs import colocate
+from placeto_graphs import colocate_by_id
+from placeto_graphs import colocate_gradients
+from placeto_graphs import colocate_scopes
+from placeto_graphs import colocate_single_consumers
+from placeto_graphs import colocate_updates
+from placeto_graphs import merge_and_colocate
+
+Rule = Callable[[OpGraph], Grouping]
+
+DEFAULT_NUM_GROUPS = 128
+RULES: dict[str, Rule] = {
+    "id": colocate_by_id,
+    "gradients": colocate_gradients,
+    "updates": colocate_updates,
+    "single-consumers": colocate_single_consumers,
+}
+
+
+@dataclass(frozen=True)
+class GroupingOptions:
+    """What the user says about co-location and merging.
+
+    Attributes
+    ----------
+    rules : texts
+        Names of rules; ``"none"`` is none but the colocation ids, which every placement must keep.
+        Empty for those that suit the source.
+    patterns : texts
+        Regular expressions of scopes that stay together.
+    num_groups : int or None
+        At how many groups merging stops; None for what suits the source.
+    min_output_bytes : int or None
+        From what size on groups are left alone.
+    merging : bool
+        Whether groups are merged at all.
+    """
+
+    rules: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    num_groups: int | None = None
+    min_output_bytes: int | None = None
+    merging: bool = True
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the user left everything to the source."""
+        return self == GroupingOptions()
+
+    def grouping(
+        self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
+    ) -> Grouping:
+        """Return the groups of a graph.
+
+        Parameters
+        ----------
+        graph
+            The graph.
+        rules
+            Those that suit it.
+        num_groups
+            How many suit it; by default 128.
+        """
+        chosen = [colocate_by_id, *(RULES[name] for name in self.rules if name != "none")]
+        of_scopes = [partial(colocate_scopes, pattern=pattern) for pattern in self.patterns]
+        small = colocate(graph, [*(chosen if self.rules else rules), *of_scopes])
+        if not self.merging:
+            return small
+        wanted = self.num_groups
+        if wanted is None and self.min_output_bytes is None:
+            wanted = num_groups or DEFAULT_NUM_GROUPS
+        return merge_and_colocate(
+            graph, small, num_groups=wanted, min_output_bytes=self.min_output_bytes
+        )

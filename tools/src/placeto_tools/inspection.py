@@ -1,0 +1,118 @@
+"""What is in a problem, as a report: plain values in SI units."""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_baselines import lower_bound
+from placeto_graphs import Phase
+from placeto_graphs import PlacementProblem
+from placeto_simulator import Simulator
+
+Report = dict[str, Any]
+NUM_LARGEST = 10
+
+
+def inspect_problem(problem: PlacementProblem, scope_depth: int = 2) -> Report:
+    """Return what is in a problem.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    scope_depth
+        How many parts of a scope count; deeper scopes are added up.
+    """
+    graph = problem.graph
+    return {
+        "ops": graph.num_ops,
+        "tensors": graph.num_tensors,
+        "edges": graph.num_edges,
+        **_totals(problem, np.ones(graph.num_ops, np.bool_)),
+        "phases": [
+            {"phase": phase.name.lower(), **_totals(problem, np.asarray(graph.phases == phase))}
+            for phase in Phase
+        ],
+        "scopes": _scopes(problem, scope_depth),
+        "groups": _groups(problem),
+        "devices": _devices(problem),
+        "lower_bound": lower_bound(problem),
+    }
+
+
+def _totals(problem: PlacementProblem, chosen: NDArray[np.bool_]) -> Report:
+    graph = problem.graph
+    fastest = problem.compute_time.min(axis=1)
+    return {
+        "op_count": int(chosen.sum()),
+        "flops": float(graph.flops[chosen].sum()),
+        "bytes_accessed": float(graph.bytes_accessed[chosen].sum()),
+        "parameter_bytes": int(graph.parameter_bytes[chosen].sum()),
+        "output_bytes": int(graph.tensor_bytes[chosen[graph.tensor_producer]].sum()),
+        "compute_time": float(fastest[chosen].sum()),
+    }
+
+
+def _scopes(problem: PlacementProblem, depth: int) -> list[Report]:
+    ops_of: dict[str, list[int]] = defaultdict(list)
+    for op, scope in enumerate(problem.graph.scopes):
+        ops_of[".".join(scope.split(".")[:depth])].append(op)
+    rows = []
+    for scope, ops in ops_of.items():
+        chosen = np.zeros(problem.graph.num_ops, np.bool_)
+        chosen[ops] = True
+        rows.append({"scope": scope, **_totals(problem, chosen)})
+    return sorted(rows, key=lambda row: -row["compute_time"])
+
+
+def _groups(problem: PlacementProblem) -> Report:
+    groups = problem.group_graph
+    seconds = groups.compute_time.min(axis=1)
+    sizes = np.bincount(problem.grouping.group_of, minlength=problem.num_groups)
+    largest = np.argsort(-seconds, kind="stable")[:NUM_LARGEST].tolist()
+    return {
+        "count": problem.num_groups,
+        "edges": groups.num_edges,
+        "edge_bytes": int(groups.edge_bytes.sum()),
+        "largest": [
+            {
+                "group": problem.grouping.group_names[group],
+                "ops": int(sizes[group]),
+                "compute_time": float(seconds[group]),
+                "output_bytes": int(groups.output_bytes[group]),
+                "parameter_bytes": int(groups.parameter_bytes[group]),
+            }
+            for group in largest
+        ],
+    }
+
+
+def _devices(problem: PlacementProblem) -> list[Report]:
+    """Return what each device is, and what becomes of the whole step on it alone."""
+    runs_all = np.isfinite(problem.group_graph.compute_time).all(axis=0)
+    able = np.flatnonzero(runs_all).astype(np.int32)
+    alone = np.repeat(able[:, None], problem.num_groups, axis=1)
+    found = Simulator(problem).evaluate(alone)
+    row_of = {device: row for row, device in enumerate(able.tolist())}
+    reports = []
+    for index, device in enumerate(problem.cluster.devices):
+        row = row_of.get(index)
+        peak = None if row is None else int(found.peak_memory[row, index])
+        too_large = problem.group_graph.parameter_bytes > device.memory_bytes
+        reports.append(
+            {
+                "device": device.name,
+                "kind": device.kind,
+                "memory_bytes": device.memory_bytes,
+                "runtime": None if row is None else float(found.runtime[row]),
+                "peak_memory": peak,
+                "fits": peak is not None and peak <= device.memory_bytes,
+                "too_large_groups": [
+                    problem.grouping.group_names[group]
+                    for group in np.flatnonzero(too_large).tolist()
+                ],
+            }
+        )
+    return reports

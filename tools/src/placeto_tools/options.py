@@ -1,0 +1,197 @@
+"""Options that several subcommands share, and the class of all subcommands."""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from typing import TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from placeto_tools.grouping_options import RULES
+from placeto_tools.grouping_options import GroupingOptions
+from placeto_tools.placers import PLACER_NAMES
+
+DEBUG = "--debug"
+Function = TypeVar("Function", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+
+class Command(click.Command):
+    """A subcommand: takes ``--debug``, which `placeto_tools.main` looks for, besides its own."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.params.append(
+            click.Option(
+                [DEBUG], is_flag=True, expose_value=False, help="Show the traceback of an error."
+            )
+        )
+
+
+class KeyValue(click.ParamType[tuple[str, str]]):
+    """``NAME=VALUE``."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Return the name and the value as texts."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not (equals and name.strip()):
+            self.fail(f"expected NAME=VALUE, got {value!r}", param, ctx)
+        return name.strip().replace("-", "_"), text.strip()
+
+
+class PlacerNames(click.ParamType[tuple[str, ...]]):
+    """``NAME,NAME,...``: placers."""
+
+    name = "name,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Return the names."""
+        if isinstance(value, tuple):
+            return value
+        names = tuple(part.strip() for part in str(value).split(","))
+        for name in names:
+            if name not in PLACER_NAMES:
+                self.fail(f"{name!r} is not one of {', '.join(PLACER_NAMES)}", param, ctx)
+        return names
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """Return how the last name may go on."""
+        before, comma, begun = incomplete.rpartition(",")
+        return [
+            CompletionItem(before + comma + name) for name in PLACER_NAMES if name.startswith(begun)
+        ]
+
+
+def json_option(function: Function) -> Function:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, in SI units.")(
+        function
+    )
+
+
+def force_option(function: Function) -> Function:
+    """Add ``--force``."""
+    return click.option("--force", is_flag=True, help="Overwrite what is there.")(function)
+
+
+def seed_option(function: Function) -> Function:
+    """Add ``--seed``."""
+    return click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Fixes every random choice.",
+    )(function)
+
+
+def output_option(help_text: str, *, required: bool = True) -> Decorator:
+    """Add ``-o``."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        required=required,
+        help=help_text,
+    )
+
+
+def source_options(function: Any) -> Any:
+    """Add what says which member or size of a source is meant."""
+    decorators = [
+        click.option(
+            "--batch-size", type=int, help="Examples in a step; short for --set batch_size=N."
+        ),
+        click.option(
+            "--set",
+            "sizes",
+            type=KeyValue(),
+            multiple=True,
+            help="A size of the model, such as steps=16; `placeto models` lists them.",
+        ),
+        click.option(
+            "--family-seed",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Which draw of a family's 32 members.",
+        ),
+    ]
+    return _decorated(function, decorators)
+
+
+def grouping_options(function: Callable[..., Any]) -> Any:
+    """Add the options of co-location and merging, as one argument ``grouping``."""
+    decorators = [
+        click.option(
+            "--rule",
+            "rules",
+            type=click.Choice([*RULES, "none"]),
+            multiple=True,
+            help="Which ops are kept together; may be repeated. By default what suits the source.",
+        ),
+        click.option(
+            "--scope-pattern",
+            "patterns",
+            multiple=True,
+            metavar="REGEX",
+            help="Also keep together ops whose scopes begin with the same match.",
+        ),
+        click.option(
+            "--groups",
+            "num_groups",
+            type=click.IntRange(min=1),
+            help="Merge until so many groups are left.  [default: 128, or those of the family]",
+        ),
+        click.option(
+            "--min-output-bytes",
+            type=click.IntRange(min=1),
+            metavar="BYTES",
+            help="Leave groups alone whose outputs have so many bytes.",
+        ),
+        click.option("--no-merging", is_flag=True, help="Keep the groups of the rules."),
+    ]
+
+    @wraps(function)
+    def gathered(
+        *args: Any,
+        rules: tuple[str, ...],
+        patterns: tuple[str, ...],
+        num_groups: int | None,
+        min_output_bytes: int | None,
+        no_merging: bool,
+        **named: Any,
+    ) -> Any:
+        if no_merging and (num_groups or min_output_bytes):
+            raise click.UsageError("--no-merging: expected no --groups or --min-output-bytes")
+        grouping = GroupingOptions(
+            rules=rules,
+            patterns=patterns,
+            num_groups=num_groups,
+            min_output_bytes=min_output_bytes,
+            merging=not no_merging,
+        )
+        return function(*args, grouping=grouping, **named)
+
+    return _decorated(gathered, decorators)
+
+
+def _decorated(function: Any, decorators: list[Decorator]) -> Any:
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function

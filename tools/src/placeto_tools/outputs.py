@@ -1,0 +1,59 @@
+"""Files that the command writes: none is overwritten without being asked to, none by halves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from placeto_graphs import write_atomically
+from placeto_tools.errors import InputError
+from placeto_tools.errors import writing
+
+
+def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> None:
+    """Refuse a file that is there already, before any work is done for it.
+
+    Raises
+    ------
+    InputError
+        When the file is there and need not be overwritten, its folder is not there, or its name
+        ends in none of the suffixes.
+    """
+    if suffixes and not path.name.endswith(suffixes):
+        raise InputError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
+    if path.is_dir():
+        raise InputError(f"{path}: expected a file, got a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: expected a folder {path.parent}, which is not there")
+    if path.exists() and not force:
+        raise InputError(f"{path}: is there already; --force overwrites it")
+
+
+def make_folder(path: Path, *, force: bool) -> None:
+    """Make a folder for results; one that holds something is only used if that is wanted.
+
+    Raises
+    ------
+    InputError
+        When it is a file, or holds something and need not be overwritten.
+    RunError
+        When it cannot be made.
+    """
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path}: expected a folder, got a file")
+    if path.is_dir() and any(path.iterdir()) and not force:
+        raise InputError(
+            f"{path}: is there already, and not empty; --force overwrites what is in it"
+        )
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, at once or not at all."""
+    with writing(path):
+        write_atomically(path, text.encode())
+
+
+def write_json(path: Path, report: Any) -> None:
+    """Write a JSON file, at once or not at all."""
+    write_text(path, json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

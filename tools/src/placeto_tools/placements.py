@@ -1,0 +1,89 @@
+"""From what a user names to a placement."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
+from placeto_graphs import Placer
+from placeto_graphs import load_placement
+from placeto_simulator import Simulator
+from placeto_tools.errors import InputError
+from placeto_tools.errors import reading
+from placeto_tools.placers import PLACER_NAMES
+from placeto_tools.placers import make_placer
+from placeto_tools.progress import Progress
+from placeto_tools.progress import how_far
+from placeto_tools.tables import seconds_text
+from placeto_tools.watching import WatchedEvaluator
+
+
+def find_placement(text: str, problem: PlacementProblem, progress: Progress) -> NDArray[np.int32]:
+    """Return int32[G], the placement that a user named.
+
+    Parameters
+    ----------
+    text
+        A placement file, the name of a device, or the name of a placer.
+    problem
+        What is placed.
+    progress
+        Shows how far a placer is.
+
+    Raises
+    ------
+    InputError
+        When it is nothing of that.
+    """
+    names = problem.cluster.device_names
+    if Path(text).is_file() or text.endswith(".json"):
+        with reading(text):
+            return load_placement(text, problem)
+    if text in names:
+        return np.full(problem.num_groups, names.index(text), np.int32)
+    if text in PLACER_NAMES:
+        return run_placer(make_placer(text, problem), problem, progress).placement
+    raise InputError(
+        f"{text}: expected a placement file, a device ({', '.join(names)}) or a placer "
+        f"({', '.join(PLACER_NAMES)})"
+    )
+
+
+def run_placer(
+    placer: Placer,
+    problem: PlacementProblem,
+    progress: Progress,
+    *,
+    seed: int = 0,
+    budget: int | None = None,
+    label: str = "",
+) -> PlacementResult:
+    """Place a problem with the simulator as the evaluator, and show how far it is.
+
+    Parameters
+    ----------
+    placer
+        The placer.
+    problem
+        What it places.
+    progress
+        Where it is shown.
+    seed
+        Fixes every random choice.
+    budget
+        How many placements it may sample, if that is known.
+    label
+        What it is called there; by default its name.
+    """
+    began = time.monotonic()
+    name = label or placer.name
+
+    def report(evaluations: int, best: float) -> None:
+        far = how_far(evaluations, budget, time.monotonic() - began)
+        progress.update(f"{name}: best {seconds_text(best)}, placements {far}")
+
+    progress.update(f"{name} ...")
+    return placer.place(problem, WatchedEvaluator(Simulator(problem), report), seed=seed)

@@ -1,0 +1,100 @@
+"""The placers by name, with the budgets that they have by default."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from placeto_baselines import CpuOnly
+from placeto_baselines import CriticalPathPlacer
+from placeto_baselines import ExpertPlacer
+from placeto_baselines import Heft
+from placeto_baselines import LocalSearch
+from placeto_baselines import MEtf
+from placeto_baselines import MetisPlacer
+from placeto_baselines import MSct
+from placeto_baselines import MTopo
+from placeto_baselines import RandomPlacer
+from placeto_baselines import RnnPlacer
+from placeto_baselines import RnnSettings
+from placeto_baselines import ScotchPlacer
+from placeto_baselines import SingleDevice
+from placeto_graphs import PlacementProblem
+from placeto_graphs import Placer
+from placeto_tools.expert_scopes import expert_scopes
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A placer that can be asked for by name.
+
+    Attributes
+    ----------
+    title : text
+        What it is called in tables.
+    make : function
+        From a problem and a budget to the placer.
+    budget : int or None
+        How many placements it samples by default; None where a budget means nothing. They are
+        chosen so that a comparison on Inception-V3 takes a few minutes on two cores.
+    random : bool
+        Whether another seed gives another result.
+    """
+
+    title: str
+    make: Callable[[PlacementProblem, int], Placer]
+    budget: int | None = None
+    random: bool = False
+
+
+def _expert(problem: PlacementProblem, _budget: int) -> Placer:
+    return ExpertPlacer(expert_scopes(problem.graph.scopes))
+
+
+def _placeto(_problem: PlacementProblem, budget: int) -> Placer:
+    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
+
+    return PlacetoPlacer(training_evaluations=budget)
+
+
+def _rnn(problem: PlacementProblem, budget: int) -> Placer:
+    longest = max(RnnSettings().max_groups, problem.num_groups)
+    return RnnPlacer(RnnSettings(evaluations=budget, max_groups=longest))
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "cpu": Scheme("CPU only", lambda _problem, _budget: CpuOnly()),
+    "single": Scheme("Single GPU", lambda _problem, _budget: SingleDevice()),
+    "expert": Scheme("Expert", _expert),
+    "scotch": Scheme("Scotch", lambda _problem, _budget: ScotchPlacer(), random=True),
+    "placeto": Scheme("Placeto", _placeto, budget=500_000, random=True),
+    "rnn": Scheme("RNN", _rnn, budget=300, random=True),
+    "random": Scheme(
+        "Random", lambda _problem, budget: RandomPlacer(budget), budget=10_000, random=True
+    ),
+    "local-search": Scheme(
+        "Local search", lambda _problem, budget: LocalSearch(budget), budget=50_000, random=True
+    ),
+    "metis": Scheme("METIS", lambda _problem, _budget: MetisPlacer(), random=True),
+    "heft": Scheme("HEFT", lambda _problem, _budget: Heft()),
+    "m-topo": Scheme("m-TOPO", lambda _problem, _budget: MTopo()),
+    "m-etf": Scheme("m-ETF", lambda _problem, _budget: MEtf()),
+    "m-sct": Scheme("m-SCT", lambda _problem, _budget: MSct()),
+    "critical-path": Scheme("Critical path", lambda _problem, _budget: CriticalPathPlacer()),
+}
+PLACER_NAMES = tuple(SCHEMES)
+
+
+def make_placer(name: str, problem: PlacementProblem, budget: int | None = None) -> Placer:
+    """Return a placer.
+
+    Parameters
+    ----------
+    name
+        One of `PLACER_NAMES`.
+    problem
+        What it is to place.
+    budget
+        How many placements it may sample, if it searches; by default its own.
+    """
+    scheme = SCHEMES[name]
+    return scheme.make(problem, budget or scheme.budget or 1)

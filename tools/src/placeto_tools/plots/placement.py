@@ -1,0 +1,91 @@
+"""A placement: the graph of groups in layers, with a colour for each device."""
+
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from placeto_graphs import PlacementProblem
+from placeto_tools.plots.layers import layered_positions
+from placeto_tools.plots.png import colour
+from placeto_tools.plots.png import new_figure
+
+SMALLEST_NODE, LARGEST_NODE = 15.0, 500.0  # areas in square points
+THINNEST_EDGE, THICKEST_EDGE = 0.3, 4.0  # points
+
+
+def placement_figure(
+    problem: PlacementProblem, placement: NDArray[np.int32], title: str = ""
+) -> Figure:
+    """Draw the groups: colour is the device, area the compute time, edge width the bytes.
+
+    Edges between devices are dark, as in the figures of Addanki et al. (2019).
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement : int32[G]
+        The device of each group.
+    title
+        What stands above it.
+    """
+    groups = problem.group_graph
+    positions = layered_positions(groups)
+    num_layers = int(positions[:, 0].max()) + 1
+    tallest = np.ptp(positions[:, 1]) + 1
+    figure = new_figure(_within(0.22 * num_layers + 2, 6, 30), _within(0.5 * tallest + 1.5, 4, 16))
+    axes = figure.add_subplot()
+    _draw_edges(axes, groups.edges, groups.edge_bytes, positions, placement)
+    seconds = groups.compute_time[np.arange(problem.num_groups), placement]
+    axes.scatter(
+        positions[:, 0],
+        positions[:, 1],
+        s=SMALLEST_NODE + (LARGEST_NODE - SMALLEST_NODE) * _shares(seconds),
+        c=[colour(device) for device in placement.tolist()],
+        edgecolors="white",
+        linewidths=0.5,
+        zorder=2,
+    )
+    axes.legend(handles=_legend(problem, placement), loc="upper left", fontsize="small")
+    axes.set_title(title or f"{problem.num_groups} groups on {problem.num_devices} devices")
+    axes.margins(0.03, 0.08)
+    axes.set_axis_off()
+    return figure
+
+
+def _draw_edges(
+    axes: object,
+    edges: NDArray[np.int32],
+    edge_bytes: NDArray[np.int64],
+    positions: NDArray[np.float64],
+    placement: NDArray[np.int32],
+) -> None:
+    widths = THINNEST_EDGE + (THICKEST_EDGE - THINNEST_EDGE) * _shares(edge_bytes)
+    cut = placement[edges[:, 0]] != placement[edges[:, 1]]
+    lines = LineCollection(
+        list(positions[edges]),
+        linewidths=widths.tolist(),
+        colors=np.where(cut, "#333333", "#BBBBBB").tolist(),
+        zorder=1,
+    )
+    axes.add_collection(lines)  # type: ignore[attr-defined]
+
+
+def _legend(problem: PlacementProblem, placement: NDArray[np.int32]) -> list[Line2D]:
+    counts = np.bincount(placement, minlength=problem.num_devices).tolist()
+    return [
+        Line2D([], [], marker="o", linestyle="", color=colour(d), label=f"{name}: {counts[d]}")
+        for d, name in enumerate(problem.cluster.device_names)
+    ]
+
+
+def _shares(values: NDArray[np.generic]) -> NDArray[np.float64]:
+    numbers = np.asarray(values, np.float64)
+    largest = numbers.max(initial=0.0)
+    return numbers / largest if largest > 0 else numbers
+
+
+def _within(value: float, least: float, most: float) -> float:
+    return float(min(max(value, least), most))

@@ -1,0 +1,86 @@
+"""A simulated step: what ran on each device and bus, and the memory below."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from placeto_graphs import Phase
+from placeto_simulator import Timeline
+from placeto_tools.plots.png import colour
+from placeto_tools.plots.png import new_figure
+
+BAR = 0.8  # of the height of a row
+GIGABYTE = 1e9
+TRANSFER = len(Phase)  # the number of its colour, after those of the phases
+
+
+def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
+    """Draw a Gantt chart of devices and buses, and the memory of each device below.
+
+    Parameters
+    ----------
+    timeline
+        The step.
+    title
+        What stands above it.
+    """
+    cluster = timeline.problem.cluster
+    rows = 2 * cluster.num_devices
+    figure = new_figure(14, 3.5 + 0.35 * rows)
+    chart, memory = figure.subplots(2, 1, sharex=True, height_ratios=[max(rows, 3), 4])
+    _draw_bars(chart, timeline)
+    _draw_memory(memory, timeline)
+    chart.set_title(title or f"One step: {timeline.runtime:.4g} s")
+    return figure
+
+
+def _draw_bars(axes: Axes, timeline: Timeline) -> None:
+    cluster, phases = timeline.problem.cluster, timeline.problem.graph.phases
+    for phase in Phase:
+        chosen = phases == phase
+        rows = 2 * timeline.op_device[chosen]
+        _add(axes, timeline.op_start[chosen], timeline.op_end[chosen], rows, colour(phase))
+    buses = 2 * timeline.transfer_source + 1
+    _add(axes, timeline.transfer_start, timeline.transfer_end, buses, colour(TRANSFER))
+    names = [label for name in cluster.device_names for label in (name, f"{name} bus")]
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlim(0, max(timeline.runtime, 1e-9))
+    kinds = [*(phase.name.lower() for phase in Phase), "transfer"]
+    axes.legend(
+        handles=[Patch(color=colour(number), label=kind) for number, kind in enumerate(kinds)],
+        loc="upper right",
+        fontsize="small",
+    )
+
+
+def _add(
+    axes: Axes,
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+    row: NDArray[np.integer],
+    face: str,
+) -> None:
+    low, high = row - BAR / 2, row + BAR / 2
+    corners = np.stack([start, low, start, high, end, high, end, low], axis=1).reshape(-1, 4, 2)
+    axes.add_collection(PolyCollection(list(corners), facecolors=face, edgecolors="none"))
+
+
+def _draw_memory(axes: Axes, timeline: Timeline) -> None:
+    devices = timeline.problem.cluster.devices
+    for index, device in enumerate(devices):
+        times, held = timeline.memory(index)
+        axes.step(times, held / GIGABYTE, where="post", color=colour(index), label=device.name)
+        axes.axhline(
+            device.memory_bytes / GIGABYTE, color=colour(index), linestyle="--", linewidth=0.8
+        )
+    most = float(timeline.peak_memory.max()) / GIGABYTE
+    limits = [device.memory_bytes / GIGABYTE for device in devices]
+    near = [limit for limit in limits if limit < 4 * most]  # others would flatten the curves
+    axes.set_ylim(0, 1.1 * max([most, *near], default=1.0) or 1.0)
+    axes.set_ylabel("memory, GB")
+    axes.set_xlabel("seconds")
+    axes.legend(loc="upper right", fontsize="small")

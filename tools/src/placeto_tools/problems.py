@@ -1,0 +1,77 @@
+"""From a source to a problem: the cluster, the times of ops on it, the groups."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import Cluster
+from placeto_graphs import OpGraph
+from placeto_graphs import PlacementProblem
+from placeto_graphs import load_cluster
+from placeto_graphs import measured_compute_time
+from placeto_graphs import parse_cluster
+from placeto_tools.errors import reading
+from placeto_tools.grouping_options import GroupingOptions
+from placeto_tools.sources import Source
+from placeto_tools.sources import load_source
+
+DEFAULT_NUM_GPUS = 2
+
+
+def read_cluster(text: str) -> Cluster:
+    """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file."""
+    if text.endswith(".toml") or Path(text).is_file():
+        with reading(text):
+            return load_cluster(text)
+    return parse_cluster(text)
+
+
+def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
+    """Return float64[V, D], the seconds of each op: measured where known, else of a cost model."""
+    if all(device.kind in graph.measured_time for device in cluster.devices):
+        return measured_compute_time(graph, cluster)
+    from placeto_workloads import cost_model  # noqa: PLC0415 (torch takes seconds to import)
+
+    seconds = {kind: cost_model(graph, kind) for kind in {d.kind for d in cluster.devices}}
+    return np.stack([seconds[device.kind] for device in cluster.devices], axis=1)
+
+
+def make_problem(
+    source: Source, cluster: Cluster | None = None, grouping: GroupingOptions | None = None
+) -> PlacementProblem:
+    """Return the problem of a source.
+
+    Parameters
+    ----------
+    source
+        What was named.
+    cluster
+        The devices; by default those of the source's problem, or else two GPUs of its kind.
+    grouping
+        What the user says of groups; what is left open is as in the source's problem, or else as
+        suits the source.
+    """
+    options = grouping or GroupingOptions()
+    old = source.problem
+    if old is not None:
+        groups = old.grouping
+        if not options.says_nothing:
+            groups = options.grouping(source.graph, source.rules, source.num_groups)
+        if cluster is None:
+            return replace(old, grouping=groups)
+    else:
+        groups = options.grouping(source.graph, source.rules, source.num_groups)
+    devices = cluster or parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}")
+    return PlacementProblem(
+        graph=source.graph,
+        cluster=devices,
+        compute_time=compute_times(source.graph, devices),
+        grouping=groups,
+    )
+
+
+def read_problem(text: str) -> PlacementProblem:
+    """Return a problem from its file, or from any other source with all that suits it."""
+    return make_problem(load_source(text))

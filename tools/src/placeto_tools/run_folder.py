@@ -1,0 +1,128 @@
+"""The folder of a training: its problems, settings, checkpoint, logs and best placements."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from placeto_graphs import PlacementProblem
+from placeto_graphs import load_problem
+from placeto_graphs import save_placement
+from placeto_graphs import save_problem
+from placeto_tools.errors import InputError
+from placeto_tools.errors import reading
+from placeto_tools.errors import writing
+from placeto_tools.outputs import make_folder
+from placeto_tools.outputs import write_json
+
+FORMAT = "placeto-run"
+VERSION = 1
+DESCRIPTION = "run.json"
+CHECKPOINT = "training.safetensors"
+LOG = "log.jsonl"
+TENSORBOARD = "tensorboard"
+
+
+class RunFolder:
+    """A folder with all that a training needs to go on.
+
+    ``run.json`` names the problems, the hyperparameters and the seed; ``problem-0.json.gz`` and so
+    on are the problems; ``training.safetensors`` is the last checkpoint, which is a policy, too;
+    ``log.jsonl`` has a line for each update; ``tensorboard`` the same for TensorBoard;
+    ``placement-0.json`` and so on are the best placements.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / CHECKPOINT
+        self.log = path / LOG
+        self.tensorboard = path / TENSORBOARD
+
+    def create(
+        self,
+        problems: Mapping[str, PlacementProblem],
+        settings: Mapping[str, Any],
+        seed: int,
+        *,
+        force: bool,
+    ) -> None:
+        """Write what a new training needs.
+
+        Parameters
+        ----------
+        problems
+            By the name under which the user gave them.
+        settings
+            The hyperparameters.
+        seed
+            Of all random choices.
+        force
+            Whether an older training may be overwritten.
+        """
+        make_folder(self.path, force=force)
+        with writing(self.path):
+            for old in (self.checkpoint, self.log, self.path / DESCRIPTION):
+                old.unlink(missing_ok=True)
+            if self.tensorboard.is_dir():
+                shutil.rmtree(self.tensorboard)
+            for number, problem in enumerate(problems.values()):
+                save_problem(problem, self._problem(number))
+        write_json(
+            self.path / DESCRIPTION,
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "problems": list(problems),
+                "settings": dict(settings),
+                "seed": seed,
+            },
+        )
+
+    def read(self) -> tuple[dict[str, PlacementProblem], dict[str, Any], int]:
+        """Return the problems by name, the hyperparameters and the seed.
+
+        Raises
+        ------
+        InputError
+            When the folder is not that of a training.
+        """
+        path = self.path / DESCRIPTION
+        with reading(path):
+            text = path.read_bytes()
+        try:
+            found = json.loads(text)
+            kind = (found["format"], found["version"])
+            names, settings, seed = list(found["problems"]), dict(found["settings"]), found["seed"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path}: expected what `placeto train` writes: {error!r}") from None
+        if kind != (FORMAT, VERSION):
+            raise InputError(f"{path}: expected format {FORMAT!r}, version {VERSION}, got {kind}")
+        texts = names and all(isinstance(name, str) for name in names)
+        if not texts or not isinstance(seed, int):
+            raise InputError(f"{path}: expected a seed and names of problems")
+        with reading(self.path):
+            problems = {name: load_problem(self._problem(i)) for i, name in enumerate(names)}
+        return problems, settings, seed
+
+    def save_placements(
+        self, problems: Sequence[PlacementProblem], placements: Sequence[Any]
+    ) -> list[Path]:
+        """Write the best placements, of which some may be None, and return their files."""
+        paths = []
+        for number, (problem, placement) in enumerate(zip(problems, placements, strict=True)):
+            if placement is not None:
+                path = self.path / f"placement-{number}.json"
+                with writing(path):
+                    save_placement(placement, problem, path)
+                paths.append(path)
+        return paths
+
+    def _problem(self, number: int) -> Path:
+        return self.path / f"problem-{number}.json.gz"

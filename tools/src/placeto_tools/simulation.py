@@ -1,0 +1,91 @@
+"""What one placement comes to, as a report: plain values in SI units."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import PlacementProblem
+from placeto_graphs import memory_penalised_runtime
+from placeto_simulator import PathStep
+from placeto_simulator import Timeline
+
+Report = dict[str, Any]
+
+
+def timeline_report(
+    problem: PlacementProblem,
+    placement: NDArray[np.int32],
+    timeline: Timeline,
+    num_longest: int = 10,
+) -> Report:
+    """Return what happened in a simulated step.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement : int32[G]
+        The device of each group.
+    timeline
+        Its simulation.
+    num_longest
+        How many members of the critical path are named.
+    """
+    limits = np.array([device.memory_bytes for device in problem.cluster.devices])
+    peak = timeline.peak_memory
+    batch = EvaluationBatch(runtime=np.array([timeline.runtime]), peak_memory=peak[None])
+    path = timeline.critical_path()
+    return {
+        "runtime": timeline.runtime,
+        "penalised_runtime": float(memory_penalised_runtime(batch, limits)[0]),
+        "fits": bool((peak <= limits).all()),
+        "transfers": len(timeline.transfer_start),
+        "transferred_bytes": int(problem.graph.tensor_bytes[timeline.transfer_tensor].sum()),
+        "devices": [
+            {
+                "device": device.name,
+                "groups": int((placement == index).sum()),
+                "ops": int((timeline.op_device == index).sum()),
+                "busy": float(timeline.device_busy[index]),
+                "communication": float(timeline.bus_busy[index]),
+                "peak_memory": int(peak[index]),
+                "memory_bytes": device.memory_bytes,
+                "fits": bool(peak[index] <= device.memory_bytes),
+            }
+            for index, device in enumerate(problem.cluster.devices)
+        ],
+        "critical_path": _path_report(timeline, path, num_longest),
+    }
+
+
+def _path_report(timeline: Timeline, path: list[PathStep], num_longest: int) -> Report:
+    seconds = {
+        kind: sum(step.end - step.start for step in path if step.kind == kind)
+        for kind in ("op", "transfer")
+    }
+    longest = sorted(path, key=lambda step: step.start - step.end)[:num_longest]
+    return {
+        "members": len(path),
+        "op_seconds": seconds["op"],
+        "transfer_seconds": seconds["transfer"],
+        "waiting_seconds": max(0.0, timeline.runtime - seconds["op"] - seconds["transfer"]),
+        "longest": [_member(timeline, step) for step in longest],
+    }
+
+
+def _member(timeline: Timeline, step: PathStep) -> Report:
+    graph, names = timeline.problem.graph, timeline.problem.cluster.device_names
+    if step.kind == "op":
+        name, where = graph.op_names[step.index], names[timeline.op_device[step.index]]
+    else:
+        name = timeline.transfer_name(step.index)
+        where = f"{names[timeline.transfer_source[step.index]]} bus"
+    return {
+        "kind": step.kind,
+        "name": name,
+        "where": where,
+        "start": step.start,
+        "seconds": step.end - step.start,
+    }

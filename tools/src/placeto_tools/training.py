@@ -1,0 +1,96 @@
+"""A training from where it stands to its end, or to where it is asked to stop."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextlib import suppress
+
+import torch
+
+from placeto_policy import JsonLinesLog
+from placeto_policy import PolicyError
+from placeto_policy import TensorBoardLog
+from placeto_policy import Trainer
+from placeto_policy import UpdateSummary
+from placeto_policy import save_training
+from placeto_tools.errors import RunError
+from placeto_tools.errors import writing
+from placeto_tools.run_folder import RunFolder
+from placeto_tools.stopping import StopRequest
+
+Report = Callable[[UpdateSummary], None]
+
+
+def run_training(
+    trainer: Trainer,
+    folder: RunFolder,
+    stop: StopRequest,
+    *,
+    updates_between_checkpoints: int,
+    report: Report,
+) -> bool:
+    """Make the updates that are left, with logs and checkpoints; return whether all were made.
+
+    Parameters
+    ----------
+    trainer
+        A new training, or one that was resumed. Of several processes, the first writes.
+    folder
+        Where to.
+    stop
+        Whether to stop after this update, at a checkpoint; all processes do if one is asked to.
+    updates_between_checkpoints
+        How many updates are at most lost if the process is killed.
+    report
+        Gets what each update did.
+
+    Raises
+    ------
+    RunError
+        When an update fails, or a file cannot be written.
+    """
+    with _logs(trainer, folder) as write:
+        while trainer.updates < trainer.settings.updates:
+            try:
+                summary = trainer.update()
+            except PolicyError as error:
+                raise RunError(str(error)) from error
+            stopping = _agreed(trainer, stop)
+            if trainer.processes.rank == 0:
+                write(summary)
+                report(summary)
+            done = trainer.updates == trainer.settings.updates
+            if stopping or done or trainer.updates % updates_between_checkpoints == 0:
+                with writing(folder.checkpoint):
+                    save_training(trainer, folder.checkpoint)
+            if stopping and not done:
+                return False
+    return True
+
+
+def _agreed(trainer: Trainer, stop: StopRequest) -> bool:
+    """Return whether any process was asked to stop: all of them must at the same update."""
+    wishes = torch.tensor([float(stop.requested)])
+    trainer.processes.sum(wishes)
+    return bool(wishes[0] > 0)
+
+
+@contextmanager
+def _logs(trainer: Trainer, folder: RunFolder) -> Iterator[Report]:
+    if trainer.processes.rank:
+        yield lambda _summary: None
+        return
+    with writing(folder.path):
+        lines = JsonLinesLog(folder.log, updates=trainer.updates)
+        board = TensorBoardLog(folder.tensorboard, updates=trainer.updates)
+
+    def write(summary: UpdateSummary) -> None:
+        with writing(folder.path):
+            lines.write(summary)
+            board.write(summary)
+
+    try:
+        yield write
+    finally:
+        with suppress(OSError):
+            board.__exit__()

@@ -1,0 +1,83 @@
+"""An evaluator that tells how far a search is."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import IncrementalEvaluation
+from placeto_graphs import IncrementalEvaluator
+from placeto_graphs import PlacementProblem
+from placeto_graphs import memory_penalised_runtime
+
+SECONDS_BETWEEN_REPORTS = 0.2
+
+Report = Callable[[int, float], None]
+
+
+class WatchedEvaluator:
+    """Passes on what an evaluator returns, and reports how many placements it was asked for.
+
+    A placer may sample a placement without asking for it, if it knows already what it costs.
+
+    Parameters
+    ----------
+    evaluator
+        The one that is asked.
+    report
+        Gets the number of placements evaluated, and the lowest memory-penalised runtime in seconds.
+    """
+
+    def __init__(self, evaluator: IncrementalEvaluator, report: Report) -> None:
+        self.evaluations = 0
+        self.best = np.inf
+        self._evaluator = evaluator
+        self._report = report
+        self._limits = np.array([d.memory_bytes for d in evaluator.problem.cluster.devices])
+        self._reported = time.monotonic()
+
+    @property
+    def problem(self) -> PlacementProblem:
+        """The problem whose placements are evaluated."""
+        return self._evaluator.problem
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return what each placement costs."""
+        return self.seen(self._evaluator.evaluate(placements))
+
+    def incremental(self, placement: NDArray[np.int32]) -> IncrementalEvaluation:
+        """Return an evaluation of single moves."""
+        return _WatchedMoves(self._evaluator.incremental(placement), self)
+
+    def seen(self, batch: EvaluationBatch) -> EvaluationBatch:
+        """Count a batch, and report if it is time to."""
+        self.evaluations += len(batch.runtime)
+        if len(batch.runtime):
+            costs = memory_penalised_runtime(batch, self._limits)
+            self.best = min(self.best, float(costs.min()))
+        now = time.monotonic()
+        if now - self._reported >= SECONDS_BETWEEN_REPORTS:
+            self._reported = now
+            self._report(self.evaluations, self.best)
+        return batch
+
+
+class _WatchedMoves:
+    def __init__(self, moves: IncrementalEvaluation, watched: WatchedEvaluator) -> None:
+        self._moves = moves
+        self._watched = watched
+
+    @property
+    def placement(self) -> NDArray[np.int32]:
+        return self._moves.placement
+
+    def try_move(self, group: int, device: int) -> EvaluationBatch:
+        return self._watched.seen(self._moves.try_move(group, device))
+
+    def moves(self, group: int) -> EvaluationBatch:
+        return self._watched.seen(self._moves.moves(group))
+
+    def commit(self) -> None:
+        self._moves.commit()

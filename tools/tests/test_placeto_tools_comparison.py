@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placeto_tools.comparison import evaluations_to_best
+from placeto_tools.comparison import reduction
+from placeto_tools.comparison import typical_runtime
+from placeto_tools.comparison_tables import paper_table
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))
+def test_of_a_falling_curve_it_is_the_first_within_a_hundredth_of_the_best(
+    samples: list[float],
+) -> None:
+    best = np.minimum.accumulate(samples)
+    curve = np.stack([np.arange(1, len(best) + 1), best], axis=1)
+    expected = next(i for i, value in enumerate(best, start=1) if value <= 1.01 * best[-1])
+    assert evaluations_to_best(curve) == expected
+
+
+def test_what_did_not_fit_the_memory_was_not_the_best() -> None:
+    # One device is fast but too small; the search ends with what is slower and fits.
+    curve = np.array([[1, 1.0], [50, 2.5], [70, 2.0], [90, 2.0]])
+    assert evaluations_to_best(curve) == 70
+
+
+def test_a_curve_without_a_runtime_yet_is_one() -> None:
+    assert evaluations_to_best(np.array([[1, np.inf], [8, 2.0]])) == 8
+    assert evaluations_to_best(np.zeros((0, 2))) == 0
+
+
+def run(runtime: float, *, fits: bool = True) -> dict[str, object]:
+    return {"runtime": runtime, "fits": fits, "evaluations_to_best": 10, "evaluations": 20}
+
+
+def test_the_typical_runtime_is_the_median_of_what_fits() -> None:
+    scheme = {"runs": [run(3.0), run(1.0), run(0.5, fits=False), run(2.0)]}
+    assert typical_runtime(scheme) == 2.0
+    assert typical_runtime({"runs": [run(0.5, fits=False)]}) is None
+    assert typical_runtime(None) is None
+
+
+def test_reduction_is_the_part_that_is_saved() -> None:
+    assert reduction(1.5, 2.0) == pytest.approx(0.25)
+    assert reduction(None, 2.0) is None
+
+
+def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
+    schemes = [
+        {"name": "single", "runs": [run(1.0, fits=False)]},
+        {"name": "placeto", "runs": [run(1.5)]},
+        {"name": "rnn", "runs": [run(2.0) | {"evaluations_to_best": 40}]},
+    ]
+    report = {
+        "source": "model",
+        "cluster": "1xcpu+2xk80",
+        "gpus": 2,
+        "schemes": schemes,
+    }
+    (row,) = paper_table([report]).rows
+    assert list(row) == [
+        *("model", "–", "OOM", "2", "–", "–", "1.500", "2.000"),  # noqa: RUF001
+        *("10", "40", "25.0 %", "4.00"),
+    ]

@@ -1,0 +1,29 @@
+"""Every example in the package runs."""
+
+import doctest
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+import placeto_graphs
+import placeto_tools
+from placeto_tools import tables
+
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(placeto_tools.__path__, "placeto_tools.")
+    if not module.name.endswith(".main")
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_run(name: str) -> None:
+    module = importlib.import_module(name)
+    known = {"np": np, "GroupGraph": placeto_graphs.GroupGraph}
+    assert doctest.testmod(module, extraglobs=known).failed == 0
+
+
+def test_there_are_examples() -> None:
+    assert doctest.testmod(tables).attempted == 4

@@ -1,0 +1,60 @@
+import json
+
+import pytest
+
+from placeto_tools.benchmarks import parse_markdown
+from placeto_tools.errors import one_line
+from placeto_tools.expert_scopes import expert_scopes
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import show
+from placeto_tools.tables import show_json
+
+HOSTILE = "a\x1b[31m|b\n[bold]"
+
+
+def test_a_table_of_hostile_names_controls_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    show(TextTable(HOSTILE, ["name", ">bytes"], [[HOSTILE, "1"], ["x" * 300, "22"]]))
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert r"a\x1b[31m|b\n[bold]" in printed
+    assert "x" * 300 in printed
+    assert len({len(line) for line in printed.splitlines()[1:]}) == 1
+
+
+def test_markdown_keeps_its_columns_and_is_read_back() -> None:
+    table = TextTable("Title", ["name", ">bytes"], [["a", "1"], ["b", "2"]])
+    _, (again,) = parse_markdown(f"machine\n\n{table.markdown()}\n")
+    assert (again.title, again.columns, again.rows) == ("Title", ["name", ">bytes"], table.rows)
+    assert TextTable("", ["name"], [["a|b\n"]]).markdown().splitlines()[-1] == r"| a\|b\n |"
+
+
+def test_json_has_no_numbers_that_json_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json({"µ": 1.5})
+    assert json.loads(capsys.readouterr().out) == {"µ": 1.5}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        show_json({"a": float("nan")})
+
+
+def test_an_error_of_many_lines_is_one_line() -> None:
+    assert one_line(RuntimeError("a\nb\x1b")) == r"RuntimeError: a b\x1b (--debug shows where)"
+    assert one_line(KeyboardInterrupt()) == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "expected"),
+    [
+        (["network.modules_35x35.0.point", "network.modules_35x35.0.five.0", "loss"], [0, 1, -1]),
+        (["network.cells.cell3.blocks.block0.left", "network.cells.cell3.blocks.block4"], [0, 1]),
+        (["encoder.layer0.step1", "decoder.layer1.step1", "softmax.step1"], [0, 1, 1]),
+    ],
+)
+def test_an_expert_reads_the_scopes_of_the_registered_models(
+    scopes: list[str], expected: list[int]
+) -> None:
+    found = expert_scopes(scopes)
+    assert found is not None
+    assert found.devices(scopes, 2).tolist() == expected
+
+
+def test_an_expert_reads_nothing_in_other_scopes() -> None:
+    assert expert_scopes(["", "transformer.h.0"]) is None

@@ -1,0 +1,51 @@
+import networkx as nx
+import numpy as np
+
+from placeto_baselines import LocalSearch
+from placeto_graphs import IncrementalEvaluator
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import from_networkx
+from placeto_graphs import parse_cluster
+from placeto_simulator import Simulator
+from placeto_tools import watching
+from placeto_tools.watching import WatchedEvaluator
+
+
+def ladder() -> PlacementProblem:
+    grid = nx.grid_2d_graph(3, 6, create_using=nx.DiGraph)
+    edges = [(a, b) for a, b in grid.edges if a < b]
+    graph = from_networkx(nx.relabel_nodes(nx.DiGraph(edges), {n: f"op{n}" for n in grid}))
+    seconds = np.linspace(0.01, 0.02, graph.num_ops)
+    return PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.stack([seconds, seconds], axis=1),
+        grouping=colocate(graph, rules=()),
+    )
+
+
+def test_a_search_sees_no_difference_and_all_of_it_is_counted() -> None:
+    problem = ladder()
+    watched = WatchedEvaluator(Simulator(problem), lambda _count, _best: None)
+    assert isinstance(watched, IncrementalEvaluator)
+    found = LocalSearch(budget=300).place(problem, watched)
+    alone = LocalSearch(budget=300).place(problem, Simulator(problem))
+    assert found.placement.tolist() == alone.placement.tolist()
+    assert watched.evaluations >= 300
+    assert watched.best == found.runtime
+
+
+def test_reports_come_now_and_then(monkeypatch: object) -> None:
+    problem = ladder()
+    reports: list[tuple[int, float]] = []
+    now = [0.0]
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
+    watched = WatchedEvaluator(
+        Simulator(problem), lambda count, best: reports.append((count, best))
+    )
+    for _ in range(10):
+        now[0] += 0.09
+        watched.evaluate(np.zeros((2, problem.num_groups), np.int32))
+    runtime = Simulator(problem).runtimes(np.zeros((1, problem.num_groups), np.int32))[0]
+    assert reports == [(6, runtime), (12, runtime), (18, runtime)]
