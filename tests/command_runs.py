@@ -15,6 +15,8 @@ from click.testing import Result
 
 from placeto_tools.main import placeto
 
+# Pants gives folders relative to where tests begin, and tests go elsewhere.
+sys.path[:] = [os.path.abspath(path) if path else path for path in sys.path]
 # One cache for all tests of a process, so that each small model is captured once.
 CACHE = tempfile.TemporaryDirectory(prefix="placeto-tests-")
 SMALL_NMT = [

@@ -95,7 +95,7 @@ def _environments(count: int) -> list[dict[str, str]]:
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path),
         PARENT_VARIABLE: str(os.getpid()),
     }
     return [

@@ -83,7 +83,7 @@ def run_placer(
 
     def report(evaluations: int, best: float) -> None:
         far = how_far(evaluations, budget, time.monotonic() - began)
-        progress.update(f"{name}: best {seconds_text(best)}, placements {far}")
+        progress.update(f"{name}: best {seconds_text(best)}, evaluated {far}")
 
     progress.update(f"{name} ...")
     return placer.place(problem, WatchedEvaluator(Simulator(problem), report), seed=seed)

@@ -66,19 +66,19 @@ def showing_progress(*, quiet: bool = False) -> Iterator[Progress]:
 
 
 def how_far(done: int, total: int | None, seconds: float) -> str:
-    """Return how many of how many are done, how fast, and how long the others take.
+    """Return how many of at most how many are done, how fast, and how long the others take.
 
     Examples
     --------
     >>> how_far(500, 2000, seconds=10.0)
-    '500 of 2,000, 50/s, 0:30 left'
+    '500 of at most 2,000, 50/s, at most 0:30 left'
     """
     rate = done / seconds if seconds > 0 else 0.0
     speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
     if total is None:
         return f"{done:,}, {speed}, {clock(seconds)}"
     left = clock((total - done) / rate) if rate and done <= total else "?"
-    return f"{done:,} of {total:,}, {speed}, {left} left"
+    return f"{done:,} of at most {total:,}, {speed}, at most {left} left"
 
 
 def clock(seconds: float) -> str:
