@@ -12,6 +12,8 @@ from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import parse_cluster
+from placeto_tools.errors import WRONG_INPUT
+from placeto_tools.errors import exit_code
 from placeto_tools.errors import one_line
 from placeto_tools.placements import run_placer
 from placeto_tools.placers import SCHEMES
@@ -121,7 +123,9 @@ def scheme_report(
             if best is None or _cost(run) < _cost(run_report(problem, best, seed)):
                 best = result
             progress.say(f"{label}: {runtime_text(run)}, {clock(time.monotonic() - began)}")
-    except ValueError as error:  # the errors of all packages derive from it
+    except ValueError as error:
+        if exit_code(error) != WRONG_INPUT:  # of no package of ours, so a mistake in the code
+            raise
         report["error"] = one_line(error)
         progress.say(f"{label}: {report['error']}")
     return report, best
