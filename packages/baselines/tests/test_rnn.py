@@ -20,6 +20,7 @@ from placeto_baselines import BaselineError
 from placeto_baselines import RnnPlacer
 from placeto_baselines import RnnSettings
 from placeto_baselines import TrainedRnnPlacer
+from placeto_baselines.rnn import attention
 from placeto_baselines.rnn.embedding import GroupEmbedding
 from placeto_baselines.rnn.graphs import GraphBatch
 from placeto_baselines.rnn.graphs import batch_of
@@ -84,7 +85,7 @@ def test_attention_sums_to_one_and_masks_padding() -> None:
     model, graphs = model_of(unequal_problems(), seed=0)
     encoded = model.encode(graphs)
     hidden = torch.randn(3, 5, SMALL.hidden_size, generator=torch.Generator().manual_seed(1))
-    weights = model.attention(encoded, hidden)
+    weights, _ = model.attention(encoded, hidden)
     assert weights.shape == (3, 5, 6)
     assert torch.allclose(weights.sum(dim=-1), torch.ones(3, 5))
     assert (weights[1, :, 1:] == 0).all()
@@ -95,15 +96,19 @@ def test_attention_sums_to_one_and_masks_padding() -> None:
 def test_padding_changes_nothing() -> None:
     problems = unequal_problems()
     model, graphs = model_of(problems, seed=2)
-    devices, log_probability = model.sample(graphs, 4, torch.Generator().manual_seed(3))
-    likeliest = model.most_likely(graphs)
+    encoded = model.encode(graphs)
+    written = model.sample(encoded, 4, torch.Generator().manual_seed(3))
+    likeliest = model.most_likely(encoded)
     for row, problem in enumerate(problems):
         alone = graphs.rows([row])
         assert alone.vectors.shape[1] == problem.num_groups
-        here = devices[row : row + 1, :, : problem.num_groups]
-        expected = model.log_probability(alone, here)[0]
-        assert torch.allclose(log_probability[row], expected, atol=1e-5)
-        assert torch.equal(model.most_likely(alone)[0], likeliest[row, : problem.num_groups])
+        here = written.devices[row : row + 1, :, : problem.num_groups]
+        encoded_alone = model.encode(alone)
+        expected = model.log_probability(encoded_alone, here)[0]
+        assert torch.allclose(written.log_probability[row], expected, atol=1e-5)
+        assert torch.equal(
+            model.most_likely(encoded_alone)[0], likeliest[row, : problem.num_groups]
+        )
 
 
 @hypothesis_settings(max_examples=25)
@@ -111,11 +116,65 @@ def test_padding_changes_nothing() -> None:
 def test_the_log_probability_of_a_sample_is_that_of_teacher_forcing(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed))
     model, graphs = model_of([problem], seed)
-    devices, sampled = model.sample(graphs, 7, torch.Generator().manual_seed(seed))
-    forced = model.log_probability(graphs, devices)
-    assert torch.allclose(sampled, forced, atol=1e-5)
-    for placement in placements_of(problem, devices[0]):
+    encoded = model.encode(graphs)
+    written = model.sample(encoded, 7, torch.Generator().manual_seed(seed))
+    forced = model.log_probability(encoded, written.devices)
+    assert torch.allclose(written.log_probability, forced, atol=1e-5)
+    for placement in placements_of(problem, written.devices[0]):
         problem.check_placement(placement)
+
+
+def plain_log_probability(
+    model: PlacementModel, graphs: GraphBatch, devices: torch.Tensor
+) -> torch.Tensor:
+    """The log-probability by PyTorch's LSTM and autograd alone, one place after the other."""
+    encoded = model.encode(graphs)
+    rows, samples, length = devices.shape
+    start = torch.full((rows, samples, 1), model.num_devices)
+    inputs = model.device_embedding(torch.cat([start, devices[:, :, :-1]], dim=-1))
+    first = [x.repeat_interleave(samples, dim=0)[None] for x in (encoded.hidden, encoded.cell)]
+    hidden, _ = model.decoder(inputs.flatten(0, 1), first)
+    hidden = hidden.view(rows, samples, length, -1)
+    total = torch.zeros(rows, samples)
+    for place in range(length):
+        query = model.attention_query(hidden[:, :, place])[:, :, None]
+        scores = model.attention_score(torch.tanh(encoded.keys[:, None] + query)).squeeze(-1)
+        weights = scores.masked_fill(~graphs.mask[:, None], -torch.inf).softmax(dim=-1)
+        raw = model.device_logits(torch.cat([hidden[:, :, place], weights @ encoded.states], -1))
+        logits = SMALL.tanh_constant * torch.tanh(raw / SMALL.temperature)
+        logits = logits.masked_fill(~graphs.allowed[:, place, None], -torch.inf)
+        chosen = logits.log_softmax(dim=-1).gather(-1, devices[:, :, place, None]).squeeze(-1)
+        total = total + torch.where(graphs.mask[:, place, None], chosen, 0.0)
+    return total
+
+
+@pytest.mark.parametrize("chunk", [2**20, 2**8])
+def test_log_probability_and_gradient_are_those_of_plain_autograd(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "CHUNK", chunk)
+    model, graphs = model_of(unequal_problems(), seed=9)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():  # far from 0, so that every nonlinearity bends
+            weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.3)
+    encoded = model.encode(graphs)
+    written = model.sample(encoded, 5, generator)
+    factors = torch.randn(3, 5, generator=generator)
+
+    def gradients(log_probability: torch.Tensor) -> list[torch.Tensor]:
+        total = (factors * log_probability).sum()
+        return list(torch.autograd.grad(total, list(model.parameters())))
+
+    expected = plain_log_probability(model, graphs, written.devices)
+    assert torch.allclose(written.log_probability, expected, atol=1e-4)
+    by_autograd = gradients(expected)
+    for known in (None, written):  # teacher forcing, and from what sampling computed
+        found = model.log_probability(model.encode(graphs), written.devices, known)
+        assert torch.allclose(found, expected, atol=1e-4)
+        for gradient, other in zip(gradients(found), by_autograd, strict=True):
+            assert torch.allclose(gradient, other, rtol=1e-3, atol=1e-4)
+            assert other.abs().max() > 1e-3
 
 
 def test_probabilities_of_all_placements_sum_to_one() -> None:
@@ -124,7 +183,7 @@ def test_probabilities_of_all_placements_sum_to_one() -> None:
     problem = two_chains(compute_time=compute_time)
     model, graphs = model_of([problem], seed=4)
     every = torch.cartesian_prod(*(torch.arange(3) for _ in range(4)))[None]
-    probability = model.log_probability(graphs, every).exp()
+    probability = model.log_probability(model.encode(graphs), every).exp()
     assert float(probability.detach().sum()) == pytest.approx(1.0, abs=1e-5)
     place = problem.group_graph.topological_order.tolist().index(1)
     assert (probability[0, every[0, :, place] == 0] == 0).all()
@@ -132,9 +191,10 @@ def test_probabilities_of_all_placements_sum_to_one() -> None:
 
 def test_samples_are_drawn_with_their_probability() -> None:
     model, graphs = model_of([chains(1)], seed=5)
-    devices, _ = model.sample(graphs, 4000, torch.Generator().manual_seed(0))
+    encoded = model.encode(graphs)
+    devices = model.sample(encoded, 4000, torch.Generator().manual_seed(0)).devices
     every = torch.cartesian_prod(torch.arange(2), torch.arange(2))[None]
-    expected = model.log_probability(graphs, every).exp()[0].tolist()
+    expected = model.log_probability(model.encode(graphs), every).exp()[0].tolist()
     counts = torch.bincount(devices[0, :, 0] * 2 + devices[0, :, 1], minlength=4) / 4000
     assert counts.tolist() == pytest.approx(expected, abs=0.04)
 
@@ -145,7 +205,8 @@ def test_logits_are_bounded_by_the_tanh_constant() -> None:
         for weight in model.parameters():
             weight.mul_(100)
         encoded = model.encode(graphs)
-        logits = model.logits(encoded, torch.ones(1, 1, SMALL.hidden_size), 0)
+        hidden = torch.ones(1, 1, SMALL.hidden_size)
+        logits = model.logits(encoded, hidden, model.attention(encoded, hidden)[0])
     assert float(logits.abs().max()) <= SMALL.tanh_constant
 
 
@@ -170,7 +231,7 @@ def test_a_gradient_step_makes_better_placements_likelier() -> None:
     cost = PlainEvaluator(problem).evaluate(placements_of(problem, every[0])).runtime
 
     def expected_runtime() -> float:
-        probability = model.log_probability(graphs, every).exp().detach().numpy()[0]
+        probability = model.log_probability(model.encode(graphs), every).exp().detach().numpy()[0]
         return float(probability @ cost)
 
     before = expected_runtime()
@@ -242,10 +303,9 @@ def test_the_order_of_the_groups_changes_the_placement() -> None:
     for seed in range(10):
         model, graphs = model_of([turns], seed)
         embedding = GroupEmbedding.of_problems([turns], SMALL.max_groups, SMALL.max_outputs)
-        first = placements_of(turns, model.most_likely(graphs))[0]
-        other = placements_of(
-            one_after_other, model.most_likely(batch_of([one_after_other], embedding))
-        )[0]
+        first = placements_of(turns, model.most_likely(model.encode(graphs)))[0]
+        encoded = model.encode(batch_of([one_after_other], embedding))
+        other = placements_of(one_after_other, model.most_likely(encoded))[0]
         differ += first.tolist() != other[[0, 3, 1, 4, 2, 5]].tolist()
     assert differ > 0
     says = " ".join((RnnPlacer.__doc__ or "").split())

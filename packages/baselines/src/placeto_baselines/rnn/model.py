@@ -9,6 +9,9 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.nn.utils.rnn import pad_packed_sequence
 
+from placeto_baselines.rnn.attention import AttentionScores
+from placeto_baselines.rnn.decoder import DecodedStates
+from placeto_baselines.rnn.decoder import DecoderStates
 from placeto_baselines.rnn.graphs import GraphBatch
 from placeto_baselines.rnn.settings import RnnSettings
 
@@ -34,6 +37,28 @@ class Encoded:
     hidden: Tensor
     cell: Tensor
     graphs: GraphBatch
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """B placements of each of N graphs, and what writing them computed.
+
+    Attributes
+    ----------
+    devices : int64[N, B, L]
+        The device of each group; of no meaning where padded.
+    log_probability : float32[N, B]
+        Of each placement.
+    states : `DecoderStates`
+        Of the N B sequences.
+    scores : float32[N, B, L, L]
+        Of the attention of each place.
+    """
+
+    devices: Tensor
+    log_probability: Tensor
+    states: DecoderStates
+    scores: Tensor
 
 
 class PlacementModel(nn.Module):
@@ -92,93 +117,123 @@ class PlacementModel(nn.Module):
         both = [state.transpose(0, 1).flatten(1) for state in (hidden, cell)]
         return Encoded(states, self.attention_key(states), both[0], both[1], graphs)
 
-    def attention(self, encoded: Encoded, hidden: Tensor) -> Tensor:
-        """Return float32[N, B, L], how much each group counts; 0 where padded, in sum 1.
+    def attention(
+        self, encoded: Encoded, hidden: Tensor, known: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return how much each group counts, 0 where padded and in sum 1, and the scores of it.
 
         Parameters
         ----------
         encoded
             N graphs.
-        hidden : float32[N, B, H]
-            A state of the decoder for each of B samples.
-        """
-        query = self.attention_query(hidden)[:, :, None]
-        scores: Tensor = self.attention_score(torch.tanh(encoded.keys[:, None] + query))
-        padded = ~encoded.graphs.mask[:, None]
-        return scores.squeeze(-1).masked_fill(padded, -torch.inf).softmax(dim=-1)
-
-    def logits(self, encoded: Encoded, hidden: Tensor, place: int) -> Tensor:
-        """Return float32[N, B, D], the logits of the devices of the group at one place."""
-        context = self.attention(encoded, hidden) @ encoded.states
-        raw = self.device_logits(torch.cat([hidden, context], dim=-1))
-        bounded = self.settings.tanh_constant * torch.tanh(raw / self.settings.temperature)
-        allowed = encoded.graphs.allowed[:, place, None]
-        return bounded.masked_fill(~allowed, -torch.inf)
-
-    @torch.no_grad()
-    def sample(
-        self, graphs: GraphBatch, samples: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Draw placements, group by group.
+        hidden : float32[N, M, H]
+            M states of the decoder for each graph.
+        known : float32[N, M, L]
+            The scores, if they have been computed before.
 
         Returns
         -------
-        int64[N, B, L]
-            The device of each group; of no meaning where padded.
-        float32[N, B]
-            The log-probability of each placement.
+        two of float32[N, M, L]
+            Weights and scores.
         """
+        scores: Tensor = AttentionScores.apply(  # type: ignore[no-untyped-call]
+            encoded.keys, self.attention_query(hidden), self.attention_score.weight[0], known
+        )
+        padded = ~encoded.graphs.mask[:, None]
+        return scores.masked_fill(padded, -torch.inf).softmax(dim=-1), scores
+
+    def logits(self, encoded: Encoded, hidden: Tensor, weights: Tensor) -> Tensor:
+        """Return float32[N, M, D], the logits of devices before some are ruled out.
+
+        Parameters
+        ----------
+        encoded
+            N graphs.
+        hidden : float32[N, M, H]
+            M states of the decoder for each graph.
+        weights : float32[N, M, L]
+            The attention of these states.
+        """
+        raw = self.device_logits(torch.cat([hidden, weights @ encoded.states], dim=-1))
+        return self.settings.tanh_constant * torch.tanh(raw / self.settings.temperature)
+
+    @torch.no_grad()
+    def sample(self, encoded: Encoded, samples: int, generator: torch.Generator) -> Written:
+        """Draw placements of some graphs, group by group."""
 
         def draw(logits: Tensor) -> Tensor:
             flat = logits.flatten(0, 1).softmax(dim=-1)
             return torch.multinomial(flat, 1, generator=generator).view(logits.shape[:2])
 
-        return self._write(graphs, samples, draw)
+        return self._write(encoded, samples, draw)
 
     @torch.no_grad()
-    def most_likely(self, graphs: GraphBatch) -> Tensor:
+    def most_likely(self, encoded: Encoded) -> Tensor:
         """Return int64[N, L], the likeliest device of each group, given those before."""
-        devices, _ = self._write(graphs, 1, lambda logits: logits.argmax(dim=-1))
-        return devices[:, 0]
+        return self._write(encoded, 1, lambda logits: logits.argmax(dim=-1)).devices[:, 0]
 
-    def log_probability(self, graphs: GraphBatch, devices: Tensor) -> Tensor:
-        """Return float32[N, B], the log-probability of placements, by teacher forcing.
+    def log_probability(
+        self, encoded: Encoded, devices: Tensor, written: Written | None = None
+    ) -> Tensor:
+        """Return float32[N, B], the log-probability of placements.
 
         Parameters
         ----------
-        graphs
+        encoded
             N graphs.
         devices : int64[N, B, L]
             The device of each group of B placements.
+        written
+            What writing these placements computed, if this policy wrote them with the weights
+            that it has now. Else it is computed, by teacher forcing.
         """
-        encoded = self.encode(graphs)
-        rows, samples, length = devices.shape
-        start = torch.full((rows, samples, 1), self.num_devices)
-        inputs = self.device_embedding(torch.cat([start, devices[:, :, :-1]], dim=-1))
-        hidden, _ = self.decoder(inputs.flatten(0, 1), _start(encoded, samples))
-        hidden = hidden.view(rows, samples, length, -1)
-        total = torch.zeros(rows, samples)
-        for place in range(length):
-            logits = self.logits(encoded, hidden[:, :, place], place)
-            total = total + _log_probability(logits, devices[:, :, place], encoded, place)
-        return total
+        number, samples, length = devices.shape
+        start = torch.full((number, samples, 1), self.num_devices)
+        inputs = torch.cat([start, devices[:, :, :-1]], dim=-1).flatten(0, 1).t().contiguous()
+        states: Tensor = DecodedStates.apply(  # type: ignore[no-untyped-call]
+            *self._decoder_weights(),
+            *_start(encoded, samples),
+            inputs,
+            None if written is None else written.states,
+        )
+        # [L, N B, H] to [N, B L, H]: all states of a graph attend to it at once
+        hidden = states.transpose(0, 1).reshape(number, samples * length, -1)
+        scores = None if written is None else written.scores.flatten(1, 2)
+        weights, _ = self.attention(encoded, hidden, scores)
+        logits = self.logits(encoded, hidden, weights).view(number, samples, length, -1)
+        logits = logits.masked_fill(~encoded.graphs.allowed[:, None], -torch.inf)
+        return _log_probability(logits, devices, encoded)
 
-    def _write(
-        self, graphs: GraphBatch, samples: int, choose: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        encoded = self.encode(graphs)
-        rows, length = graphs.vectors.shape[:2]
-        state = _start(encoded, samples)
-        last = torch.full((rows, samples), self.num_devices)
-        total = torch.zeros(rows, samples)
-        devices = torch.empty((rows, samples, length), dtype=torch.int64)
+    def _write(self, encoded: Encoded, samples: int, choose: Callable[[Tensor], Tensor]) -> Written:
+        number, length = encoded.states.shape[:2]
+        states = DecoderStates(*_start(encoded, samples), length)
+        signals, weight = self._decoder_weights()
+        scores = torch.empty(number, samples, length, length)
+        logits = torch.empty(number, samples, length, self.num_devices)
+        devices = torch.empty((number, samples, length), dtype=torch.int64)
+        last = torch.full((number, samples), self.num_devices)
         for place in range(length):
-            signal = self.device_embedding(last).flatten(0, 1)[:, None]
-            hidden, state = self.decoder(signal, state)
-            logits = self.logits(encoded, hidden.view(rows, samples, -1), place)
-            last = devices[:, :, place] = choose(logits)
-            total += _log_probability(logits, last, encoded, place)
-        return devices, total
+            hidden = states.advance(place, signals[last.flatten()], weight)
+            hidden = hidden.view(number, samples, -1)
+            weights, scores[:, :, place] = self.attention(encoded, hidden)
+            here = self.logits(encoded, hidden, weights)
+            allowed = encoded.graphs.allowed[:, place, None]
+            logits[:, :, place] = here.masked_fill(~allowed, -torch.inf)
+            last = devices[:, :, place] = choose(logits[:, :, place])
+        return Written(devices, _log_probability(logits, devices, encoded), states, scores)
+
+    def _decoder_weights(self) -> tuple[Tensor, Tensor]:
+        """Return what the decoder's inputs add to its gates, and what its states are multiplied by.
+
+        Returns
+        -------
+        float32[D + 1, 4H]
+            A row for each device, and one for the start.
+        float32[4H, H]
+        """
+        by_input, by_hidden, bias, other_bias = self.decoder.all_weights[0]
+        signals = torch.addmm(bias + other_bias, self.device_embedding.weight, by_input.t())
+        return signals, by_hidden
 
     def _draw_weights(self, generator: torch.Generator) -> None:
         for name, weight in self.named_parameters():
@@ -194,14 +249,14 @@ class PlacementModel(nn.Module):
 
 
 def _start(encoded: Encoded, samples: int) -> tuple[Tensor, Tensor]:
-    """Return two float32[1, N B, H], the decoder's first states for B samples of each graph."""
+    """Return two float32[N B, H], the decoder's first states for B samples of each graph."""
     hidden, cell = (
-        state.repeat_interleave(samples, dim=0)[None] for state in (encoded.hidden, encoded.cell)
+        state.repeat_interleave(samples, dim=0) for state in (encoded.hidden, encoded.cell)
     )
     return hidden, cell
 
 
-def _log_probability(logits: Tensor, devices: Tensor, encoded: Encoded, place: int) -> Tensor:
-    """Return float32[N, B], of the devices of the group at one place; 0 where it is padded."""
+def _log_probability(logits: Tensor, devices: Tensor, encoded: Encoded) -> Tensor:
+    """Return float32[N, B], of int64[N, B, L], devices, by float32[N, B, L, D], logits."""
     chosen = logits.log_softmax(dim=-1).gather(-1, devices[..., None]).squeeze(-1)
-    return torch.where(encoded.graphs.mask[:, place, None], chosen, 0.0)
+    return chosen.where(encoded.graphs.mask[:, None], 0.0).sum(dim=-1)

@@ -69,11 +69,12 @@ class RnnPolicy:
                 f"problem: expected {self.model.num_devices} devices, as the policy was trained "
                 f"for, got {problem.num_devices}"
             )
-        graphs = batch_of([problem], self.embedding)
-        rows = [placements_of(problem, self.model.most_likely(graphs))]
+        with torch.no_grad():
+            encoded = self.model.encode(batch_of([problem], self.embedding))
+        rows = [placements_of(problem, self.model.most_likely(encoded))]
         if count > 1:
             generator = torch.Generator().manual_seed(seed)
-            drawn, _ = self.model.sample(graphs, count - 1, generator)
+            drawn = self.model.sample(encoded, count - 1, generator).devices
             rows.append(placements_of(problem, drawn[0]))
         return np.concatenate(rows)
 

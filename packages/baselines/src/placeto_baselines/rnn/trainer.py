@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from placeto_baselines.rnn.graphs import GraphBatch
 from placeto_baselines.rnn.graphs import placements_of
+from placeto_baselines.rnn.model import Encoded
 from placeto_baselines.rnn.model import PlacementModel
+from placeto_baselines.rnn.model import Written
 from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.trials import Trials
 
@@ -66,9 +68,11 @@ class Trainer:
     def update(self, rows: Sequence[int], samples: int) -> None:
         """Update the policy once with so many placements of each of some graphs."""
         graphs = self.graphs.rows(rows)
-        devices, _ = self.model.sample(graphs, samples, self.generator)
+        encoded = self.model.encode(graphs)
+        written = self.model.sample(encoded, samples, self.generator)
         evaluated = [
-            self._rewards(self.trials[row], devices[position]) for position, row in enumerate(rows)
+            self._rewards(self.trials[row], written.devices[position])
+            for position, row in enumerate(rows)
         ]
         rewards = np.stack([reward for reward, _ in evaluated])
         counts = np.stack([runs for _, runs in evaluated])
@@ -76,7 +80,7 @@ class Trainer:
             counts = np.ones_like(counts)
         advantages = self._advantages(rows, rewards, counts)
         if counts.any():
-            self._descend(graphs, devices, advantages, counts)
+            self._descend(encoded, written, advantages, counts)
         self.updates += 1
 
     def _turns(self) -> Iterator[list[int]]:
@@ -116,12 +120,12 @@ class Trainer:
 
     def _descend(
         self,
-        graphs: GraphBatch,
-        devices: torch.Tensor,
+        encoded: Encoded,
+        written: Written,
         advantages: NDArray[np.float64],
         counts: NDArray[np.bool_],
     ) -> None:
-        log_probability = self.model.log_probability(graphs, devices)
+        log_probability = self.model.log_probability(encoded, written.devices, written)
         weight = torch.from_numpy(np.where(counts, advantages, 0.0) / counts.sum()).float()
         self.optimizer.zero_grad()
         torch.autograd.backward((weight * log_probability).sum())
