@@ -33,7 +33,14 @@ from placeto_workloads.registry import load
 from placeto_workloads.registry import model_names
 
 # Ops of the graphs of TensorFlow (Addanki et al. 2019).
-TENSORFLOW_OPS = {"inception-v3": 3_002, "nasnet": 12_942, "nmt-2": 6_361, "nmt-4": 10_812}
+TENSORFLOW_OPS = {
+    "inception-v3": 3_002,
+    "nasnet": 12_942,
+    "nmt-2": 6_361,
+    "nmt-4": 10_812,
+    "nmt-2-at-once": 6_361,
+    "nmt-4-at-once": 10_812,
+}
 GIGABYTE = 10**9
 MEGABYTE = 10**6
 

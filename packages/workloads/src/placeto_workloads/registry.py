@@ -13,6 +13,7 @@ from placeto_graphs import DEFAULT_RULES
 from placeto_graphs import OpGraph
 from placeto_workloads.cache import cached_graph
 from placeto_workloads.capture.capture import capture
+from placeto_workloads.capture.gradient_sums import GradientSums
 from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS
 from placeto_workloads.colocation import ColocationRule
 from placeto_workloads.errors import WorkloadError
@@ -39,6 +40,8 @@ class RegisteredModel:
         Sizes that its name fixes.
     colocation_rules
         The rules that make the groups to merge from.
+    gradient_sums
+        How gradients of weights are summed, see `placeto_workloads.capture`.
 
     Examples
     --------
@@ -52,6 +55,7 @@ class RegisteredModel:
     build: Callable[..., TrainingStep]
     fixed: Mapping[str, int] = field(default_factory=dict)
     colocation_rules: tuple[ColocationRule, ...] = DEFAULT_RULES
+    gradient_sums: GradientSums = "as-they-come"
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -105,6 +109,22 @@ _MODELS = (
         {"layers": 4},
         RULES_OF_UNROLLED_NETWORKS,
     ),
+    RegisteredModel(
+        "nmt-2-at-once",
+        "nmt-2 with all terms of a gradient added at once, as TensorFlow does",
+        nmt,
+        {"layers": 2},
+        RULES_OF_UNROLLED_NETWORKS,
+        "at-once",
+    ),
+    RegisteredModel(
+        "nmt-4-at-once",
+        "nmt-4 with all terms of a gradient added at once, as TensorFlow does",
+        nmt,
+        {"layers": 4},
+        RULES_OF_UNROLLED_NETWORKS,
+        "at-once",
+    ),
 )
 MODELS: Mapping[str, RegisteredModel] = MappingProxyType({model.name: model for model in _MODELS})
 
@@ -115,7 +135,7 @@ def model_names() -> tuple[str, ...]:
     Examples
     --------
     >>> model_names()
-    ('inception-v3', 'nasnet', 'nmt-2', 'nmt-4')
+    ('inception-v3', 'nasnet', 'nmt-2', 'nmt-4', 'nmt-2-at-once', 'nmt-4-at-once')
     """
     return tuple(MODELS)
 
@@ -179,12 +199,18 @@ def load(name: str, **sizes: int) -> OpGraph:
     """
     model = _model(name)
     checked = checked_sizes(name, model.sizes, sizes)
-    return cached_graph(name, checked, lambda: capture_step(model.build(**model.fixed, **checked)))
+
+    def make() -> OpGraph:
+        return capture_step(model.build(**model.fixed, **checked), model.gradient_sums)
+
+    return cached_graph(name, checked, make)
 
 
-def capture_step(step: TrainingStep) -> OpGraph:
+def capture_step(step: TrainingStep, gradient_sums: GradientSums = "as-they-come") -> OpGraph:
     """Return the graph of a training step, with Adam."""
-    return capture(step.model, step.example_inputs, loss_fn=step.loss_fn)
+    return capture(
+        step.model, step.example_inputs, loss_fn=step.loss_fn, gradient_sums=gradient_sums
+    )
 
 
 def _model(name: str) -> RegisteredModel:

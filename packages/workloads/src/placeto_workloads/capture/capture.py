@@ -5,10 +5,14 @@ from typing import Any
 from torch import nn
 
 from placeto_graphs import OpGraph
+from placeto_workloads.capture.gradient_sums import GRADIENT_SUMS
+from placeto_workloads.capture.gradient_sums import GradientSums
+from placeto_workloads.capture.gradient_sums import with_sums_at_once
 from placeto_workloads.capture.op_graph import op_graph_of
 from placeto_workloads.capture.step import LossFunction
 from placeto_workloads.capture.step import OptimizerFactory
 from placeto_workloads.capture.step import trace_step
+from placeto_workloads.errors import WorkloadError
 
 
 def capture(
@@ -18,6 +22,7 @@ def capture(
     loss_fn: LossFunction | None = None,
     optimizer: OptimizerFactory | None = None,
     mode: str = "training",
+    gradient_sums: GradientSums = "as-they-come",
 ) -> OpGraph:
     """Return the graph of the ATen ops of one step of a model.
 
@@ -46,6 +51,11 @@ def capture(
         parameter.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
+    gradient_sums
+        How the gradient of a weight that several ops read is summed: ``"as-they-come"``, two terms
+        at a time, as PyTorch does, or ``"at-once"``, all terms in one op of type
+        ``"placeto.add_n"``, as TensorFlow does, which has them all in memory until the last one is
+        there.
 
     Returns
     -------
@@ -63,8 +73,8 @@ def capture(
     Raises
     ------
     WorkloadError
-        When the step fails or depends on the values of tensors; the message begins with the path of
-        the module where that happens.
+        When a mode or a way to sum is none of these, or the step fails or depends on the values of
+        tensors; the message then begins with the path of the module where that happens.
 
     Examples
     --------
@@ -79,4 +89,9 @@ def capture(
     >>> capture(model, batch)
     OpGraph(ops=49, tensors=50, edges=77)
     """
-    return op_graph_of(trace_step(model, example_inputs, loss_fn, optimizer, mode))
+    if gradient_sums not in GRADIENT_SUMS:
+        raise WorkloadError(
+            f"gradient_sums: expected one of {', '.join(GRADIENT_SUMS)}, got {gradient_sums!r}"
+        )
+    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode)
+    return op_graph_of(with_sums_at_once(trace) if gradient_sums == "at-once" else trace)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from placeto_graphs import OpGraph
 from placeto_graphs import Phase
 
-ADDITIONS = frozenset({"aten.add", "aten.add_"})
+ADDITIONS = frozenset({"aten.add", "aten.add_", "placeto.add_n"})
 
 
 def activation_bytes(graph: OpGraph) -> int:
