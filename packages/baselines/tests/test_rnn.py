@@ -7,54 +7,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from baseline_problems import cluster
 from baseline_problems import op_graph
 from baseline_problems import problem_of
-from baseline_problems import random_problem
 from baseline_problems import two_chains
 from placeto_baselines import BaselineError
 from placeto_baselines import RnnPlacer
 from placeto_baselines import RnnSettings
 from placeto_baselines import TrainedRnnPlacer
-from placeto_baselines.rnn import attention
 from placeto_baselines.rnn.embedding import GroupEmbedding
-from placeto_baselines.rnn.graphs import GraphBatch
 from placeto_baselines.rnn.graphs import batch_of
 from placeto_baselines.rnn.graphs import placements_of
-from placeto_baselines.rnn.model import PlacementModel
+from placeto_baselines.rnn.model import entropy
 from placeto_baselines.rnn.policy import train_policy
 from placeto_baselines.rnn.trainer import Trainer
 from placeto_baselines.trials import Trials
-from placeto_graphs import PlacementProblem
 from plain_evaluator import PlainEvaluator
-
-SMALL = RnnSettings(hidden_size=16, max_groups=8, max_outputs=2, evaluations=40)
-
-
-def chains(length: int, order: list[int] | None = None) -> PlacementProblem:
-    """Two chains of ops of half a second on two GPUs, in the order of their links or another."""
-    count = 2 * length
-    place = order or list(range(count))
-    edges = [(place[op], place[op + 2]) for op in range(count - 2)]
-    return problem_of(
-        op_graph(count, edges), cluster(["k80", "k80"], bandwidth=10.0), np.full((count, 2), 0.5)
-    )
-
-
-def model_of(problems: list[PlacementProblem], seed: int) -> tuple[PlacementModel, GraphBatch]:
-    embedding = GroupEmbedding.of_problems(problems, SMALL.max_groups, SMALL.max_outputs)
-    generator = torch.Generator().manual_seed(seed)
-    model = PlacementModel(embedding.num_features, problems[0].num_devices, SMALL, generator)
-    return model, batch_of(problems, embedding)
-
-
-def unequal_problems() -> list[PlacementProblem]:
-    single = problem_of(op_graph(1, []), cluster(["k80", "k80"]), np.ones((1, 2)))
-    return [chains(3), single, chains(2)]
+from recurrent_policies import SMALL
+from recurrent_policies import chains
+from recurrent_policies import model_of
+from recurrent_policies import unequal_problems
 
 
 def test_the_published_hyperparameters_are_the_defaults() -> None:
@@ -81,142 +54,21 @@ def test_the_embedding_by_hand() -> None:
     assert vectors[:, 9:].tolist() == [[0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
 
 
-def test_attention_sums_to_one_and_masks_padding() -> None:
-    model, graphs = model_of(unequal_problems(), seed=0)
-    encoded = model.encode(graphs)
-    hidden = torch.randn(3, 5, SMALL.hidden_size, generator=torch.Generator().manual_seed(1))
-    weights, _ = model.attention(encoded, hidden)
-    assert weights.shape == (3, 5, 6)
-    assert torch.allclose(weights.sum(dim=-1), torch.ones(3, 5))
-    assert (weights[1, :, 1:] == 0).all()
-    assert (weights[2, :, 4:] == 0).all()
-    assert (weights[0] > 0).all()
+def test_entropy_keeps_a_policy_undecided() -> None:
+    problem = chains(3)
 
-
-def test_padding_changes_nothing() -> None:
-    problems = unequal_problems()
-    model, graphs = model_of(problems, seed=2)
-    encoded = model.encode(graphs)
-    written = model.sample(encoded, 4, torch.Generator().manual_seed(3))
-    likeliest = model.most_likely(encoded)
-    for row, problem in enumerate(problems):
-        alone = graphs.rows([row])
-        assert alone.vectors.shape[1] == problem.num_groups
-        here = written.devices[row : row + 1, :, : problem.num_groups]
-        encoded_alone = model.encode(alone)
-        expected = model.log_probability(encoded_alone, here)[0]
-        assert torch.allclose(written.log_probability[row], expected, atol=1e-5)
-        assert torch.equal(
-            model.most_likely(encoded_alone)[0], likeliest[row, : problem.num_groups]
+    def final_entropy(weight: float) -> float:
+        settings = dataclasses.replace(
+            SMALL, learning_rate=0.01, evaluations=400, entropy_weight=weight
         )
+        policy, _ = train_policy([PlainEvaluator(problem)], settings, seed=0)
+        with torch.no_grad():
+            encoded = policy.model.encode(batch_of([problem], policy.embedding))
+            written = policy.model.sample(encoded, 50, torch.Generator().manual_seed(0))
+            each = policy.model.log_probabilities(encoded, written.devices, written)
+            return float(entropy(each, encoded).mean())
 
-
-@hypothesis_settings(max_examples=25)
-@given(seed=st.integers(0, 2**31))
-def test_the_log_probability_of_a_sample_is_that_of_teacher_forcing(seed: int) -> None:
-    problem = random_problem(np.random.default_rng(seed))
-    model, graphs = model_of([problem], seed)
-    encoded = model.encode(graphs)
-    written = model.sample(encoded, 7, torch.Generator().manual_seed(seed))
-    forced = model.log_probability(encoded, written.devices)
-    assert torch.allclose(written.log_probability, forced, atol=1e-5)
-    for placement in placements_of(problem, written.devices[0]):
-        problem.check_placement(placement)
-
-
-def plain_log_probability(
-    model: PlacementModel, graphs: GraphBatch, devices: torch.Tensor
-) -> torch.Tensor:
-    """The log-probability by PyTorch's LSTM and autograd alone, one place after the other."""
-    encoded = model.encode(graphs)
-    rows, samples, length = devices.shape
-    start = torch.full((rows, samples, 1), model.num_devices)
-    inputs = model.device_embedding(torch.cat([start, devices[:, :, :-1]], dim=-1))
-    first = [x.repeat_interleave(samples, dim=0)[None] for x in (encoded.hidden, encoded.cell)]
-    hidden, _ = model.decoder(inputs.flatten(0, 1), first)
-    hidden = hidden.view(rows, samples, length, -1)
-    total = torch.zeros(rows, samples)
-    for place in range(length):
-        query = model.attention_query(hidden[:, :, place])[:, :, None]
-        scores = model.attention_score(torch.tanh(encoded.keys[:, None] + query)).squeeze(-1)
-        weights = scores.masked_fill(~graphs.mask[:, None], -torch.inf).softmax(dim=-1)
-        raw = model.device_logits(torch.cat([hidden[:, :, place], weights @ encoded.states], -1))
-        logits = SMALL.tanh_constant * torch.tanh(raw / SMALL.temperature)
-        logits = logits.masked_fill(~graphs.allowed[:, place, None], -torch.inf)
-        chosen = logits.log_softmax(dim=-1).gather(-1, devices[:, :, place, None]).squeeze(-1)
-        total = total + torch.where(graphs.mask[:, place, None], chosen, 0.0)
-    return total
-
-
-@pytest.mark.parametrize("chunk", [2**20, 2**8])
-def test_log_probability_and_gradient_are_those_of_plain_autograd(
-    chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attention, "CHUNK", chunk)
-    model, graphs = model_of(unequal_problems(), seed=9)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for weight in model.parameters():  # far from 0, so that every nonlinearity bends
-            weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.3)
-    encoded = model.encode(graphs)
-    written = model.sample(encoded, 5, generator)
-    factors = torch.randn(3, 5, generator=generator)
-
-    def gradients(log_probability: torch.Tensor) -> list[torch.Tensor]:
-        total = (factors * log_probability).sum()
-        return list(torch.autograd.grad(total, list(model.parameters())))
-
-    expected = plain_log_probability(model, graphs, written.devices)
-    assert torch.allclose(written.log_probability, expected, atol=1e-4)
-    by_autograd = gradients(expected)
-    for known in (None, written):  # teacher forcing, and from what sampling computed
-        found = model.log_probability(model.encode(graphs), written.devices, known)
-        assert torch.allclose(found, expected, atol=1e-4)
-        for gradient, other in zip(gradients(found), by_autograd, strict=True):
-            assert torch.allclose(gradient, other, rtol=1e-3, atol=1e-4)
-            assert other.abs().max() > 1e-3
-
-
-def test_probabilities_of_all_placements_sum_to_one() -> None:
-    compute_time = np.ones((4, 3))
-    compute_time[1, 0] = np.inf
-    problem = two_chains(compute_time=compute_time)
-    model, graphs = model_of([problem], seed=4)
-    every = torch.cartesian_prod(*(torch.arange(3) for _ in range(4)))[None]
-    probability = model.log_probability(model.encode(graphs), every).exp()
-    assert float(probability.detach().sum()) == pytest.approx(1.0, abs=1e-5)
-    place = problem.group_graph.topological_order.tolist().index(1)
-    assert (probability[0, every[0, :, place] == 0] == 0).all()
-
-
-def test_samples_are_drawn_with_their_probability() -> None:
-    model, graphs = model_of([chains(1)], seed=5)
-    encoded = model.encode(graphs)
-    devices = model.sample(encoded, 4000, torch.Generator().manual_seed(0)).devices
-    every = torch.cartesian_prod(torch.arange(2), torch.arange(2))[None]
-    expected = model.log_probability(model.encode(graphs), every).exp()[0].tolist()
-    counts = torch.bincount(devices[0, :, 0] * 2 + devices[0, :, 1], minlength=4) / 4000
-    assert counts.tolist() == pytest.approx(expected, abs=0.04)
-
-
-def test_logits_are_bounded_by_the_tanh_constant() -> None:
-    model, graphs = model_of([chains(2)], seed=6)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(100)
-        encoded = model.encode(graphs)
-        hidden = torch.ones(1, 1, SMALL.hidden_size)
-        logits = model.logits(encoded, hidden, model.attention(encoded, hidden)[0])
-    assert float(logits.abs().max()) <= SMALL.tanh_constant
-
-
-def test_the_forget_gates_start_open() -> None:
-    model, _ = model_of([chains(2)], seed=0)
-    weights = model.state_dict()
-    for layer, size in (("encoder", SMALL.hidden_size // 2), ("decoder", SMALL.hidden_size)):
-        bias = weights[f"{layer}.bias_ih_l0"].tolist()
-        assert bias == [0.0] * size + [1.0] * size + [0.0] * 2 * size
-        assert not weights[f"{layer}.bias_hh_l0"].any()
+    assert final_entropy(1.0) > 2 * final_entropy(0.0)
 
 
 def test_a_gradient_step_makes_better_placements_likelier() -> None:
@@ -398,6 +250,7 @@ def test_missing_torch_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) 
         ({"temperature": 0.0}, "temperature: expected a number above 0, got 0.0"),
         ({"learning_rate": np.nan}, "learning_rate: expected a number above 0, got nan"),
         ({"baseline_decay": 1.0}, "baseline_decay: expected a part from 0 to below 1, got 1.0"),
+        ({"entropy_weight": -1.0}, "entropy_weight: expected a number of at least 0, got -1.0"),
         ({"samples_per_update": 0}, "samples_per_update: expected at least 1, got 0"),
     ],
 )

@@ -175,7 +175,13 @@ class PlacementModel(nn.Module):
     def log_probability(
         self, encoded: Encoded, devices: Tensor, written: Written | None = None
     ) -> Tensor:
-        """Return float32[N, B], the log-probability of placements.
+        """Return float32[N, B], the log-probability of placements; as `log_probabilities` does."""
+        return chosen(self.log_probabilities(encoded, devices, written), devices, encoded)
+
+    def log_probabilities(
+        self, encoded: Encoded, devices: Tensor, written: Written | None = None
+    ) -> Tensor:
+        """Return float32[N, B, L, D], the log-probability of each device, given those before.
 
         Parameters
         ----------
@@ -201,8 +207,8 @@ class PlacementModel(nn.Module):
         scores = None if written is None else written.scores.flatten(1, 2)
         weights, _ = self.attention(encoded, hidden, scores)
         logits = self.logits(encoded, hidden, weights).view(number, samples, length, -1)
-        logits = logits.masked_fill(~encoded.graphs.allowed[:, None], -torch.inf)
-        return _log_probability(logits, devices, encoded)
+        allowed = encoded.graphs.allowed[:, None]
+        return logits.masked_fill(~allowed, -torch.inf).log_softmax(dim=-1)
 
     def _write(self, encoded: Encoded, samples: int, choose: Callable[[Tensor], Tensor]) -> Written:
         number, length = encoded.states.shape[:2]
@@ -220,7 +226,8 @@ class PlacementModel(nn.Module):
             allowed = encoded.graphs.allowed[:, place, None]
             logits[:, :, place] = here.masked_fill(~allowed, -torch.inf)
             last = devices[:, :, place] = choose(logits[:, :, place])
-        return Written(devices, _log_probability(logits, devices, encoded), states, scores)
+        log_probability = chosen(logits.log_softmax(dim=-1), devices, encoded)
+        return Written(devices, log_probability, states, scores)
 
     def _decoder_weights(self) -> tuple[Tensor, Tensor]:
         """Return what the decoder's inputs add to its gates, and what its states are multiplied by.
@@ -256,7 +263,32 @@ def _start(encoded: Encoded, samples: int) -> tuple[Tensor, Tensor]:
     return hidden, cell
 
 
-def _log_probability(logits: Tensor, devices: Tensor, encoded: Encoded) -> Tensor:
-    """Return float32[N, B], of int64[N, B, L], devices, by float32[N, B, L, D], logits."""
-    chosen = logits.log_softmax(dim=-1).gather(-1, devices[..., None]).squeeze(-1)
-    return chosen.where(encoded.graphs.mask[:, None], 0.0).sum(dim=-1)
+def entropy(log_probabilities: Tensor, encoded: Encoded) -> Tensor:
+    """Return float32[N, B], the sum over groups of the entropy of where each is put.
+
+    Parameters
+    ----------
+    log_probabilities : float32[N, B, L, D]
+        Of each device, as `PlacementModel.log_probabilities` returns them.
+    encoded
+        The N graphs.
+    """
+    counts = encoded.graphs.mask[..., None] & encoded.graphs.allowed
+    finite = log_probabilities.masked_fill(~counts[:, None], 0.0)
+    return -(finite * finite.exp()).sum(dim=(-1, -2))
+
+
+def chosen(log_probabilities: Tensor, devices: Tensor, encoded: Encoded) -> Tensor:
+    """Return float32[N, B], the log-probability of placements.
+
+    Parameters
+    ----------
+    log_probabilities : float32[N, B, L, D]
+        Of each device, as `PlacementModel.log_probabilities` returns them.
+    devices : int64[N, B, L]
+        The device of each group.
+    encoded
+        The N graphs.
+    """
+    picked = log_probabilities.gather(-1, devices[..., None]).squeeze(-1)
+    return picked.where(encoded.graphs.mask[:, None], 0.0).sum(dim=-1)

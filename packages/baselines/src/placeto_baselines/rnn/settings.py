@@ -37,6 +37,9 @@ class RnnSettings:
         Grappler).
     updates_with_failures : int
         After so many updates placements that run out of memory no longer count: 5000 (2017).
+    entropy_weight : float
+        How much a nat of entropy of each group's device counts against the reward at the start;
+        it decays linearly to 0 at the end of the training. None is published.
     samples_per_update : int
         Placements of a graph from which a gradient is estimated: 10, chosen here.
     graphs_per_update : int
@@ -70,6 +73,7 @@ class RnnSettings:
     baseline_decay: float = 0.9
     failing_signal: float = 100.0
     updates_with_failures: int = 5000
+    entropy_weight: float = 0.0
     samples_per_update: int = 10
     graphs_per_update: int = 4
     evaluations: int = 10_000
@@ -92,6 +96,10 @@ class RnnSettings:
         if self.hidden_size < 2 or self.hidden_size % 2:
             raise BaselineError(
                 f"hidden_size: expected an even number of units, got {self.hidden_size}"
+            )
+        if not 0 <= self.entropy_weight < float("inf"):
+            raise BaselineError(
+                f"entropy_weight: expected a number of at least 0, got {self.entropy_weight}"
             )
         if not 0 <= self.baseline_decay < 1:
             raise BaselineError(

@@ -12,6 +12,8 @@ from placeto_baselines.rnn.graphs import placements_of
 from placeto_baselines.rnn.model import Encoded
 from placeto_baselines.rnn.model import PlacementModel
 from placeto_baselines.rnn.model import Written
+from placeto_baselines.rnn.model import chosen
+from placeto_baselines.rnn.model import entropy
 from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.trials import Trials
 
@@ -53,15 +55,17 @@ class Trainer:
         self.generator = generator
         self.baseline = np.full(len(trials), np.nan)
         self.updates = 0
+        self.entropy_weight = settings.entropy_weight
         self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
 
     def train(self) -> None:
         """Update the policy until the evaluations are spent."""
-        left = self.settings.evaluations * len(self.trials)
+        left = total = self.settings.evaluations * len(self.trials)
         for rows in self._turns():
             samples = min(self.settings.samples_per_update, left // len(rows))
             if not samples:
                 return
+            self.entropy_weight = self.settings.entropy_weight * left / total
             self.update(rows, samples)
             left -= samples * len(rows)
 
@@ -125,9 +129,12 @@ class Trainer:
         advantages: NDArray[np.float64],
         counts: NDArray[np.bool_],
     ) -> None:
-        log_probability = self.model.log_probability(encoded, written.devices, written)
+        every = self.model.log_probabilities(encoded, written.devices, written)
         weight = torch.from_numpy(np.where(counts, advantages, 0.0) / counts.sum()).float()
+        loss = (weight * chosen(every, written.devices, encoded)).sum()
+        if self.entropy_weight:
+            loss = loss - self.entropy_weight * entropy(every, encoded).mean()
         self.optimizer.zero_grad()
-        torch.autograd.backward((weight * log_probability).sum())
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_norm)
         self.optimizer.step()

@@ -1,0 +1,38 @@
+"""Policies and graphs that are small enough for tests."""
+
+import numpy as np
+import torch
+
+from baseline_problems import cluster
+from baseline_problems import op_graph
+from baseline_problems import problem_of
+from placeto_baselines import RnnSettings
+from placeto_baselines.rnn.embedding import GroupEmbedding
+from placeto_baselines.rnn.graphs import GraphBatch
+from placeto_baselines.rnn.graphs import batch_of
+from placeto_baselines.rnn.model import PlacementModel
+from placeto_graphs import PlacementProblem
+
+SMALL = RnnSettings(hidden_size=16, max_groups=8, max_outputs=2, evaluations=40)
+
+
+def chains(length: int, order: list[int] | None = None) -> PlacementProblem:
+    """Two chains of ops of half a second on two GPUs, in the order of their links or another."""
+    count = 2 * length
+    place = order or list(range(count))
+    edges = [(place[op], place[op + 2]) for op in range(count - 2)]
+    return problem_of(
+        op_graph(count, edges), cluster(["k80", "k80"], bandwidth=10.0), np.full((count, 2), 0.5)
+    )
+
+
+def model_of(problems: list[PlacementProblem], seed: int) -> tuple[PlacementModel, GraphBatch]:
+    embedding = GroupEmbedding.of_problems(problems, SMALL.max_groups, SMALL.max_outputs)
+    generator = torch.Generator().manual_seed(seed)
+    model = PlacementModel(embedding.num_features, problems[0].num_devices, SMALL, generator)
+    return model, batch_of(problems, embedding)
+
+
+def unequal_problems() -> list[PlacementProblem]:
+    single = problem_of(op_graph(1, []), cluster(["k80", "k80"]), np.ones((1, 2)))
+    return [chains(3), single, chains(2)]
