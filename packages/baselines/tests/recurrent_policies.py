@@ -13,7 +13,9 @@ from placeto_baselines.rnn.graphs import batch_of
 from placeto_baselines.rnn.model import PlacementModel
 from placeto_graphs import PlacementProblem
 
-SMALL = RnnSettings(hidden_size=16, max_groups=8, max_outputs=2, evaluations=40)
+SMALL = RnnSettings(
+    hidden_size=16, max_groups=8, max_outputs=2, samples_per_update=10, evaluations=40
+)
 
 
 def chains(length: int, order: list[int] | None = None) -> PlacementProblem:

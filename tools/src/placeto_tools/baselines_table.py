@@ -107,11 +107,11 @@ def random_problem(num_ops: int, num_groups: int, seed: int) -> PlacementProblem
 def schemes(evaluations: int) -> Iterator[tuple[str, Placer]]:
     """Return every baseline with what it is called, the searching ones with so many evaluations."""
     recurrent = RnnSettings(evaluations=evaluations)
-    slower = replace(recurrent, learning_rate=0.001)
+    published = replace(recurrent, learning_rate=0.1, entropy_weight=0.0)
     placers: list[Placer] = [SingleDevice(), CpuOnly(), RandomPlacer(samples=evaluations)]
     placers += [ExpertPlacer(), ScotchPlacer(), MetisPlacer(), RnnPlacer(recurrent)]
     yield from ((f"`{placer.name}`", placer) for placer in placers)
-    yield "`rnn`, learning rate 0.001", RnnPlacer(slower)
+    yield "`rnn`, learning as published", RnnPlacer(published)
     placers = [Heft(), MTopo(), MEtf(), MSct(), CriticalPathPlacer(), LocalSearch(evaluations)]
     yield from ((f"`{placer.name}`", placer) for placer in placers)
 

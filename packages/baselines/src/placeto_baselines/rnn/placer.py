@@ -29,7 +29,7 @@ class RnnPlacer:
     Parameters
     ----------
     settings
-        The hyperparameters; by default the published ones.
+        The hyperparameters; by default the published ones, but those of learning.
 
     Examples
     --------

@@ -84,7 +84,8 @@ class Trainer:
             counts = np.ones_like(counts)
         advantages = self._advantages(rows, rewards, counts)
         if counts.any():
-            self._descend(encoded, written, advantages, counts)
+            scale = np.nan_to_num(self.baseline[list(rows)])  # 0 where nothing has counted yet
+            self._descend(encoded, written, advantages, counts, self.entropy_weight * scale)
         self.updates += 1
 
     def _turns(self) -> Iterator[list[int]]:
@@ -128,12 +129,14 @@ class Trainer:
         written: Written,
         advantages: NDArray[np.float64],
         counts: NDArray[np.bool_],
+        entropy_weights: NDArray[np.float64],
     ) -> None:
         every = self.model.log_probabilities(encoded, written.devices, written)
         weight = torch.from_numpy(np.where(counts, advantages, 0.0) / counts.sum()).float()
         loss = (weight * chosen(every, written.devices, encoded)).sum()
-        if self.entropy_weight:
-            loss = loss - self.entropy_weight * entropy(every, encoded).mean()
+        if entropy_weights.any():
+            spread = entropy(every, encoded).mean(dim=1)
+            loss = loss - (torch.from_numpy(entropy_weights).float() * spread).mean()
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_norm)
