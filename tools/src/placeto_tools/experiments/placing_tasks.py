@@ -19,14 +19,16 @@ from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
 from placeto_graphs import memory_penalised_runtime
 from placeto_policy import PlacementEnvironment
-from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
 from placeto_policy import Settings
 from placeto_policy import load_policy
 from placeto_simulator import Simulator
 from placeto_tools.comparison import run_report
 from placeto_tools.experiments.curves import thinned_curve
+from placeto_tools.experiments.orders import PlaceInOrder
+from placeto_tools.experiments.orders import run_greedily
 from placeto_tools.experiments.training_tasks import fitting
+from placeto_tools.experiments.training_tasks import read_by_rnn
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
@@ -66,7 +68,7 @@ class _Place:
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Place, and return what came of it; the clock runs from when the problem was read."""
-        problem = workspace.problem(self.graph)
+        problem = self.problem(workspace)
         make = self.maker(workspace, problem)
         began = time.perf_counter()
 
@@ -78,6 +80,10 @@ class _Place:
         seconds = time.perf_counter() - began
         watch.update("done")
         return self.labels() | placed(problem, result, self.seed) | {"seconds": seconds}
+
+    def problem(self, workspace: Workspace) -> PlacementProblem:
+        """Return what is placed."""
+        return workspace.problem(self.graph)
 
     def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:
         """Return what makes the placer, when the clock runs; policies are read before."""
@@ -146,6 +152,9 @@ class PlaceZeroShot(_Place):
     def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
         """Return what makes the placer."""
         policy = load_policy(workspace.policy_file(self.policy))
+        order = self.graph.order
+        if order is not None:
+            return lambda: PlaceInOrder(policy, order)
         return lambda: PlacetoPlacer(policy=policy, samples=self.samples)
 
 
@@ -177,6 +186,10 @@ class PlaceRnnZeroShot(_Place):
     """
 
     policy: str
+
+    def problem(self, workspace: Workspace) -> PlacementProblem:
+        """Return what is placed, in the order in which it is read."""
+        return read_by_rnn(workspace.problem(self.graph), self.graph)
 
     def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
         """Return what makes the placer."""
@@ -242,22 +255,13 @@ class FinalEpisode(_Place):
         """Return the memory-penalised runtime before the first step and after each."""
         problem = workspace.problem(self.graph)
         policy = load_policy(workspace.policy_file(self.policy))
-        costs = episode_costs(policy, Simulator(problem, 1))
+        environment = PlacementEnvironment(
+            Simulator(problem, 1), memory_penalty=policy.settings.memory_penalty
+        )
+        environment.reset(num_episodes=1)
+        costs = run_greedily(policy, environment)
         watch.update("done")
         return self.labels() | {"cost": costs[-1], "steps": costs}
-
-
-def episode_costs(policy: PlacementPolicy, simulator: Simulator) -> list[float]:
-    """Return what placements cost on the way of a greedy episode: before it, after each step."""
-    penalty = policy.settings.memory_penalty
-    environment = PlacementEnvironment(simulator, memory_penalty=penalty)
-    environment.reset(num_episodes=1)
-    costs = [float(environment.costs[0])]
-    while not environment.is_over:
-        log_probabilities = policy(environment.states()).detach().numpy()
-        environment.step(log_probabilities.argmax(axis=1))
-        costs.append(float(environment.costs[0]))
-    return costs
 
 
 def placed(problem: PlacementProblem, result: PlacementResult, seed: int | None) -> Record:

@@ -19,6 +19,8 @@ from placeto_policy import resume_training
 from placeto_policy import save_training
 from placeto_simulator import Simulator
 from placeto_tools.experiments.curves import evenly_thinned
+from placeto_tools.experiments.orders import FixedOrders
+from placeto_tools.experiments.orders import problem_in_order
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
@@ -39,7 +41,8 @@ class TrainPlaceto:
     policy : text
         The name that it gets.
     graphs : graphs
-        Of which each worker has another one.
+        Of which each worker has another one. Of one graph in several orders, each episode draws
+        an order.
     settings : `Settings`
         The hyperparameters.
     seed : int
@@ -55,13 +58,9 @@ class TrainPlaceto:
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Train, and return how it went: the mean runtime of each update, and the best."""
-        evaluators = [Simulator(problem, 1) for problem in problems_of(workspace, self.graphs)]
         path, log_path = workspace.policy_file(self.policy), workspace.log_file(self.policy)
         path.parent.mkdir(exist_ok=True)
-        if path.exists():
-            trainer = resume_training(path, evaluators)
-        else:
-            trainer = Trainer(evaluators, self.settings, seed=self.seed)
+        trainer = self._trainer(workspace, path)
         log = JsonLinesLog(log_path, updates=trainer.updates)
         while trainer.updates < self.settings.updates:
             summary = trainer.update()
@@ -80,6 +79,21 @@ class TrainPlaceto:
             "evaluations": trainer.evaluations,
             **_of_log(log_path),
         }
+
+    def _trainer(self, workspace: Workspace, path: Path) -> Trainer:
+        """Return a new trainer, or that of the checkpoint."""
+        orders: dict[str, list[int]] = {graph.name: [] for graph in self.graphs}
+        for graph in self.graphs:
+            orders[graph.name] += [] if graph.order is None else [graph.order]
+        evaluators = [Simulator(workspace.problem(Graph(name)), 1) for name in orders]
+        if path.exists():
+            trainer = resume_training(path, evaluators)
+        else:
+            trainer = Trainer(evaluators, self.settings, seed=self.seed)
+        for index, numbers in enumerate(orders.values()):
+            if numbers:
+                trainer.environments[index] = FixedOrders(evaluators[index], self.settings, numbers)
+        return trainer
 
 
 @dataclass(frozen=True)
@@ -118,7 +132,7 @@ class TrainRnn:
 
             return WatchedEvaluator(Simulator(problem, 1), report)
 
-        problems = problems_of(workspace, self.graphs)
+        problems = [read_by_rnn(workspace.problem(graph), graph) for graph in self.graphs]
         evaluators = [evaluator(index, problem) for index, problem in enumerate(problems)]
         settings = fitting(self.settings, problems)
         trained = RnnPlacer(settings).train(evaluators, seed=self.seed)
@@ -140,9 +154,9 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
     return replace(settings, max_groups=max(settings.max_groups, longest))
 
 
-def problems_of(workspace: Workspace, graphs: Sequence[Graph]) -> list[PlacementProblem]:
-    """Return the problems of some graphs."""
-    return [workspace.problem(graph) for graph in graphs]
+def read_by_rnn(problem: PlacementProblem, graph: Graph) -> PlacementProblem:
+    """Return a problem as the RNN is to read it."""
+    return problem if graph.order is None else problem_in_order(problem, graph.order)
 
 
 def _of_log(path: Path) -> Record:

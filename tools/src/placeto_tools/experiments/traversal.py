@@ -42,8 +42,7 @@ PAPER = {ZERO_SHOT: TRAVERSAL_PLACETO, RNN_ZERO_SHOT: TRAVERSAL_RNN}
 def traversal(source: str, plan: Plan) -> Experiment:
     """Return the experiment on one graph: policies meet orders that they have not been trained on.
 
-    An order is one of numbering the groups, which decides between those that topological order
-    leaves open; see `placeto_tools.experiments.trials.reordered`.
+    Orders are drawn from all there are, topological or not.
     """
     name = name_of(source)
     count = plan.scale.number("graphs")
@@ -113,8 +112,8 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         f"In {SOURCE}, Placeto stays within {100 * TRAVERSAL_PLACETO:.0f} % of the optimized "
         f"placement, and the RNN is {100 * TRAVERSAL_RNN:.0f} % worse.",
         TextTable("", columns, rows).markdown(),
-        "Means over the orders; in brackets the least and the most of the seeds. All orders are "
-        "topological: both policies read a graph from its inputs on.",
+        "Means over the orders; in brackets the least and the most of the seeds. Orders are drawn "
+        "from all there are: Placeto visits the groups in them, the RNN reads and places them.",
         f"![Distributions of runtimes]({FIGURE})",
     ]
     return Page(parts, {FIGURE: figure})

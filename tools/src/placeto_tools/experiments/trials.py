@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 from typing import Protocol
 
-import numpy as np
-
-from placeto_graphs import Grouping
 from placeto_graphs import PlacementProblem
 from placeto_graphs import load_problem
 
@@ -29,7 +26,7 @@ class Graph:
     name : text
         Of the problem.
     order : int or None
-        If given, the number of the random order in which its groups are numbered anew.
+        The number of the random order in which its groups are visited; None for the usual one.
     """
 
     name: str
@@ -55,8 +52,7 @@ class Workspace:
 
     def problem(self, graph: Graph) -> PlacementProblem:
         """Return a problem, read anew: what is computed of it counts for who computes it."""
-        problem = load_problem(self.problem_file(graph.name))
-        return problem if graph.order is None else reordered(problem, graph.order)
+        return load_problem(self.problem_file(graph.name))
 
     def problem_file(self, name: str) -> Path:
         """Return the file of a problem."""
@@ -153,38 +149,3 @@ class Results:
         """Return what a scheme came to on a graph with a seed, or with all of them alike."""
         found = self._by_place.get((scheme, graph, seed))
         return self._by_place[scheme, graph, None] if found is None else found
-
-
-def reordered(problem: PlacementProblem, order: int) -> PlacementProblem:
-    """Return a problem with its groups numbered at random, and nothing else changed.
-
-    Both learned policies visit groups in topological order, and of several that could be next the
-    one with the lowest number first: another numbering is another random traversal order. What a
-    placement costs does not depend on it.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    order
-        Which numbering.
-
-    Examples
-    --------
-    >>> from placeto_policy.example import two_chains
-    >>> reordered(two_chains(), 1).grouping.group_names
-    ('a2', 'b0', 'a0', 'b1', 'a1', 'b2')
-    """
-    number_of = np.random.default_rng(order).permutation(problem.num_groups)
-    names = [""] * problem.num_groups
-    for old, new in enumerate(number_of.tolist()):
-        names[new] = problem.grouping.group_names[old]
-    return PlacementProblem(
-        graph=problem.graph,
-        cluster=problem.cluster,
-        compute_time=problem.compute_time,
-        grouping=Grouping(
-            group_of=number_of[problem.grouping.group_of].astype(np.int32),
-            group_names=tuple(names),
-        ),
-    )
