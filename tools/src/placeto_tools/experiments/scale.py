@@ -36,7 +36,7 @@ class Scale:
     evaluations : int or None
         Placements sampled by each search on one graph, and by Placeto optimized.
     rnn_evaluations : int or None
-        Placements of each graph sampled by the training of an RNN, of one graph or of many.
+        Placements of each graph (or order) that the training of an RNN samples.
     samples : int
         Passes that are sampled besides the greedy one, where a policy may draw several.
     num_groups : int or None
@@ -85,11 +85,12 @@ class Scale:
         return value
 
 
+SMALL_MODELS = {"units": 8, "vocabulary_size": 20, "filters": 2, "cells_per_stage": 1}
 SMOKE = Scale(
     seeds=1,
     samples=2,
     num_groups=12,
-    sizes={"units": 8, "vocabulary_size": 20, "filters": 2, "cells_per_stage": 1},
+    sizes=SMALL_MODELS,
     settings={"hidden_units": 16, "message_rounds": 2, "workers": 4},
     rnn_settings={"hidden_size": 16},
 )
@@ -101,7 +102,7 @@ SCALES = {
     },
     "traversal": {
         "smoke": replace(SMOKE, graphs=4, updates=5, evaluations=200, rnn_evaluations=20),
-        "small": Scale(graphs=64, updates=400, evaluations=40_000, rnn_evaluations=50),
+        "small": Scale(graphs=64, updates=400, evaluations=200_000, rnn_evaluations=50),
         "full": Scale(graphs=64, updates=4000, evaluations=400_000, rnn_evaluations=2000),
     },
     "architectures": {
@@ -120,7 +121,12 @@ SCALES = {
         "full": Scale(evaluations=1_000_000, rnn_evaluations=20_000),
     },
     "table1": {
-        "smoke": replace(SMOKE, evaluations=100, rnn_evaluations=20),
+        "smoke": replace(
+            SMOKE,
+            sizes={**SMALL_MODELS, "steps": 4},
+            evaluations=100,
+            rnn_evaluations=20,
+        ),
         "small": Scale(evaluations=100_000, rnn_evaluations=500),
         "full": Scale(evaluations=1_000_000, rnn_evaluations=20_000),
     },

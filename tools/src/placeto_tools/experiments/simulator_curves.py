@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from placeto_tools.errors import InputError
 from placeto_tools.experiments.experiment import Experiment
 from placeto_tools.experiments.experiment import Page
 from placeto_tools.experiments.experiment import Plan
@@ -34,6 +35,9 @@ SCHEMES = (OPTIMIZED, RNN_OPTIMIZED)
 def simulator_curves(sources: Sequence[str], plan: Plan) -> Experiment:
     """Return the experiment: Placeto and the RNN learn to place each graph."""
     names = [name_of(source) for source in sources]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{name}: expected sources of different names, got two of this one")
     trials: list[Trial] = []
     for name in names:
         trials += without_seed(Graph(name))
@@ -73,7 +77,7 @@ def _page(results: Results, names: Sequence[str], plan: Plan) -> Page:
                 TITLES[scheme]: results.record(scheme, name, 0)["cost"]
                 for scheme in (SINGLE, LOWER_BOUND)
             },
-            f"{name} on {plan.num_gpus} GPUs",
+            name,
         )
         parts += [f"## {name}", _table(summary).markdown(), f"![Learning curves]({picture})"]
     return Page(parts, figures)

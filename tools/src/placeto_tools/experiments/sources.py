@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from placeto_graphs import PlacementProblem
 from placeto_tools.experiments.experiment import Plan
@@ -38,9 +39,9 @@ def name_of(source: str) -> str:
     Examples
     --------
     >>> name_of("nmt:7"), name_of("models/graph.txt")
-    ('nmt-7', 'models-graph.txt')
+    ('nmt-7', 'graph.txt')
     """
-    return re.sub(r"[^\w.+-]+", "-", source).strip("-.")
+    return re.sub(r"[^\w.+-]+", "-", Path(source).name).strip("-.")
 
 
 def source_maker(text: str, plan: Plan, cluster: str | None = None) -> Maker:
@@ -53,7 +54,7 @@ def source_maker(text: str, plan: Plan, cluster: str | None = None) -> Maker:
     plan
         Gives the number of groups, and sizes of those that a model or a family has.
     cluster
-        The devices; by default the GPUs of the plan.
+        The devices; by default those of a problem file, and for others the GPUs of the plan.
     """
     known = _sizes_of(text)
     sizes = {name: size for name, size in plan.scale.sizes.items() if name in known}
@@ -73,5 +74,7 @@ def _make(
     text: str, sizes: dict[str, int], spec: str | None, num_gpus: int, num_groups: int | None
 ) -> PlacementProblem:
     source = load_source(text, sizes)
-    cluster = read_cluster(spec or f"{num_gpus}x{source.kind}")
-    return make_problem(source, cluster, GroupingOptions(num_groups=num_groups))
+    grouping = GroupingOptions(num_groups=num_groups)
+    if source.problem is not None and spec is None:
+        return make_problem(source, None, grouping)
+    return make_problem(source, read_cluster(spec or f"{num_gpus}x{source.kind}"), grouping)

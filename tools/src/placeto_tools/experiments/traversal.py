@@ -1,5 +1,7 @@
 """``placeto experiment traversal``: whether it matters in which order groups are visited."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,6 +50,8 @@ def traversal(source: str, plan: Plan) -> Experiment:
     count = plan.scale.number("graphs")
     known = tuple(Graph(name, order) for order in range(count))
     unseen = [Graph(name, order) for order in range(count, 2 * count)]
+    # As many placements for the one order as for all that the other RNN is trained on.
+    alone = replace(plan.rnn_settings, evaluations=count * plan.rnn_settings.evaluations)
     trials: list[Trial] = []
     for seed in plan.seeds:
         policy = train_placeto("placeto", known, plan.settings, plan, seed)
@@ -56,7 +60,7 @@ def traversal(source: str, plan: Plan) -> Experiment:
         trials += [zero_shot(policy, graph) for graph in unseen]
         trials += [rnn_zero_shot(rnn, graph) for graph in unseen]
         trials.append(optimized(Graph(name), plan, seed))
-        trials.append(rnn_optimized(Graph(name), plan.rnn_settings, seed))
+        trials.append(rnn_optimized(Graph(name), alone, seed))
     return Experiment(
         name="traversal",
         title=f"Orders of traversal of {source}",
