@@ -187,8 +187,29 @@ def test_curves_on_the_simulator(tmp_path: Path) -> None:
     command = ["experiment", "simulator-curves", path, "nmt:1", SMOKE, "--seeds=2"]
     succeed(*command, "-o", folder)
     page = check_complete(folder, pictures=2)
-    assert "no placement was run on hardware" in page
+    assert "No placement was run on hardware" in page
     assert page.count("\n| Placeto optimized |") == 2
+
+
+def test_a_measured_curve_is_drawn_beside_what_was_finished(tmp_path: Path) -> None:
+    path, folder = build_profile(tmp_path, num_layers=12), tmp_path / "results"
+    command = ["experiment", "simulator-curves", path, SMOKE, "-o", folder]
+    succeed(*command)
+    before = (folder / "problem.png").read_bytes()
+    trials = (folder / "trials.jsonl").read_bytes()
+    measured = tmp_path / "measured.csv"
+    measured.write_text("evaluations,runtime\n8,0.06\n64,0.05\n")
+    succeed(*command, "--measured", measured)
+    assert "Measured on hardware" in (folder / "results.md").read_text()
+    assert (folder / "problem.png").read_bytes() != before
+    assert (folder / "trials.jsonl").read_bytes() == trials
+    for wrong in ("", "a,b\n1,2\n", "evaluations,runtime\n", "evaluations,runtime\n1,x\n"):
+        measured.write_text(wrong)
+        assert "measured.csv: expected" in fail(*command, "--measured", measured)
+    assert "No such file" in fail(*command, "--measured", tmp_path / "none.csv")
+    several = ["experiment", "simulator-curves", path, "nmt:1", SMOKE, "-o", tmp_path / "b"]
+    measured.write_text("evaluations,runtime\n8,0.06\n")
+    assert "--measured: expected one source" in fail(*several, "--measured", measured)
 
 
 @pytest.mark.slow
@@ -319,7 +340,7 @@ def test_what_is_no_source_is_found_out_before_anything_is_trained(tmp_path: Pat
     text = fail("experiment", "rewards", "no-such-model", SMOKE, "-o", tmp_path / "results")
     assert "expected a model" in text
     curves = ["experiment", "simulator-curves", "a/graph.txt", "b/graph.txt", SMOKE]
-    assert "graph.txt: expected sources of different names" in fail(*curves, "-o", tmp_path / "b")
+    assert "graph: expected sources of different names" in fail(*curves, "-o", tmp_path / "b")
 
 
 def test_the_preset_of_the_paper(tmp_path: Path) -> None:

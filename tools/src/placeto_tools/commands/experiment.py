@@ -1,5 +1,6 @@
 """``placeto experiment``."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -97,8 +98,16 @@ def rewards(source: str, options: ExperimentOptions) -> None:
 
 @experiment.command("simulator-curves", cls=Command)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A curve from hardware to draw beside: CSV with the columns evaluations,runtime.",
+)
 @experiment_options
-def simulator_curves(sources: tuple[str, ...], options: ExperimentOptions) -> None:
+def simulator_curves(
+    sources: tuple[str, ...], measured: Path | None, options: ExperimentOptions
+) -> None:
     """Draw how Placeto and the RNN learn to place each SOURCE on the simulator.
 
     SOURCES are those of `placeto build`, Inception-V3 by default.
@@ -109,7 +118,7 @@ def simulator_curves(sources: tuple[str, ...], options: ExperimentOptions) -> No
     from placeto_tools.experiments import simulator_curves as module  # noqa: PLC0415 (torch)
 
     plan = options.plan("simulator-curves")
-    _run(module.simulator_curves(sources or ("inception-v3",), plan), plan, options)
+    _run(module.simulator_curves(sources or ("inception-v3",), plan, measured), plan, options)
 
 
 @experiment.command("table1", cls=Command)

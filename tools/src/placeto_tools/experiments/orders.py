@@ -24,7 +24,7 @@ def random_order(num_groups: int, number: int) -> NDArray[np.int64]:
     Examples
     --------
     >>> random_order(5, 1)
-    array([4, 2, 3, 0, 1])
+    array([4, 0, 1, 2, 3])
     """
     return np.random.default_rng(number).permutation(num_groups)
 
@@ -139,7 +139,7 @@ def problem_in_order(problem: PlacementProblem, number: int) -> PlacementProblem
     --------
     >>> from placeto_policy.example import two_chains
     >>> problem_in_order(two_chains(), 1).grouping.group_names
-    ('a1', 'b1', 'b0', 'a2', 'b2', 'a0')
+    ('b1', 'a0', 'a2', 'a1', 'b2', 'b0')
     """
     order = random_order(problem.num_groups, number)
     return ProblemInOrder(

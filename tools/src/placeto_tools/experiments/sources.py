@@ -39,9 +39,12 @@ def name_of(source: str) -> str:
     Examples
     --------
     >>> name_of("nmt:7"), name_of("models/graph.txt")
-    ('nmt-7', 'graph.txt')
+    ('nmt-7', 'graph')
     """
-    return re.sub(r"[^\w.+-]+", "-", Path(source).name).strip("-.")
+    name = Path(source).name
+    for suffix in (".gz", ".json", ".txt"):
+        name = name.removesuffix(suffix)
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.")
 
 
 def source_maker(text: str, plan: Plan, cluster: str | None = None) -> Maker:
