@@ -93,12 +93,26 @@ def run_in_processes(
     with _one_thread_each():
         pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(stopping,))
         try:
+            _start(pool, jobs)
             yield from _finished(trials, workspace, watch, jobs, set(done), pool)
         except BrokenProcessPool:
             raise RunError("a process of a trial was killed; the same command goes on") from None
         finally:
             stopping.set()
             pool.shutdown(cancel_futures=True)
+
+
+def _start(pool: ProcessPoolExecutor, jobs: int) -> None:
+    """Start the processes while this one ignores Ctrl-C, which they then do, too, all their life.
+
+    Each task starts one more, as long as none has nothing to do.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for _ in range(jobs):
+            pool.submit(int)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _finished(
@@ -155,8 +169,7 @@ def _run_in_process(trial: Trial, workspace: Workspace) -> Record:
 
 
 def _begin(stopping: Any) -> None:
-    """Prepare a process: Ctrl-C is for the parent to see, and without it there is nothing to do."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Prepare a process: one thread, everything compiled, and an end when the parent ends."""
     _stopping[:] = [stopping]
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
