@@ -47,12 +47,19 @@ def thinned_curve(curve: NDArray[np.float64]) -> NDArray[np.float64]:
 def evaluations_until(curve: Sequence[Sequence[float | None]], runtime: float) -> float | None:
     """Return how many placements a search sampled until it was as fast, or None if it never was.
 
+    It has to stay as fast: a curve rises where the best so far did not fit the memory, and a slower
+    one that does took its place.
+
     Examples
     --------
     >>> evaluations_until([[1, 3.0], [3, 2.0], [5, 2.0]], 2.5)
     3
+    >>> evaluations_until([[1, 2.0], [3, 4.0], [5, 2.4]], 2.5)
+    5
     """
-    for evaluations, best in curve:
-        if best is not None and best <= runtime:
-            return evaluations
-    return None
+    found = None
+    for evaluations, best in reversed(curve):
+        if best is None or best > runtime:
+            break
+        found = evaluations
+    return found
