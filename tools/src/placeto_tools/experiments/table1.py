@@ -32,8 +32,8 @@ from placeto_tools.placers import SCHEMES
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import share_text
 
-# In the order of the paper's rows. Its NMT on 4 GPUs is slower than on 2, so it is a larger model;
-# in Mirhoseini et al. (2017), whose models these are, 2 layers go to 2 GPUs and 4 to 4.
+# In the order of the paper's rows. It gives both rows of NMT one name, but the one on 4 GPUs is
+# slower than that on 2 for every scheme, so that a larger model is taken for it here.
 ROWS = (
     ("inception-v3", 2),
     ("inception-v3", 4),
