@@ -33,7 +33,7 @@ from placeto_tools.tables import TextTable
 from placeto_tools.tables import share_text
 
 # In the order of the paper's rows. It gives both rows of NMT one name, but the one on 4 GPUs is
-# slower than that on 2 for every scheme, so that a larger model is taken for it here.
+# slower than that on 2 with either policy, so that a larger model is taken for it here.
 ROWS = (
     ("inception-v3", 2),
     ("inception-v3", 4),
