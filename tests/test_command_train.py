@@ -169,6 +169,13 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
     check_equal(folder, whole)
 
 
+def test_a_preset_gives_what_is_not_set(problem: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    succeed("train", problem, "--updates=1", "--preset=paper", "--set=hidden_units=8", "-o", folder)
+    settings = json.loads((folder / "run.json").read_text())["settings"]
+    assert (settings["discount"], settings["hidden_units"], settings["updates"]) == (1.0, 8, 1)
+
+
 def test_one_policy_learns_several_problems(problem: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -238,6 +245,7 @@ def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Pat
 def test_a_folder_that_is_no_training_is_not_resumed(whole: Path, problem: Path) -> None:
     assert "they are fixed" in fail("train", problem, "--resume", whole)
     assert "they are fixed" in fail("train", "--seed=1", "--resume", whole)
+    assert "they are fixed" in fail("train", "--preset=paper", "--resume", whole)
     assert "No such file" in fail("train", "--resume", whole / "a")
     description = (whole / "run.json").read_text()
     for wrong in (

@@ -9,7 +9,18 @@ from packaging.version import Version
 import placeto_tools
 from placeto_tools.main import placeto
 
-COMMANDS = ["models", "build", "inspect", "simulate", "place", "train", "compare", "bench", "plot"]
+COMMANDS = [
+    "models",
+    "build",
+    "inspect",
+    "simulate",
+    "place",
+    "train",
+    "compare",
+    "experiment",
+    "bench",
+    "plot",
+]
 
 
 def test_the_version_is_a_valid_one() -> None:
@@ -36,7 +47,14 @@ def test_an_unknown_subcommand_is_named() -> None:
     assert result.exit_code == 2
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "plot placement", "plot timeline", "plot curves"])
+EXPERIMENTS = ["generalise", "traversal", "architectures", "rewards", "simulator-curves", "table1"]
+SUBCOMMANDS = [
+    *(f"plot {name}" for name in ("placement", "timeline", "curves")),
+    *(f"experiment {name}" for name in EXPERIMENTS),
+]
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *SUBCOMMANDS])
 def test_every_command_has_an_example(name: str) -> None:
     result = CliRunner().invoke(placeto, [*name.split(), "--help"], prog_name="placeto")
     assert result.exit_code == 0

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import pkgutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,10 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module_run(name: str) -> None:
+def test_the_examples_of_a_module_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)
     known = {"np": np, "GroupGraph": placeto_graphs.GroupGraph}
     assert doctest.testmod(module, extraglobs=known).failed == 0

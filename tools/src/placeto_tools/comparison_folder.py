@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from placeto_tools.outputs import make_folder
 from placeto_tools.outputs import write_json
 from placeto_tools.outputs import write_text
 from placeto_tools.placers import SCHEMES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Report = dict[str, Any]
 PAGE = "results.md"
@@ -73,9 +77,9 @@ class ComparisonFolder:
         write_text(self.path / PAGE, markdown(problems, [f"{name}/{CURVES}" for name in folders]))
 
 
-def _draw(report: Report, path: Path) -> None:
+def comparison_figure(report: Report) -> "Figure":
+    """Return the learning curves of the searches on one problem, and the levels of others."""
     from placeto_tools.plots.curves import curves_figure  # noqa: PLC0415 (matplotlib)
-    from placeto_tools.plots.png import save_png  # noqa: PLC0415
 
     curves, levels = {}, {"lower bound": report["lower_bound"]}
     for scheme in report["schemes"]:
@@ -85,8 +89,13 @@ def _draw(report: Report, path: Path) -> None:
             curves[scheme["title"]] = [curve for curve in of_seeds if len(curve)]
         elif scheme["name"] in LEVELS and runtime is not None:
             levels[scheme["title"]] = runtime
-    title = f"{report['source']} on {report['cluster']}"
-    save_png(curves_figure(curves, levels, title), path)
+    return curves_figure(curves, levels, f"{report['source']} on {report['cluster']}")
+
+
+def _draw(report: Report, path: Path) -> None:
+    from placeto_tools.plots.png import save_png  # noqa: PLC0415 (matplotlib)
+
+    save_png(comparison_figure(report), path)
 
 
 def _known(rows: Sequence[Sequence[float | None]]) -> Any:

@@ -3,43 +3,76 @@
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import fields
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import TypeVar
 
 from placeto_tools.errors import InputError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from placeto_policy import Settings
 
+SettingsType = TypeVar("SettingsType", bound="DataclassInstance")
 
-def parse_settings(pairs: Sequence[tuple[str, str]], updates: int | None) -> "Settings":
+
+def parse_settings(
+    pairs: Sequence[tuple[str, str]], updates: int | None, preset_name: str | None = None
+) -> "Settings":
     """Return the hyperparameters of a training.
 
     Parameters
     ----------
     pairs
-        Names and values, as given; the others keep their defaults.
+        Names and values, as given.
     updates
         How many updates are made, if that is given.
+    preset_name
+        Where the others come from, by default ``"default"``; see `placeto_policy.preset`.
 
     Raises
     ------
     InputError
         When a name is unknown, or a value no number where one is needed.
     """
-    from placeto_policy import Settings  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_policy import preset  # noqa: PLC0415 (torch takes seconds to import)
 
-    kinds = {field.name: field.type for field in fields(Settings)}
-    values: dict[str, Any] = {} if updates is None else {"updates": updates}
+    given = {} if updates is None else {"updates": updates}
+    return changed_fields(preset(preset_name or "default"), pairs, given)
+
+
+def changed_fields(
+    settings: SettingsType, pairs: Sequence[tuple[str, str]], values: Mapping[str, Any]
+) -> SettingsType:
+    """Return hyperparameters with others in their place.
+
+    Parameters
+    ----------
+    settings
+        A dataclass.
+    pairs
+        Names and values, as ``--set`` gives them.
+    values
+        Others by name; ``pairs`` go before them.
+
+    Raises
+    ------
+    InputError
+        When a name is unknown, or a value no number where one is needed.
+    """
+    kinds = {field.name: field.type for field in fields(settings)}
+    chosen = dict(values)
     for name, text in pairs:
         if name not in kinds:
             raise InputError(f"--set {name}: expected one of {', '.join(kinds)}")
         kind = kinds[name]
         try:
-            values[name] = kind(text) if kind in {int, float} else text
+            chosen[name] = kind(text) if kind in {int, float} else text
         except ValueError:
             raise InputError(f"--set {name}: expected a number, got {text!r}") from None
-    return Settings(**values)
+    return replace(settings, **chosen)
 
 
 def restored_settings(values: Mapping[str, Any]) -> "Settings":

@@ -11,6 +11,7 @@ from placeto_tools import __version__
 from placeto_tools.commands.bench import bench
 from placeto_tools.commands.build import build
 from placeto_tools.commands.compare import compare
+from placeto_tools.commands.experiment import experiment
 from placeto_tools.commands.inspect import inspect
 from placeto_tools.commands.models import models
 from placeto_tools.commands.place import place
@@ -69,7 +70,7 @@ def placeto() -> None:
     """
 
 
-for command in (models, build, inspect, simulate, place, train, compare, bench, plot):
+for command in (models, build, inspect, simulate, place, train, compare, experiment, bench, plot):
     placeto.add_command(command)
 
 

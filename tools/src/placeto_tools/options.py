@@ -14,6 +14,7 @@ from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.placers import PLACER_NAMES
 
 DEBUG = "--debug"
+PRESETS = ("default", "paper")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
@@ -89,6 +90,17 @@ def force_option(function: Function) -> Function:
     return click.option("--force", is_flag=True, help="Overwrite what is there.")(function)
 
 
+def preset_option(function: Function) -> Function:
+    """Add ``--preset``."""
+    return click.option(
+        "--preset",
+        "preset_name",
+        type=click.Choice(PRESETS),
+        help="Which hyperparameters: what was measured to be best, or the paper's.  "
+        f"[default: {PRESETS[0]}]",
+    )(function)
+
+
 def seed_option(function: Function) -> Function:
     """Add ``--seed``."""
     return click.option(
@@ -132,7 +144,7 @@ def source_options(function: Any) -> Any:
             help="Which draw of a family's 32 members.",
         ),
     ]
-    return _decorated(function, decorators)
+    return decorated(function, decorators)
 
 
 def grouping_options(function: Callable[..., Any]) -> Any:
@@ -188,10 +200,11 @@ def grouping_options(function: Callable[..., Any]) -> Any:
         )
         return function(*args, grouping=grouping, **named)
 
-    return _decorated(gathered, decorators)
+    return decorated(gathered, decorators)
 
 
-def _decorated(function: Any, decorators: list[Decorator]) -> Any:
+def decorated(function: Any, decorators: list[Decorator]) -> Any:
+    """Return a function with several decorators, the first outermost."""
     for decorator in reversed(decorators):
         function = decorator(function)
     return function

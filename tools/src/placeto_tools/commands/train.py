@@ -23,6 +23,7 @@ from placeto_tools.options import KeyValue
 from placeto_tools.options import force_option
 from placeto_tools.options import json_option
 from placeto_tools.options import output_option
+from placeto_tools.options import preset_option
 from placeto_tools.problems import read_problem
 from placeto_tools.progress import Progress
 from placeto_tools.progress import clock
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Go on with a training that was stopped or killed.",
 )
-@click.option("--updates", type=click.IntRange(min=1), help="Of the policy.  [default: 1000]")
+@click.option(
+    "--updates", type=click.IntRange(min=1), help="Of the policy.  [default: of the preset]"
+)
 @click.option(
     "--set",
     "settings",
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="A hyperparameter, such as learning_rate_start=3e-4; may be repeated.",
 )
+@preset_option
 @click.option("--seed", type=click.IntRange(min=0), help="Fixes every random choice.  [default: 0]")
 @click.option(
     "--workers",
@@ -79,6 +83,7 @@ def train(
     resume: Path | None,
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
+    preset_name: str | None,
     seed: int | None,
     workers: int,
     checkpoint_every: int,
@@ -104,12 +109,12 @@ def train(
     """
     rank = worker_rank()
     if resume:
-        _refuse_what_is_fixed(problems, output, updates, settings, seed)
+        _refuse_what_is_fixed(problems, output, updates, settings, preset_name, seed)
     elif not problems or not output:
         raise InputError("expected PROBLEMS and -o FOLDER, or --resume FOLDER")
     folder = RunFolder(resume or output or Path())
     if not resume:
-        chosen = parse_settings(settings, updates)
+        chosen = parse_settings(settings, updates, preset_name)
         read = {text: read_problem(text) for text in problems}
         _check(read, chosen, workers)
         drawn = seed or 0
@@ -233,9 +238,11 @@ def _refuse_what_is_fixed(
     output: Path | None,
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
+    preset_name: str | None,
     seed: int | None,
 ) -> None:
-    if problems or output or updates or settings or seed is not None:
+    if problems or output or updates or settings or preset_name or seed is not None:
         raise InputError(
-            "--resume: expected no PROBLEMS, -o, --updates, --set or --seed: they are fixed"
+            "--resume: expected no PROBLEMS, -o, --updates, --set, --preset or --seed: they are "
+            "fixed"
         )

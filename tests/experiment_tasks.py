@@ -1,0 +1,71 @@
+"""Trials of no experiment, to look at how trials run."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+from placeto_policy import PolicyError
+from placeto_tools.experiments.trials import Record
+from placeto_tools.experiments.trials import Watch
+from placeto_tools.experiments.trials import Workspace
+
+
+@dataclass(frozen=True)
+class Count:
+    """Counts the files of the folder, and adds one."""
+
+    kind: ClassVar[str] = "count"
+
+    number: int
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        watch.update("counting")
+        found = len(list(workspace.path.glob("*.done")))
+        (workspace.path / f"{self.number}.done").touch()
+        return {"scheme": "count", "graph": "", "seed": self.number, "cost": found}
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Meets something that one of the packages refuses."""
+
+    kind: ClassVar[str] = "fail"
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:  # noqa: ARG002
+        raise PolicyError("policy: expected a better one, got this")
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Has a mistake in its code."""
+
+    kind: ClassVar[str] = "wrong"
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:  # noqa: ARG002
+        raise ValueError("a mistake")
+
+
+@dataclass(frozen=True)
+class Die:
+    """Is killed, as by a system that runs out of memory."""
+
+    kind: ClassVar[str] = "die"
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:  # noqa: ARG002
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+@dataclass(frozen=True)
+class RunUntilStopped:
+    """Would never end."""
+
+    kind: ClassVar[str] = "endless"
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        (workspace.path / "begun").touch()
+        while True:
+            watch.update("running")
+            time.sleep(0.01)

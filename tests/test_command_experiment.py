@@ -1,0 +1,353 @@
+"""``placeto experiment``: every experiment at its smallest, interrupted, resumed, refused."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command_runs import build_profile
+from command_runs import check_picture
+from command_runs import fail
+from command_runs import start
+from command_runs import succeed
+from placeto_graphs import load_problem
+from placeto_policy import load_policy
+from placeto_tools.experiments.paper import TABLE_1
+from placeto_tools.placers import PLACER_NAMES
+from placeto_tools.placers import SCHEMES
+
+SMOKE = "--scale=smoke"
+PATIENCE = 120.0  # seconds, for another process to get somewhere
+FAMILY_SCHEMES = [
+    "placeto-zero-shot",
+    "placeto-zero-shot-sampled",
+    "placeto-optimized",
+    "rnn-zero-shot",
+    "rnn-optimized",
+    "random",
+    "random-search",
+    "scotch",
+    "local-search",
+]
+TWO_KINDS_OF_REWARD = ["rewards", "nmt:1", SMOKE, "--updates=40", "--seeds=2"]
+
+
+def trials_of(folder: Path, *, clocks: bool = False) -> dict[str, dict[str, Any]]:
+    """Return the trials by key, without what a clock said."""
+    trials = {}
+    for line in (folder / "trials.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if not clocks:
+            record.pop("seconds", None)
+        trials[record.pop("key")] = record
+    return trials
+
+
+def check_complete(folder: Path, pictures: int) -> str:
+    """Check that a folder has all that an experiment leaves; return its page."""
+    description = json.loads((folder / "experiment.json").read_text())
+    trials = trials_of(folder, clocks=True)
+    assert len(trials) == description["trials"]
+    for record in trials.values():
+        assert record["seed"] in {None, *description["options"]["seeds"]}
+        assert record.get("cost") is None or record["cost"] > 0
+        assert len(record.get("curve", [])) <= 200
+    page = (folder / "results.md").read_text()
+    drawn = sorted(path.name for path in folder.glob("*.png"))
+    assert len(drawn) == pictures
+    for name in drawn:
+        assert f"]({name})" in page
+        check_picture(folder / name, width=900)
+    for line in page.splitlines():
+        if line.startswith("|"):
+            assert "nan" not in line
+    for problem in (folder / "problems").iterdir():
+        assert load_problem(problem).num_groups <= 12
+    return page
+
+
+def cell(page: str, row: str, column: int) -> str:
+    """Return a cell of the first row that begins so."""
+    line = next(line for line in page.splitlines() if line.startswith(f"| {row} |"))
+    return line.split(" | ")[column].strip(" |")
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of generalisation over small members of a family, with two seeds."""
+    folder = tmp_path_factory.mktemp("generalise") / "results"
+    succeed("experiment", "generalise", "nmt", SMOKE, "--seeds=2", "-o", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_rewards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an experiment on rewards that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("rewards") / "results"
+    succeed("experiment", *TWO_KINDS_OF_REWARD, "-o", folder)
+    return folder
+
+
+def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
+    page = check_complete(family, pictures=1)
+    trials = trials_of(family)
+    graphs = sorted({record["graph"] for record in trials.values()} - {""})
+    assert len(graphs) == 2
+    for graph in graphs:
+        bound = trials[f"every-seed/{graph}/lower-bound"]["cost"]
+        single = trials[f"every-seed/{graph}/single"]["cost"]
+        for seed in range(2):
+            costs = {name: trials[f"seed{seed}/{graph}/{name}"]["cost"] for name in FAMILY_SCHEMES}
+            assert all(bound <= cost for cost in (*costs.values(), single))
+            assert costs["placeto-zero-shot-sampled"] <= costs["placeto-zero-shot"]
+            assert costs["random-search"] < costs["random"]
+    ratios = [
+        np.mean(
+            [
+                trials[f"seed{seed}/{graph}/placeto-zero-shot"]["cost"]
+                / trials[f"seed{seed}/{graph}/placeto-optimized"]["cost"]
+                for graph in graphs
+            ]
+        )
+        for seed in range(2)
+    ]
+    told = cell(page, "Placeto zero-shot, greedy", 2)
+    assert told.split()[0] == f"{np.mean(ratios):.3f}"
+    assert "| Random, one placement |" in page
+    assert "Addanki et al. (2019)" in page
+
+
+def test_no_test_graph_is_one_of_training(family: Path) -> None:
+    placed = {record["graph"] for record in trials_of(family).values()} - {""}
+    every = {path.name.removesuffix(".json.gz") for path in (family / "problems").iterdir()}
+    training = every - placed
+    assert len(training) == 2
+    known = [load_problem(family / "problems" / f"{name}.json.gz") for name in sorted(training)]
+    for name in placed:
+        assert load_problem(family / "problems" / f"{name}.json.gz") not in known
+
+
+def test_searches_have_as_many_evaluations_as_placeto(family: Path) -> None:
+    for key, record in trials_of(family).items():
+        scheme = key.rpartition("/")[2]
+        if scheme in {"local-search", "random-search"}:
+            assert record["evaluations"] == 200
+        if scheme == "placeto-optimized":
+            assert 150 <= record["evaluations"] <= 201
+        if scheme == "placeto-zero-shot":
+            assert record["evaluations"] == 1
+
+
+def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    succeed("experiment", "architectures", "nmt", SMOKE, "-o", folder)
+    page = check_complete(folder, pictures=1)
+    for embedding, title, paper in (
+        ("message-passing", "Full embedding", "+0.0 %"),
+        ("simple-partitioner", "Simple partitioner", "+13.0 %"),
+        ("simple-aggregator", "Simple aggregator", "+20.0 %"),
+    ):
+        policy = load_policy(folder / "policies" / f"{embedding}-0.safetensors")
+        assert policy.settings.embedding == embedding
+        assert cell(page, title, 3) == paper
+
+
+def test_rewards_are_learned_from_and_their_last_episode_is_told(two_rewards: Path) -> None:
+    page = check_complete(two_rewards, pictures=2)
+    trials = trials_of(two_rewards)
+    for reward, per_episode in (("intermediate", 12), ("terminal", 1)):
+        for seed in range(2):
+            learned = trials[f"seed{seed}/training/{reward}-{seed}"]
+            assert [row[0] for row in learned["updates"]] == list(range(1, 41))
+            assert learned["evaluations"] == 40 * 4 * per_episode
+            steps = trials[f"seed{seed}/nmt-1/{reward}-final-episode"]["steps"]
+            assert len(steps) == 12 + 1
+        assert cell(page, reward, 5) == f"{40 * 4 * per_episode:,}"
+
+
+def test_orders_of_traversal(tmp_path: Path) -> None:
+    path, folder = build_profile(tmp_path, num_layers=12), tmp_path / "results"
+    succeed("experiment", "traversal", path.parent / "graph.txt", SMOKE, "-o", folder)
+    page = check_complete(folder, pictures=1)
+    placed = {record["graph"] for record in trials_of(folder).values() if record["graph"]}
+    orders = {name.rpartition("-order-")[2] for name in placed if "-order-" in name}
+    assert orders == {"4", "5", "6", "7"}
+    assert cell(page, "RNN zero-shot", 6) == "about +30 %"
+
+
+def test_curves_on_the_simulator(tmp_path: Path) -> None:
+    path, folder = build_profile(tmp_path, num_layers=12), tmp_path / "results"
+    command = ["experiment", "simulator-curves", path, "nmt:1", SMOKE, "--seeds=2"]
+    succeed(*command, "-o", folder)
+    page = check_complete(folder, pictures=2)
+    assert "No placement was run on hardware" in page
+    assert page.count("\n| Placeto optimized |") == 2
+
+
+def test_a_measured_curve_is_drawn_beside_what_was_finished(tmp_path: Path) -> None:
+    path, folder = build_profile(tmp_path, num_layers=12), tmp_path / "results"
+    command = ["experiment", "simulator-curves", path, SMOKE, "-o", folder]
+    succeed(*command)
+    before = (folder / "problem.png").read_bytes()
+    trials = (folder / "trials.jsonl").read_bytes()
+    measured = tmp_path / "measured.csv"
+    measured.write_text("evaluations,runtime\n8,0.06\n64,0.05\n")
+    succeed(*command, "--measured", measured)
+    assert "Measured on hardware" in (folder / "results.md").read_text()
+    assert (folder / "problem.png").read_bytes() != before
+    assert (folder / "trials.jsonl").read_bytes() == trials
+    for wrong in ("", "a,b\n1,2\n", "evaluations,runtime\n", "evaluations,runtime\n1,x\n"):
+        measured.write_text(wrong)
+        assert "measured.csv: expected" in fail(*command, "--measured", measured)
+    assert "No such file" in fail(*command, "--measured", tmp_path / "none.csv")
+    several = ["experiment", "simulator-curves", path, "nmt:1", SMOKE, "-o", tmp_path / "b"]
+    measured.write_text("evaluations,runtime\n8,0.06\n")
+    assert "--measured: expected one source" in fail(*several, "--measured", measured)
+
+
+@pytest.mark.slow
+def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    succeed("experiment", "table1", SMOKE, "-o", folder)
+    page = check_complete(folder, pictures=6)
+    ours = [line.split(" | ") for line in page.splitlines() if line.startswith("| ours |")]
+    papers = [line.split(" | ") for line in page.splitlines() if line.startswith("| paper |")]
+    assert [row[4] for row in ours] == [row[4] for row in papers] == ["2", "4"] * 3
+    assert [float(row[7]) for row in papers] == [row.placeto for row in TABLE_1]
+    trials = trials_of(folder)
+    for row, name in zip(ours, ["inception-v3", "inception-v3", "nmt-2", "nmt-4"], strict=False):
+        runtime = trials[f"seed0/{name}-{row[4]}xk80/placeto"]["runtime"]
+        assert float(row[7]) == pytest.approx(runtime, rel=1e-3)
+    for title in (SCHEMES[name].title for name in PLACER_NAMES):
+        assert page.count(f"\n| {title} |") == 6
+
+
+def test_what_was_interrupted_goes_on_to_the_same_results(family: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "interrupted"
+    shutil.copytree(family, folder)
+    lines = (folder / "trials.jsonl").read_bytes().splitlines(keepends=True)
+    kept = len(lines) // 2
+    (folder / "trials.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:40])
+    for path in folder.glob("results.*"):
+        path.unlink()
+    command = ["experiment", "generalise", "nmt", SMOKE, "--seeds=2", "-o", folder]
+    succeed(*command)
+    assert trials_of(folder) == trials_of(family)
+    content = (folder / "trials.jsonl").read_bytes()
+    assert content.startswith(b"".join(lines[:kept]))
+    check_complete(folder, pictures=1)
+    succeed(*command)  # nothing is left to do
+    assert (folder / "trials.jsonl").read_bytes() == content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_training_goes_on_in_its_middle(
+    number: signal.Signals, two_rewards: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "stopped"
+    process = start("experiment", *TWO_KINDS_OF_REWARD, "-o", folder)
+    log = folder / "policies" / "intermediate-0.jsonl"
+    wait_for(process, lambda: log.exists() and log.read_text().count("\n") >= 11)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=PATIENCE)
+    if number == signal.SIGINT:
+        assert (process.returncode, output) == (1, "")
+        stopped = "placeto: error: stopped after 0 of 8 trials; the same command goes on"
+        assert errors.splitlines()[-1] == stopped
+        assert "Traceback" not in errors
+    checkpoint = load_policy(folder / "policies" / "intermediate-0.safetensors")
+    assert checkpoint.settings.updates == 40
+    succeed("experiment", *TWO_KINDS_OF_REWARD, "-o", folder)
+    assert trials_of(folder) == trials_of(two_rewards)
+    assert len(log.read_text().splitlines()) == 40
+
+
+@pytest.mark.slow
+def test_several_processes_stop_and_come_to_the_same(two_rewards: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    process = start("experiment", *TWO_KINDS_OF_REWARD, "--jobs=2", "-o", folder)
+    wait_for(process, (folder / "policies").exists)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert errors.splitlines()[-1].endswith("of 8 trials; the same command goes on")
+    assert "Traceback" not in errors
+    succeed("experiment", *TWO_KINDS_OF_REWARD, "--jobs=2", "-o", folder)
+    assert trials_of(folder) == trials_of(two_rewards)
+
+
+def wait_for(process: "subprocess.Popen[str]", is_there: Callable[[], bool]) -> None:
+    """Wait until another process has got so far."""
+    began = time.monotonic()
+    while not is_there():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.005)
+
+
+def test_other_options_are_refused(two_rewards: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    shutil.copytree(two_rewards, folder)
+    command = ["experiment", "rewards", "nmt:1", SMOKE, "-o", folder]
+    before = trials_of(folder)
+    assert "begun with other options: seeds [0, 1], not [0]; --force" in fail(*command)
+    same = [*command, "--seeds=2"]
+    assert "other options: updates 40, not 5; --force" in fail(*same)
+    same.append("--updates=40")
+    assert "other options: hidden_units 16, not 8" in fail(*same, "--set=hidden_units=8")
+    assert "other options: discount" in fail(*same, "--set=discount=0.5")
+    assert "other options: gpus 2, not 4" in fail(*same, "--gpus=4")
+    assert "got ('placeto-experiment', 1, 'rewards'); --force" in fail(
+        "experiment", "traversal", "nmt:1", SMOKE, "-o", folder
+    )
+    assert trials_of(folder) == before
+    succeed(*command, "--force")
+    assert len(trials_of(folder)) == 4
+
+
+def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    rewards = ["experiment", "rewards", "nmt:1", SMOKE, "-o", folder]
+    assert "Missing argument" in fail("experiment", "generalise", "-o", folder)
+    assert "'no' is not one of" in fail("experiment", "generalise", "no", "-o", folder)
+    assert "Missing option '-o'" in fail("experiment", "rewards")
+    assert "--graphs: this experiment has none to choose" in fail(*rewards, "--graphs=3")
+    assert "--set x: expected one of embedding" in fail(*rewards, "--set=x=1")
+    assert "--set hidden_units: expected a number" in fail(*rewards, "--set=hidden_units=many")
+    assert "workers: expected an integer >= 1" in fail(*rewards, "--set=workers=0")
+    assert "hidden_size: expected an even number" in fail(*rewards, "--rnn-set=hidden_size=3")
+    assert "expected one of hidden_size" in fail(*rewards, "--rnn-set=x=3")
+    assert "is not one of 'default', 'paper'" in fail(*rewards, "--preset=best")
+    assert not folder.exists()
+    path = build_profile(tmp_path)
+    assert "expected a folder, got a file" in fail("experiment", "rewards", SMOKE, "-o", path)
+    assert "is there already, and not empty" in fail("experiment", "rewards", SMOKE, "-o", tmp_path)
+    (tmp_path / "experiment.json").write_text("{}")
+    assert "expected what `placeto experiment` writes" in fail(
+        "experiment", "rewards", SMOKE, "-o", tmp_path
+    )
+
+
+def test_what_is_no_source_is_found_out_before_anything_is_trained(tmp_path: Path) -> None:
+    text = fail("experiment", "rewards", "no-such-model", SMOKE, "-o", tmp_path / "results")
+    assert "expected a model" in text
+    curves = ["experiment", "simulator-curves", "a/graph.txt", "b/graph.txt", SMOKE]
+    assert "graph: expected sources of different names" in fail(*curves, "-o", tmp_path / "b")
+
+
+def test_the_preset_of_the_paper(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    command = ["experiment", "rewards", "nmt:1", SMOKE, "--updates=1"]
+    succeed(*command, "--preset=paper", "--set=baseline_window=7", "-o", folder)
+    settings = json.loads((folder / "experiment.json").read_text())["options"]["settings"]
+    assert settings["discount"] == 1.0
+    assert settings["baseline_window"] == 7
+    assert settings["hidden_units"] == 16  # of the scale

@@ -1,0 +1,177 @@
+"""How the trials of an experiment run, are written down, and stop."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiment_tasks import Count
+from experiment_tasks import Die
+from experiment_tasks import Fail
+from experiment_tasks import RunUntilStopped
+from experiment_tasks import Wrong
+from fork_join_graphs import fork_join_problem
+from placeto_policy import PlacementPolicy
+from placeto_policy import Settings
+from placeto_simulator import Simulator
+from placeto_tools.errors import InputError
+from placeto_tools.errors import RunError
+from placeto_tools.experiments.orders import FixedOrders
+from placeto_tools.experiments.orders import PlaceInOrder
+from placeto_tools.experiments.orders import problem_in_order
+from placeto_tools.experiments.orders import random_order
+from placeto_tools.experiments.running import run_here
+from placeto_tools.experiments.running import run_in_processes
+from placeto_tools.experiments.statistics import Summary
+from placeto_tools.experiments.trial_log import TrialLog
+from placeto_tools.experiments.trials import Results
+from placeto_tools.experiments.trials import StoppedError
+from placeto_tools.experiments.trials import Trial
+from placeto_tools.experiments.trials import Watch
+from placeto_tools.experiments.trials import Workspace
+
+
+def never() -> bool:
+    return False
+
+
+def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    log = TrialLog(path)
+    log.add("a", {"cost": 1.5})
+    log.add("b", {"cost": None, "curve": [[1, 2.0]]})
+    whole = path.read_bytes()
+    for end in range(len(whole)):
+        path.write_bytes(whole[:end])
+        found = TrialLog(path)
+        assert list(found.records) == ["a", "b"][: whole[:end].count(b"\n")]
+        found.add("c", {"cost": 3.0})  # goes on a line of its own
+        assert TrialLog(path).records == found.records
+    path.write_bytes(whole)
+    assert TrialLog(path).records == {"a": {"cost": 1.5}, "b": {"cost": None, "curve": [[1, 2.0]]}}
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", '"key"', "3"])
+def test_a_line_that_is_no_trial_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    path.write_text('{"key": "a"}\n' + line + "\n")
+    with pytest.raises(InputError, match="line 2: expected a finished trial"):
+        TrialLog(path)
+
+
+def test_trials_run_in_their_order(tmp_path: Path) -> None:
+    trials = [Trial(str(number), Count(number)) for number in range(3)]
+    finished = list(run_here(trials, Workspace(tmp_path), Watch(never)))
+    assert [(trial.key, record["cost"]) for trial, record in finished] == [
+        ("0", 0),
+        ("1", 1),
+        ("2", 2),
+    ]
+
+
+@pytest.mark.slow
+def test_processes_wait_for_what_a_trial_needs(tmp_path: Path) -> None:
+    trials = [
+        Trial("last", Count(3), needs=("first", "second", "before")),
+        Trial("first", Count(1)),
+        Trial("second", Count(2), needs=("first",)),
+    ]
+    run = run_in_processes(trials, Workspace(tmp_path), Watch(never), 2, ["before"])
+    assert [(trial.key, record["cost"]) for trial, record in run] == [
+        ("first", 0),
+        ("second", 1),
+        ("last", 2),
+    ]
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
+    trials = [Trial("a", Count(1)), Trial("b", Die(), needs=("a",)), Trial("c", Count(2))]
+    run = run_in_processes(trials, Workspace(tmp_path), Watch(never), 1, [])
+    finished: list[str] = []
+    keys = (trial.key for trial, _ in run)
+    with pytest.raises(RunError, match="a process of a trial was killed; the same command goes on"):
+        finished.extend(keys)
+    assert finished == ["a"]
+
+
+@pytest.mark.slow
+def test_processes_stop_when_they_are_asked_to(tmp_path: Path) -> None:
+    begun: Callable[[], bool] = (tmp_path / "begun").exists
+    run = run_in_processes(
+        [Trial("endless", RunUntilStopped())], Workspace(tmp_path), Watch(begun), 1, []
+    )
+    with pytest.raises(StoppedError):
+        list(run)
+
+
+def test_a_trial_that_fails_is_named_and_a_mistake_is_shown(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"^one: policy: expected a better one, got this$"):
+        list(run_here([Trial("one", Fail())], Workspace(tmp_path), Watch(never)))
+    with pytest.raises(ValueError, match="a mistake"):
+        list(run_here([Trial("one", Wrong())], Workspace(tmp_path), Watch(never)))
+
+
+def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
+    costs = {("a", "x"): (2.0, 4.0), ("a", "y"): (6.0, 2.0), ("b", "x"): (1.0, 2.0)}
+    records = {
+        f"{scheme}-{graph}-{seed}": {"scheme": scheme, "graph": graph, "seed": seed, "cost": cost}
+        for (scheme, graph), of_seeds in costs.items()
+        for seed, cost in enumerate(of_seeds)
+    }
+    records["b-y"] = {"scheme": "b", "graph": "y", "seed": None, "cost": 4.0}
+    summary = Summary(Results(records), ["x", "y"], [0, 1])
+    assert summary.mean_cost("a").values == (4.0, 3.0)
+    assert summary.mean_ratio("a", "b").values == ((2 + 1.5) / 2, (2 + 0.5) / 2)
+    assert summary.all_costs("b").tolist() == [1.0, 4.0, 2.0, 4.0]
+
+
+def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
+    curve = [[1, 9.0], [10, 5.0], [20, 4.0]]
+    search = {"scheme": "search", "seed": 0, "curve": curve, "evaluations": 20, "seconds": 2.0}
+    goal = {"scheme": "goal", "seed": 0}
+    records = {
+        "1": {**search, "graph": "x", "cost": 4.0},
+        "2": {**search, "graph": "y", "cost": 4.0},
+        "3": {**goal, "graph": "x", "cost": 5.5},
+        "4": {**goal, "graph": "y", "cost": 3.0},
+    }
+    summary = Summary(Results(records), ["x", "y"], [0])
+    assert summary.reached("search", "goal") == (0.5, 10.0, 1.0)
+    never_so_fast = Summary(Results(records), ["y"], [0]).reached("search", "goal")
+    assert never_so_fast[0] == 0
+    assert np.isnan(never_so_fast[1:]).all()
+
+
+def test_episodes_draw_from_the_fixed_orders_alone() -> None:
+    simulator = Simulator(fork_join_problem(1), 1)
+    groups = simulator.problem.num_groups
+    environment = FixedOrders(simulator, Settings(), [3, 7])
+    drawn = set()
+    for seed in range(5):
+        generators = [np.random.default_rng((seed, worker)) for worker in range(4)]
+        environment.reset(num_episodes=4, generators=generators)
+        drawn |= {tuple(order) for order in environment.order.tolist()}
+    assert drawn == {tuple(random_order(groups, number).tolist()) for number in (3, 7)}
+
+
+def test_the_rnn_reads_the_groups_in_the_order_that_placeto_visits_them() -> None:
+    problem = fork_join_problem(1)
+    other = problem_in_order(problem, 5)
+    order = random_order(problem.num_groups, 5)
+    names = [problem.grouping.group_names[group] for group in order.tolist()]
+    assert list(other.grouping.group_names) == names
+    assert other.group_graph.topological_order.tolist() == list(range(problem.num_groups))
+    placement = np.random.default_rng(0).integers(0, 2, (1, problem.num_groups)).astype(np.int32)
+    runtime = Simulator(problem, 1).runtimes(placement)
+    assert Simulator(other, 1).runtimes(placement[:, order]) == runtime
+
+
+def test_a_pass_in_another_order_is_evaluated_as_any_placement() -> None:
+    simulator = Simulator(fork_join_problem(1), 1)
+    policy = PlacementPolicy(2, Settings(hidden_units=8, message_rounds=1))
+    result = PlaceInOrder(policy, 5).place(simulator.problem, simulator)
+    assert result.runtime == simulator.runtimes(result.placement[None])[0]
+    assert json.loads(json.dumps(result.evaluations)) == 1

@@ -1,0 +1,74 @@
+"""A policy that was trained on a few fork-join graphs places others well, which it never saw."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fork_join_graphs import fork_join_problem
+from placeto_baselines import LocalSearch
+from placeto_baselines import RandomPlacer
+from placeto_baselines import SingleDevice
+from placeto_graphs import Placer
+from placeto_policy import PlacementPolicy
+from placeto_policy import PlacetoPlacer
+from placeto_policy import Settings
+from placeto_policy import Trainer
+from placeto_policy import train
+from placeto_simulator import Simulator
+
+SMALL = Settings(
+    updates=80,
+    message_rounds=4,
+    hidden_units=64,
+    learning_rate_start=1e-2,
+    learning_rate_end=1e-3,
+)
+
+
+@cache
+def training_graphs() -> list[Simulator]:
+    return [Simulator(fork_join_problem(number), num_threads=1) for number in range(4)]
+
+
+@cache
+def unseen_graphs() -> list[Simulator]:
+    return [Simulator(fork_join_problem(1000 + number), num_threads=1) for number in range(8)]
+
+
+def runtimes(placer: Placer) -> NDArray[np.float64]:
+    """Return float64[8], what placements of the unseen graphs take."""
+    graphs = unseen_graphs()
+    return np.array([placer.place(graph.problem, graph).runtime for graph in graphs])
+
+
+def trained(seed: int) -> PlacementPolicy:
+    trainer = Trainer(training_graphs(), SMALL, seed=seed)
+    train(trainer)
+    return trainer.policy
+
+
+def test_no_unseen_graph_is_one_of_training() -> None:
+    known = [graph.problem for graph in training_graphs()]
+    assert all(graph.problem not in known for graph in unseen_graphs())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_zero_shot_beats_random_and_a_single_device(seed: int) -> None:
+    zero_shot = runtimes(PlacetoPlacer(policy=trained(seed)))
+    placer = RandomPlacer(100)
+    random = [placer.runtimes(graph.problem, graph).mean() for graph in unseen_graphs()]
+    assert (zero_shot < runtimes(SingleDevice())).all()
+    assert (zero_shot < np.array(random)).all()
+    # And it has learned more than that: half of what lies between random and a good search.
+    good = runtimes(LocalSearch(1000)).mean()
+    assert zero_shot.mean() < (np.mean(random) + good) / 2
+
+
+def test_a_policy_that_was_not_trained_does_not_beat_them() -> None:
+    untrained = PlacetoPlacer(policy=PlacementPolicy(2, SMALL))
+    placer = RandomPlacer(100)
+    random = [placer.runtimes(graph.problem, graph).mean() for graph in unseen_graphs()]
+    assert runtimes(untrained).mean() > np.mean(random)

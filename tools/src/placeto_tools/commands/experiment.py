@@ -1,0 +1,147 @@
+"""``placeto experiment``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from placeto_tools.experiment_options import ExperimentOptions
+from placeto_tools.experiment_options import experiment_options
+from placeto_tools.options import Command
+from placeto_tools.progress import showing_progress
+
+if TYPE_CHECKING:
+    from placeto_tools.experiments.experiment import Experiment
+    from placeto_tools.experiments.experiment import Plan
+
+FAMILIES = ("nmt", "ptb", "cifar10")
+
+
+@click.group()
+def experiment() -> None:
+    """Run an experiment of Addanki et al. (2019): numbers, tables and figures in one folder.
+
+    Ctrl-C stops it. The same command goes on with what was stopped or killed.
+
+    \b
+    placeto experiment generalise nmt -o results/generalise-nmt --scale smoke
+    placeto experiment table1 -o results/table1 --jobs 2
+    """
+
+
+@experiment.command("generalise", cls=Command)
+@click.argument("family", type=click.Choice(FAMILIES))
+@experiment_options
+def generalise(family: str, options: ExperimentOptions) -> None:
+    """Place unseen graphs of FAMILY with a policy that was trained on others.
+
+    Placeto and the RNN, zero-shot and optimized for each graph, beside random placements, a single
+    GPU, Scotch, local search with as many evaluations, and the lower bound.
+
+    \b
+    placeto experiment generalise nmt -o results/generalise-nmt --jobs 2
+    """
+    from placeto_tools.experiments import generalise as module  # noqa: PLC0415 (torch)
+
+    plan = options.plan("generalise")
+    _run(module.generalise(family, plan), plan, options)
+
+
+@experiment.command("traversal", cls=Command)
+@click.argument("source", default="inception-v3")
+@experiment_options
+def traversal(source: str, options: ExperimentOptions) -> None:
+    """Train on some orders of visiting the groups of SOURCE, and place it in others.
+
+    SOURCE is one of those of `placeto build`, Inception-V3 by default.
+
+    \b
+    placeto experiment traversal inception-v3 -o results/traversal
+    """
+    from placeto_tools.experiments import traversal as module  # noqa: PLC0415 (torch)
+
+    plan = options.plan("traversal")
+    _run(module.traversal(source, plan), plan, options)
+
+
+@experiment.command("architectures", cls=Command)
+@click.argument("family", type=click.Choice(FAMILIES), default="nmt")
+@experiment_options
+def architectures(family: str, options: ExperimentOptions) -> None:
+    """Place unseen graphs of FAMILY with the whole graph embedding, and with parts of it.
+
+    \b
+    placeto experiment architectures nmt -o results/architectures
+    """
+    from placeto_tools.experiments import architectures as module  # noqa: PLC0415 (torch)
+
+    plan = options.plan("architectures")
+    _run(module.architectures(family, plan), plan, options)
+
+
+@experiment.command("rewards", cls=Command)
+@click.argument("source", default="nmt:0")
+@experiment_options
+def rewards(source: str, options: ExperimentOptions) -> None:
+    """Train on SOURCE with rewards after each step, and with one after the last.
+
+    SOURCE is one of those of `placeto build`, a member of the family nmt by default.
+
+    \b
+    placeto experiment rewards nmt:0 -o results/rewards --seeds 5
+    """
+    from placeto_tools.experiments import rewards as module  # noqa: PLC0415 (torch)
+
+    plan = options.plan("rewards")
+    _run(module.rewards(source, plan), plan, options)
+
+
+@experiment.command("simulator-curves", cls=Command)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...")
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A curve from hardware to draw beside: CSV with the columns evaluations,runtime.",
+)
+@experiment_options
+def simulator_curves(
+    sources: tuple[str, ...], measured: Path | None, options: ExperimentOptions
+) -> None:
+    """Draw how Placeto and the RNN learn to place each SOURCE on the simulator.
+
+    SOURCES are those of `placeto build`, Inception-V3 by default.
+
+    \b
+    placeto experiment simulator-curves inception-v3 nmt-2 -o results/curves
+    """
+    from placeto_tools.experiments import simulator_curves as module  # noqa: PLC0415 (torch)
+
+    plan = options.plan("simulator-curves")
+    _run(module.simulator_curves(sources or ("inception-v3",), plan, measured), plan, options)
+
+
+@experiment.command("table1", cls=Command)
+@experiment_options
+def table1(options: ExperimentOptions) -> None:
+    """Place Inception-V3, NMT and NASNet on 2 and 4 GPUs with every scheme, as in table 1.
+
+    \b
+    placeto experiment table1 -o results/table1 --jobs 2
+    """
+    from placeto_tools.experiments import table1 as module  # noqa: PLC0415 (torch)
+
+    plan = options.plan("table1")
+    _run(module.table1(plan), plan, options)
+
+
+def _run(chosen: "Experiment", plan: "Plan", options: ExperimentOptions) -> None:
+    from placeto_tools.experiments.conducting import conduct  # noqa: PLC0415 (torch)
+    from placeto_tools.experiments.folder import PAGE  # noqa: PLC0415
+    from placeto_tools.experiments.folder import TRIALS  # noqa: PLC0415
+    from placeto_tools.experiments.folder import ExperimentFolder  # noqa: PLC0415
+
+    folder = ExperimentFolder(options.output, chosen, plan, force=options.force)
+    with showing_progress() as progress:
+        conduct(chosen, folder, progress, jobs=options.jobs)
+    click.echo(f"{options.output}: {len(chosen.trials)} trials in {TRIALS}, results in {PAGE}")

@@ -1,0 +1,148 @@
+"""The options that all experiments have in common, and the plan that they make."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+import click
+
+from placeto_tools.experiments.scale import NUMBERS
+from placeto_tools.experiments.scale import SCALE_NAMES
+from placeto_tools.experiments.scale import SCALES
+from placeto_tools.hyperparameters import changed_fields
+from placeto_tools.hyperparameters import parse_settings
+from placeto_tools.options import KeyValue
+from placeto_tools.options import decorated
+from placeto_tools.options import force_option
+from placeto_tools.options import output_option
+from placeto_tools.options import preset_option
+
+if TYPE_CHECKING:
+    from placeto_tools.experiments.experiment import Plan
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class ExperimentOptions:
+    """What the user says about an experiment.
+
+    Attributes
+    ----------
+    output : path
+        The folder.
+    scale_name : text
+        How large it is.
+    numbers : mapping
+        Numbers in place of those of the scale; None for those that stay.
+    num_gpus : int
+        On how many GPUs graphs are placed.
+    preset_name : text or None
+        Of Placeto's hyperparameters.
+    settings, rnn_settings : pairs of texts
+        Other hyperparameters.
+    jobs : int
+        How many trials run at once.
+    force : bool
+        Whether the folder may hold something else.
+    """
+
+    output: Path
+    scale_name: str
+    numbers: Mapping[str, int | None]
+    num_gpus: int
+    preset_name: str | None
+    settings: Pairs
+    rnn_settings: Pairs
+    jobs: int
+    force: bool
+
+    def plan(self, name: str) -> "Plan":
+        """Return what follows for an experiment.
+
+        Raises
+        ------
+        InputError
+            When a number or a hyperparameter is not one that can be chosen.
+        """
+        from placeto_baselines import RnnSettings  # noqa: PLC0415 (torch takes seconds to import)
+        from placeto_tools.experiments.experiment import Plan  # noqa: PLC0415
+
+        scale = SCALES[name][self.scale_name].changed(self.numbers)
+        of_preset = parse_settings((), None, self.preset_name)
+        rnn = RnnSettings(evaluations=scale.rnn_evaluations or RnnSettings().evaluations)
+        return Plan(
+            scale=scale,
+            settings=changed_fields(of_preset, self.settings, scale.settings),
+            rnn_settings=changed_fields(rnn, self.rnn_settings, scale.rnn_settings),
+            num_gpus=self.num_gpus,
+        )
+
+
+def experiment_options(function: Callable[..., None]) -> Any:
+    """Add the options of all experiments, as one argument ``options``."""
+    decorators = [
+        output_option("The folder of the experiment: a new one, or one that goes on."),
+        click.option(
+            "--scale",
+            "scale_name",
+            type=click.Choice(SCALE_NAMES),
+            default="small",
+            show_default=True,
+            help="smoke: a minute, to try it; small: an hour; full: days, for the study.",
+        ),
+        *(
+            click.option(
+                option,
+                name,
+                type=click.IntRange(min=1),
+                help=f"{help_text}  [default: of the scale]",
+            )
+            for name, (option, help_text) in NUMBERS.items()
+        ),
+        click.option(
+            "--gpus",
+            "num_gpus",
+            type=click.IntRange(min=1, max=1024),
+            default=2,
+            show_default=True,
+            help="On how many GPUs; `table1` has its own.",
+        ),
+        preset_option,
+        click.option(
+            "--set",
+            "settings",
+            type=KeyValue(),
+            multiple=True,
+            help="A hyperparameter of Placeto, such as hidden_units=64; may be repeated.",
+        ),
+        click.option(
+            "--rnn-set",
+            "rnn_settings",
+            type=KeyValue(),
+            multiple=True,
+            help="A hyperparameter of the RNN, such as hidden_size=64; may be repeated.",
+        ),
+        click.option(
+            "--jobs",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="How many trials run at once, each on one core.",
+        ),
+        force_option,
+    ]
+
+    @wraps(function)
+    def gathered(**named: Any) -> None:
+        numbers = {name: named.pop(name) for name in NUMBERS}
+        own = {field.name for field in fields(ExperimentOptions)} - {"numbers"}
+        given = {name: named.pop(name) for name in own}
+        function(**named, options=ExperimentOptions(numbers=numbers, **given))
+
+    return decorated(gathered, decorators)

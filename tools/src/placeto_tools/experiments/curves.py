@@ -1,0 +1,65 @@
+"""Learning curves as numbers: made short for records, and read again."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_POINTS = 200
+Row = TypeVar("Row")
+
+
+def evenly_thinned(rows: Sequence[Row]) -> list[Row]:
+    """Return at most 200 rows, evenly spread, the first and the last among them.
+
+    Examples
+    --------
+    >>> evenly_thinned(range(1000))[:3], len(evenly_thinned(range(1000)))
+    ([0, 5, 10], 200)
+    """
+    chosen = np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).round().astype(int)
+    return [rows[index] for index in chosen.tolist()]
+
+
+def thinned_curve(curve: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the points of a curve at which the best changed, and the last one; at most 200.
+
+    Parameters
+    ----------
+    curve : float64[K, 2]
+        Rows of (placements sampled, best runtime so far).
+
+    Examples
+    --------
+    >>> thinned_curve(np.array([[1, 3.0], [2, 3.0], [3, 2.0], [4, 2.0], [5, 2.0]]))
+    array([[1., 3.],
+           [3., 2.],
+           [5., 2.]])
+    """
+    if not len(curve):
+        return curve
+    changes = np.flatnonzero(np.diff(curve[:, 1], prepend=np.nan) != 0)
+    chosen = np.union1d(changes, [len(curve) - 1])
+    return curve[evenly_thinned(chosen.tolist())]
+
+
+def evaluations_until(curve: Sequence[Sequence[float | None]], runtime: float) -> float | None:
+    """Return how many placements a search sampled until it was as fast, or None if it never was.
+
+    It has to stay as fast: a curve rises where the best so far did not fit the memory, and a slower
+    one that does took its place.
+
+    Examples
+    --------
+    >>> evaluations_until([[1, 3.0], [3, 2.0], [5, 2.0]], 2.5)
+    3
+    >>> evaluations_until([[1, 2.0], [3, 4.0], [5, 2.4]], 2.5)
+    5
+    """
+    found = None
+    for evaluations, best in reversed(curve):
+        if best is None or best > runtime:
+            break
+        found = evaluations
+    return found

@@ -1,0 +1,90 @@
+"""An experiment: what decides its results, its problems, its trials, and how it is told."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from typing import TYPE_CHECKING
+from typing import Any
+
+from placeto_baselines import RnnSettings
+from placeto_graphs import PlacementProblem
+from placeto_policy import Settings
+from placeto_tools.experiments.scale import Scale
+from placeto_tools.experiments.trials import Results
+from placeto_tools.experiments.trials import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Page:
+    """What an experiment showed.
+
+    Attributes
+    ----------
+    parts : texts
+        Paragraphs and tables, as Markdown.
+    figures : mapping
+        By the name of their files, which the parts refer to.
+    """
+
+    parts: Sequence[str]
+    figures: Mapping[str, "Figure"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the user chose for an experiment.
+
+    Attributes
+    ----------
+    scale : `Scale`
+        How large it is.
+    settings : `Settings`
+        The hyperparameters of Placeto.
+    rnn_settings : `RnnSettings`
+        Those of the RNN.
+    num_gpus : int
+        On how many K80s graphs are placed.
+    """
+
+    scale: Scale
+    settings: Settings
+    rnn_settings: RnnSettings
+    num_gpus: int
+
+    @property
+    def seeds(self) -> range:
+        """The seeds."""
+        return range(self.scale.seeds)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything about an experiment.
+
+    Attributes
+    ----------
+    name : text
+        Of its subcommand.
+    title : text
+        Of its page.
+    options : mapping
+        All that decides its results, besides the plan.
+    problems : mapping
+        By name, what makes each problem.
+    trials : trials
+        In an order in which each comes after what it needs.
+    page : function
+        From what all trials came to, to what is told.
+    """
+
+    name: str
+    title: str
+    options: Mapping[str, Any]
+    problems: Mapping[str, Callable[[], PlacementProblem]]
+    trials: Sequence[Trial]
+    page: Callable[[Results], Page]

@@ -1,0 +1,151 @@
+"""The folder of an experiment: what was asked for, its problems, trials, policies and page."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from placeto_graphs import save_problem
+from placeto_tools.errors import InputError
+from placeto_tools.errors import reading
+from placeto_tools.errors import writing
+from placeto_tools.experiments.experiment import Experiment
+from placeto_tools.experiments.experiment import Page
+from placeto_tools.experiments.experiment import Plan
+from placeto_tools.experiments.trial_log import TrialLog
+from placeto_tools.experiments.trials import Trial
+from placeto_tools.experiments.trials import Watch
+from placeto_tools.experiments.trials import Workspace
+from placeto_tools.outputs import make_folder
+from placeto_tools.outputs import write_json
+from placeto_tools.outputs import write_text
+from placeto_tools.plots.png import save_png
+
+FORMAT = "placeto-experiment"
+VERSION = 1
+DESCRIPTION = "experiment.json"
+TRIALS = "trials.jsonl"
+PAGE = "results.md"
+FOLDERS = ("problems", "policies")
+
+
+class ExperimentFolder:
+    """A folder with all that an experiment needs to go on, and what it came to.
+
+    ``experiment.json`` says what was asked for; ``problems`` and ``policies`` hold what trials
+    work with; ``trials.jsonl`` has a line for each that is finished; ``results.md`` and pictures
+    tell them all.
+
+    Parameters
+    ----------
+    path
+        The folder. An experiment with the same options goes on where it stopped.
+    experiment
+        The experiment.
+    plan
+        What it was made of.
+    force
+        Whether what another one left may be overwritten; then this one begins anew, too.
+
+    Raises
+    ------
+    InputError
+        When the folder holds something else.
+    """
+
+    def __init__(self, path: Path, experiment: Experiment, plan: Plan, *, force: bool) -> None:
+        self.path = path
+        self.workspace = Workspace(path)
+        self._experiment = experiment
+        # As it will be read: what JSON makes of it, tuples for example.
+        self._described = json.loads(json.dumps(_description(experiment, plan)))
+        if force or not (path / DESCRIPTION).exists():
+            self._create(force=force)
+        else:
+            self._check()
+        self.log = TrialLog(path / TRIALS)
+
+    @property
+    def left(self) -> list[Trial]:
+        """The trials that are not finished."""
+        return [trial for trial in self._experiment.trials if trial.key not in self.log.records]
+
+    def make_problems(self, watch: Watch) -> None:
+        """Write the problems that are not there yet."""
+        for name, make in self._experiment.problems.items():
+            path = self.workspace.problem_file(name)
+            if not path.exists():
+                watch.update(f"{name}: reading or capturing its graph ...")
+                problem = make()
+                with writing(path):
+                    path.parent.mkdir(exist_ok=True)
+                    save_problem(problem, path)
+
+    def write_page(self, page: Page) -> None:
+        """Write what was shown."""
+        for name, figure in page.figures.items():
+            save_png(figure, self.path / name)
+        options = "\n".join(
+            f"- {name}: {json.dumps(value)}" for name, value in self._described["options"].items()
+        )
+        parts = [f"# {self._experiment.title}", *page.parts, "## Options", options]
+        write_text(self.path / PAGE, "\n\n".join(parts) + "\n")
+
+    def _create(self, *, force: bool) -> None:
+        make_folder(self.path, force=force)
+        with writing(self.path):
+            for name in (DESCRIPTION, TRIALS, PAGE):
+                (self.path / name).unlink(missing_ok=True)
+            for name in FOLDERS:
+                if (self.path / name).is_dir():
+                    shutil.rmtree(self.path / name)
+        write_json(self.path / DESCRIPTION, self._described)
+
+    def _check(self) -> None:
+        path = self.path / DESCRIPTION
+        with reading(path):
+            text = path.read_bytes()
+        try:
+            found = json.loads(text)
+            kind = (found["format"], found["version"], found["experiment"])
+            options = dict(found["options"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"{path}: expected what `placeto experiment` writes: {error!r}"
+            ) from None
+        wanted = (FORMAT, VERSION, self._experiment.name)
+        if kind != wanted:
+            raise InputError(f"{path}: expected {wanted}, got {kind}; --force overwrites it")
+        for name, value in self._described["options"].items():
+            if options.get(name) != value:
+                raise InputError(
+                    f"{path}: begun with other options: {_difference(options, name, value)}; "
+                    "--force begins anew"
+                )
+
+
+def _description(experiment: Experiment, plan: Plan) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "experiment": experiment.name,
+        "options": {
+            **experiment.options,
+            "gpus": plan.num_gpus,
+            "seeds": list(plan.seeds),
+            "scale": plan.scale.as_dict(),
+            "settings": asdict(plan.settings),
+            "rnn_settings": plan.rnn_settings.as_dict(),
+        },
+        "trials": len(experiment.trials),
+    }
+
+
+def _difference(options: dict[str, Any], name: str, value: Any) -> str:
+    """Return what differs, down to one number."""
+    found = options.get(name)
+    if isinstance(found, dict) and isinstance(value, dict):
+        inner = next(key for key in {**found, **value} if found.get(key) != value.get(key))
+        return _difference(found, inner, value.get(inner))
+    return f"{name} {json.dumps(found)}, not {json.dumps(value)}"

@@ -1,0 +1,177 @@
+"""``placeto experiment generalise``: placing graphs that the policy has not seen."""
+
+from placeto_tools.experiments.experiment import Experiment
+from placeto_tools.experiments.experiment import Page
+from placeto_tools.experiments.experiment import Plan
+from placeto_tools.experiments.paper import SOURCE
+from placeto_tools.experiments.placing_tasks import LOWER_BOUND
+from placeto_tools.experiments.placing_tasks import RANDOM
+from placeto_tools.experiments.schemes import LOCAL_SEARCH
+from placeto_tools.experiments.schemes import OPTIMIZED
+from placeto_tools.experiments.schemes import RANDOM_SEARCH
+from placeto_tools.experiments.schemes import RNN_OPTIMIZED
+from placeto_tools.experiments.schemes import RNN_ZERO_SHOT
+from placeto_tools.experiments.schemes import SAMPLED
+from placeto_tools.experiments.schemes import SCOTCH
+from placeto_tools.experiments.schemes import SINGLE
+from placeto_tools.experiments.schemes import TITLES
+from placeto_tools.experiments.schemes import ZERO_SHOT
+from placeto_tools.experiments.schemes import optimized
+from placeto_tools.experiments.schemes import rnn_optimized
+from placeto_tools.experiments.schemes import rnn_zero_shot
+from placeto_tools.experiments.schemes import searches
+from placeto_tools.experiments.schemes import train_placeto
+from placeto_tools.experiments.schemes import train_rnn
+from placeto_tools.experiments.schemes import without_seed
+from placeto_tools.experiments.schemes import zero_shot
+from placeto_tools.experiments.sources import family_members
+from placeto_tools.experiments.sources import makers_of_members
+from placeto_tools.experiments.statistics import Summary
+from placeto_tools.experiments.trials import Graph
+from placeto_tools.experiments.trials import Results
+from placeto_tools.experiments.trials import Trial
+from placeto_tools.experiments.wording import count_text
+from placeto_tools.experiments.wording import duration_text
+from placeto_tools.experiments.wording import percent_over
+from placeto_tools.experiments.wording import ratio_text
+from placeto_tools.plots.distributions import distributions_figure
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import seconds_text
+from placeto_tools.tables import share_text
+
+LEARNED = (ZERO_SHOT, SAMPLED, OPTIMIZED, RNN_ZERO_SHOT, RNN_OPTIMIZED)
+OTHERS = (RANDOM, RANDOM_SEARCH, SINGLE, SCOTCH, LOCAL_SEARCH, LOWER_BOUND)
+DRAWN = (ZERO_SHOT, OPTIMIZED, RNN_ZERO_SHOT, RNN_OPTIMIZED, RANDOM, SINGLE, SCOTCH, LOCAL_SEARCH)
+SEARCHES = (OPTIMIZED, LOCAL_SEARCH, RANDOM_SEARCH, RNN_OPTIMIZED)
+TARGETS = (ZERO_SHOT, SAMPLED, OPTIMIZED)
+FIGURE = "distributions.png"
+PAPER = (
+    f"In {SOURCE} zero-shot placements of Placeto are nearly as fast as optimized ones on all "
+    "three families, and those of the RNN are hardly better than random ones."
+)
+
+
+def generalise(family_name: str, plan: Plan) -> Experiment:
+    """Return the experiment on a family: one policy for all its graphs against one for each."""
+    training, test = family_members(family_name, plan)
+    trials = [trial for name in test for trial in without_seed(Graph(name))]
+    for seed in plan.seeds:
+        trials += _trials_of_seed(training, test, plan, seed)
+    return Experiment(
+        name="generalise",
+        title=f"Generalisation over {family_name}",
+        options={"family": family_name},
+        problems=makers_of_members([*training, *test], plan),
+        trials=trials,
+        page=lambda results: _page(Summary(results, test, plan.seeds), results, plan),
+    )
+
+
+def _trials_of_seed(training: list[str], test: list[str], plan: Plan, seed: int) -> list[Trial]:
+    graphs = tuple(map(Graph, training))
+    policy = train_placeto("placeto", graphs, plan.settings, plan, seed)
+    rnn = train_rnn("rnn", graphs, plan, seed)
+    trials = [policy, rnn]
+    for graph in map(Graph, test):
+        trials += [
+            zero_shot(policy, graph),
+            zero_shot(policy, graph, scheme=SAMPLED, samples=plan.scale.samples),
+            rnn_zero_shot(rnn, graph),
+        ]
+    for graph in map(Graph, test):
+        trials += [
+            optimized(graph, plan, seed),
+            rnn_optimized(graph, plan.rnn_settings, seed),
+            *searches(graph, plan, seed),
+        ]
+    return trials
+
+
+def _page(summary: Summary, results: Results, plan: Plan) -> Page:
+    figure = distributions_figure(
+        {TITLES[scheme]: summary.all_costs(scheme) for scheme in DRAWN},
+        f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
+    )
+    over = summary.mean_ratio(ZERO_SHOT, OPTIMIZED)
+    sampled = summary.mean_ratio(SAMPLED, OPTIMIZED)
+    parts = [
+        f"Zero-shot over optimized, mean over the unseen graphs: **{over.text(percent_over)}** "
+        f"greedy, {sampled.text(percent_over)} as the best of {plan.scale.samples + 1} passes. "
+        f"RNN: {summary.mean_ratio(RNN_ZERO_SHOT, RNN_OPTIMIZED).text(percent_over)} over its own "
+        f"optimized form, {summary.mean_ratio(RNN_ZERO_SHOT, RANDOM).text(percent_over)} over one "
+        "random placement.",
+        PAPER,
+        f"![Distributions of runtimes]({FIGURE})",
+        "## Runtimes",
+        _scheme_table(summary).markdown(),
+        "Runtimes are memory-penalised, and means over the unseen graphs; in brackets the least "
+        "and the most of the seeds. Ratios are means over the graphs of the ratio on each. Placing "
+        "is the median time on one core for one graph, with all that is computed of it, but "
+        "without training beforehand.",
+        "## When searches come as far",
+        _reaching_table(summary).markdown(),
+        "On which part of the graphs and seeds, and after how many placements and seconds (medians "
+        "of those) the best placement so far was as fast as that of the scheme.",
+        "## Training beforehand",
+        _training_table(summary, results).markdown(),
+    ]
+    return Page(parts, {FIGURE: figure})
+
+
+def _scheme_table(summary: Summary) -> TextTable:
+    columns = [
+        "scheme",
+        ">runtime",
+        ">over optimized",
+        ">over lower bound",
+        ">out of memory",
+        ">placements",
+        ">placing",
+    ]
+    rows = [
+        [
+            TITLES[scheme],
+            summary.mean_cost(scheme).text(seconds_text),
+            summary.mean_ratio(scheme, OPTIMIZED).text(ratio_text),
+            summary.mean_ratio(scheme, LOWER_BOUND).text(ratio_text),
+            share_text(summary.out_of_memory(scheme)),
+            count_text(summary.median_evaluations(scheme)),
+            duration_text(summary.median_seconds(scheme)),
+        ]
+        for scheme in (*LEARNED, *OTHERS)
+    ]
+    return TextTable("", columns, rows)
+
+
+def _reaching_table(summary: Summary) -> TextTable:
+    columns = ["search", "as fast as", ">came there", ">placements", ">seconds"]
+    rows = []
+    for search in SEARCHES:
+        for target in TARGETS:
+            share, evaluations, seconds = summary.reached(search, target)
+            rows.append(
+                [
+                    TITLES[search],
+                    TITLES[target],
+                    share_text(share),
+                    count_text(evaluations),
+                    duration_text(seconds),
+                ]
+            )
+    return TextTable("", columns, rows)
+
+
+def _training_table(summary: Summary, results: Results) -> TextTable:
+    rows = []
+    for seed in summary.seeds:
+        for name, title in (("placeto", "Placeto"), ("rnn", "RNN")):
+            record = results.record(f"{name}-{seed}", "", seed)
+            rows.append(
+                [
+                    title,
+                    str(seed),
+                    count_text(record["evaluations"]),
+                    f"{record['seconds']:,.0f} s",
+                ]
+            )
+    return TextTable("", ["policy", ">seed", ">placements", ">seconds"], rows)

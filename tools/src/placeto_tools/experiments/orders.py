@@ -1,0 +1,153 @@
+"""Random orders in which the groups of a graph are visited by Placeto, or read by the RNN."""
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import Evaluator
+from placeto_graphs import GroupGraph
+from placeto_graphs import Grouping
+from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
+from placeto_policy import PlacementEnvironment
+from placeto_policy import PlacementPolicy
+from placeto_policy import Settings
+
+
+def random_order(num_groups: int, number: int) -> NDArray[np.int64]:
+    """Return int64[G], one of all orders of the groups; each number has its own.
+
+    Examples
+    --------
+    >>> random_order(5, 1)
+    array([4, 0, 1, 2, 3])
+    """
+    return np.random.default_rng(number).permutation(num_groups)
+
+
+class FixedOrders(PlacementEnvironment):
+    """Episodes of which each visits the groups in one of some fixed orders, drawn at random.
+
+    Parameters
+    ----------
+    evaluator
+        Says what placements cost.
+    settings
+        Give the reward and the memory penalty.
+    numbers
+        Of the orders; see `random_order`.
+    """
+
+    def __init__(self, evaluator: Evaluator, settings: Settings, numbers: Sequence[int]) -> None:
+        super().__init__(evaluator, reward=settings.reward, memory_penalty=settings.memory_penalty)
+        num_groups = evaluator.problem.num_groups
+        self._choice = np.stack([random_order(num_groups, number) for number in numbers])
+
+    def reset(self, **named: Any) -> None:
+        """Begin new episodes; see `PlacementEnvironment.reset`."""
+        drawn = [generator.integers(len(self._choice)) for generator in named["generators"]]
+        super().reset(**{**named, "order": self._choice[drawn]})
+
+
+class PlaceInOrder:
+    """Places with a policy of Placeto as it is, greedily, in a given order.
+
+    Parameters
+    ----------
+    policy
+        The policy.
+    number
+        Of the order.
+    """
+
+    name = "placeto"
+
+    def __init__(self, policy: PlacementPolicy, number: int) -> None:
+        self._policy = policy
+        self._number = number
+
+    def place(
+        self,
+        problem: PlacementProblem,
+        evaluator: Evaluator,
+        *,
+        seed: int = 0,  # noqa: ARG002 (nothing is drawn)
+    ) -> PlacementResult:
+        """Return where the greedy episode ends."""
+        began = time.perf_counter()
+        environment = PlacementEnvironment(evaluator, reward="terminal")
+        environment.reset(num_episodes=1, order=random_order(problem.num_groups, self._number))
+        run_greedily(self._policy, environment)
+        placement = environment.placement[0]
+        found = evaluator.evaluate(placement[None])
+        runtime = float(found.runtime[0])
+        return PlacementResult(
+            placement=placement,
+            runtime=runtime,
+            peak_memory=found.peak_memory[0],
+            evaluations=1,
+            seconds=time.perf_counter() - began,
+            curve=np.array([[1, runtime]]),
+        )
+
+
+def run_greedily(policy: PlacementPolicy, environment: PlacementEnvironment) -> list[float]:
+    """Run one episode to its end; return what placements cost before it and after each step."""
+    costs = [float(environment.costs[0])]
+    while not environment.is_over:
+        log_probabilities = policy(environment.states()).detach().numpy()
+        environment.step(log_probabilities.argmax(axis=1))
+        costs.append(float(environment.costs[0]))
+    return costs
+
+
+class ProblemInOrder(PlacementProblem):
+    """A problem whose groups are read in the order of their numbers, topological or not.
+
+    Only for policies that take `GroupGraph.topological_order` for the order in which they read.
+    """
+
+    @cached_property
+    def group_graph(self) -> GroupGraph:
+        """The graph of groups, read in the order of their numbers."""
+        graph = super().group_graph
+        return _GroupsInOrder(
+            compute_time=graph.compute_time,
+            output_bytes=graph.output_bytes,
+            parameter_bytes=graph.parameter_bytes,
+            edges=graph.edges,
+            edge_bytes=graph.edge_bytes,
+        )
+
+
+class _GroupsInOrder(GroupGraph):
+    @cached_property
+    def topological_order(self) -> NDArray[np.int32]:
+        return np.arange(self.num_groups, dtype=np.int32)
+
+
+def problem_in_order(problem: PlacementProblem, number: int) -> PlacementProblem:
+    """Return a problem that the RNN reads in a random order.
+
+    The groups are numbered anew; what a placement costs does not depend on that.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import two_chains
+    >>> problem_in_order(two_chains(), 1).grouping.group_names
+    ('b1', 'a0', 'a2', 'a1', 'b2', 'b0')
+    """
+    order = random_order(problem.num_groups, number)
+    return ProblemInOrder(
+        graph=problem.graph,
+        cluster=problem.cluster,
+        compute_time=problem.compute_time,
+        grouping=Grouping(
+            group_of=np.argsort(order)[problem.grouping.group_of].astype(np.int32),
+            group_names=tuple(problem.grouping.group_names[group] for group in order.tolist()),
+        ),
+    )

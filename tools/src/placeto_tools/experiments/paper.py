@@ -1,0 +1,55 @@
+"""What Addanki et al. (2019) give, to stand beside what was measured here."""
+
+from dataclasses import dataclass
+
+SOURCE = "Addanki et al. (2019)"
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row of table 1 of Addanki et al. (2019): runtimes in seconds, None for out of memory.
+
+    Attributes
+    ----------
+    model : text
+        As the table names it.
+    num_gpus : int
+        How many Tesla K80s.
+    cpu, single, expert, scotch, placeto, rnn : float or None
+        The runtime of each scheme.
+    placeto_placements, rnn_placements : int
+        How many placements each sampled until its best.
+    reduction : float
+        By which part Placeto's runtime is below the RNN's.
+    speed_up : float
+        The RNN's placements over Placeto's, as printed.
+    """
+
+    model: str
+    num_gpus: int
+    cpu: float | None
+    single: float | None
+    expert: float | None
+    scotch: float | None
+    placeto: float
+    rnn: float
+    placeto_placements: int
+    rnn_placements: int
+    reduction: float
+    speed_up: float
+
+
+# Table 1 prints CPU only and single GPU once for each model.
+TABLE_1 = (
+    PaperRow("Inception-V3", 2, 12.54, 1.56, 1.28, 1.54, 1.18, 1.17, 1_600, 7_800, -0.0085, 4.8),
+    PaperRow("Inception-V3", 4, 12.54, 1.56, 1.15, 1.74, 1.13, 1.19, 5_800, 35_800, 0.05, 6.1),
+    PaperRow("NMT", 2, 33.5, None, None, None, 2.32, 2.35, 20_400, 73_000, 0.013, 3.5),
+    PaperRow("NMT", 4, 33.5, None, None, None, 2.63, 3.15, 94_000, 51_700, 0.165, 0.55),
+    PaperRow("NASNet", 2, 37.5, 1.28, 0.86, 1.28, 0.86, 0.89, 3_500, 16_300, 0.034, 4.7),
+    PaperRow("NASNet", 4, 37.5, 1.28, 0.84, 1.22, 0.74, 0.76, 29_000, 37_000, 0.026, 1.3),
+)
+
+PARTITIONER_OVER_FULL = 0.13  # runtime of zero-shot placements, on nmt
+AGGREGATOR_OVER_FULL = 0.20
+TRAVERSAL_PLACETO = 0.05  # over the optimized placement, at most
+TRAVERSAL_RNN = 0.30

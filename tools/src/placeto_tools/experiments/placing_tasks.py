@@ -1,0 +1,293 @@
+"""Trials that place one graph, each with another scheme."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_baselines import RandomPlacer
+from placeto_baselines import RnnPlacer
+from placeto_baselines import RnnSettings
+from placeto_baselines import TrainedRnnPlacer
+from placeto_baselines import lower_bound
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
+from placeto_graphs import Placer
+from placeto_graphs import memory_penalised_runtime
+from placeto_policy import PlacementEnvironment
+from placeto_policy import PlacetoPlacer
+from placeto_policy import Settings
+from placeto_policy import load_policy
+from placeto_simulator import Simulator
+from placeto_tools.comparison import run_report
+from placeto_tools.experiments.curves import thinned_curve
+from placeto_tools.experiments.orders import PlaceInOrder
+from placeto_tools.experiments.orders import run_greedily
+from placeto_tools.experiments.training_tasks import fitting
+from placeto_tools.experiments.training_tasks import read_by_rnn
+from placeto_tools.experiments.trials import Graph
+from placeto_tools.experiments.trials import Record
+from placeto_tools.experiments.trials import Watch
+from placeto_tools.experiments.trials import Workspace
+from placeto_tools.placers import make_placer
+from placeto_tools.tables import seconds_text
+from placeto_tools.watching import WatchedEvaluator
+
+Maker = Callable[[], Placer]
+
+LOWER_BOUND, RANDOM = "lower-bound", "random"
+RANDOM_PLACEMENTS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """What placing a graph with a scheme has in common.
+
+    Attributes
+    ----------
+    scheme : text
+        What it is called.
+    graph : `Graph`
+        What is placed.
+    seed : int or None
+        Fixes every random choice; None where there is none.
+    """
+
+    scheme: str
+    graph: Graph
+    seed: int | None
+
+    @property
+    def kind(self) -> str:
+        """The scheme: it takes about as long on another graph."""
+        return self.scheme
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Place, and return what came of it; the clock runs from when the problem was read."""
+        problem = self.problem(workspace)
+        make = self.maker(workspace, problem)
+        began = time.perf_counter()
+
+        def report(evaluations: int, best: float) -> None:
+            watch.update(f"{evaluations:,} placements, best {seconds_text(best)}")
+
+        evaluator = WatchedEvaluator(Simulator(problem, 1), report)
+        result = make().place(problem, evaluator, seed=self.seed or 0)
+        seconds = time.perf_counter() - began
+        watch.update("done")
+        return self.labels() | placed(problem, result, self.seed) | {"seconds": seconds}
+
+    def problem(self, workspace: Workspace) -> PlacementProblem:
+        """Return what is placed."""
+        return workspace.problem(self.graph)
+
+    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:
+        """Return what makes the placer, when the clock runs; policies are read before."""
+        raise NotImplementedError
+
+    def labels(self) -> Record:
+        """Return what was placed, and how."""
+        return {"scheme": self.scheme, "graph": self.graph.label, "seed": self.seed}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceByName(_Place):
+    """Places with one of the schemes of `placeto_tools.placers`.
+
+    Attributes
+    ----------
+    placer : text
+        Its name there.
+    budget : int or None
+        How many placements it samples, if it searches.
+    """
+
+    placer: str
+    budget: int | None = None
+
+    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
+        """Return what makes the placer."""
+        return lambda: make_placer(self.placer, problem, self.budget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptimized(_Place):
+    """Trains a policy on the graph.
+
+    Attributes
+    ----------
+    settings : `Settings`
+        Of the training.
+    evaluations : int
+        How many placements it samples.
+    """
+
+    settings: Settings
+    evaluations: int
+
+    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
+        """Return what makes the placer."""
+        return lambda: PlacetoPlacer(training_evaluations=self.evaluations, settings=self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceZeroShot(_Place):
+    """Places with a policy that was trained on other graphs.
+
+    Attributes
+    ----------
+    policy : text
+        Its name.
+    samples : int
+        How many passes are sampled besides the greedy one.
+    """
+
+    policy: str
+    samples: int
+
+    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
+        """Return what makes the placer."""
+        policy = load_policy(workspace.policy_file(self.policy))
+        order = self.graph.order
+        if order is not None:
+            return lambda: PlaceInOrder(policy, order)
+        return lambda: PlacetoPlacer(policy=policy, samples=self.samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceRnnOptimized(_Place):
+    """Trains an RNN on the graph.
+
+    Attributes
+    ----------
+    settings : `RnnSettings`
+        Of the training.
+    """
+
+    settings: RnnSettings
+
+    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
+        """Return what makes the placer."""
+        return lambda: RnnPlacer(fitting(self.settings, [problem]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceRnnZeroShot(_Place):
+    """Places with an RNN that was trained on other graphs.
+
+    Attributes
+    ----------
+    policy : text
+        Its name.
+    """
+
+    policy: str
+
+    def problem(self, workspace: Workspace) -> PlacementProblem:
+        """Return what is placed, in the order in which it is read."""
+        return read_by_rnn(workspace.problem(self.graph), self.graph)
+
+    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
+        """Return what makes the placer."""
+        trained = TrainedRnnPlacer.load(workspace.policy_file(self.policy))
+        return lambda: trained
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceAtRandom(_Place):
+    """Draws placements, each of which is a result of its own: the mean is what one comes to."""
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return the mean of what 100 placements come to."""
+        problem = workspace.problem(self.graph)
+        began = time.perf_counter()
+        kept = _KeepingEvaluator(Simulator(problem, 1))
+        seed = self.seed or 0
+        runtime = RandomPlacer(RANDOM_PLACEMENTS).runtimes(problem, kept, seed=seed)
+        costs = np.concatenate(kept.costs)
+        watch.update("done")
+        return self.labels() | {
+            "runtime": float(runtime.mean()),
+            "cost": float(costs.mean()),
+            "standard_deviation": float(costs.std()),
+            "fits": bool((costs == runtime).all()),
+            "evaluations": len(costs),
+            "seconds": (time.perf_counter() - began) / len(costs),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(_Place):
+    """Computes the runtime that no placement beats."""
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return the bound."""
+        problem = workspace.problem(self.graph)
+        began = time.perf_counter()
+        bound = lower_bound(problem)
+        watch.update("done")
+        return self.labels() | {
+            "runtime": bound,
+            "cost": bound,
+            "fits": True,
+            "evaluations": 0,
+            "seconds": time.perf_counter() - began,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalEpisode(_Place):
+    """Runs the greedy episode of a policy, and looks at each of its steps.
+
+    Attributes
+    ----------
+    policy : text
+        The name of the policy.
+    """
+
+    policy: str
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return the memory-penalised runtime before the first step and after each."""
+        problem = workspace.problem(self.graph)
+        policy = load_policy(workspace.policy_file(self.policy))
+        environment = PlacementEnvironment(
+            Simulator(problem, 1), memory_penalty=policy.settings.memory_penalty
+        )
+        environment.reset(num_episodes=1)
+        costs = run_greedily(policy, environment)
+        watch.update("done")
+        return self.labels() | {"cost": costs[-1], "steps": costs}
+
+
+def placed(problem: PlacementProblem, result: PlacementResult, seed: int | None) -> Record:
+    """Return what a run of a placer came to, with a short curve."""
+    report = run_report(problem, result, seed or 0)
+    short = run_report(problem, replace(result, curve=thinned_curve(result.curve)), seed or 0)
+    batch = EvaluationBatch(
+        runtime=np.array([result.runtime]), peak_memory=result.peak_memory[None]
+    )
+    cost = float(memory_penalised_runtime(batch, _limits(problem))[0])
+    return report | {"seed": seed, "curve": short["curve"], "cost": cost}
+
+
+class _KeepingEvaluator:
+    """Evaluates placements, and keeps their memory-penalised runtimes."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.problem = simulator.problem
+        self.costs: list[NDArray[np.float64]] = []
+        self._simulator = simulator
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        batch = self._simulator.evaluate(placements)
+        self.costs.append(memory_penalised_runtime(batch, _limits(self.problem)))
+        return batch
+
+
+def _limits(problem: PlacementProblem) -> NDArray[np.int64]:
+    return np.array([device.memory_bytes for device in problem.cluster.devices])

@@ -1,0 +1,133 @@
+"""How large an experiment is."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from typing import Any
+
+from placeto_tools.errors import InputError
+
+SCALE_NAMES = ("smoke", "small", "full")
+NUMBERS = {  # that the user may choose: the option, and what it says
+    "seeds": ("--seeds", "With how many seeds everything runs that draws at random."),
+    "graphs": ("--graphs", "How many graphs, or orders, to train on, and how many to test on."),
+    "updates": ("--updates", "Of a policy that is trained beforehand."),
+    "evaluations": ("--evaluations", "Placements that a search on one graph samples."),
+    "rnn_evaluations": ("--rnn-evaluations", "Placements of each graph that an RNN samples."),
+    "num_groups": ("--groups", "Into how many groups each graph is merged."),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """The numbers that decide how long an experiment takes; None where one means nothing in it.
+
+    Attributes
+    ----------
+    seeds : int
+        How often everything runs that draws at random: with the seeds 0, 1, and so on.
+    graphs : int or None
+        How many graphs (or orders of one) a shared policy is trained on, at most, and on how many
+        others it is tested.
+    updates : int or None
+        Of the training of a shared policy.
+    evaluations : int or None
+        Placements sampled by each search on one graph, and by Placeto optimized.
+    rnn_evaluations : int or None
+        Placements of each graph (or order) that the training of an RNN samples.
+    samples : int
+        Passes that are sampled besides the greedy one, where a policy may draw several.
+    num_groups : int or None
+        Of each graph; None for what suits it.
+    sizes : mapping
+        Of the models; none given are the published ones.
+    settings : mapping
+        Other hyperparameters of Placeto than those of the preset.
+    rnn_settings : mapping
+        Other hyperparameters of the RNN than its defaults.
+    """
+
+    seeds: int = 3
+    graphs: int | None = None
+    updates: int | None = None
+    evaluations: int | None = None
+    rnn_evaluations: int | None = None
+    samples: int = 8
+    num_groups: int | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rnn_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def changed(self, given: Mapping[str, int | None]) -> "Scale":
+        """Return the scale with some numbers of the user's.
+
+        Raises
+        ------
+        InputError
+            When one of them means nothing in this experiment.
+        """
+        chosen = {name: value for name, value in given.items() if value is not None}
+        for name in chosen:
+            if getattr(self, name) is None and name != "num_groups":
+                raise InputError(f"{NUMBERS[name][0]}: this experiment has none to choose")
+        return replace(self, **chosen)  # type: ignore[arg-type]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all numbers by their names, as JSON knows them."""
+        return asdict(self)
+
+    def number(self, name: str) -> int:
+        """Return a number that this experiment has."""
+        value = getattr(self, name)
+        assert isinstance(value, int), name  # noqa: S101 (each experiment's own table has it)
+        return value
+
+
+SMALL_MODELS = {"units": 8, "vocabulary_size": 20, "filters": 2, "cells_per_stage": 1}
+SMOKE = Scale(
+    seeds=1,
+    samples=2,
+    num_groups=12,
+    sizes=SMALL_MODELS,
+    settings={"hidden_units": 16, "message_rounds": 2, "workers": 4},
+    rnn_settings={"hidden_size": 16},
+)
+SCALES = {
+    "generalise": {
+        "smoke": replace(SMOKE, graphs=2, updates=5, evaluations=200, rnn_evaluations=20),
+        "small": Scale(graphs=16, updates=400, evaluations=40_000, rnn_evaluations=300),
+        "full": Scale(graphs=16, updates=4000, evaluations=400_000, rnn_evaluations=10_000),
+    },
+    "traversal": {
+        "smoke": replace(SMOKE, graphs=4, updates=5, evaluations=200, rnn_evaluations=20),
+        "small": Scale(graphs=64, updates=400, evaluations=200_000, rnn_evaluations=50),
+        "full": Scale(graphs=64, updates=4000, evaluations=400_000, rnn_evaluations=2000),
+    },
+    "architectures": {
+        "smoke": replace(SMOKE, graphs=2, updates=5, evaluations=200),
+        "small": Scale(graphs=16, updates=400, evaluations=40_000),
+        "full": Scale(graphs=16, updates=4000, evaluations=400_000),
+    },
+    "rewards": {
+        "smoke": replace(SMOKE, updates=5),
+        "small": Scale(seeds=5, updates=300),
+        "full": Scale(seeds=10, updates=2000),
+    },
+    "simulator-curves": {
+        "smoke": replace(SMOKE, evaluations=200, rnn_evaluations=20),
+        "small": Scale(evaluations=200_000, rnn_evaluations=1000),
+        "full": Scale(evaluations=1_000_000, rnn_evaluations=20_000),
+    },
+    "table1": {
+        "smoke": replace(
+            SMOKE,
+            sizes={**SMALL_MODELS, "steps": 4},
+            evaluations=100,
+            rnn_evaluations=20,
+        ),
+        "small": Scale(evaluations=100_000, rnn_evaluations=500),
+        "full": Scale(evaluations=1_000_000, rnn_evaluations=20_000),
+    },
+}

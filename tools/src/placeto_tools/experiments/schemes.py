@@ -1,0 +1,127 @@
+"""The trials of the schemes that several experiments have in common."""
+
+from dataclasses import replace
+
+from placeto_baselines import RnnSettings
+from placeto_policy import Settings
+from placeto_tools.experiments.experiment import Plan
+from placeto_tools.experiments.placing_tasks import LOWER_BOUND
+from placeto_tools.experiments.placing_tasks import RANDOM
+from placeto_tools.experiments.placing_tasks import Bound
+from placeto_tools.experiments.placing_tasks import PlaceAtRandom
+from placeto_tools.experiments.placing_tasks import PlaceByName
+from placeto_tools.experiments.placing_tasks import PlaceOptimized
+from placeto_tools.experiments.placing_tasks import PlaceRnnOptimized
+from placeto_tools.experiments.placing_tasks import PlaceRnnZeroShot
+from placeto_tools.experiments.placing_tasks import PlaceZeroShot
+from placeto_tools.experiments.training_tasks import TrainPlaceto
+from placeto_tools.experiments.training_tasks import TrainRnn
+from placeto_tools.experiments.trials import Graph
+from placeto_tools.experiments.trials import Task
+from placeto_tools.experiments.trials import Trial
+
+ZERO_SHOT, SAMPLED = "placeto-zero-shot", "placeto-zero-shot-sampled"
+OPTIMIZED = "placeto-optimized"
+RNN_ZERO_SHOT, RNN_OPTIMIZED = "rnn-zero-shot", "rnn-optimized"
+RANDOM_SEARCH, LOCAL_SEARCH = "random-search", "local-search"
+SINGLE, SCOTCH = "single", "scotch"
+
+TITLES = {
+    ZERO_SHOT: "Placeto zero-shot, greedy",
+    SAMPLED: "Placeto zero-shot, best of samples",
+    OPTIMIZED: "Placeto optimized",
+    RNN_ZERO_SHOT: "RNN zero-shot",
+    RNN_OPTIMIZED: "RNN optimized",
+    RANDOM: "Random, one placement",
+    RANDOM_SEARCH: "Random, best of as many",
+    SINGLE: "Single GPU",
+    SCOTCH: "Scotch",
+    LOCAL_SEARCH: "Local search",
+    LOWER_BOUND: "Lower bound",
+}
+
+
+def placing(task: Task, scheme: str, graph: Graph, seed: int | None, *needs: str) -> Trial:
+    """Return the trial of a scheme on a graph."""
+    whose = "every-seed" if seed is None else f"seed{seed}"
+    return Trial(f"{whose}/{graph.label}/{scheme}", task, needs)
+
+
+def training(task: TrainPlaceto | TrainRnn) -> Trial:
+    """Return the trial of a training."""
+    return Trial(f"seed{task.seed}/training/{task.policy}", task)
+
+
+def train_placeto(
+    name: str, graphs: tuple[Graph, ...], settings: Settings, plan: Plan, seed: int
+) -> Trial:
+    """Return the training of a policy on several graphs."""
+    chosen = replace(settings, updates=plan.scale.number("updates"))
+    return training(TrainPlaceto(f"{name}-{seed}", graphs, chosen, seed))
+
+
+def train_rnn(name: str, graphs: tuple[Graph, ...], plan: Plan, seed: int) -> Trial:
+    """Return the training of an RNN on several graphs."""
+    return training(TrainRnn(f"{name}-{seed}", graphs, plan.rnn_settings, seed))
+
+
+def zero_shot(trained: Trial, graph: Graph, *, scheme: str = ZERO_SHOT, samples: int = 0) -> Trial:
+    """Return placing with a policy of Placeto as it is."""
+    task = trained.task
+    assert isinstance(task, TrainPlaceto)  # noqa: S101 (whose policy it is)
+    place = PlaceZeroShot(
+        scheme=scheme, graph=graph, seed=task.seed, policy=task.policy, samples=samples
+    )
+    return placing(place, scheme, graph, task.seed, trained.key)
+
+
+def rnn_zero_shot(trained: Trial, graph: Graph) -> Trial:
+    """Return placing with an RNN as it is."""
+    task = trained.task
+    assert isinstance(task, TrainRnn)  # noqa: S101 (whose policy it is)
+    place = PlaceRnnZeroShot(scheme=RNN_ZERO_SHOT, graph=graph, seed=task.seed, policy=task.policy)
+    return placing(place, RNN_ZERO_SHOT, graph, task.seed, trained.key)
+
+
+def optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
+    """Return the training of a policy on the graph itself."""
+    place = PlaceOptimized(
+        scheme=OPTIMIZED,
+        graph=graph,
+        seed=seed,
+        settings=plan.settings,
+        evaluations=plan.scale.number("evaluations"),
+    )
+    return placing(place, OPTIMIZED, graph, seed)
+
+
+def rnn_optimized(graph: Graph, settings: RnnSettings, seed: int) -> Trial:
+    """Return the training of an RNN on the graph itself."""
+    place = PlaceRnnOptimized(scheme=RNN_OPTIMIZED, graph=graph, seed=seed, settings=settings)
+    return placing(place, RNN_OPTIMIZED, graph, seed)
+
+
+def searches(graph: Graph, plan: Plan, seed: int) -> list[Trial]:
+    """Return random placements, Scotch, and searches with as many evaluations as Placeto has."""
+    budget = plan.scale.number("evaluations")
+    named = [
+        (RANDOM_SEARCH, "random", budget),
+        (SCOTCH, "scotch", None),
+        (LOCAL_SEARCH, "local-search", budget),
+    ]
+    one = PlaceAtRandom(scheme=RANDOM, graph=graph, seed=seed)
+    trials = [placing(one, RANDOM, graph, seed)]
+    for scheme, placer, evaluations in named:
+        task = PlaceByName(scheme=scheme, graph=graph, seed=seed, placer=placer, budget=evaluations)
+        trials.append(placing(task, scheme, graph, seed))
+    return trials
+
+
+def without_seed(graph: Graph) -> list[Trial]:
+    """Return what comes to the same with every seed: one device, and the bound."""
+    single = PlaceByName(scheme=SINGLE, graph=graph, seed=None, placer="single", budget=None)
+    bound = Bound(scheme=LOWER_BOUND, graph=graph, seed=None)
+    return [
+        placing(single, SINGLE, graph, None),
+        placing(bound, LOWER_BOUND, graph, None),
+    ]

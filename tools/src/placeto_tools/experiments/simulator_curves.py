@@ -1,0 +1,112 @@
+"""``placeto experiment simulator-curves``: learning on the simulator."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from placeto_tools.errors import InputError
+from placeto_tools.experiments.experiment import Experiment
+from placeto_tools.experiments.experiment import Page
+from placeto_tools.experiments.experiment import Plan
+from placeto_tools.experiments.measured import read_measured_curve
+from placeto_tools.experiments.paper import SOURCE
+from placeto_tools.experiments.placing_tasks import LOWER_BOUND
+from placeto_tools.experiments.schemes import OPTIMIZED
+from placeto_tools.experiments.schemes import RNN_OPTIMIZED
+from placeto_tools.experiments.schemes import SINGLE
+from placeto_tools.experiments.schemes import TITLES
+from placeto_tools.experiments.schemes import optimized
+from placeto_tools.experiments.schemes import rnn_optimized
+from placeto_tools.experiments.schemes import without_seed
+from placeto_tools.experiments.sources import name_of
+from placeto_tools.experiments.sources import source_maker
+from placeto_tools.experiments.statistics import Summary
+from placeto_tools.experiments.trials import Graph
+from placeto_tools.experiments.trials import Results
+from placeto_tools.experiments.trials import Trial
+from placeto_tools.experiments.wording import count_text
+from placeto_tools.experiments.wording import duration_text
+from placeto_tools.plots.curves import Curve
+from placeto_tools.plots.curves import curves_figure
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import seconds_text
+
+HARDWARE = "Measured on hardware"
+SCHEMES = (OPTIMIZED, RNN_OPTIMIZED)
+
+
+def simulator_curves(
+    sources: Sequence[str], plan: Plan, measured: Path | None = None
+) -> Experiment:
+    """Return the experiment: Placeto and the RNN learn to place each graph.
+
+    A curve that was measured on hardware is drawn beside those of the one graph there is then.
+    """
+    hardware = None if measured is None else read_measured_curve(measured)
+    if hardware is not None and len(sources) > 1:
+        raise InputError(f"--measured: expected one source beside it, got {len(sources)}")
+    names = [name_of(source) for source in sources]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{name}: expected sources of different names, got two of this one")
+    trials: list[Trial] = []
+    for name in names:
+        trials += without_seed(Graph(name))
+        for seed in plan.seeds:
+            trials.append(optimized(Graph(name), plan, seed))
+            trials.append(rnn_optimized(Graph(name), plan.rnn_settings, seed))
+    return Experiment(
+        name="simulator-curves",
+        title="Learning on the simulator",
+        options={"sources": list(sources)},
+        problems={
+            name: source_maker(source, plan) for name, source in zip(names, sources, strict=True)
+        },
+        trials=trials,
+        page=lambda results: _page(results, names, plan, hardware),
+    )
+
+
+def _page(results: Results, names: Sequence[str], plan: Plan, hardware: Curve | None) -> Page:
+    parts = [
+        f"{SOURCE} show such curves on their simulator and on hardware, where they run closely "
+        "together. These are on the simulator.",
+        "No placement was run on hardware; `--measured FILE` adds a curve of such runs."
+        if hardware is None
+        else f"{HARDWARE}: from the file that was given with `--measured`.",
+    ]
+    figures = {}
+    for name in names:
+        summary = Summary(results, [name], plan.seeds)
+        picture = f"{name}.png"
+        curves = {
+            TITLES[scheme]: [
+                np.array(results.record(scheme, name, seed)["curve"], np.float64)
+                for seed in plan.seeds
+            ]
+            for scheme in SCHEMES
+        }
+        figures[picture] = curves_figure(
+            curves if hardware is None else {**curves, HARDWARE: [hardware]},
+            {
+                TITLES[scheme]: results.record(scheme, name, 0)["cost"]
+                for scheme in (SINGLE, LOWER_BOUND)
+            },
+            name,
+        )
+        parts += [f"## {name}", _table(summary).markdown(), f"![Learning curves]({picture})"]
+    return Page(parts, figures)
+
+
+def _table(summary: Summary) -> TextTable:
+    rows = [
+        [
+            TITLES[scheme],
+            summary.mean_cost(scheme).text(seconds_text),
+            count_text(summary.median_evaluations(scheme)),
+            duration_text(summary.median_seconds(scheme)),
+        ]
+        for scheme in (*SCHEMES, SINGLE, LOWER_BOUND)
+    ]
+    return TextTable("", ["scheme", ">runtime", ">placements", ">seconds"], rows)

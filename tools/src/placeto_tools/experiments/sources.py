@@ -1,0 +1,83 @@
+"""The problems of experiments: members of families, and models."""
+
+import re
+from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from placeto_graphs import PlacementProblem
+from placeto_tools.experiments.experiment import Plan
+from placeto_tools.grouping_options import GroupingOptions
+from placeto_tools.problems import make_problem
+from placeto_tools.problems import read_cluster
+from placeto_tools.sources import load_source
+from placeto_workloads import MODELS
+from placeto_workloads import family
+
+Maker = Callable[[], PlacementProblem]
+
+
+def family_members(name: str, plan: Plan) -> tuple[list[str], list[str]]:
+    """Return the names of the members of a family to train on, and of those for test."""
+    chosen = family(name)
+    count = plan.scale.number("graphs")
+    training, test = (
+        [member.name for member in half[:count]] for half in (chosen.training, chosen.test)
+    )
+    return training, test
+
+
+def makers_of_members(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
+    """Return what makes the problems of members of families such as ``nmt-07``."""
+    return {name: source_maker(name.replace("-", ":"), plan) for name in names}
+
+
+def name_of(source: str) -> str:
+    """Return a name for a source, which may be part of a file name.
+
+    Examples
+    --------
+    >>> name_of("nmt:7"), name_of("models/graph.txt")
+    ('nmt-7', 'graph')
+    """
+    name = Path(source).name
+    for suffix in (".gz", ".json", ".txt"):
+        name = name.removesuffix(suffix)
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.")
+
+
+def source_maker(text: str, plan: Plan, cluster: str | None = None) -> Maker:
+    """Return what makes the problem of any source of ``placeto build``.
+
+    Parameters
+    ----------
+    text
+        The source.
+    plan
+        Gives the number of groups, and sizes of those that a model or a family has.
+    cluster
+        The devices; by default those of a problem file, and for others the GPUs of the plan.
+    """
+    known = _sizes_of(text)
+    sizes = {name: size for name, size in plan.scale.sizes.items() if name in known}
+    return partial(_make, text, sizes, cluster, plan.num_gpus, plan.scale.num_groups)
+
+
+def _sizes_of(text: str) -> set[str]:
+    if text in MODELS:
+        return set(MODELS[text].sizes)
+    name, colon, number = text.partition(":")
+    if colon and number.isdigit():
+        return set(family(name).training[0].sizes)
+    return set()
+
+
+def _make(
+    text: str, sizes: dict[str, int], spec: str | None, num_gpus: int, num_groups: int | None
+) -> PlacementProblem:
+    source = load_source(text, sizes)
+    grouping = GroupingOptions(num_groups=num_groups)
+    if source.problem is not None and spec is None:
+        return make_problem(source, None, grouping)
+    return make_problem(source, read_cluster(spec or f"{num_gpus}x{source.kind}"), grouping)

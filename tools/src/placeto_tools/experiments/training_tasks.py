@@ -1,0 +1,173 @@
+"""Trials that train a policy, and leave it in the folder of the experiment."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from placeto_baselines import RnnPlacer
+from placeto_baselines import RnnSettings
+from placeto_graphs import PlacementProblem
+from placeto_policy import JsonLinesLog
+from placeto_policy import PolicyError
+from placeto_policy import Settings
+from placeto_policy import Trainer
+from placeto_policy import resume_training
+from placeto_policy import save_training
+from placeto_simulator import Simulator
+from placeto_tools.experiments.curves import evenly_thinned
+from placeto_tools.experiments.orders import FixedOrders
+from placeto_tools.experiments.orders import problem_in_order
+from placeto_tools.experiments.trials import Graph
+from placeto_tools.experiments.trials import Record
+from placeto_tools.experiments.trials import Watch
+from placeto_tools.experiments.trials import Workspace
+from placeto_tools.tables import seconds_text
+from placeto_tools.watching import WatchedEvaluator
+
+UPDATES_BETWEEN_CHECKPOINTS = 10
+PLACETO_TRAINING, RNN_TRAINING = "placeto-training", "rnn-training"
+
+
+@dataclass(frozen=True)
+class TrainPlaceto:
+    """Trains one policy on some graphs; goes on from the last checkpoint.
+
+    Attributes
+    ----------
+    policy : text
+        The name that it gets.
+    graphs : graphs
+        Of which each worker has another one. Of one graph in several orders, each episode draws
+        an order.
+    settings : `Settings`
+        The hyperparameters.
+    seed : int
+        Fixes every random choice.
+    """
+
+    kind: ClassVar[str] = PLACETO_TRAINING
+
+    policy: str
+    graphs: tuple[Graph, ...]
+    settings: Settings
+    seed: int
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Train, and return how it went: the mean runtime of each update, and the best."""
+        path, log_path = workspace.policy_file(self.policy), workspace.log_file(self.policy)
+        path.parent.mkdir(exist_ok=True)
+        trainer = self._trainer(workspace, path)
+        log = JsonLinesLog(log_path, updates=trainer.updates)
+        while trainer.updates < self.settings.updates:
+            summary = trainer.update()
+            log.write(summary)
+            at_end = trainer.updates == self.settings.updates
+            if watch.stopping() or at_end or trainer.updates % UPDATES_BETWEEN_CHECKPOINTS == 0:
+                save_training(trainer, path)
+            watch.update(
+                f"update {summary.update} of {self.settings.updates}, "
+                f"runtime {seconds_text(summary.runtime)}"
+            )
+        return {
+            "scheme": self.policy,
+            "graph": "",
+            "seed": self.seed,
+            "evaluations": trainer.evaluations,
+            **_of_log(log_path),
+        }
+
+    def _trainer(self, workspace: Workspace, path: Path) -> Trainer:
+        """Return a new trainer, or that of the checkpoint."""
+        orders: dict[str, list[int]] = {graph.name: [] for graph in self.graphs}
+        for graph in self.graphs:
+            orders[graph.name] += [] if graph.order is None else [graph.order]
+        evaluators = [Simulator(workspace.problem(Graph(name)), 1) for name in orders]
+        if path.exists():
+            trainer = resume_training(path, evaluators)
+        else:
+            trainer = Trainer(evaluators, self.settings, seed=self.seed)
+        for index, numbers in enumerate(orders.values()):
+            if numbers:
+                trainer.environments[index] = FixedOrders(evaluators[index], self.settings, numbers)
+        return trainer
+
+
+@dataclass(frozen=True)
+class TrainRnn:
+    """Trains one RNN on some graphs.
+
+    Attributes
+    ----------
+    policy : text
+        The name that it gets.
+    graphs : graphs
+        The graphs.
+    settings : `RnnSettings`
+        The hyperparameters.
+    seed : int
+        Fixes every random choice.
+    """
+
+    kind: ClassVar[str] = RNN_TRAINING
+
+    policy: str
+    graphs: tuple[Graph, ...]
+    settings: RnnSettings
+    seed: int
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Train, and return how long it took."""
+        began = time.perf_counter()
+        total = self.settings.evaluations * len(self.graphs)
+        counts = [0] * len(self.graphs)
+
+        def evaluator(index: int, problem: PlacementProblem) -> WatchedEvaluator:
+            def report(evaluations: int, best: float) -> None:
+                counts[index] = evaluations
+                watch.update(f"{sum(counts):,} of {total:,} placements, best {seconds_text(best)}")
+
+            return WatchedEvaluator(Simulator(problem, 1), report)
+
+        problems = [read_by_rnn(workspace.problem(graph), graph) for graph in self.graphs]
+        evaluators = [evaluator(index, problem) for index, problem in enumerate(problems)]
+        settings = fitting(self.settings, problems)
+        trained = RnnPlacer(settings).train(evaluators, seed=self.seed)
+        path = workspace.policy_file(self.policy)
+        path.parent.mkdir(exist_ok=True)
+        trained.save(path)
+        return {
+            "scheme": self.policy,
+            "graph": "",
+            "seed": self.seed,
+            "evaluations": sum(evaluator.evaluations for evaluator in evaluators),
+            "seconds": time.perf_counter() - began,
+        }
+
+
+def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnSettings:
+    """Return the hyperparameters with sequences as long as the graphs need."""
+    longest = max(problem.num_groups for problem in problems)
+    return replace(settings, max_groups=max(settings.max_groups, longest))
+
+
+def read_by_rnn(problem: PlacementProblem, graph: Graph) -> PlacementProblem:
+    """Return a problem as the RNN is to read it."""
+    return problem if graph.order is None else problem_in_order(problem, graph.order)
+
+
+def _of_log(path: Path) -> Record:
+    """Return seconds and curves of a training that may have been interrupted several times."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    if not rows:
+        raise PolicyError(f"{path}: expected a line for each update, got none")
+    seconds, evaluations = 0.0, 0
+    curve = []
+    for row in rows:
+        seconds += (row["evaluations"] - evaluations) / row["evaluations_per_second"]
+        evaluations = row["evaluations"]
+        curve.append([row["update"], evaluations, row["runtime"], row["best_runtime"]])
+    return {"seconds": seconds, "updates": evenly_thinned(curve)}

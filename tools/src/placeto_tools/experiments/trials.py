@@ -1,0 +1,151 @@
+"""What experiments are made of: trials that can run on their own, in any process."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from typing import Protocol
+
+from placeto_graphs import PlacementProblem
+from placeto_graphs import load_problem
+
+Record = dict[str, Any]
+
+
+class StoppedError(Exception):
+    """A trial was asked to stop; it can be run again."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A problem of the experiment, which its folder holds.
+
+    Attributes
+    ----------
+    name : text
+        Of the problem.
+    order : int or None
+        The number of the random order in which its groups are visited; None for the usual one.
+    """
+
+    name: str
+    order: int | None = None
+
+    @property
+    def label(self) -> str:
+        """What it is called in records."""
+        return self.name if self.order is None else f"{self.name}-order-{self.order}"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where a trial finds problems and trained policies, and leaves its own.
+
+    Attributes
+    ----------
+    path : path
+        The folder of the experiment.
+    """
+
+    path: Path
+
+    def problem(self, graph: Graph) -> PlacementProblem:
+        """Return a problem, read anew: what is computed of it counts for who computes it."""
+        return load_problem(self.problem_file(graph.name))
+
+    def problem_file(self, name: str) -> Path:
+        """Return the file of a problem."""
+        return self.path / "problems" / f"{name}.json.gz"
+
+    def policy_file(self, name: str) -> Path:
+        """Return the file of a policy."""
+        return self.path / "policies" / f"{name}.safetensors"
+
+    def log_file(self, name: str) -> Path:
+        """Return the file with a line for each update of a training."""
+        return self.path / "policies" / f"{name}.jsonl"
+
+
+class Watch:
+    """Lets a trial show how far it is, and stops it if that is wanted.
+
+    Parameters
+    ----------
+    stopping
+        Whether trials are to stop.
+    show
+        Shows a line to people.
+    """
+
+    def __init__(
+        self, stopping: Callable[[], bool], show: Callable[[str], None] = lambda _text: None
+    ) -> None:
+        self.stopping = stopping
+        self._show = show
+
+    def update(self, text: str) -> None:
+        """Show how far the trial is.
+
+        Raises
+        ------
+        StoppedError
+            When it is to stop.
+        """
+        if self.stopping():
+            raise StoppedError
+        self._show(text)
+
+
+class Task(Protocol):
+    """What a trial does: a frozen dataclass, so that it can go to another process."""
+
+    @property
+    def kind(self) -> str:
+        """What takes about as long as others of this kind."""
+        ...
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Do it, and return its numbers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One part of an experiment; what it comes to depends on itself and what it needs only.
+
+    Attributes
+    ----------
+    key : text
+        Unique in the experiment.
+    task : `Task`
+        What is done.
+    needs : keys of trials
+        Which must be done before.
+    """
+
+    key: str
+    task: Task
+    needs: tuple[str, ...] = ()
+
+
+class Results:
+    """What all trials came to.
+
+    Parameters
+    ----------
+    records
+        By key; those of placements and of trainings have a ``scheme``, a ``graph`` and a ``seed``,
+        which is None for what no seed changes.
+    """
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self._by_place = {
+            (record["scheme"], record["graph"], record["seed"]): record
+            for record in records.values()
+        }
+
+    def record(self, scheme: str, graph: str, seed: int) -> Record:
+        """Return what a scheme came to on a graph with a seed, or with all of them alike."""
+        found = self._by_place.get((scheme, graph, seed))
+        return self._by_place[scheme, graph, None] if found is None else found
