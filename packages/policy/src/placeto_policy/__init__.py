@@ -19,6 +19,7 @@ from placeto_policy.logs import TensorBoardLog
 from placeto_policy.placer import PlacetoPlacer
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
+from placeto_policy.settings import preset
 from placeto_policy.states import States
 from placeto_policy.topology import Topology
 from placeto_policy.topology import topology_of
@@ -46,6 +47,7 @@ __all__ = [
     "UpdateSummary",
     "join_processes",
     "load_policy",
+    "preset",
     "resume_training",
     "save_policy",
     "save_training",

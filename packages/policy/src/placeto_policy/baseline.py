@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_policy.settings import Settings
+
 
 class TimeStepBaseline:
     """The mean return of each time step over the last rounds of episodes on one graph.
@@ -21,8 +23,8 @@ class TimeStepBaseline:
     ----------
     means : float64[K, G]
         The mean returns of the last rounds, K <= k_b, the oldest first.
-    squares : float64[K]
-        The mean squared advantage of each of these rounds: how large advantages are on this graph.
+    sizes : float64[K]
+        The mean size of the advantages of each of these rounds.
 
     Examples
     --------
@@ -37,7 +39,7 @@ class TimeStepBaseline:
     def __init__(self, num_steps: int, window: int) -> None:
         self.window = window
         self.means = np.zeros((0, num_steps))
-        self.squares = np.zeros(0)
+        self.sizes = np.zeros(0)
 
     def expected(self) -> NDArray[np.float64]:
         """Return float64[G], the mean return of each step; 0 before the first round."""
@@ -48,10 +50,27 @@ class TimeStepBaseline:
 
     def add(self, returns: NDArray[np.float64]) -> None:
         """Let a round of returns float64[episodes, G] enter."""
-        square = np.mean((returns - self.expected()) ** 2)
+        size = np.abs(returns - self.expected()).mean()
         self.means = np.concatenate([self.means, returns.mean(axis=0)[None]])[-self.window :]
-        self.squares = np.append(self.squares, square)[-self.window :]
+        self.sizes = np.append(self.sizes, size)[-self.window :]
 
-    def scale(self) -> float:
-        """Return the root mean square of the advantages of the last rounds."""
-        return float(np.sqrt(self.squares.mean())) if len(self.squares) else 0.0
+    def spread(self) -> float:
+        """Return the mean size of the advantages of the last rounds.
+
+        It is not their root mean square, which a few large ones would decide.
+        """
+        return float(self.sizes.mean()) if len(self.sizes) else 0.0
+
+
+def baseline_of(num_steps: int, settings: Settings) -> TimeStepBaseline:
+    """Return the baseline that suits the rewards."""
+    kind = ZeroBaseline if settings.reward == "counterfactual" else TimeStepBaseline
+    return kind(num_steps, settings.baseline_window)
+
+
+class ZeroBaseline(TimeStepBaseline):
+    """For rewards that are over a counterfactual already, of which nothing is to be expected."""
+
+    def expected(self) -> NDArray[np.float64]:
+        """Return float64[G] of zeros."""
+        return np.zeros(self.means.shape[1])

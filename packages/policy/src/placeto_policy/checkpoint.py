@@ -23,7 +23,7 @@ from placeto_policy.trainer import Trainer
 from placeto_policy.workers import Processes
 
 FORMAT = "placeto-policy"
-VERSION = 1
+VERSION = 2
 POLICY = "policy."
 AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter
 Path = str | os.PathLike[str]
@@ -129,7 +129,7 @@ def save_training(trainer: Trainer, path: Path) -> None:
     tensors = _policy_tensors(trainer.policy) | _optimizer_tensors(trainer)
     for index, (baseline, best) in enumerate(zip(trainer.baselines, trainer.best, strict=True)):
         tensors[f"baseline.{index}.means"] = torch.from_numpy(baseline.means)
-        tensors[f"baseline.{index}.squares"] = torch.from_numpy(baseline.squares)
+        tensors[f"baseline.{index}.sizes"] = torch.from_numpy(baseline.sizes)
         if best:
             tensors[f"best.{index}"] = torch.from_numpy(best.placement)
     _write(path, description, tensors)
@@ -252,7 +252,7 @@ def _restore_optimizer(path: Path, trainer: Trainer, tensors: Tensors, updates: 
         return
     for name, parameter in trainer.policy.named_parameters():
         trainer.optimizer.state[parameter] = {
-            "step": torch.tensor(float(updates)),
+            "step": torch.tensor(float(updates * trainer.steps_per_update)),
             **{
                 average: _tensor(path, tensors, f"adam.{average}.{name}", parameter).clone()
                 for average in AVERAGES
@@ -264,10 +264,10 @@ def _restore_graphs(path: Path, trainer: Trainer, tensors: Tensors, progress: _P
     window = trainer.settings.baseline_window
     for index, (baseline, graph) in enumerate(zip(trainer.baselines, progress.graphs, strict=True)):
         name = f"baseline.{index}"
-        rounds = min(len(tensors.get(f"{name}.squares", ())), window)
+        rounds = min(len(tensors.get(f"{name}.sizes", ())), window)
         means = torch.empty(rounds, graph.num_groups, dtype=torch.float64)
         baseline.means = _tensor(path, tensors, f"{name}.means", means).numpy()
-        baseline.squares = _tensor(path, tensors, f"{name}.squares", means[:, 0]).numpy()
+        baseline.sizes = _tensor(path, tensors, f"{name}.sizes", means[:, 0]).numpy()
         if graph.best_cost is not None:
             like = torch.empty(graph.num_groups, dtype=torch.int32)
             placement = _tensor(path, tensors, f"best.{index}", like).numpy()

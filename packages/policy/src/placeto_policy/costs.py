@@ -78,7 +78,7 @@ class BatchCosts:
 
     def start(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return what placements int32[B, G] cost."""
-        self._last = self._of(placements)
+        self._last = self.costs_of(placements)
         return self._last.copy()
 
     def move(
@@ -89,10 +89,11 @@ class BatchCosts:
     ) -> NDArray[np.float64]:
         """Return what the placements cost of which the rows in ``moved`` changed."""
         if moved.any():
-            self._last[moved] = self._of(placements[moved])
+            self._last[moved] = self.costs_of(placements[moved])
         return self._last.copy()
 
-    def _of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+    def costs_of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return float64[N], what placements int32[N, G] cost."""
         keys = [row.tobytes() for row in placements]
         unknown = {key: row for row, key in enumerate(keys) if key not in self._known}
         if unknown:

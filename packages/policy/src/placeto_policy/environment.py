@@ -183,6 +183,10 @@ class PlacementEnvironment:
         self.costs = self._placement_costs.start(self.placement)
         return -self.costs
 
+    def costs_of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return float64[N], the memory-penalised runtimes of placements int32[N, G], seconds."""
+        return self._costs_of_many.costs_of(placements)
+
     def _check_actions(self, groups: NDArray[np.int64], actions: NDArray[np.integer[Any]]) -> None:
         num_devices = self.topology.num_devices
         if actions.shape != groups.shape or actions.min() < 0 or actions.max() >= num_devices:

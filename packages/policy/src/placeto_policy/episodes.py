@@ -40,6 +40,8 @@ class Episodes:
         The best placement on the way of each episode.
     best_costs : float64[B]
         Its R.
+    log_probabilities : float32[B, G, D]
+        Of each device in each step, when the episode was run.
     """
 
     topology: Topology
@@ -50,19 +52,25 @@ class Episodes:
     costs: NDArray[np.float64]
     best_placements: NDArray[np.int32]
     best_costs: NDArray[np.float64]
+    log_probabilities: NDArray[np.float32]
 
     def actions(self) -> NDArray[np.int64]:
         """Return int64[B, G], the device that each step chose."""
         return np.take_along_axis(self.final, self.order, axis=1).astype(np.int64)
 
-    def states(self) -> Iterator[tuple[slice, States]]:
-        """Yield all states, step by step, in batches of consecutive steps.
+    def states(self, steps: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], States]]:
+        """Yield the states before some steps of all episodes, in batches that caches hold.
+
+        Parameters
+        ----------
+        steps : int64[S]
+            Which steps.
 
         Yields
         ------
-        slice, `States`
-            Which steps, and the states of all episodes at the first of them, at the second, and
-            so on.
+        int64[s], `States`
+            Some of the steps, and the states of all episodes before the first of them, before the
+            second, and so on.
         """
         count, num_groups = self.order.shape
         order, start, final = (
@@ -71,16 +79,15 @@ class Episodes:
         )
         position = torch.argsort(order, dim=1)
         steps_at_once = max(1, NODES_PER_BATCH // (count * num_groups))
-        for first in range(0, num_groups, steps_at_once):
-            steps = slice(first, min(first + steps_at_once, num_groups))
-            times = torch.arange(num_groups)[steps]
-            visited = position < times[:, None, None]
+        for first in range(0, len(steps), steps_at_once):
+            some = steps[first : first + steps_at_once]
+            visited = position < torch.from_numpy(some)[:, None, None]
             yield (
-                steps,
+                some,
                 States(
                     topology=self.topology,
                     placement=torch.where(visited, final, start).flatten(0, 1),
-                    current=order[:, steps].T.flatten(),
+                    current=order[:, some].T.flatten(),
                     visited=visited.flatten(0, 1),
                 ),
             )
@@ -104,12 +111,32 @@ def sampling(generators: Sequence[np.random.Generator], num_groups: int) -> Choi
     draws = np.stack([generator.random(num_groups) for generator in generators])
 
     def choose(time: int, log_probabilities: NDArray[np.float32]) -> NDArray[np.int64]:
-        cumulative = np.exp(log_probabilities.astype(np.float64)).cumsum(axis=1)
-        thresholds = draws[:, time, None] * cumulative[:, -1:]
-        chosen: NDArray[np.int64] = (cumulative[:, :-1] <= thresholds).sum(axis=1)
-        return chosen
+        return drawn_devices(log_probabilities, draws[:, time])
 
     return choose
+
+
+def drawn_devices(
+    log_probabilities: NDArray[np.float32], draws: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return the devices int64[...] that numbers float64[...] from 0 to 1 draw.
+
+    Parameters
+    ----------
+    log_probabilities : float32[..., D]
+        Of the devices.
+    draws : float64[...]
+        As many numbers.
+
+    Examples
+    --------
+    >>> drawn_devices(np.log(np.array([0.25, 0.75], np.float32)), np.array([0.2, 0.3]))
+    array([0, 1])
+    """
+    cumulative = np.exp(log_probabilities.astype(np.float64)).cumsum(axis=-1)
+    thresholds = draws[..., None] * cumulative[..., -1:]
+    devices: NDArray[np.int64] = (cumulative[..., :-1] <= thresholds).sum(axis=-1)
+    return devices
 
 
 @torch.inference_mode()
@@ -119,6 +146,7 @@ def run_episodes(
     """Run the episodes of an environment that was reset, to their end."""
     start = environment.placement.copy()
     rewards = np.empty(environment.order.shape)
+    known = np.empty((*environment.order.shape, environment.topology.num_devices), np.float32)
     best_costs = np.where(np.isnan(environment.costs), np.inf, environment.costs)
     best_placements = start.copy()
     while not environment.is_over:
@@ -126,6 +154,7 @@ def run_episodes(
         log_probabilities = policy(environment.states()).numpy()
         if np.isnan(log_probabilities).any():
             raise PolicyError("policy: expected finite probabilities, got NaN: check its weights")
+        known[:, time] = log_probabilities
         rewards[:, time] = environment.step(choice(time, log_probabilities))
         better = environment.costs < best_costs
         best_costs = np.where(better, environment.costs, best_costs)
@@ -139,4 +168,5 @@ def run_episodes(
         costs=environment.costs,
         best_placements=best_placements,
         best_costs=best_costs,
+        log_probabilities=known,
     )

@@ -22,6 +22,7 @@ from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
 from placeto_policy.trainer import Trainer
+from placeto_policy.trainer import most_evaluations
 
 SAMPLING_STREAM = 2**32 - 1  # a worker's index that no trainer has
 SAMPLES_AT_ONCE = 32
@@ -104,7 +105,7 @@ class PlacetoPlacer:
     def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
         settings = self.settings or (self.policy.settings if self.policy else Settings())
         num_groups = search.evaluator.problem.num_groups
-        each = settings.workers * (num_groups if settings.reward == "intermediate" else 1)
+        each = settings.workers * most_evaluations(settings.reward, num_groups)
         updates = self.training_evaluations // each
         if not updates:
             raise PolicyError(
@@ -158,7 +159,7 @@ class _Search:
             found = self.evaluator.evaluate(placement[None])
             self._cost, self._placement = cost, placement
             self._runtime, self._peak_memory = float(found.runtime[0]), found.peak_memory[0]
-        self._curve.append((evaluations, self._runtime))
+        self._curve.append((evaluations, self._cost))
 
     def offer_all(self, episodes: Episodes) -> None:
         """Take where each episode ended."""

@@ -12,6 +12,7 @@ from placeto_policy.embedding.layers import new_layer
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings
 from placeto_policy.states import States
+from placeto_policy.states import load_width
 
 # A logit whose probability is 0 in float32; infinity would make the entropy NaN.
 IMPOSSIBLE = -1e9
@@ -30,7 +31,7 @@ class PlacementPolicy(nn.Module):
     num_devices
         D.
     settings
-        Which embedding, and how many rounds of message passing.
+        Which embedding, with which features, and how many rounds of message passing.
     seed
         Of the first weights.
 
@@ -50,6 +51,8 @@ class PlacementPolicy(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.embedding = _embedding(num_devices, self.settings, generator)
         width = self.embedding.output_width
+        if self.settings.device_features == "loads":
+            width += load_width(num_devices)
         self.hidden = new_layer(width, self.settings.hidden_units, generator)
         self.output = new_layer(self.settings.hidden_units, num_devices, generator)
         with torch.no_grad():
@@ -73,10 +76,16 @@ class PlacementPolicy(nn.Module):
         parts = [states] if isinstance(states, States) else states
         for part in parts:
             self.check_devices(part.topology.num_devices)
-        embedded = torch.cat([self.embedding(part) for part in parts])
+        embedded = torch.cat([self._embedded(part) for part in parts])
         allowed = torch.cat([part.topology.allowed[part.current] for part in parts])
         logits = self.output(torch.relu(self.hidden(embedded)))
         return torch.log_softmax(logits.masked_fill(~allowed, IMPOSSIBLE), dim=1)
+
+    def _embedded(self, states: States) -> torch.Tensor:
+        embedded: torch.Tensor = self.embedding(states)
+        if self.settings.device_features == "loads":
+            return torch.cat([embedded, states.loads()], dim=1)
+        return embedded
 
     def check_devices(self, num_devices: int) -> None:
         """Refuse a problem with another number of devices."""
@@ -91,7 +100,17 @@ def _embedding(
     num_devices: int, settings: Settings, generator: torch.Generator
 ) -> GraphEmbedding | SimplePartitioner | SimpleAggregator:
     if settings.embedding == "message-passing":
-        return GraphEmbedding(num_devices, settings.message_rounds, generator)
-    if settings.embedding == "simple-partitioner":
-        return SimplePartitioner(num_devices, generator)
-    return SimpleAggregator(num_devices, generator)
+        return GraphEmbedding(
+            num_devices,
+            settings.message_rounds,
+            generator,
+            node_features=settings.node_features,
+            messages=settings.messages,
+        )
+    simple = SimplePartitioner if settings.embedding == "simple-partitioner" else SimpleAggregator
+    return simple(
+        num_devices,
+        generator,
+        node_features=settings.node_features,
+        messages=settings.messages,
+    )

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from placeto_policy.episodes import Episodes
 
-NUM_SCALARS = 5
+NUM_SCALARS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,8 @@ class WorkerReport:
         That placement.
     returns : float64[G]
         What the episode earned from each step on, seconds.
+    evaluations : int
+        How many placements it sampled.
     """
 
     worker: int
@@ -40,10 +42,15 @@ class WorkerReport:
     best_cost: float
     best_placement: NDArray[np.int32]
     returns: NDArray[np.float64]
+    evaluations: int
 
 
 def reports_of(
-    episodes: Episodes, graph: int, workers: Sequence[int], discount: float
+    episodes: Episodes,
+    graph: int,
+    workers: Sequence[int],
+    evaluations: Sequence[int],
+    discount: float,
 ) -> list[WorkerReport]:
     """Return the report of each worker, for the episodes that they ran on one graph."""
     returns = discounted_returns(episodes.rewards, discount)
@@ -56,6 +63,7 @@ def reports_of(
             best_cost=float(episodes.best_costs[row]),
             best_placement=episodes.best_placements[row],
             returns=returns[row],
+            evaluations=evaluations[row],
         )
         for row, worker in enumerate(workers)
     ]
@@ -85,6 +93,7 @@ def to_rows(reports: Sequence[WorkerReport], most_groups: int) -> NDArray[np.flo
             report.cost,
             report.reward,
             report.best_cost,
+            report.evaluations,
         )
         placement, returns = row[NUM_SCALARS:].reshape(2, most_groups)
         placement[: len(report.best_placement)] = report.best_placement
@@ -96,7 +105,7 @@ def from_rows(rows: NDArray[np.float64], group_counts: Sequence[int]) -> list[Wo
     """Return the reports that rows were made of, in the order of the workers."""
     reports = []
     for row in rows[np.argsort(rows[:, 0])]:
-        worker, graph, cost, reward, best_cost = row[:NUM_SCALARS].tolist()
+        worker, graph, cost, reward, best_cost, evaluations = row[:NUM_SCALARS].tolist()
         placement, returns = row[NUM_SCALARS:].reshape(2, -1)[:, : group_counts[int(graph)]]
         reports.append(
             WorkerReport(
@@ -107,6 +116,7 @@ def from_rows(rows: NDArray[np.float64], group_counts: Sequence[int]) -> list[Wo
                 best_cost=best_cost,
                 best_placement=placement.astype(np.int32),
                 returns=returns,
+                evaluations=int(evaluations),
             )
         )
     return reports

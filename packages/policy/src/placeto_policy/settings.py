@@ -1,6 +1,7 @@
 """Every hyperparameter, with where its value comes from."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields
 from typing import Any
@@ -12,7 +13,11 @@ from placeto_policy.errors import PolicyError
 from placeto_policy.errors import shown
 
 EmbeddingName = Literal["message-passing", "simple-partitioner", "simple-aggregator"]
-RewardName = Literal["intermediate", "terminal"]
+RewardName = Literal["counterfactual", "intermediate", "terminal"]
+NodeFeaturesName = Literal["costs", "costs-and-times"]
+DeviceFeaturesName = Literal["none", "loads"]
+AdvantageScaleName = Literal["none", "spread"]
+MessageName = Literal["plain", "residual"]
 OrderName = Literal["topological", "random"]
 StartName = Literal["single", "random"]
 
@@ -29,9 +34,9 @@ MAY_BE_ZERO = {
 class Settings:
     """The hyperparameters of a policy and of its training.
 
-    Defaults marked (paper) are those of Addanki et al. 2019 and of the list of hyperparameters in
-    its published code; those marked (code) stand only in the code; for the others neither gives a
-    value, and docs/policy.md tells how they were chosen.
+    Values marked (paper) are those of Addanki et al. 2019 and of the list of hyperparameters in its
+    published code; those marked (code) stand only in the code. docs/policy.md tells how the others
+    were chosen, and `preset` gives those of the paper altogether.
 
     Attributes
     ----------
@@ -40,11 +45,22 @@ class Settings:
         ``"simple-aggregator"``.
     message_rounds : int
         k = 8 rounds of message passing (paper).
+    messages : text
+        ``"plain"``: a round replaces a node by what it makes of its neighbours, whose sum is taken
+        as it is (paper); ``"residual"``: it adds that to the node's own features (code), and
+        divides sums by the number of edges per group.
     hidden_units : int
         Of the two-layer network behind the embedding.
+    node_features : text
+        ``"costs"``: compute time and output bytes (paper); ``"costs-and-times"``: also when a group
+        could run at the earliest, and the longest paths before and behind it.
+    device_features : text
+        ``"none"`` (paper), or ``"loads"``: the network behind the embedding also sees what each
+        device holds already, in all and near the current group.
     reward : text
         ``"intermediate"``: the improvement of each step (paper); ``"terminal"``: the negative
-        memory-penalised runtime after the last step.
+        memory-penalised runtime after the last step; ``"counterfactual"``: by how much the last
+        placement is better than with the step's group on another device, drawn from the policy.
     order : text
         In which order an episode visits the groups: ``"topological"`` (code), or ``"random"``, a
         new one for each episode.
@@ -58,7 +74,7 @@ class Settings:
     updates : int
         Over how many updates the learning rate and the entropy weight decay.
     learning_rate_start, learning_rate_end : float
-        Of Adam, decayed linearly from 1e-3 to 1e-4 (paper).
+        Of Adam, decayed linearly; from 1e-3 to 1e-4 (paper).
     entropy_weight_start, entropy_weight_end : float
         Of the entropy bonus, decayed linearly (paper) from exploring to almost none.
     baseline_window : int
@@ -66,8 +82,19 @@ class Settings:
     discount : float
         Of future rewards. The equation of the paper has none, which is 1; 0.9 was measured to
         learn about three times as fast: the noise of later choices stays out of a return.
+        Counterfactual rewards are of single steps, without any future.
+    advantage_scale : text
+        ``"none"``: advantages are in seconds (paper); ``"spread"``: in parts of their mean size on
+        that graph, at most 4.
     max_gradient_norm : float
         The summed gradient is scaled down to this norm, 1.25 (code).
+    minibatches : int
+        In how many parts, each a step of Adam, the states of an update are learned from; 1 (paper).
+    epochs : int
+        How often they are learned from; 1 (paper).
+    clip_ratio : float
+        How far a step may change the probability of an action for gain: 0.2 (Schulman et al. 2017,
+        proximal policy optimization). It matters from the second part of an update on.
 
     Raises
     ------
@@ -77,25 +104,32 @@ class Settings:
     Examples
     --------
     >>> Settings(updates=200).learning_rate_start
-    0.001
+    0.002
     """
 
     embedding: EmbeddingName = "message-passing"
     message_rounds: int = 8
+    messages: MessageName = "residual"
     hidden_units: int = 512
-    reward: RewardName = "intermediate"
+    node_features: NodeFeaturesName = "costs-and-times"
+    device_features: DeviceFeaturesName = "loads"
+    reward: RewardName = "counterfactual"
     order: OrderName = "topological"
     start: StartName = "single"
     memory_penalty: float = 2e-9
     workers: int = 8
-    updates: int = 1000
-    learning_rate_start: float = 1e-3
-    learning_rate_end: float = 1e-4
-    entropy_weight_start: float = 0.03
-    entropy_weight_end: float = 1e-3
+    updates: int = 400
+    learning_rate_start: float = 2e-3
+    learning_rate_end: float = 3e-4
+    entropy_weight_start: float = 0.1
+    entropy_weight_end: float = 3e-3
     baseline_window: int = 10
     discount: float = 0.9
+    advantage_scale: AdvantageScaleName = "spread"
     max_gradient_norm: float = 1.25
+    minibatches: int = 4
+    epochs: int = 1
+    clip_ratio: float = 0.2
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -118,3 +152,48 @@ def _check(name: str, kind: Any, value: Any) -> None:
         sign = ">=" if name in MAY_BE_ZERO else ">"
         if not is_number or not math.isfinite(value) or value < 0 or (value == 0 and sign == ">"):
             raise PolicyError(f"{name}: expected a finite number {sign} 0, got {shown(value)}")
+
+
+PRESETS: Mapping[str, Settings] = {
+    "default": Settings(),
+    "paper": Settings(
+        messages="plain",
+        node_features="costs",
+        device_features="none",
+        reward="intermediate",
+        updates=1000,
+        learning_rate_start=1e-3,
+        learning_rate_end=1e-4,
+        entropy_weight_start=0.03,
+        entropy_weight_end=1e-3,
+        discount=1.0,
+        advantage_scale="none",
+        minibatches=1,
+        epochs=1,
+    ),
+}
+
+
+def preset(name: str) -> Settings:
+    """Return hyperparameters that belong together.
+
+    Parameters
+    ----------
+    name
+        ``"default"``: what learned best on all graphs that were tried; ``"paper"``: the method of
+        Addanki et al. 2019 as it is written down.
+
+    Raises
+    ------
+    PolicyError
+        When there is no such preset.
+
+    Examples
+    --------
+    >>> preset("paper").discount
+    1.0
+    """
+    if name not in PRESETS:
+        choices = ", ".join(map(repr, PRESETS))
+        raise PolicyError(f"preset: expected one of {choices}, got {shown(name)}")
+    return PRESETS[name]

@@ -12,6 +12,8 @@ from placeto_graphs import reachability
 Neighbours = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 ITSELF = 3
+# Of the longest path: groups whose earliest starts differ by this much are near to 1/e.
+NEAR = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +26,10 @@ class Topology:
         Total compute time (its mean over the devices that can run the group) and total output
         bytes, each divided by its largest value in the graph: a graph of larger layers or on
         faster devices looks the same.
+    path_features : float32[G, 2]
+        The compute time of the longest path that ends before each group, and of the longest one
+        that begins with it, in parts of the longest path of all: when a group can run, and how
+        much must wait for it.
     neighbours : two pairs of int32[G + 1] and int32[M]
         For messages that run with the edges, and for those against them: where the neighbours
         from which each group hears begin in the list, and the list.
@@ -32,6 +38,14 @@ class Topology:
     relations : int8[G, G]
         ``relations[v, u]`` is 0 where ``u`` can reach ``v``, 1 where ``v`` can reach ``u``, 2
         where neither can, 3 where they are the same.
+    shares : float32[2, G]
+        The part of each group in the compute time, and in the bytes (parameters and outputs), of
+        the whole graph.
+    affinity : float32[G, G]
+        ``affinity[v, u]`` is the part of v's traffic that is with u.
+    vicinity : float32[G, G]
+        ``vicinity[v, u]`` is the part of u in the compute time that could run at about the same
+        time as v: groups count the less the more the paths before them differ.
     allowed : bool[G, D]
         Whether a device can run a group.
     order : int64[G]
@@ -43,9 +57,13 @@ class Topology:
     """
 
     cost_features: torch.Tensor
+    path_features: torch.Tensor
     neighbours: tuple[Neighbours, Neighbours]
     message_scale: np.float32
     relations: torch.Tensor
+    shares: torch.Tensor
+    affinity: torch.Tensor
+    vicinity: torch.Tensor
     allowed: torch.Tensor
     order: NDArray[np.int64]
 
@@ -85,22 +103,67 @@ def topology_of(graph: GroupGraph) -> Topology:
     allowed = np.isfinite(graph.compute_time)
     seconds = np.where(allowed, graph.compute_time, 0.0).sum(axis=1) / allowed.sum(axis=1)
     features = np.stack([_share_of_largest(seconds), _share_of_largest(graph.output_bytes)], axis=1)
+    paths = _path_features(graph, seconds)
     sources, targets = graph.edges.T
     related = reachability(graph)
     relations = np.full((graph.num_groups, graph.num_groups), ITSELF, np.int8)
     for relation, members in enumerate((related.ancestors, related.descendants, related.parallel)):
         relations[members] = relation
     return Topology(
-        cost_features=torch.from_numpy(features.astype(np.float32)),
+        cost_features=_floats(features),
+        path_features=_floats(paths),
         neighbours=(
             _neighbours(graph.num_groups, sources, targets),
             _neighbours(graph.num_groups, targets, sources),
         ),
         message_scale=np.float32(min(1.0, graph.num_groups / max(1, graph.num_edges))),
         relations=torch.from_numpy(relations),
+        shares=_floats(
+            np.stack([_parts(seconds), _parts(graph.parameter_bytes + graph.output_bytes)])
+        ),
+        affinity=_floats(_parts(_traffic(graph))),
+        vicinity=_floats(_parts(_nearness(paths[:, 0]) * seconds)),
         allowed=torch.from_numpy(allowed),
         order=graph.topological_order.astype(np.int64),
     )
+
+
+def _path_features(graph: GroupGraph, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    before, behind = np.zeros(graph.num_groups), seconds.copy()
+    position = np.argsort(graph.topological_order)
+    edges = graph.edges[np.argsort(position[graph.edges[:, 0]], kind="stable")].tolist()
+    for source, target in edges:
+        before[target] = max(before[target], before[source] + seconds[source])
+    for source, target in reversed(edges):
+        behind[source] = max(behind[source], seconds[source] + behind[target])
+    longest = (before + behind).max()
+    return np.stack([before, behind], axis=1) / (longest if longest > 0 else 1.0)
+
+
+def _traffic(graph: GroupGraph) -> NDArray[np.float64]:
+    traffic = np.zeros((graph.num_groups, graph.num_groups))
+    sources, targets = graph.edges.T
+    traffic[sources, targets] = traffic[targets, sources] = graph.edge_bytes
+    return traffic
+
+
+def _nearness(before: NDArray[np.float64]) -> NDArray[np.float64]:
+    nearness: NDArray[np.float64] = np.exp(-np.abs(before[:, None] - before) / NEAR)
+    np.fill_diagonal(nearness, 0.0)
+    return nearness
+
+
+def _parts(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return each row in parts of its sum."""
+    total = values.sum(axis=-1, keepdims=True)
+    parts: NDArray[np.float64] = np.divide(
+        values, total, out=np.zeros(values.shape), where=total > 0
+    )
+    return parts
+
+
+def _floats(values: NDArray[np.float64]) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.float32))
 
 
 def _share_of_largest(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:

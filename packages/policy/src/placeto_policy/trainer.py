@@ -2,6 +2,7 @@
 
 import copy
 import time
+from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,24 +11,33 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator
-from placeto_policy.baseline import TimeStepBaseline
+from placeto_policy.baseline import baseline_of
+from placeto_policy.counterfactuals import Counterfactuals
+from placeto_policy.counterfactuals import run_counterfactuals
 from placeto_policy.embedding.blocks import threads_for_blocks
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import Episodes
 from placeto_policy.episodes import run_episodes
 from placeto_policy.episodes import sampling
 from placeto_policy.errors import PolicyError
+from placeto_policy.objective import add_gradient
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.reports import WorkerReport
 from placeto_policy.reports import from_rows
 from placeto_policy.reports import reports_of
 from placeto_policy.reports import to_rows
+from placeto_policy.settings import RewardName
 from placeto_policy.settings import Settings
 from placeto_policy.workers import OneProcess
 from placeto_policy.workers import Processes
 
-# Below this share of a graph's total compute time, differences between returns are not scaled up.
-SMALLEST_ADVANTAGE = 1e-3
+# Below this share of a graph's total compute time, advantages are not scaled up.
+SMALLEST_SPREAD = 1e-6
+# In parts of their mean size: moves into too small a memory cost tens of times what others do.
+LARGEST_ADVANTAGE = 4.0
+MIN_DIVISOR = 1e-300  # a graph whose groups take no time has no work
+# Of the generators that divide an update into parts: the index of a worker that there never is.
+PARTS_STREAM = 2**32 - 2
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ class UpdateSummary:
     learning_rate : float
         Of this update.
     gradient_norm : float
-        Of the summed gradient, before it was clipped.
+        Of the last summed gradient, before it was clipped.
 
     Examples
     --------
@@ -168,12 +178,17 @@ class Trainer:
             for evaluator in evaluators
         ]
         self.baselines = [
-            TimeStepBaseline(environment.topology.num_groups, self.settings.baseline_window)
+            baseline_of(environment.topology.num_groups, self.settings)
             for environment in self.environments
         ]
         self.best: list[Best | None] = [None] * len(self.environments)
         self.updates = 0
         self.evaluations = 0
+
+    @property
+    def steps_per_update(self) -> int:
+        """How many steps of Adam an update makes."""
+        return self.settings.epochs * self.settings.minibatches
 
     def update(self) -> UpdateSummary:
         """Run an episode of every worker, and improve the policy once.
@@ -195,13 +210,11 @@ class Trainer:
             own = self._run_own_workers()
             reports = self._exchange([report for run in own for report in run.reports])
             advantages = self._advantages(reports)
-            entropy = sum(
-                self._add_gradient(
-                    run.episodes, [advantages[worker] for worker in run.workers], entropy_weight
-                )
-                for run in own
-            )
-            entropy, gradient_norm = self._apply_gradient(entropy, learning_rate)
+            entropy = 0.0
+            for steps_of_graphs in self._parts():
+                added = self._add_gradient(own, advantages, steps_of_graphs, entropy_weight)
+                summed, gradient_norm = self._apply_gradient(added, learning_rate)
+                entropy += summed / self.settings.epochs
         evaluations = self._count(reports)
         return UpdateSummary(
             update=self.updates,
@@ -240,7 +253,15 @@ class Trainer:
         )
         choice = sampling(generators, environment.topology.num_groups)
         episodes = run_episodes(self.policy, environment, choice)
-        return _Run(workers, episodes, reports_of(episodes, graph, workers, self.settings.discount))
+        counterfactuals = None
+        most = most_evaluations(self.settings.reward, environment.topology.num_groups)
+        evaluations = [most] * len(workers)
+        if self.settings.reward == "counterfactual":
+            episodes, counterfactuals = run_counterfactuals(environment, episodes, generators)
+            evaluations = (1 + counterfactuals.evaluations).tolist()
+        discount = 0.0 if counterfactuals else self.settings.discount
+        reports = reports_of(episodes, graph, workers, evaluations, discount)
+        return _Run(graph, workers, episodes, counterfactuals, reports)
 
     def _exchange(self, own: list[WorkerReport]) -> list[WorkerReport]:
         """Return the reports of all workers of all processes, in the order of the workers."""
@@ -248,47 +269,66 @@ class Trainer:
         rows = self.processes.gather(to_rows(own, max(group_counts)))
         return from_rows(rows, group_counts)
 
-    def _advantages(self, reports: list[WorkerReport]) -> list[NDArray[np.float64]]:
+    def _advantages(self, reports: list[WorkerReport]) -> list[NDArray[np.float32]]:
         """Return how much more each worker earned than expected, and let that enter baselines.
 
-        Advantages are divided by their root mean square over the baseline's window, so that the
-        unit of time and the speed of a graph do not matter beside the entropy bonus.
+        In parts of their mean size, advantages do not depend on the unit of time and the speed of a
+        graph, and the entropy weight means the same on all graphs.
         """
         expected = [baseline.expected() for baseline in self.baselines]
         for graph in sorted({report.graph for report in reports}):
             returns = [report.returns for report in reports if report.graph == graph]
             self.baselines[graph].add(np.stack(returns))
-        scales = [
-            max(baseline.scale(), SMALLEST_ADVANTAGE * environment.seconds_of_work)
-            for baseline, environment in zip(self.baselines, self.environments, strict=True)
-        ]
-        return [
-            (report.returns - expected[report.graph]) / scales[report.graph] for report in reports
-        ]
+        advantages = []
+        for report in reports:
+            advantage = report.returns - expected[report.graph]
+            if self.settings.advantage_scale == "spread":
+                least = SMALLEST_SPREAD * self.environments[report.graph].seconds_of_work
+                spread = max(self.baselines[report.graph].spread(), least, MIN_DIVISOR)
+                advantage = np.clip(advantage / spread, -LARGEST_ADVANTAGE, LARGEST_ADVANTAGE)
+            advantages.append(advantage.astype(np.float32))
+        return advantages
+
+    def _parts(self) -> Iterator[list[NDArray[np.int64]]]:
+        """Yield the steps to learn from, for each graph; all processes divide them in one way."""
+        count = self.settings.minibatches
+        for epoch in range(self.settings.epochs):
+            generator = np.random.default_rng((self.seed, PARTS_STREAM, self.updates, epoch))
+            shares = [
+                np.array_split(generator.permutation(baseline.means.shape[1]), count)
+                for baseline in self.baselines
+            ]
+            for part in range(count):
+                yield [np.sort(share[part]) for share in shares]
 
     def _add_gradient(
         self,
-        episodes: Episodes,
-        advantages: list[NDArray[np.float64]],
+        own: list["_Run"],
+        advantages: list[NDArray[np.float32]],
+        steps_of_graphs: list[NDArray[np.int64]],
         entropy_weight: float,
     ) -> float:
-        """Add the gradient of all steps of some episodes; return the sum of their entropies."""
-        advantage = torch.from_numpy(np.stack(advantages).astype(np.float32))
-        actions = torch.from_numpy(episodes.actions())
-        total = 0.0
-        for steps, states in episodes.states():
-            log_probabilities = self.policy(states)
-            chosen = log_probabilities.gather(1, actions[:, steps].T.reshape(-1, 1))[:, 0]
-            entropy = -(log_probabilities.exp() * log_probabilities).sum()
-            gain = (chosen * advantage[:, steps].T.flatten()).sum() + entropy_weight * entropy
-            (-gain).backward()
-            total += float(entropy.detach())
-        return total
+        """Add the gradient of some steps of this process's episodes; return their entropy."""
+        return sum(
+            add_gradient(
+                self.policy,
+                run.episodes,
+                run.counterfactuals,
+                np.stack([advantages[worker] for worker in run.workers]),
+                steps_of_graphs[run.graph],
+                clip_ratio=self.settings.clip_ratio,
+                entropy_weight=entropy_weight,
+            )
+            for run in own
+        )
 
     def _apply_gradient(self, entropy: float, learning_rate: float) -> tuple[float, float]:
         """Sum over the processes, and take a step of Adam; return entropy and gradient norm."""
-        parameters = list(self.policy.parameters())
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = []
+        for parameter in self.policy.parameters():
+            if parameter.grad is None:  # no step of this process's graphs was in this part
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
         flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([entropy])])
         self.processes.sum(flat)
         norm = float(flat[:-1].norm())
@@ -311,21 +351,25 @@ class Trainer:
             best = self.best[report.graph]
             if best is None or report.best_cost < best.cost:
                 self.best[report.graph] = Best(report.best_cost, report.best_placement)
-        evaluations = sum(
-            len(report.returns) if self.settings.reward == "intermediate" else 1
-            for report in reports
-        )
+        evaluations = sum(report.evaluations for report in reports)
         self.evaluations += evaluations
         self.updates += 1
         return evaluations
+
+
+def most_evaluations(reward: RewardName, num_groups: int) -> int:
+    """Return how many placements of G groups an episode samples at most."""
+    return {"intermediate": num_groups, "terminal": 1, "counterfactual": 1 + num_groups}[reward]
 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
     """The episodes of some workers on one graph."""
 
+    graph: int
     workers: list[int]
     episodes: Episodes
+    counterfactuals: Counterfactuals | None
     reports: list[WorkerReport]
 
 

@@ -5,6 +5,8 @@ from torch import nn
 
 from placeto_policy.embedding.message_passing import MessagePassing
 from placeto_policy.embedding.pooling import PooledSummaries
+from placeto_policy.settings import MessageName
+from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.states import States
 from placeto_policy.states import feature_width
 
@@ -25,6 +27,10 @@ class GraphEmbedding(nn.Module):
         k, of message passing.
     generator
         Of the first weights.
+    node_features
+        What is known of a node; see `Settings`.
+    messages
+        ``"residual"``, or ``"plain"``, as the paper has them.
 
     Examples
     --------
@@ -32,16 +38,27 @@ class GraphEmbedding(nn.Module):
     48
     """
 
-    def __init__(self, num_devices: int, rounds: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        num_devices: int,
+        rounds: int,
+        generator: torch.Generator,
+        *,
+        node_features: NodeFeaturesName = "costs",
+        messages: MessageName = "residual",
+    ) -> None:
         super().__init__()
-        width = feature_width(num_devices)
-        self.message_passing = MessagePassing(width, rounds, generator)
-        self.summaries = PooledSummaries(NUM_RELATIONS, 2 * width, generator)
+        self.node_features = node_features
+        width = feature_width(num_devices, node_features)
+        self.message_passing = MessagePassing(width, rounds, generator, messages)
+        self.summaries = PooledSummaries(NUM_RELATIONS, 2 * width, generator, messages)
         self.output_width = (1 + NUM_RELATIONS) * 2 * width
 
     def nodes(self, states: States) -> torch.Tensor:
         """Return float32[2 F, G, N], the embedding of each node of each state."""
-        nodes: torch.Tensor = self.message_passing(states.features(), states.topology)
+        nodes: torch.Tensor = self.message_passing(
+            states.features(self.node_features), states.topology
+        )
         return nodes
 
     def forward(self, states: States) -> torch.Tensor:
@@ -61,6 +78,10 @@ class SimplePartitioner(nn.Module):
         D.
     generator
         Of the first weights.
+    node_features
+        What is known of a node; see `Settings`.
+    messages
+        ``"residual"``, or ``"plain"``, as the paper has them.
 
     Examples
     --------
@@ -68,15 +89,23 @@ class SimplePartitioner(nn.Module):
     24
     """
 
-    def __init__(self, num_devices: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        num_devices: int,
+        generator: torch.Generator,
+        *,
+        node_features: NodeFeaturesName = "costs",
+        messages: MessageName = "residual",
+    ) -> None:
         super().__init__()
-        width = feature_width(num_devices)
-        self.summaries = PooledSummaries(NUM_RELATIONS, width, generator)
+        self.node_features = node_features
+        width = feature_width(num_devices, node_features)
+        self.summaries = PooledSummaries(NUM_RELATIONS, width, generator, messages)
         self.output_width = (1 + NUM_RELATIONS) * width
 
     def forward(self, states: States) -> torch.Tensor:
         """Return float32[N, 4 F]."""
-        return _with_summaries(states.features(), self.summaries, states)
+        return _with_summaries(states.features(self.node_features), self.summaries, states)
 
 
 class SimpleAggregator(nn.Module):
@@ -91,6 +120,10 @@ class SimpleAggregator(nn.Module):
         D.
     generator
         Of the first weights.
+    node_features
+        What is known of a node; see `Settings`.
+    messages
+        ``"residual"``, or ``"plain"``, as the paper has them.
 
     Examples
     --------
@@ -98,15 +131,25 @@ class SimpleAggregator(nn.Module):
     6
     """
 
-    def __init__(self, num_devices: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        num_devices: int,
+        generator: torch.Generator,
+        *,
+        node_features: NodeFeaturesName = "costs",
+        messages: MessageName = "residual",
+    ) -> None:
         super().__init__()
-        self.output_width = feature_width(num_devices)
-        self.summaries = PooledSummaries(1, self.output_width, generator)
+        self.node_features = node_features
+        self.output_width = feature_width(num_devices, node_features)
+        self.summaries = PooledSummaries(1, self.output_width, generator, messages)
 
     def forward(self, states: States) -> torch.Tensor:
         """Return float32[N, F]."""
         one_set = torch.zeros_like(states.topology.relations)
-        summary: torch.Tensor = self.summaries(states.features(), one_set, states.current)
+        summary: torch.Tensor = self.summaries(
+            states.features(self.node_features), one_set, states.current
+        )
         return summary
 
 

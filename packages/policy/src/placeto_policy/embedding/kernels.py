@@ -118,10 +118,12 @@ def pass_messages(
     sums: Floats,
     updates: Floats,
     rounds: int,
+    own: np.float32,
 ) -> Floats:
     """Return float32[F, G, L] after all rounds, and keep what each round made if there is room.
 
     ``messages``, ``sums`` and ``updates`` are [R, F, G, L] for R rounds that are kept, or R = 1.
+    ``own`` is how much of its own features a node keeps in each round.
     """
     width = start.shape[0]
     flat = (width, start.shape[1] * start.shape[2])
@@ -135,17 +137,17 @@ def pass_messages(
         updated = updates[kept].reshape(flat)
         affine(layers.update_weight, layers.update_bias, sums[kept].reshape(flat), updated)
         rectify(updated)
-        add(start.reshape(flat), updated, nodes.reshape(flat))
+        add(own, start.reshape(flat), updated, nodes.reshape(flat))
     return nodes
 
 
 @compiled_sums
-def add(left: Floats, right: Floats, total: Floats) -> None:
-    """``total = left + right`` for three [I, J]."""
+def add(factor: np.float32, left: Floats, right: Floats, total: Floats) -> None:
+    """``total = factor * left + right`` for three [I, J]."""
     for i in range(left.shape[0]):
         a, b, c = left[i], right[i], total[i]
         for j in range(len(c)):
-            c[j] = a[j] + b[j]
+            c[j] = factor * a[j] + b[j]
 
 
 @compiled_sums
@@ -154,6 +156,7 @@ def embed_nodes(
     scale: np.float32,
     layers: Layers,
     rounds: int,
+    own: np.float32,
     features: Floats,
     nodes: Floats,
     block: tuple[int, int],
@@ -163,7 +166,7 @@ def embed_nodes(
     start = features[:, :, first:last].copy()
     work = np.empty((3, 1, *start.shape), np.float32)
     nodes[:, :, first:last] = pass_messages(
-        neighbours, scale, layers, start, work[0], work[1], work[2], rounds
+        neighbours, scale, layers, start, work[0], work[1], work[2], rounds, own
     )
 
 
@@ -174,6 +177,7 @@ def embed_nodes_backward(
     scale: np.float32,
     layers: Layers,
     rounds: int,
+    own: np.float32,
     features: Floats,
     gradient: Floats,
     block: tuple[int, int],
@@ -189,7 +193,7 @@ def embed_nodes_backward(
     flat = (shape[0], shape[1] * shape[2])
     work = np.empty((3, rounds, *shape), np.float32)
     messages, sums, updates = work[0], work[1], work[2]
-    pass_messages(neighbours, scale, layers, start, messages, sums, updates, rounds)
+    pass_messages(neighbours, scale, layers, start, messages, sums, updates, rounds, own)
     message_transposed = np.ascontiguousarray(layers.message_weight.T)
     update_transposed = np.ascontiguousarray(layers.update_weight.T)
     zeros = np.zeros(shape[0], np.float32)
@@ -210,7 +214,7 @@ def embed_nodes_backward(
         sum_neighbours(neighbours_back, scale, to_sums, to_messages)
         mask_gradient(to_messages.reshape(flat), messages[step].reshape(flat))
         if step:
-            add(start.reshape(flat), updates[step - 1].reshape(flat), nodes.reshape(flat))
+            add(own, start.reshape(flat), updates[step - 1].reshape(flat), nodes.reshape(flat))
         else:
             nodes[:] = start
         add_products(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -9,6 +10,7 @@ from placeto_policy.embedding import kernels
 from placeto_policy.embedding.blocks import blocks_of
 from placeto_policy.embedding.blocks import for_each_block
 from placeto_policy.embedding.layers import new_layers
+from placeto_policy.settings import MessageName
 from placeto_policy.topology import Topology
 
 DIRECTIONS = 2
@@ -17,13 +19,15 @@ DIRECTIONS = 2
 class MessagePassing(nn.Module):
     """k rounds of messages, from earlier to later groups and from later to earlier ones.
 
-    In a round every node adds to its own features what it makes of its neighbours' messages,
-    ``x_v <- x_v(0) + g(sum of f(x_u))``, over the groups before it in one direction and over those
-    behind it in the other (Addanki et al. 2019, section 3.2). f and g are single layers with ReLU,
-    as wide as the features; each direction has its own. The term ``x_v(0)``, which the paper leaves
-    out and its published code has, keeps a node's own features in sight where paths are shorter
-    than k. Sums are divided by the number of edges per group where that is more than 1, lest they
-    grow by that factor in every round.
+    In a round every node becomes what it makes of its neighbours' messages,
+    ``x_v <- g(sum of f(x_u))``, over the groups before it in one direction and over those behind it
+    in the other (Addanki et al. 2019, section 3.2). f and g are single layers with ReLU, as wide as
+    the features; each direction has its own.
+
+    Residual messages add that to the node's first features, ``x_v <- x_v(0) + g(sum of f(x_u))``,
+    as the published code does: they keep a node's own features in sight where paths are shorter
+    than k. They also divide sums by the number of edges per group where that is more than 1, lest
+    they grow by that factor in every round.
 
     Parameters
     ----------
@@ -33,11 +37,20 @@ class MessagePassing(nn.Module):
         k.
     generator
         Of the first weights.
+    messages
+        ``"residual"``, or ``"plain"``, as the paper has them.
     """
 
-    def __init__(self, width: int, rounds: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        width: int,
+        rounds: int,
+        generator: torch.Generator,
+        messages: MessageName = "residual",
+    ) -> None:
         super().__init__()
         self.rounds = rounds
+        self.messages = messages
         self.message_weight, self.message_bias = new_layers(DIRECTIONS, width, generator)
         self.update_weight, self.update_bias = new_layers(DIRECTIONS, width, generator)
 
@@ -51,6 +64,7 @@ class MessagePassing(nn.Module):
             self.update_bias,
             topology,
             self.rounds,
+            self.messages == "residual",
         )
         return nodes
 
@@ -68,10 +82,13 @@ class _MessagePassing(torch.autograd.Function):
         update_bias: torch.Tensor,
         topology: Topology,
         rounds: int,
+        residual: bool,
     ) -> torch.Tensor:
         weights = (message_weight, message_bias, update_weight, update_bias)
         ctx.save_for_backward(features, *weights)
         ctx.topology, ctx.rounds = topology, rounds
+        ctx.own = np.float32(residual)
+        ctx.scale = topology.message_scale if residual else np.float32(1)
         width, num_groups, count = features.shape
         nodes = torch.empty(DIRECTIONS, width, num_groups, count)
         x, y = features.numpy(), nodes.numpy()
@@ -82,9 +99,10 @@ class _MessagePassing(torch.autograd.Function):
                 layers = kernels.Layers(*(array[direction] for array in arrays))
                 kernels.embed_nodes(
                     topology.neighbours[direction],
-                    topology.message_scale,
+                    ctx.scale,
                     layers,
                     rounds,
+                    ctx.own,
                     x,
                     y[direction],
                     block,
@@ -109,9 +127,10 @@ class _MessagePassing(torch.autograd.Function):
                 kernels.embed_nodes_backward(
                     ctx.topology.neighbours[direction],
                     ctx.topology.neighbours[1 - direction],
-                    ctx.topology.message_scale,
+                    ctx.scale,
                     kernels.Layers(*(array[direction] for array in arrays)),
                     ctx.rounds,
+                    ctx.own,
                     x,
                     to_nodes[direction],
                     block,
@@ -119,4 +138,4 @@ class _MessagePassing(torch.autograd.Function):
                 )
 
         for_each_block(run, blocks)
-        return (None, *(result.sum(dim=0) for result in gradients), None, None)
+        return (None, *(result.sum(dim=0) for result in gradients), None, None, None)

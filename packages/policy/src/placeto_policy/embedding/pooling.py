@@ -9,14 +9,15 @@ from placeto_policy.embedding import kernels
 from placeto_policy.embedding.blocks import blocks_of
 from placeto_policy.embedding.blocks import for_each_block
 from placeto_policy.embedding.layers import new_layers
+from placeto_policy.settings import MessageName
 
 
 class PooledSummaries(nn.Module):
     """One vector for each of S sets of nodes: ``h_i(sum of l_i(x_u) over set i)``.
 
     l_i and h_i are single layers with ReLU, as wide as a node (Addanki et al. 2019, section 3.2).
-    The sum is divided by the square root of the number G of all groups, so that the first policy
-    is close to uniform in large graphs, too.
+    With residual messages the sum is divided by the square root of the number G of all groups, so
+    that the first policy is close to uniform in large graphs, too.
 
     Parameters
     ----------
@@ -26,10 +27,19 @@ class PooledSummaries(nn.Module):
         W, the number of features of a node.
     generator
         Of the first weights.
+    messages
+        ``"residual"``, or ``"plain"``, for sums as the paper has them.
     """
 
-    def __init__(self, num_sets: int, width: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        num_sets: int,
+        width: int,
+        generator: torch.Generator,
+        messages: MessageName = "residual",
+    ) -> None:
         super().__init__()
+        self.messages = messages
         self.each_weight, self.each_bias = new_layers(num_sets, width, generator)
         self.whole_weight, self.whole_bias = new_layers(num_sets, width, generator)
 
@@ -44,7 +54,7 @@ class PooledSummaries(nn.Module):
         sums = _RelatedSums.apply(  # type: ignore[no-untyped-call]
             nodes, self.each_weight, self.each_bias, sets, current
         )
-        scaled = sums / nodes.shape[1] ** 0.5
+        scaled = sums / nodes.shape[1] ** 0.5 if self.messages == "residual" else sums
         whole = torch.baddbmm(self.whole_bias[:, :, None], self.whole_weight, scaled)
         return torch.relu(whole).flatten(0, 1).T
 

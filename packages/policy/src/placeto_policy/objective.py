@@ -1,0 +1,71 @@
+"""What an update makes as large as it can: expected reward, and entropy."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from placeto_policy.counterfactuals import Counterfactuals
+from placeto_policy.episodes import Episodes
+from placeto_policy.policy import PlacementPolicy
+
+
+def add_gradient(
+    policy: PlacementPolicy,
+    episodes: Episodes,
+    counterfactuals: Counterfactuals | None,
+    advantages: NDArray[np.float32],
+    steps: NDArray[np.int64],
+    *,
+    clip_ratio: float,
+    entropy_weight: float,
+) -> float:
+    """Add the gradient of some steps of some episodes; return the sum of their entropies.
+
+    With ``r = p(action) / p(action when the episode was run)``, the objective is the sum of
+    ``min(r A, clip(r, 1 - c, 1 + c) A)`` (Schulman et al. 2017, equation 7), and of the entropies,
+    weighted. Before the first step of Adam r is 1, and its gradient that of ``log p A``: REINFORCE.
+
+    An advantage over a counterfactual device is shared by both: half of it is the action's, and
+    its negative half the other device's, both having been drawn from the same policy.
+
+    Parameters
+    ----------
+    policy
+        The policy; its parameters get the gradient.
+    episodes
+        B episodes on one graph.
+    counterfactuals
+        The other devices, if advantages are over such.
+    advantages : float32[B, G]
+        Of each step.
+    steps : int64[S]
+        Which steps to learn from.
+    clip_ratio
+        c.
+    entropy_weight
+        Of the entropies.
+    """
+    taken = [(episodes.actions(), 1.0)]
+    if counterfactuals:
+        taken = [(taken[0][0], 0.5), (counterfactuals.devices, -0.5)]
+    total = 0.0
+    for some, states in episodes.states(steps):
+        log_probabilities = policy(states)
+        before = _by_state(episodes.log_probabilities[:, some])
+        advantage = _by_state(advantages[:, some])
+        entropy = -(log_probabilities.exp() * log_probabilities).sum()
+        gain = entropy_weight * entropy
+        for devices, share in taken:
+            chosen = _by_state(devices[:, some])[:, None]
+            ratio = (log_probabilities - before).gather(1, chosen)[:, 0].exp()
+            clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
+            worth = share * advantage
+            gain = gain + torch.minimum(ratio * worth, clipped * worth).sum()
+        (-gain).backward()
+        total += float(entropy.detach())
+    return total
+
+
+def _by_state(values: NDArray[np.float32] | NDArray[np.int64]) -> torch.Tensor:
+    """Return [S B, ...] for [B, S, ...]: states come step by step."""
+    return torch.from_numpy(values.swapaxes(0, 1).copy()).flatten(0, 1)
