@@ -118,17 +118,17 @@ class Settings:
     start: StartName = "single"
     memory_penalty: float = 2e-9
     workers: int = 8
-    updates: int = 400
+    updates: int = 200
     learning_rate_start: float = 2e-3
     learning_rate_end: float = 3e-4
-    entropy_weight_start: float = 0.1
+    entropy_weight_start: float = 0.06
     entropy_weight_end: float = 3e-3
     baseline_window: int = 10
     discount: float = 0.9
     advantage_scale: AdvantageScaleName = "spread"
     max_gradient_norm: float = 1.25
-    minibatches: int = 4
-    epochs: int = 1
+    minibatches: int = 8
+    epochs: int = 2
     clip_ratio: float = 0.2
 
     def __post_init__(self) -> None:

@@ -97,22 +97,22 @@ SMOKE = Scale(
 SCALES = {
     "generalise": {
         "smoke": replace(SMOKE, graphs=2, updates=5, evaluations=200, rnn_evaluations=20),
-        "small": Scale(graphs=16, updates=400, evaluations=40_000, rnn_evaluations=300),
-        "full": Scale(graphs=16, updates=4000, evaluations=400_000, rnn_evaluations=10_000),
+        "small": Scale(graphs=16, updates=300, evaluations=50_000, rnn_evaluations=200),
+        "full": Scale(graphs=16, updates=2000, evaluations=400_000, rnn_evaluations=10_000),
     },
     "traversal": {
         "smoke": replace(SMOKE, graphs=4, updates=5, evaluations=200, rnn_evaluations=20),
-        "small": Scale(graphs=64, updates=400, evaluations=200_000, rnn_evaluations=50),
-        "full": Scale(graphs=64, updates=4000, evaluations=400_000, rnn_evaluations=2000),
+        "small": Scale(graphs=64, updates=300, evaluations=100_000, rnn_evaluations=50),
+        "full": Scale(graphs=64, updates=2000, evaluations=400_000, rnn_evaluations=2000),
     },
     "architectures": {
         "smoke": replace(SMOKE, graphs=2, updates=5, evaluations=200),
-        "small": Scale(graphs=16, updates=400, evaluations=40_000),
-        "full": Scale(graphs=16, updates=4000, evaluations=400_000),
+        "small": Scale(graphs=16, updates=300, evaluations=50_000),
+        "full": Scale(graphs=16, updates=2000, evaluations=400_000),
     },
     "rewards": {
         "smoke": replace(SMOKE, updates=5),
-        "small": Scale(seeds=5, updates=300),
+        "small": Scale(seeds=5, updates=100),
         "full": Scale(seeds=10, updates=2000),
     },
     "simulator-curves": {
@@ -127,7 +127,7 @@ SCALES = {
             evaluations=100,
             rnn_evaluations=20,
         ),
-        "small": Scale(evaluations=100_000, rnn_evaluations=500),
+        "small": Scale(evaluations=100_000, rnn_evaluations=1000),
         "full": Scale(evaluations=1_000_000, rnn_evaluations=20_000),
     },
 }

@@ -118,7 +118,8 @@ def _task(name: str, graph: Graph, plan: Plan, seed: int | None) -> Task:
         )
     if name == "rnn":
         return PlaceRnnOptimized(scheme=name, graph=graph, seed=seed, settings=plan.rnn_settings)
-    budget = evaluations if SCHEMES[name].budget else None
+    own = SCHEMES[name].budget
+    budget = None if own is None else min(own, evaluations)
     return PlaceByName(scheme=name, graph=graph, seed=seed, placer=name, budget=budget)
 
 
