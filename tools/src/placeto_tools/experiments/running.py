@@ -22,6 +22,7 @@ from placeto_baselines import LocalSearch
 from placeto_baselines import lower_bound
 from placeto_policy import PlacetoPlacer
 from placeto_policy import Settings
+from placeto_policy import Trainer
 from placeto_policy.example import two_chains
 from placeto_simulator import Simulator
 from placeto_tools.errors import RunError
@@ -145,10 +146,9 @@ def warm_up() -> None:
     simulator = Simulator(problem, 1)
     lower_bound(problem)
     LocalSearch(20).place(problem, simulator)
-    settings = Settings(workers=1)
-    PlacetoPlacer(training_evaluations=problem.num_groups, settings=settings).place(
-        problem, simulator
-    )
+    trainer = Trainer([simulator], Settings(updates=1))
+    trainer.update()
+    PlacetoPlacer(policy=trainer.policy).place(problem, simulator)
 
 
 def _run(trial: Trial, workspace: Workspace, watch: Watch) -> Record:
