@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto_tools.comparison import evaluations_to_best
+from placeto_tools.comparison import evaluations_until
 from placeto_tools.comparison import reduction
 from placeto_tools.comparison import typical_runtime
 from placeto_tools.comparison_tables import paper_table
@@ -31,7 +32,13 @@ def test_a_curve_without_a_runtime_yet_is_one() -> None:
 
 
 def run(runtime: float, *, fits: bool = True) -> dict[str, object]:
-    return {"runtime": runtime, "fits": fits, "evaluations_to_best": 10, "evaluations": 20}
+    return {
+        "runtime": runtime,
+        "fits": fits,
+        "evaluations_to_best": 10,
+        "evaluations": 20,
+        "curve": [[4, 2 * runtime], [6, 1.3 * runtime], [10, runtime]],
+    }
 
 
 def test_the_typical_runtime_is_the_median_of_what_fits() -> None:
@@ -61,5 +68,13 @@ def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
     (row,) = paper_table([report]).rows
     assert list(row) == [
         *("model", "–", "OOM", "2", "–", "–", "1.500", "2.000"),  # noqa: RUF001
-        *("10", "40", "25.0 %", "4.00"),
+        *("10", "40", "25.0 %", "4.00", "6"),
     ]
+
+
+def test_placements_until_a_runtime_are_known_only_if_all_runs_came_there() -> None:
+    scheme = {"runs": [run(1.0), run(1.5)]}
+    assert evaluations_until(scheme, 2.0) == 5
+    assert evaluations_until(scheme, 1.2) is None
+    assert evaluations_until(scheme, None) is None
+    assert evaluations_until(None, 2.0) is None

@@ -189,6 +189,28 @@ def typical_evaluations(scheme: Report | None) -> float | None:
     return _median(scheme, "evaluations_to_best")
 
 
+def evaluations_until(scheme: Report | None, runtime: float | None) -> float | None:
+    """Return the median of the placements that a scheme sampled until it was as fast.
+
+    None if one of its runs never was.
+
+    Examples
+    --------
+    >>> runs = [{"curve": [[1, 3.0], [10, 2.0]]}, {"curve": [[1, 2.5], [20, 1.0]]}]
+    >>> evaluations_until({"runs": runs}, 2.0)
+    15.0
+    """
+    runs: Sequence[Report] = scheme["runs"] if scheme else ()
+    if runtime is None or not runs:
+        return None
+    counts = [
+        next((count for count, best in run["curve"] if best is not None and best <= runtime), None)
+        for run in runs
+    ]
+    known = [count for count in counts if count is not None]
+    return float(np.median(known)) if len(known) == len(counts) else None
+
+
 def reduction(scheme: float | None, other: float | None) -> float | None:
     """Return by which part a runtime is below another one."""
     return None if scheme is None or other is None else 1 - scheme / other
