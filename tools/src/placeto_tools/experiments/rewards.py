@@ -1,4 +1,4 @@
-"""``placeto experiment rewards``: rewards after each step against one after the last."""
+"""``placeto experiment rewards``: rewards of each step against one after the last."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,15 +26,15 @@ from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import share_text
 
-Reward = Literal["intermediate", "terminal"]
-REWARDS: tuple[Reward, ...] = ("intermediate", "terminal")
+Reward = Literal["intermediate", "terminal", "counterfactual"]
+REWARDS: tuple[Reward, ...] = ("intermediate", "terminal", "counterfactual")
 LEARNING, EPISODE = "learning.png", "episode.png"
 NEAR = 1.05  # times the fastest end of all trainings
 Curve = NDArray[np.float64]
 
 
 def rewards(source: str, plan: Plan) -> Experiment:
-    """Return the experiment on one graph: both rewards, with equally many episodes."""
+    """Return the experiment on one graph: all rewards, with equally many episodes."""
     name = name_of(source)
     trials: list[Trial] = []
     for seed in plan.seeds:
@@ -90,8 +90,9 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
     parts = [
         f"{plan.scale.number('updates'):,} updates of {plan.settings.workers} episodes each. "
         "Intermediate rewards need what every placement on the way costs, terminal ones only what "
-        f"the last one does. In {SOURCE} intermediate rewards converge faster and with less "
-        "variance.",
+        "the last one does, and counterfactual ones what it does with each group elsewhere. "
+        f"In {SOURCE}, which has no counterfactual ones, intermediate rewards converge faster and "
+        "with less variance than terminal ones.",
         TextTable("", columns, rows).markdown(),
         "Means over the seeds, in brackets the least and the most. Episodes at the end: the mean "
         "runtime of the sampled placements of the last update. Updates: until the mean of an "
