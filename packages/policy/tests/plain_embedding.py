@@ -11,8 +11,11 @@ def plain_messages(
 ) -> torch.Tensor:
     """Return [2 F, G, N] for features [F, G, N] and edges int64[M, 2]."""
     num_groups = features.shape[1]
+    is_residual = passing.messages == "residual"
     hears = torch.zeros(num_groups, num_groups)
-    hears[edges[:, 1], edges[:, 0]] = min(1.0, num_groups / max(1, len(edges)))
+    hears[edges[:, 1], edges[:, 0]] = (
+        min(1.0, num_groups / max(1, len(edges))) if is_residual else 1.0
+    )
     start = features.permute(2, 1, 0)
     results = []
     for direction, adjacency in enumerate((hears, hears.T)):
@@ -25,7 +28,7 @@ def plain_messages(
                 adjacency @ messages @ passing.update_weight[direction].T
                 + passing.update_bias[direction]
             )
-            nodes = start + updates
+            nodes = start + updates if is_residual else updates
         results.append(nodes.permute(2, 1, 0))
     return torch.cat(results)
 
@@ -39,6 +42,8 @@ def plain_summaries(
     for index in range(len(pooled.each_bias)):
         each = torch.relu(by_state @ pooled.each_weight[index].T + pooled.each_bias[index])
         inside = (sets[current] == index).to(each.dtype)
-        total = (each * inside[:, :, None]).sum(dim=1) / nodes.shape[1] ** 0.5
+        total = (each * inside[:, :, None]).sum(dim=1)
+        if pooled.messages == "residual":
+            total = total / nodes.shape[1] ** 0.5
         results.append(torch.relu(total @ pooled.whole_weight[index].T + pooled.whole_bias[index]))
     return torch.cat(results, dim=1)

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from placeto_policy import PolicyError
 from placeto_policy import Settings
 from placeto_policy import Trainer
 from placeto_policy import load_policy
+from placeto_policy import preset
 from placeto_policy import resume_training
 from placeto_policy import save_policy
 from placeto_policy import save_training
@@ -27,9 +29,9 @@ Metadata = dict[str, str]
 SETTINGS = Settings(updates=9, workers=3, start="random", order="random", baseline_window=4)
 
 
-def new_trainer() -> Trainer:
+def new_trainer(settings: Settings = SETTINGS) -> Trainer:
     evaluators = [ListSchedule(two_chains()), ListSchedule(partly_possible())]
-    return Trainer(evaluators, SETTINGS, seed=3)
+    return Trainer(evaluators, settings, seed=3)
 
 
 def resumed(path: Path) -> Trainer:
@@ -42,7 +44,7 @@ def assert_equal(left: Trainer, right: Trainer) -> None:
         assert torch.equal(tensor, tensors[name]), name
     for one, other in zip(left.baselines, right.baselines, strict=True):
         np.testing.assert_array_equal(one.means, other.means)
-        np.testing.assert_array_equal(one.squares, other.squares)
+        np.testing.assert_array_equal(one.sizes, other.sizes)
     for best, same in zip(left.best, right.best, strict=True):
         assert best is not None
         assert same is not None
@@ -52,17 +54,35 @@ def assert_equal(left: Trainer, right: Trainer) -> None:
 
 
 @pytest.mark.parametrize("stop_after", [1, 2, 7])
-def test_a_resumed_training_comes_to_the_same_weights(tmp_path: Path, stop_after: int) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SETTINGS,
+        replace(SETTINGS, minibatches=3, epochs=2, reward="intermediate"),
+        replace(preset("paper"), updates=9, workers=3),
+    ],
+    ids=["default", "epochs", "paper"],
+)
+def test_a_resumed_training_comes_to_the_same_weights(
+    tmp_path: Path, settings: Settings, stop_after: int
+) -> None:
     path = tmp_path / "training.safetensors"
-    uninterrupted = new_trainer()
+    uninterrupted = new_trainer(settings)
     train(uninterrupted)
-    interrupted = new_trainer()
+    interrupted = new_trainer(settings)
     for _ in range(stop_after):
         interrupted.update()
     save_training(interrupted, path)
     interrupted.update()  # what comes after the last checkpoint is lost
     again = resumed(path)
-    assert again.updates == stop_after
+    assert (again.updates, again.settings) == (stop_after, settings)
+    states = zip(
+        again.optimizer.state_dict()["state"].values(),
+        resumed(path).optimizer.state_dict()["state"].values(),
+        strict=True,
+    )
+    steps = {(float(left["step"]), float(right["step"])) for left, right in states}
+    assert steps == {(stop_after * settings.minibatches * settings.epochs,) * 2}
     train(again, checkpoint=path)
     assert_equal(again, uninterrupted)
     assert_equal(resumed(path), uninterrupted)
@@ -93,8 +113,17 @@ def test_the_seed_decides() -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_a_policy_survives_its_file(tmp_path: Path) -> None:
-    settings = Settings(embedding="simple-partitioner", hidden_units=7)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(embedding="simple-partitioner", hidden_units=7),
+        Settings(messages="plain", device_features="none", advantage_scale="none", clip_ratio=0.3),
+        Settings(node_features="costs", reward="terminal", minibatches=2, epochs=5),
+        preset("paper"),
+        preset("default"),
+    ],
+)
+def test_a_policy_survives_its_file(tmp_path: Path, settings: Settings) -> None:
     policy = PlacementPolicy(3, settings, seed=5)
     save_policy(policy, tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors")
@@ -162,13 +191,15 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
             lambda tensors, _: tensors.update({"policy.extra": torch.zeros(1)}),
             "expected no tensor 'policy.extra' in such a policy",
         ),
-        (lambda _, metadata: metadata.update(version="2"), "expected version 1, got '2'"),
+        (lambda _, metadata: metadata.update(version="1"), "expected version 2, got '1'"),
         (lambda _, metadata: metadata.update(format="x"), "expected format 'placeto-policy'"),
         (lambda _, metadata: metadata.clear(), "expected format 'placeto-policy', got None"),
         (lambda _, metadata: metadata.pop("description"), "expected a description, got none"),
         (described(num_devices=0), "num_devices: expected at least 1, got 0"),
-        (described(num_devices=4), r"expected torch.float32 of shape \(2, 8, 8\)"),
+        (described(num_devices=4), r"expected torch.float32 of shape \(2, 10, 10\)"),
         (described(num_devices="two"), "Expected `int`, got `str`"),
+        (described(settings={"reward": "none"}), "Invalid enum value 'none'"),
+        (described(settings={"clip_ratio": 0}), "clip_ratio: expected a finite number > 0, got 0"),
         (described(settings={"workers": 0}), "workers: expected an integer >= 1, got 0"),
         (described(surprise=1), "unknown field `surprise`"),
     ],
@@ -193,6 +224,16 @@ def test_files_that_are_not_a_policy(
         (
             lambda tensors, _: tensors.pop("baseline.1.means"),
             "expected a tensor 'baseline.1.means', got none",
+        ),
+        (
+            lambda tensors, _: tensors.pop("baseline.1.sizes"),
+            r"baseline.1.means: expected torch.float64 of shape \(0, 3\), got .*\(1, 3\)",
+        ),
+        (
+            lambda tensors, _: tensors.update(
+                {"baseline.1.sizes": torch.zeros((), dtype=torch.float64)}
+            ),
+            r"baseline.1.sizes: expected torch.float64 of shape \(1,\), got .* of shape \(\)",
         ),
         (
             lambda tensors, _: tensors.update({"best.0": torch.zeros(2, dtype=torch.int32)}),

@@ -2,20 +2,49 @@ import pytest
 
 from placeto_policy import PolicyError
 from placeto_policy import Settings
+from placeto_policy import preset
 
 
-def test_the_values_of_the_paper() -> None:
-    settings = Settings()
-    assert (settings.learning_rate_start, settings.learning_rate_end) == (1e-3, 1e-4)
-    assert (settings.message_rounds, settings.baseline_window, settings.workers) == (8, 10, 8)
-    assert settings.memory_penalty == 2e-9
+def test_the_preset_of_the_paper_is_its_method() -> None:
+    paper = preset("paper")
+    assert (paper.learning_rate_start, paper.learning_rate_end) == (1e-3, 1e-4)
+    assert (paper.message_rounds, paper.baseline_window, paper.workers) == (8, 10, 8)
+    assert paper.memory_penalty == 2e-9
+    assert (paper.embedding, paper.messages) == ("message-passing", "plain")
+    assert (paper.node_features, paper.device_features) == ("costs", "none")
+    assert (paper.reward, paper.discount, paper.advantage_scale) == ("intermediate", 1.0, "none")
+    assert (paper.minibatches, paper.epochs) == (1, 1)
+    assert paper.entropy_weight_end < paper.entropy_weight_start
+
+
+def test_the_default_preset_is_what_settings_are_by_default() -> None:
+    assert preset("default") == Settings()
+    assert preset("default") != preset("paper")
+
+
+@pytest.mark.parametrize("name", ["Paper", "", "fast"])
+def test_presets_that_there_are_not(name: str) -> None:
+    with pytest.raises(
+        PolicyError, match=f"preset: expected one of 'default', 'paper', got '{name}'"
+    ):
+        preset(name)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"embedding": "transformer"}, "embedding: expected one of 'message-passing', "),
-        ({"reward": 3}, "reward: expected one of 'intermediate', 'terminal', got 3"),
+        (
+            {"reward": 3},
+            "reward: expected one of 'counterfactual', 'intermediate', 'terminal', got 3",
+        ),
+        ({"messages": "loud"}, "messages: expected one of 'plain', 'residual', got 'loud'"),
+        ({"node_features": "all"}, "node_features: expected one of 'costs', 'costs-and-times', "),
+        ({"device_features": None}, "device_features: expected one of 'none', 'loads', got None"),
+        ({"advantage_scale": "rms"}, "advantage_scale: expected one of 'none', 'spread', got"),
+        ({"minibatches": 0}, "minibatches: expected an integer >= 1, got 0"),
+        ({"epochs": 0}, "epochs: expected an integer >= 1, got 0"),
+        ({"clip_ratio": 0.0}, "clip_ratio: expected a finite number > 0, got 0.0"),
         ({"updates": 0}, "updates: expected an integer >= 1, got 0"),
         ({"workers": 2.0}, "workers: expected an integer >= 1, got 2.0"),
         ({"workers": True}, "workers: expected an integer >= 1, got True"),

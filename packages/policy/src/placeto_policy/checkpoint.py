@@ -264,7 +264,7 @@ def _restore_graphs(path: Path, trainer: Trainer, tensors: Tensors, progress: _P
     window = trainer.settings.baseline_window
     for index, (baseline, graph) in enumerate(zip(trainer.baselines, progress.graphs, strict=True)):
         name = f"baseline.{index}"
-        rounds = min(len(tensors.get(f"{name}.sizes", ())), window)
+        rounds = min(tensors.get(f"{name}.sizes", torch.empty(0)).numel(), window)
         means = torch.empty(rounds, graph.num_groups, dtype=torch.float64)
         baseline.means = _tensor(path, tensors, f"{name}.means", means).numpy()
         baseline.sizes = _tensor(path, tensors, f"{name}.sizes", means[:, 0]).numpy()

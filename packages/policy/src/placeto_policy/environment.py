@@ -37,6 +37,7 @@ class PlacementEnvironment:
     reward
         ``"intermediate"``: a step earns ``R(p) - R(p')``, the seconds by which it lowers the
         memory-penalised runtime. ``"terminal"``: the last step earns ``-R(p')``, the others 0.
+        ``"counterfactual"``: the same, until `run_counterfactuals` tells what each was worth.
     memory_penalty
         c of the memory-penalised runtime, in seconds per byte.
 
@@ -51,7 +52,7 @@ class PlacementEnvironment:
     seconds_of_work : float
         What all groups take one after the other, each on its slowest device.
     costs : float64[B]
-        R of the placements; NaN before the last step where the reward is terminal.
+        R of the placements; NaN before the last step unless the reward is intermediate.
 
     Examples
     --------

@@ -1,0 +1,275 @@
+"""What a step earns over another device that it might have chosen."""
+
+import itertools
+from collections.abc import Callable
+from typing import cast
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from logit_policies import LogitPolicy
+from placeto_graphs import PlacementProblem
+from placeto_policy import PlacementEnvironment
+from placeto_policy import PlacementPolicy
+from placeto_policy import Settings
+from placeto_policy import Trainer
+from placeto_policy.counterfactuals import Counterfactuals
+from placeto_policy.counterfactuals import run_counterfactuals
+from placeto_policy.episodes import Episodes
+from placeto_policy.episodes import run_episodes
+from placeto_policy.episodes import sampling
+from placeto_policy.example import BusiestDevice
+from placeto_policy.objective import add_gradient
+from random_states import random_problem
+from scheduled_problems import ListSchedule
+from scheduled_problems import heavy_chain
+from scheduled_problems import partly_possible
+from scheduled_problems import penalised
+from scheduled_problems import problem_of
+from scheduled_problems import two_chains
+
+
+class Draws:
+    """A generator that draws what it is told to."""
+
+    def __init__(self, draws: list[float]) -> None:
+        self.draws = np.array(draws)
+
+    def random(self, count: int) -> NDArray[np.float64]:
+        assert count == len(self.draws)
+        return self.draws
+
+
+def generators(count: int, seed: int) -> list[np.random.Generator]:
+    return [np.random.default_rng((seed, episode)) for episode in range(count)]
+
+
+def sampled(
+    evaluator: ListSchedule, policy: PlacementPolicy, count: int, seed: int
+) -> tuple[PlacementEnvironment, Episodes]:
+    environment = PlacementEnvironment(evaluator, reward="counterfactual")
+    environment.reset(num_episodes=count)
+    choice = sampling(generators(count, seed), evaluator.problem.num_groups)
+    return environment, run_episodes(policy, environment, choice)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 4))
+def test_rewards_and_the_best_placement_by_brute_force(
+    seed: int, num_groups: int, num_devices: int
+) -> None:
+    evaluator = ListSchedule(random_problem(num_groups, num_devices, np.random.default_rng(seed)))
+    policy = PlacementPolicy(num_devices, seed=seed)
+    environment, before = sampled(evaluator, policy, 3, seed)
+    after, counterfactuals = run_counterfactuals(environment, before, generators(3, seed + 1))
+    np.testing.assert_array_equal(after.final, before.final)
+    for row in range(3):
+        tried = [after.final[row]]
+        for step in range(num_groups):
+            other = after.final[row].copy()
+            other[after.order[row, step]] = counterfactuals.devices[row, step]
+            gain = penalised(evaluator, other[None])[0] - after.costs[row]
+            assert after.rewards[row, step] == pytest.approx(gain)
+            if counterfactuals.devices[row, step] == after.actions()[row, step]:
+                assert after.rewards[row, step] == 0
+            else:
+                tried.append(other)
+        assert counterfactuals.evaluations[row] == len(tried) - 1
+        costs = penalised(evaluator, np.array(tried))
+        assert after.best_costs[row] == costs.min()
+        assert penalised(evaluator, after.best_placements[row][None])[0] == costs.min()
+
+
+def test_other_devices_are_drawn_from_the_policy() -> None:
+    """A coin of 0.7 twice: the second device is drawn as often as it is chosen."""
+    evaluator = ListSchedule(two_chains())
+    policy = LogitPolicy([float(np.log(0.7 / 0.3))])
+    environment, episodes = sampled(evaluator, policy, 3000, 0)
+    _, counterfactuals = run_counterfactuals(environment, episodes, generators(3000, 1))
+    assert episodes.actions().mean() == pytest.approx(0.7, abs=0.02)
+    assert counterfactuals.devices.mean() == pytest.approx(0.7, abs=0.02)
+    together = np.corrcoef(episodes.actions().ravel(), counterfactuals.devices.ravel())[0, 1]
+    assert together == pytest.approx(0, abs=0.03)
+
+
+def test_a_device_that_cannot_run_a_group_is_never_drawn() -> None:
+    evaluator = ListSchedule(partly_possible())
+    environment, episodes = sampled(evaluator, PlacementPolicy(2), 50, 0)
+    _, counterfactuals = run_counterfactuals(environment, episodes, generators(50, 1))
+    assert (counterfactuals.devices[:, 0] == 1).all()
+    assert set(counterfactuals.devices[:, 1].tolist()) == {0, 1}
+
+
+def test_the_best_placement_may_be_one_that_no_episode_ended_at() -> None:
+    """The episode ends with the last of two seconds beside the first; apart is better."""
+    evaluator = ListSchedule(problem_of(nx.empty_graph(2, create_using=nx.DiGraph)))
+    environment = PlacementEnvironment(evaluator, reward="counterfactual")
+    environment.reset(num_episodes=1)
+    episodes = run_episodes(LogitPolicy([0.0]), environment, lambda *_: np.array([0]))
+    assert (episodes.best_costs[0], episodes.costs[0]) == (2.0, 2.0)
+    others = cast("list[np.random.Generator]", [Draws([0.1, 0.9])])  # of 1/2 and 1/2
+    after, counterfactuals = run_counterfactuals(environment, episodes, others)
+    assert counterfactuals.devices.tolist() == [[0, 1]]
+    assert counterfactuals.evaluations.tolist() == [1]
+    assert after.rewards.tolist() == [[0.0, -1.0]]
+    assert (after.best_costs[0], after.costs[0]) == (1.0, 2.0)
+    assert after.best_placements.tolist() == [[0, 1]]
+    assert after.final.tolist() == [[0, 0]]
+
+
+def test_evaluations_of_a_training_are_counted() -> None:
+    """As many as the final placements and those that differ from them in one group."""
+    evaluator = ListSchedule(heavy_chain())
+    trainer = Trainer([evaluator], Settings(updates=3))
+    first = trainer.update()
+    assert 8 < first.evaluations <= 8 * (1 + 6)
+    assert evaluator.placements_seen <= first.evaluations  # some are met twice
+    policy = LogitPolicy([100.0], Settings(updates=3))
+    certain = Trainer([evaluator], policy.settings, policy=policy)
+    assert certain.update().evaluations == 8
+
+
+def episodes_of(
+    policy: PlacementPolicy, environment: PlacementEnvironment, actions: tuple[int, ...]
+) -> Episodes:
+    environment.reset(num_episodes=1)
+    return run_episodes(policy, environment, lambda time, _: np.array([actions[time]]))
+
+
+def gradient_of_each(
+    policy: PlacementPolicy, environment: PlacementEnvironment
+) -> list[tuple[float, NDArray[np.int64], torch.Tensor]]:
+    """Return all pairs of actions and other devices: probability, actions, gradient by step."""
+    num_groups = environment.topology.num_groups
+    chances = []
+    for actions in itertools.product([0, 1], repeat=num_groups):
+        for others in itertools.product([0, 1], repeat=num_groups):
+            episodes = episodes_of(policy, environment, actions)
+            draws = cast("list[np.random.Generator]", [Draws([(1 - 1e-9) * o for o in others])])
+            episodes, counterfactuals = run_counterfactuals(environment, episodes, draws)
+            assert counterfactuals.devices.tolist() == [list(others)]
+            known = episodes.log_probabilities[0].astype(np.float64)
+            steps = np.arange(num_groups)
+            chance = np.exp(known[steps, list(actions)].sum() + known[steps, list(others)].sum())
+            by_step = [
+                step_gradient(policy, episodes, counterfactuals, step) for step in range(num_groups)
+            ]
+            chances.append((float(chance), episodes.final[0], torch.stack(by_step)))
+    assert sum(chance for chance, *_ in chances) == pytest.approx(1)
+    return chances
+
+
+def step_gradient(
+    policy: PlacementPolicy, episodes: Episodes, counterfactuals: Counterfactuals, step: int
+) -> torch.Tensor:
+    policy.zero_grad()
+    add_gradient(
+        policy,
+        episodes,
+        counterfactuals,
+        episodes.rewards.astype(np.float32),
+        np.array([step]),
+        clip_ratio=0.2,
+        entropy_weight=0.0,
+    )
+    gradients = [parameter.grad for parameter in policy.parameters()]
+    return -torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+
+
+def exact_gradient(
+    policy: PlacementPolicy, evaluator: ListSchedule | BusiestDevice, learned: list[int]
+) -> torch.Tensor:
+    """Return the gradient of E[-R(p_T)] over all placements, by the choice of some steps only."""
+    environment = PlacementEnvironment(evaluator, reward="terminal")
+    expected = torch.zeros(())
+    for actions in itertools.product([0, 1], repeat=environment.topology.num_groups):
+        environment.reset(num_episodes=1)
+        chance = torch.ones(())
+        for step, action in enumerate(actions):
+            probability = policy(environment.states())[0, action].exp()
+            chance = chance * (probability if step in learned else probability.detach())
+            environment.step(np.array([action]))
+        expected = expected - chance * float(environment.costs[0])
+    parts = torch.autograd.grad(expected, list(policy.parameters()))
+    return torch.cat([part.flatten() for part in parts])
+
+
+def pair() -> PlacementProblem:
+    """Return two groups of one and two seconds, between which data flows."""
+    graph = nx.DiGraph()
+    graph.add_node("a", seconds=1.0)
+    graph.add_node("b", seconds=2.0)
+    graph.add_edge("a", "b", bytes=10**9)
+    return problem_of(graph)
+
+
+def apart() -> PlacementProblem:
+    """Return three groups that share nothing."""
+    graph = nx.DiGraph()
+    for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 4.0)):
+        graph.add_node(name, seconds=seconds)
+    return problem_of(graph)
+
+
+@pytest.mark.parametrize("make", [ListSchedule, BusiestDevice])
+@pytest.mark.parametrize(("problem", "logits"), [(pair, [0.4, -0.6]), (apart, [0.4, -0.6, 0.2])])
+def test_the_mean_gradient_is_exact_where_choices_do_not_depend_on_earlier_ones(
+    problem: Callable[[], PlacementProblem],
+    logits: list[float],
+    make: type[ListSchedule] | type[BusiestDevice],
+) -> None:
+    evaluator = make(problem())
+    policy = LogitPolicy(logits)
+    environment = PlacementEnvironment(evaluator, reward="counterfactual")
+    each = gradient_of_each(policy, environment)
+    mean = sum((chance * by_step.sum(dim=0) for chance, _, by_step in each), torch.zeros(()))
+    expected = exact_gradient(policy, evaluator, list(range(len(logits))))
+    assert expected.abs().min() > 1e-3
+    torch.testing.assert_close(mean, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [ListSchedule, BusiestDevice])
+def test_the_mean_gradient_of_the_last_step_is_exact_for_any_policy(
+    make: type[ListSchedule] | type[BusiestDevice],
+) -> None:
+    """The last choice of a network that sees the first one, by which it weighs its own."""
+    evaluator = make(pair())
+    policy = PlacementPolicy(2, Settings(hidden_units=16), seed=1)
+    with torch.no_grad():
+        policy.output.weight.mul_(20)  # far from uniform
+    environment = PlacementEnvironment(evaluator, reward="counterfactual")
+    each = gradient_of_each(policy, environment)
+    mean = sum((chance * by_step[-1] for chance, _, by_step in each), torch.zeros(()))
+    expected = exact_gradient(policy, evaluator, [1])
+    scale = expected.abs().max()
+    assert scale > 1e-3
+    torch.testing.assert_close(mean / scale, expected / scale, rtol=1e-3, atol=1e-4)
+
+
+def test_what_a_step_leads_later_ones_to_choose_does_not_enter() -> None:
+    """A second group that always follows the first: the reward is as if it had stayed behind."""
+
+    class Follows(LogitPolicy):
+        def forward(self, states: object) -> torch.Tensor:
+            log_probabilities = super().forward(states)
+            placement = states.placement  # type: ignore[attr-defined]
+            follow = torch.where(placement[:, :1] == 1, 50.0, -50.0) * torch.tensor([-1.0, 1.0])
+            is_second = states.current == 1  # type: ignore[attr-defined]
+            return torch.where(
+                is_second[:, None], torch.log_softmax(follow, dim=1), log_probabilities
+            )
+
+    evaluator = ListSchedule(heavy_chain(length=2))  # one second each, moving data takes two
+    environment = PlacementEnvironment(evaluator, reward="counterfactual")
+    environment.reset(num_episodes=1)
+    episodes = run_episodes(Follows([0.0]), environment, lambda *_: np.array([1]))
+    others = cast("list[np.random.Generator]", [Draws([0.1, 0.5])])
+    after, counterfactuals = run_counterfactuals(environment, episodes, others)
+    assert counterfactuals.devices.tolist() == [[0, 1]]
+    assert after.rewards.tolist() == [[2.0, 0.0]]  # though both on the other device cost the same

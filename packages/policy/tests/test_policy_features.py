@@ -1,0 +1,254 @@
+"""What the policy sees of a graph and of a state, against the definitions taken literally."""
+
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from placeto_graphs import GroupGraph
+from placeto_policy import PlacementPolicy
+from placeto_policy import States
+from placeto_policy import topology_of
+from placeto_policy.states import load_width
+from placeto_policy.topology import NEAR
+from random_states import random_problem
+from random_states import random_states
+from scheduled_problems import partly_possible
+from scheduled_problems import problem_of
+
+SEEDS = st.integers(0, 10**6)
+SIZES = st.integers(1, 10)
+
+
+def random_graph(seed: int, num_groups: int, num_devices: int = 2) -> GroupGraph:
+    """Return a random graph whose groups have weights and outputs of random sizes."""
+    generator = np.random.default_rng(seed)
+    graph = random_problem(num_groups, num_devices, generator).group_graph
+    return GroupGraph(
+        compute_time=graph.compute_time * generator.uniform(0.5, 2.0, graph.compute_time.shape),
+        output_bytes=generator.integers(0, 10**6, num_groups),
+        parameter_bytes=generator.integers(0, 10**6, num_groups),
+        edges=graph.edges,
+        edge_bytes=graph.edge_bytes,
+    )
+
+
+def scaled(graph: GroupGraph, seconds: float, size: int) -> GroupGraph:
+    return GroupGraph(
+        compute_time=graph.compute_time * seconds,
+        output_bytes=graph.output_bytes * size,
+        parameter_bytes=graph.parameter_bytes * size,
+        edges=graph.edges,
+        edge_bytes=graph.edge_bytes * size,
+    )
+
+
+def longest_paths(graph: GroupGraph) -> NDArray[np.float64]:
+    """Return float64[G, 2], the longest path before each group and from it on, by networkx."""
+    seconds = graph.compute_time.mean(axis=1)
+    network = nx.DiGraph()
+    network.add_nodes_from(range(graph.num_groups))
+    network.add_edges_from(graph.edges.tolist())
+    paths = np.zeros((graph.num_groups, 2))
+    for group in network:
+        before = network.subgraph(nx.ancestors(network, group) | {group}).copy()
+        for source, target in before.edges:
+            before[source][target]["weight"] = seconds[source]
+        behind = network.subgraph(nx.descendants(network, group) | {group}).copy()
+        for source, target in behind.edges:
+            behind[source][target]["weight"] = seconds[target]
+        paths[group, 0] = nx.dag_longest_path_length(before)
+        paths[group, 1] = seconds[group] + nx.dag_longest_path_length(behind)
+    return paths
+
+
+def test_the_features_of_a_state() -> None:
+    graph = nx.DiGraph()
+    graph.add_node("a", seconds=1.0)
+    graph.add_node("b", seconds=4.0)
+    graph.add_edge("a", "b", bytes=10)
+    states = States(
+        topology=topology_of(problem_of(graph).group_graph),
+        placement=torch.tensor([[0, 1]]),
+        current=torch.tensor([1]),
+        visited=torch.tensor([[True, False]]),
+    )
+    time_bytes_devices_current_visited = [[0.25, 1, 1, 0, 0, 1], [1, 0, 0, 1, 1, 0]]
+    assert states.features()[:, :, 0].T.tolist() == time_bytes_devices_current_visited
+    with_times = torch.tensor(time_bytes_devices_current_visited)
+    before_and_from_on = torch.tensor([[0.0, 1.0], [0.2, 0.8]])  # parts of five seconds
+    torch.testing.assert_close(
+        states.features("costs-and-times")[:, :, 0].T,
+        torch.cat([with_times[:, :2], before_and_from_on, with_times[:, 2:]], dim=1),
+    )
+
+
+@settings(max_examples=40)
+@given(SEEDS, SIZES)
+def test_path_features_are_the_longest_paths(seed: int, num_groups: int) -> None:
+    graph = random_graph(seed, num_groups)
+    paths = longest_paths(graph)
+    longest = paths.sum(axis=1).max()
+    features = topology_of(graph).path_features.numpy()
+    np.testing.assert_allclose(features, paths / longest, rtol=1e-5, atol=1e-6)
+    assert features.sum(axis=1).max() == pytest.approx(1.0)
+
+
+@settings(max_examples=25)
+@given(SEEDS, SIZES)
+def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups: int) -> None:
+    graph = random_graph(seed, num_groups)
+    topology = topology_of(graph)
+    seconds = graph.compute_time.mean(axis=1)
+    size = graph.parameter_bytes + graph.output_bytes
+    np.testing.assert_allclose(topology.shares[0], seconds / seconds.sum(), rtol=1e-5)
+    np.testing.assert_allclose(topology.shares[1], size / max(1, size.sum()), rtol=1e-5)
+
+    paths = longest_paths(graph)
+    earliest = paths[:, 0] / paths.sum(axis=1).max()
+    traffic = {
+        frozenset(edge): sent
+        for edge, sent in zip(graph.edges.tolist(), graph.edge_bytes.tolist(), strict=True)
+    }
+    for v in range(num_groups):
+        own_traffic = [float(traffic.get(frozenset((v, u)), 0)) for u in range(num_groups)]
+        near = [
+            seconds[u] * np.exp(-abs(earliest[v] - earliest[u]) / NEAR) if u != v else 0.0
+            for u in range(num_groups)
+        ]
+        for row, parts in ((topology.affinity[v], own_traffic), (topology.vicinity[v], near)):
+            expected = np.array(parts) / (sum(parts) or 1.0)
+            np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=25)
+@given(SEEDS, SIZES, st.integers(1, 4))
+def test_loads_are_sums_over_the_other_groups_of_a_device(
+    seed: int, num_groups: int, num_devices: int
+) -> None:
+    graph = random_graph(seed, num_groups, num_devices)
+    topology = topology_of(graph)
+    generator = np.random.default_rng(seed)
+    placement = generator.integers(0, num_devices, (3, num_groups))
+    visited = generator.random((3, num_groups)) < 0.5
+    current = generator.integers(0, num_groups, 3)
+    states = States(
+        topology=topology,
+        placement=torch.from_numpy(placement),
+        current=torch.from_numpy(current),
+        visited=torch.from_numpy(visited),
+    )
+    expected = np.zeros((3, load_width(num_devices)))
+    for state in range(3):
+        v = current[state]
+        for u in range(num_groups):
+            if u == v:
+                continue
+            parts = (
+                topology.shares[0, u],
+                topology.shares[1, u],
+                topology.affinity[v, u],
+                topology.vicinity[v, u],
+            )
+            for index, part in enumerate(parts):
+                column = 8 * placement[state, u] + 2 * index
+                expected[state, column] += part
+                expected[state, column + 1] += part * visited[state, u]
+    np.testing.assert_allclose(states.loads(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_loads_of_all_devices_and_the_current_group_are_the_whole_graph() -> None:
+    states = random_states(
+        random_problem(8, 3, np.random.default_rng(1)), 5, np.random.default_rng(2)
+    )
+    loads = states.loads().view(5, 3, 4, 2)
+    whole = loads[:, :, :2, 0].sum(dim=1) + states.topology.shares[:, states.current].T
+    torch.testing.assert_close(whole, torch.ones(5, 2))
+    assert (loads[..., 1] <= loads[..., 0] + 1e-6).all()
+
+
+def test_units_of_time_and_of_size_do_not_matter() -> None:
+    graph = random_graph(seed=3, num_groups=9)
+    one, other = topology_of(graph), topology_of(scaled(graph, seconds=1e-3, size=1000))
+    for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), msg=name)
+
+
+def test_relabelling_devices_permutes_the_blocks_of_loads() -> None:
+    generator = np.random.default_rng(4)
+    states = random_states(random_problem(9, 3, generator), 6, generator)
+    new_label = torch.tensor([2, 0, 1])
+    renamed = replace(states, placement=new_label[states.placement])
+    before, after = (some.loads().view(6, 3, 8) for some in (states, renamed))
+    torch.testing.assert_close(after[:, new_label], before)
+    assert not torch.equal(after, before)
+
+
+def test_relabelling_groups_changes_neither_loads_nor_probabilities() -> None:
+    generator = np.random.default_rng(5)
+    graph = random_graph(seed=5, num_groups=9)
+    new_label = generator.permutation(9)
+    old_label = np.argsort(new_label)
+    relabelled = GroupGraph(
+        compute_time=graph.compute_time[old_label],
+        output_bytes=graph.output_bytes[old_label],
+        parameter_bytes=graph.parameter_bytes[old_label],
+        edges=new_label[graph.edges].astype(np.int32),
+        edge_bytes=graph.edge_bytes,
+    )
+    states = States(
+        topology=topology_of(graph),
+        placement=torch.from_numpy(generator.integers(0, 2, (6, 9))),
+        current=torch.from_numpy(generator.integers(0, 9, 6)),
+        visited=torch.from_numpy(generator.random((6, 9)) < 0.5),
+    )
+    moved = States(
+        topology=topology_of(relabelled),
+        placement=states.placement[:, old_label],
+        current=torch.from_numpy(new_label)[states.current],
+        visited=states.visited[:, old_label],
+    )
+    torch.testing.assert_close(
+        moved.topology.path_features, states.topology.path_features[old_label]
+    )
+    torch.testing.assert_close(moved.loads(), states.loads())
+    policy = PlacementPolicy(2)
+    torch.testing.assert_close(policy(moved), policy(states), rtol=1e-4, atol=1e-5)
+
+
+def test_a_group_that_some_devices_cannot_run_takes_the_mean_of_the_others() -> None:
+    """A chain of three seconds, the first of which only one device can run."""
+    topology = topology_of(partly_possible().group_graph)
+    expected = torch.tensor([[0.0, 3.0], [1.0, 2.0], [2.0, 1.0]]) / 3
+    torch.testing.assert_close(topology.path_features, expected)
+    torch.testing.assert_close(topology.shares[0], torch.full((3,), 1 / 3))
+
+
+def test_nothing_is_divided_by_zero() -> None:
+    """Groups that take no time and move no bytes, and a group that is alone."""
+    idle = GroupGraph(
+        compute_time=np.zeros((3, 2)),
+        output_bytes=np.zeros(3, np.int64),
+        parameter_bytes=np.zeros(3, np.int64),
+        edges=np.array([[0, 1]], np.int32),
+        edge_bytes=np.zeros(1, np.int64),
+    )
+    alone = random_graph(seed=0, num_groups=1)
+    for graph in (idle, alone):
+        topology = topology_of(graph)
+        for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
+            assert torch.isfinite(getattr(topology, name)).all(), name
+        states = States(
+            topology=topology,
+            placement=torch.zeros(1, graph.num_groups, dtype=torch.int64),
+            current=torch.tensor([0]),
+            visited=torch.zeros(1, graph.num_groups, dtype=torch.bool),
+        )
+        assert not states.loads().any()
+        assert torch.isfinite(PlacementPolicy(2)(states)).all()

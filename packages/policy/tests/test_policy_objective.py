@@ -1,0 +1,235 @@
+"""The gradient of an update against eager torch, and where the surrogate is clipped."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from logit_policies import LogitPolicy
+from logit_policies import gradients_of_update
+from logit_policies import two_steps
+from placeto_policy import PlacementEnvironment
+from placeto_policy import PlacementPolicy
+from placeto_policy import Settings
+from placeto_policy import States
+from placeto_policy import Trainer
+from placeto_policy import preset
+from placeto_policy.counterfactuals import Counterfactuals
+from placeto_policy.episodes import Episodes
+from placeto_policy.episodes import run_episodes
+from placeto_policy.objective import add_gradient
+from random_states import random_problem
+from scheduled_problems import ListSchedule
+from scheduled_problems import penalised
+
+LOGITS = st.floats(-2, 2)
+SEED = 3
+
+
+def drawn(probabilities: torch.Tensor, draw: float) -> int:
+    """Return the device that a number from 0 to 1 draws."""
+    cumulative = probabilities.double().cumsum(0).numpy()
+    return int(np.searchsorted(cumulative, draw * cumulative[-1], side="right"))
+
+
+def replayed(
+    policy: PlacementPolicy, evaluator: ListSchedule, worker: int
+) -> Iterator[tuple[States, int, int]]:
+    """Yield each state of the first episode of a worker, its action and its other device."""
+    environment = PlacementEnvironment(evaluator)
+    environment.reset(num_episodes=1)
+    num_groups = evaluator.problem.num_groups
+    generator = np.random.default_rng((SEED, worker, 0))
+    draws, other_draws = generator.random(num_groups), generator.random(num_groups)
+    for time in range(num_groups):
+        states = environment.states()
+        with torch.no_grad():
+            probabilities = policy(states)[0].exp()
+        action = drawn(probabilities, draws[time])
+        yield states, action, drawn(probabilities, other_draws[time])
+        environment.step(np.array([action]))
+
+
+def eager_gain(
+    policy: PlacementPolicy, evaluator: ListSchedule, worker: int, settings: Settings
+) -> torch.Tensor:
+    """Return ``sum of log p A + w H`` of one episode, with a baseline of 0."""
+    steps = list(replayed(policy, evaluator, worker))
+    order = evaluator.problem.group_graph.topological_order
+    placements = [np.zeros(len(steps), np.int32)]
+    for group, (_, action, _) in zip(order, steps, strict=True):
+        placements.append(placements[-1].copy())
+        placements[-1][group] = action
+    costs = penalised(evaluator, np.array(placements))
+    gain = torch.zeros(())
+    for time, (states, action, other) in enumerate(steps):
+        log_probabilities = policy(states)[0]
+        entropy = -(log_probabilities.exp() * log_probabilities).sum()
+        gain = gain + settings.entropy_weight_start * entropy
+        if settings.reward == "counterfactual":
+            changed = placements[-1].copy()
+            changed[order[time]] = other
+            advantage = float(penalised(evaluator, changed[None])[0]) - costs[-1]
+            score = (log_probabilities[action] - log_probabilities[other]) / 2
+        else:
+            powers = settings.discount ** np.arange(len(steps) - time)
+            advantage = float((powers * (costs[time:-1] - costs[time + 1 :])).sum())
+            score = log_probabilities[action]
+        gain = gain + advantage * score
+    return gain
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        preset("paper"),
+        replace(preset("paper"), embedding="simple-aggregator", discount=0.7),
+        Settings(reward="intermediate", minibatches=1, advantage_scale="none"),
+        Settings(minibatches=1, advantage_scale="none"),
+    ],
+    ids=["paper", "aggregator", "intermediate", "counterfactual"],
+)
+def test_one_part_is_plain_reinforce(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, seed: int
+) -> None:
+    evaluator = ListSchedule(random_problem(5, 3, np.random.default_rng(seed)))
+    settings = replace(settings, workers=4)
+    policy = PlacementPolicy(3, settings, seed=seed)
+    first = copy.deepcopy(policy)
+    trainer = Trainer([evaluator], settings, seed=SEED, policy=policy)
+    (gradient,) = gradients_of_update(monkeypatch, trainer)
+
+    gains = [eager_gain(first, evaluator, worker, settings) for worker in range(4)]
+    parts = torch.autograd.grad(sum(gains, torch.zeros(())), list(first.parameters()))
+    expected = torch.cat([part.flatten() for part in parts])
+    scale = expected.abs().max()
+    assert scale > 0
+    torch.testing.assert_close(gradient / scale, expected / scale, rtol=1e-3, atol=1e-4)
+
+
+def episodes_of(policy: LogitPolicy, devices: NDArray[np.int64]) -> Episodes:
+    """Return episodes [B, 2] of given devices, as a policy knew them when they were run."""
+    environment = PlacementEnvironment(two_steps(), reward="terminal")
+    environment.reset(num_episodes=len(devices))
+    return run_episodes(policy, environment, lambda time, _: devices[:, time])
+
+
+def gradient_by_formula(
+    devices: NDArray[np.int64],
+    advantages: NDArray[np.float64],
+    ratios: NDArray[np.float64],
+    second: float,
+    clip_ratio: float,
+) -> float:
+    """Return the derivative by the logit of equation 7 of Schulman et al. 2017.
+
+    It is ``A r (a - p)`` for each action a, but 0 where r is beyond the clip towards gain.
+    """
+    too_far = ((advantages > 0) & (ratios > 1 + clip_ratio)) | (
+        (advantages < 0) & (ratios < 1 - clip_ratio)
+    )
+    return float(np.where(too_far, 0.0, advantages * ratios * (devices - second)).sum())
+
+
+def ratios_of(devices: NDArray[np.int64], before: float, after: float) -> NDArray[np.float64]:
+    old, new = (np.array([1 / (1 + np.exp(x)), 1 / (1 + np.exp(-x))]) for x in (before, after))
+    ratios: NDArray[np.float64] = (new / old)[devices]
+    return ratios
+
+
+@given(
+    LOGITS,
+    LOGITS,
+    st.lists(st.floats(-3, 3), min_size=8, max_size=8),
+    st.sampled_from([0.1, 0.2, 0.5]),
+    st.booleans(),
+)
+def test_the_gradient_is_zero_beyond_the_clip_in_the_direction_of_gain(
+    before: float, after: float, values: list[float], clip_ratio: float, has_others: bool
+) -> None:
+    devices = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
+    others = np.array([[1, 0], [0, 1], [0, 1], [1, 0]])
+    advantages = np.array(values).reshape(4, 2)
+    edges = np.array([1 - clip_ratio, 1 + clip_ratio])
+    both = ratios_of(np.array([0, 1]), before, after)
+    if np.abs(both[:, None] - edges).min() < 1e-4 or np.abs(advantages).min() < 1e-4:
+        return  # at the kink either side is right
+    episodes = episodes_of(LogitPolicy([before]), devices)
+    policy = LogitPolicy([after])
+    counterfactuals = Counterfactuals(others, np.zeros(4, np.int64)) if has_others else None
+    add_gradient(
+        policy,
+        episodes,
+        counterfactuals,
+        advantages.astype(np.float32),
+        np.array([0, 1]),
+        clip_ratio=clip_ratio,
+        entropy_weight=0.0,
+    )
+    taken = [(devices, advantages)]
+    if has_others:
+        taken = [(devices, advantages / 2), (others, -advantages / 2)]
+    expected = sum(
+        gradient_by_formula(
+            chosen,
+            worth,
+            ratios_of(chosen, before, after),
+            1 / (1 + np.exp(-after)),
+            clip_ratio,
+        )
+        for chosen, worth in taken
+    )
+    assert policy.logits.grad is not None
+    assert -policy.logits.grad.item() == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("after", "advantage", "is_clipped"),
+    [(1.0, 1.0, True), (1.0, -1.0, False), (-1.0, 1.0, False), (-1.0, -1.0, True)],
+)
+def test_a_choice_that_became_likely_enough_is_left_alone(
+    after: float, advantage: float, is_clipped: bool
+) -> None:
+    """The second device had probability 1/2; now it has 0.73 or 0.27."""
+    episodes = episodes_of(LogitPolicy([0.0]), np.array([[1, 1]]))
+    policy = LogitPolicy([after])
+    add_gradient(
+        policy,
+        episodes,
+        None,
+        np.full((1, 2), advantage, np.float32),
+        np.array([0, 1]),
+        clip_ratio=0.2,
+        entropy_weight=0.0,
+    )
+    assert policy.logits.grad is not None
+    assert (policy.logits.grad.item() == 0) == is_clipped
+
+
+def test_only_the_steps_that_are_asked_for_count() -> None:
+    policy = LogitPolicy([0.1, 0.7])
+    episodes = episodes_of(policy, np.array([[1, 0], [0, 0]]))
+    advantages = np.ones((2, 2), np.float32)
+    for steps, is_learned in (([0], [True, False]), ([1], [False, True]), ([0, 1], [True, True])):
+        policy.zero_grad()
+        entropy = add_gradient(
+            policy,
+            episodes,
+            None,
+            advantages,
+            np.array(steps),
+            clip_ratio=0.2,
+            entropy_weight=0.5,
+        )
+        assert policy.logits.grad is not None
+        assert (policy.logits.grad != 0).tolist() == is_learned
+        second = 1 / (1 + np.exp(-np.array([0.1, 0.7])[steps]))
+        expected = -(second * np.log(second) + (1 - second) * np.log(1 - second)).sum()
+        assert entropy == pytest.approx(2 * expected, rel=1e-5)

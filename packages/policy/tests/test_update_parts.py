@@ -1,0 +1,144 @@
+"""How an update is divided in parts, each a step of Adam."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logit_policies import gradients_of_update
+from placeto_policy import Settings
+from placeto_policy import Trainer
+from placeto_policy.settings import RewardName
+from placeto_policy.workers import OneProcess
+from scheduled_problems import ListSchedule
+from scheduled_problems import heavy_chain
+from scheduled_problems import partly_possible
+from scheduled_problems import two_chains
+
+STILL = 1e-60  # a learning rate that is 0 in float32
+
+
+class OneOfTwo(OneProcess):
+    """A process that only says how many there are."""
+
+    count = 2
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+
+def new_trainer(settings: Settings, *, seed: int = 0, rank: int | None = None) -> Trainer:
+    evaluators = [ListSchedule(heavy_chain()), ListSchedule(partly_possible())]
+    processes = OneProcess() if rank is None else OneOfTwo(rank)
+    return Trainer(evaluators, settings, seed=seed, processes=processes)
+
+
+def division(trainer: Trainer) -> list[list[list[int]]]:
+    return [[steps.tolist() for steps in part] for part in trainer._parts()]
+
+
+@given(st.integers(0, 1000), st.integers(1, 8), st.integers(1, 3))
+def test_each_step_is_in_one_part_of_each_epoch(seed: int, minibatches: int, epochs: int) -> None:
+    settings = Settings(minibatches=minibatches, epochs=epochs, hidden_units=2)
+    parts = division(new_trainer(settings, seed=seed))
+    assert len(parts) == minibatches * epochs
+    for epoch in range(epochs):
+        own = parts[epoch * minibatches : (epoch + 1) * minibatches]
+        for graph, num_groups in enumerate((6, 3)):
+            steps = [part[graph] for part in own]
+            assert sorted(itertools.chain.from_iterable(steps)) == list(range(num_groups))
+            sizes = [len(part) for part in steps]
+            assert max(sizes) - min(sizes) <= 1
+
+
+def test_all_processes_divide_in_one_way_and_each_epoch_and_update_in_another() -> None:
+    settings = Settings(minibatches=2, epochs=2, workers=2)
+    ranks = [new_trainer(settings, rank=rank) for rank in (0, 1)]
+    first = division(ranks[0])
+    assert first == division(ranks[1]) == division(new_trainer(settings))
+    assert first[:2] != first[2:]
+    ranks[0].updates = 1
+    assert division(ranks[0]) != first
+    assert division(new_trainer(settings, seed=1)) != first
+
+
+@pytest.mark.parametrize("reward", ["counterfactual", "intermediate"])
+@pytest.mark.parametrize(("minibatches", "epochs"), [(4, 1), (2, 3), (7, 1)])
+def test_the_parts_of_a_policy_that_stays_add_up_to_the_whole(
+    monkeypatch: pytest.MonkeyPatch, reward: RewardName, minibatches: int, epochs: int
+) -> None:
+    settings = replace(
+        Settings(learning_rate_start=STILL, learning_rate_end=STILL, workers=4),
+        reward=reward,
+    )
+    gradients, entropies = [], []
+    for parts in (
+        replace(settings, minibatches=1),
+        replace(settings, minibatches=minibatches, epochs=epochs),
+    ):
+        trainer = new_trainer(parts)
+        with monkeypatch.context() as patch:
+            gradients.append(torch.stack(gradients_of_update(patch, trainer)))
+        entropies.append(trainer.update().entropy)
+    assert [len(each) for each in gradients] == [1, minibatches * epochs]
+    whole, parted = (each.sum(dim=0) for each in gradients)
+    torch.testing.assert_close(
+        parted, epochs * whole, rtol=1e-3, atol=1e-5 * float(whole.abs().max())
+    )
+    assert entropies[1] == pytest.approx(entropies[0], rel=1e-5)
+
+
+def test_each_part_learns_from_its_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven parts of six steps: the last one has nothing to learn from."""
+    settings = Settings(minibatches=7, learning_rate_start=STILL, learning_rate_end=STILL)
+    trainer = Trainer([ListSchedule(two_chains())], settings)
+    gradients = gradients_of_update(monkeypatch, trainer)
+    assert [bool(gradient.any()) for gradient in gradients] == [True] * 6 + [False]
+
+
+@pytest.mark.parametrize(("minibatches", "epochs"), [(1, 1), (4, 1), (3, 2)])
+def test_each_part_is_a_step_of_adam(minibatches: int, epochs: int) -> None:
+    trainer = new_trainer(Settings(minibatches=minibatches, epochs=epochs))
+    for update in (1, 2):
+        trainer.update()
+        made = {float(state["step"]) for state in trainer.optimizer.state.values()}
+        assert made == {update * minibatches * epochs}
+    assert trainer.steps_per_update == minibatches * epochs
+
+
+def test_later_parts_see_what_earlier_ones_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one part on, the same episodes give another gradient than to a policy that stays."""
+    results = []
+    for rate in (STILL, 1e-2):
+        trainer = new_trainer(Settings(minibatches=2, learning_rate_start=rate))
+        with monkeypatch.context() as patch:
+            results.append(gradients_of_update(patch, trainer))
+    assert torch.equal(results[0][0], results[1][0])
+    assert not torch.allclose(results[0][1], results[1][1], rtol=1e-2)
+
+
+def test_a_clipped_policy_moves_less() -> None:
+    """Many epochs over the same episodes: the clip is what ends them."""
+    moved = []
+    for clip_ratio in (0.05, 1e6):
+        settings = Settings(
+            clip_ratio=clip_ratio,
+            epochs=30,
+            learning_rate_start=5e-3,
+            entropy_weight_start=0.0,
+            entropy_weight_end=0.0,
+        )
+        trainer = Trainer([ListSchedule(two_chains())], settings)
+        environment = trainer.environments[0]
+        environment.reset(num_episodes=1)
+        states = environment.states()
+        before = trainer.policy(states).exp().detach()
+        trainer.update()
+        after = trainer.policy(states).exp().detach()
+        moved.append(float((after - before).abs().max()))
+    assert moved[0] < 0.5 * moved[1]
+    assert np.isfinite(moved).all()
