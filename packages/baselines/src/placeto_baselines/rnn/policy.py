@@ -1,7 +1,9 @@
 """A trained policy, and its files."""
 
 import os
+from collections.abc import Iterator
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,13 +71,13 @@ class RnnPolicy:
                 f"problem: expected {self.model.num_devices} devices, as the policy was trained "
                 f"for, got {problem.num_devices}"
             )
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():
             encoded = self.model.encode(batch_of([problem], self.embedding))
-        rows = [placements_of(problem, self.model.most_likely(encoded))]
-        if count > 1:
-            generator = torch.Generator().manual_seed(seed)
-            drawn = self.model.sample(encoded, count - 1, generator).devices
-            rows.append(placements_of(problem, drawn[0]))
+            rows = [placements_of(problem, self.model.most_likely(encoded))]
+            if count > 1:
+                generator = torch.Generator().manual_seed(seed)
+                drawn = self.model.sample(encoded, count - 1, generator).devices
+                rows.append(placements_of(problem, drawn[0]))
         return np.concatenate(rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -166,8 +168,24 @@ def train_policy(
     graphs = batch_of(problems, embedding)
     generator = torch.Generator().manual_seed(seed)
     model = PlacementModel(embedding.num_features, numbers[0], settings, generator)
-    Trainer(model, graphs, trials, settings, generator).train()
+    with one_thread():
+        Trainer(model, graphs, trials, settings, generator).train()
     return RnnPolicy(model, embedding, settings), trials
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread.
+
+    A step of an LSTM is a small product, between which torch's other threads spin: where something
+    else has a core, a sampled placement was measured to take 14 times as long with two threads.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
