@@ -53,9 +53,11 @@ def generators(count: int, seed: int) -> list[np.random.Generator]:
 def sampled(
     evaluator: ListSchedule, policy: PlacementPolicy, count: int, seed: int
 ) -> tuple[PlacementEnvironment, Episodes]:
+    """Return episodes that visit the groups in any order, from anywhere."""
     environment = PlacementEnvironment(evaluator, reward="counterfactual")
-    environment.reset(num_episodes=count)
-    choice = sampling(generators(count, seed), evaluator.problem.num_groups)
+    drawing = generators(count, seed)
+    environment.reset(num_episodes=count, order="random", start="random", generators=drawing)
+    choice = sampling(drawing, evaluator.problem.num_groups)
     return environment, run_episodes(policy, environment, choice)
 
 
@@ -102,8 +104,8 @@ def test_a_device_that_cannot_run_a_group_is_never_drawn() -> None:
     evaluator = ListSchedule(partly_possible())
     environment, episodes = sampled(evaluator, PlacementPolicy(2), 50, 0)
     _, counterfactuals = run_counterfactuals(environment, episodes, generators(50, 1))
-    assert (counterfactuals.devices[:, 0] == 1).all()
-    assert set(counterfactuals.devices[:, 1].tolist()) == {0, 1}
+    assert (counterfactuals.devices[episodes.order == 0] == 1).all()
+    assert set(counterfactuals.devices[episodes.order == 1].tolist()) == {0, 1}
 
 
 def test_the_best_placement_may_be_one_that_no_episode_ended_at() -> None:

@@ -18,6 +18,8 @@ from placeto_policy import States
 from placeto_policy import preset
 from placeto_policy import topology_of
 from placeto_policy.embedding.message_passing import MessagePassing
+from placeto_policy.embedding.pooling import PooledSummaries
+from placeto_policy.settings import EmbeddingName
 from placeto_policy.settings import MessageName
 from placeto_policy.settings import NodeFeaturesName
 from plain_embedding import plain_messages
@@ -272,6 +274,20 @@ def test_shapes_and_parameter_counts(name: str, num_devices: int) -> None:
     assert aggregator(states).shape == (3, width)
     assert policy(states).shape == (3, num_devices)
     torch.testing.assert_close(policy(states).exp().sum(dim=1), torch.ones(3))
+
+
+@pytest.mark.parametrize("messages", ["plain", "residual"])
+@pytest.mark.parametrize("name", NAMES)
+def test_all_parts_of_a_policy_send_the_same_kind_of_messages(
+    name: EmbeddingName, messages: MessageName
+) -> None:
+    policy = PlacementPolicy(2, Settings(embedding=name, messages=messages))
+    parts = [
+        module
+        for module in policy.modules()
+        if isinstance(module, MessagePassing | PooledSummaries)
+    ]
+    assert {part.messages for part in parts} == {messages}
 
 
 def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:

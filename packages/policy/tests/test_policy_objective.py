@@ -1,7 +1,7 @@
 """The gradient of an update against eager torch, and where the surrogate is clipped."""
 
 import copy
-from collections.abc import Iterator
+from dataclasses import dataclass
 from dataclasses import replace
 
 import numpy as np
@@ -38,49 +38,59 @@ def drawn(probabilities: torch.Tensor, draw: float) -> int:
     return int(np.searchsorted(cumulative, draw * cumulative[-1], side="right"))
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step of an episode: its state, its action, another device, and the placement after it."""
+
+    states: States
+    action: int
+    other: int
+    placement: NDArray[np.int32]
+
+
 def replayed(
-    policy: PlacementPolicy, evaluator: ListSchedule, worker: int
-) -> Iterator[tuple[States, int, int]]:
-    """Yield each state of the first episode of a worker, its action and its other device."""
+    policy: PlacementPolicy, evaluator: ListSchedule, worker: int, settings: Settings
+) -> tuple[NDArray[np.int32], list[Step]]:
+    """Return where the first episode of a worker starts, and its steps."""
     environment = PlacementEnvironment(evaluator)
-    environment.reset(num_episodes=1)
-    num_groups = evaluator.problem.num_groups
     generator = np.random.default_rng((SEED, worker, 0))
+    environment.reset(
+        num_episodes=1, order=settings.order, start=settings.start, generators=[generator]
+    )
+    start = environment.placement[0].copy()
+    num_groups = evaluator.problem.num_groups
     draws, other_draws = generator.random(num_groups), generator.random(num_groups)
+    steps = []
     for time in range(num_groups):
         states = environment.states()
         with torch.no_grad():
             probabilities = policy(states)[0].exp()
-        action = drawn(probabilities, draws[time])
-        yield states, action, drawn(probabilities, other_draws[time])
+        action, other = (drawn(probabilities, some[time]) for some in (draws, other_draws))
         environment.step(np.array([action]))
+        steps.append(Step(states, action, other, environment.placement[0].copy()))
+    return start, steps
 
 
 def eager_gain(
     policy: PlacementPolicy, evaluator: ListSchedule, worker: int, settings: Settings
 ) -> torch.Tensor:
     """Return ``sum of log p A + w H`` of one episode, with a baseline of 0."""
-    steps = list(replayed(policy, evaluator, worker))
-    order = evaluator.problem.group_graph.topological_order
-    placements = [np.zeros(len(steps), np.int32)]
-    for group, (_, action, _) in zip(order, steps, strict=True):
-        placements.append(placements[-1].copy())
-        placements[-1][group] = action
-    costs = penalised(evaluator, np.array(placements))
+    start, steps = replayed(policy, evaluator, worker, settings)
+    costs = penalised(evaluator, np.stack([start, *(step.placement for step in steps)]))
     gain = torch.zeros(())
-    for time, (states, action, other) in enumerate(steps):
-        log_probabilities = policy(states)[0]
+    for time, step in enumerate(steps):
+        log_probabilities = policy(step.states)[0]
         entropy = -(log_probabilities.exp() * log_probabilities).sum()
         gain = gain + settings.entropy_weight_start * entropy
         if settings.reward == "counterfactual":
-            changed = placements[-1].copy()
-            changed[order[time]] = other
+            changed = steps[-1].placement.copy()
+            changed[int(step.states.current)] = step.other
             advantage = float(penalised(evaluator, changed[None])[0]) - costs[-1]
-            score = (log_probabilities[action] - log_probabilities[other]) / 2
+            score = (log_probabilities[step.action] - log_probabilities[step.other]) / 2
         else:
             powers = settings.discount ** np.arange(len(steps) - time)
             advantage = float((powers * (costs[time:-1] - costs[time + 1 :])).sum())
-            score = log_probabilities[action]
+            score = log_probabilities[step.action]
         gain = gain + advantage * score
     return gain
 
@@ -93,8 +103,9 @@ def eager_gain(
         replace(preset("paper"), embedding="simple-aggregator", discount=0.7),
         Settings(reward="intermediate", minibatches=1, advantage_scale="none"),
         Settings(minibatches=1, advantage_scale="none"),
+        Settings(minibatches=1, advantage_scale="none", order="random", start="random"),
     ],
-    ids=["paper", "aggregator", "intermediate", "counterfactual"],
+    ids=["paper", "aggregator", "intermediate", "counterfactual", "any order"],
 )
 def test_one_part_is_plain_reinforce(
     monkeypatch: pytest.MonkeyPatch, settings: Settings, seed: int
