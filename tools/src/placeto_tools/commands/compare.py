@@ -77,7 +77,7 @@ SEARCHES_LAST = ("random", "local-search", "rnn", "placeto")
     "--rnn-budget",
     type=click.IntRange(min=1),
     help="How many the RNN samples, which takes far longer for each.  "
-    "[default: that of --budget, or 300]",
+    "[default: that of --budget, or 1000]",
 )
 @click.option(
     "--seeds",
