@@ -101,9 +101,9 @@ def eager_gain(
     [
         preset("paper"),
         replace(preset("paper"), embedding="simple-aggregator", discount=0.7),
-        Settings(reward="intermediate", minibatches=1, advantage_scale="none"),
-        Settings(minibatches=1, advantage_scale="none"),
-        Settings(minibatches=1, advantage_scale="none", order="random", start="random"),
+        Settings(reward="intermediate", minibatches=1, epochs=1, advantage_scale="none"),
+        Settings(minibatches=1, epochs=1, advantage_scale="none"),
+        Settings(minibatches=1, epochs=1, advantage_scale="none", order="random", start="random"),
     ],
     ids=["paper", "aggregator", "intermediate", "counterfactual", "any order"],
 )

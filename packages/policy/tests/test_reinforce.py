@@ -173,7 +173,7 @@ def test_learning_rate_and_entropy_weight_decay_linearly() -> None:
 
 def test_the_gradient_is_clipped() -> None:
     """Adam cancels a constant factor, so that the clipped gradient is looked at in its averages."""
-    settings = Settings(max_gradient_norm=1e-3, minibatches=1)
+    settings = Settings(max_gradient_norm=1e-3, minibatches=1, epochs=1)
     trainer = Trainer([ListSchedule(two_chains())], settings)
     summary = trainer.update()
     assert summary.gradient_norm > 1e-3

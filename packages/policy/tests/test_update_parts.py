@@ -77,7 +77,7 @@ def test_the_parts_of_a_policy_that_stays_add_up_to_the_whole(
     )
     gradients, entropies = [], []
     for parts in (
-        replace(settings, minibatches=1),
+        replace(settings, minibatches=1, epochs=1),
         replace(settings, minibatches=minibatches, epochs=epochs),
     ):
         trainer = new_trainer(parts)
@@ -94,7 +94,7 @@ def test_the_parts_of_a_policy_that_stays_add_up_to_the_whole(
 
 def test_each_part_learns_from_its_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven parts of six steps: the last one has nothing to learn from."""
-    settings = Settings(minibatches=7, learning_rate_start=STILL, learning_rate_end=STILL)
+    settings = Settings(minibatches=7, epochs=1, learning_rate_start=STILL, learning_rate_end=STILL)
     trainer = Trainer([ListSchedule(two_chains())], settings)
     gradients = gradients_of_update(monkeypatch, trainer)
     assert [bool(gradient.any()) for gradient in gradients] == [True] * 6 + [False]
@@ -114,7 +114,7 @@ def test_later_parts_see_what_earlier_ones_learned(monkeypatch: pytest.MonkeyPat
     """From one part on, the same episodes give another gradient than to a policy that stays."""
     results = []
     for rate in (STILL, 1e-2):
-        trainer = new_trainer(Settings(minibatches=2, learning_rate_start=rate))
+        trainer = new_trainer(Settings(minibatches=2, epochs=1, learning_rate_start=rate))
         with monkeypatch.context() as patch:
             results.append(gradients_of_update(patch, trainer))
     assert torch.equal(results[0][0], results[1][0])
