@@ -260,7 +260,7 @@ def test_a_training_goes_on_in_its_middle(
     output, errors = process.communicate(timeout=PATIENCE)
     if number == signal.SIGINT:
         assert (process.returncode, output) == (1, "")
-        stopped = "placeto: error: stopped after 0 of 8 trials; the same command goes on"
+        stopped = "placeto: error: stopped after 0 of 12 trials; the same command goes on"
         assert errors.splitlines()[-1] == stopped
         assert "Traceback" not in errors
     checkpoint = load_policy(folder / "policies" / "intermediate-0.safetensors")
@@ -278,7 +278,7 @@ def test_several_processes_stop_and_come_to_the_same(kinds_of_reward: Path, tmp_
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert errors.splitlines()[-1].endswith("of 8 trials; the same command goes on")
+    assert errors.splitlines()[-1].endswith("of 12 trials; the same command goes on")
     assert "Traceback" not in errors
     succeed("experiment", *KINDS_OF_REWARD, "--jobs=2", "-o", folder)
     assert trials_of(folder) == trials_of(kinds_of_reward)
@@ -310,7 +310,7 @@ def test_other_options_are_refused(kinds_of_reward: Path, tmp_path: Path) -> Non
     )
     assert trials_of(folder) == before
     succeed(*command, "--force")
-    assert len(trials_of(folder)) == 4
+    assert len(trials_of(folder)) == 6
 
 
 def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
