@@ -12,7 +12,8 @@ from placeto_tools.errors import InputError
 SCALE_NAMES = ("smoke", "small", "full")
 NUMBERS = {  # that the user may choose: the option, and what it says
     "seeds": ("--seeds", "With how many seeds everything runs that draws at random."),
-    "graphs": ("--graphs", "How many graphs, or orders, to train on, and how many to test on."),
+    "graphs": ("--graphs", "How many graphs, or orders of one, to train a policy on."),
+    "test_graphs": ("--test-graphs", "How many others to test it on."),
     "updates": ("--updates", "Of a policy that is trained beforehand."),
     "evaluations": ("--evaluations", "Placements that a search on one graph samples."),
     "rnn_evaluations": ("--rnn-evaluations", "Placements of each graph that an RNN samples."),
@@ -29,8 +30,9 @@ class Scale:
     seeds : int
         How often everything runs that draws at random: with the seeds 0, 1, and so on.
     graphs : int or None
-        How many graphs (or orders of one) a shared policy is trained on, at most, and on how many
-        others it is tested.
+        How many graphs (or orders of one) a shared policy is trained on, at most.
+    test_graphs : int or None
+        On how many others it is tested, at most.
     updates : int or None
         Of the training of a shared policy.
     evaluations : int or None
@@ -51,6 +53,7 @@ class Scale:
 
     seeds: int = 3
     graphs: int | None = None
+    test_graphs: int | None = None
     updates: int | None = None
     evaluations: int | None = None
     rnn_evaluations: int | None = None
@@ -96,19 +99,31 @@ SMOKE = Scale(
 )
 SCALES = {
     "generalise": {
-        "smoke": replace(SMOKE, graphs=2, updates=5, evaluations=200, rnn_evaluations=20),
-        "small": Scale(graphs=16, updates=300, evaluations=50_000, rnn_evaluations=200),
-        "full": Scale(graphs=16, updates=2000, evaluations=400_000, rnn_evaluations=10_000),
+        "smoke": replace(
+            SMOKE, graphs=2, test_graphs=2, updates=5, evaluations=200, rnn_evaluations=20
+        ),
+        "small": Scale(
+            graphs=16, test_graphs=16, updates=300, evaluations=50_000, rnn_evaluations=200
+        ),
+        "full": Scale(
+            graphs=16, test_graphs=16, updates=2000, evaluations=400_000, rnn_evaluations=10_000
+        ),
     },
     "traversal": {
-        "smoke": replace(SMOKE, graphs=4, updates=5, evaluations=200, rnn_evaluations=20),
-        "small": Scale(graphs=64, updates=300, evaluations=100_000, rnn_evaluations=50),
-        "full": Scale(graphs=64, updates=2000, evaluations=400_000, rnn_evaluations=2000),
+        "smoke": replace(
+            SMOKE, graphs=4, test_graphs=4, updates=5, evaluations=200, rnn_evaluations=20
+        ),
+        "small": Scale(
+            graphs=64, test_graphs=64, updates=300, evaluations=100_000, rnn_evaluations=50
+        ),
+        "full": Scale(
+            graphs=64, test_graphs=64, updates=2000, evaluations=400_000, rnn_evaluations=2000
+        ),
     },
     "architectures": {
-        "smoke": replace(SMOKE, graphs=2, updates=5, evaluations=200),
-        "small": Scale(graphs=16, updates=300, evaluations=50_000),
-        "full": Scale(graphs=16, updates=2000, evaluations=400_000),
+        "smoke": replace(SMOKE, graphs=2, test_graphs=2, updates=5, evaluations=200),
+        "small": Scale(graphs=16, test_graphs=16, updates=300, evaluations=50_000),
+        "full": Scale(graphs=16, test_graphs=16, updates=2000, evaluations=400_000),
     },
     "rewards": {
         "smoke": replace(SMOKE, updates=5),

@@ -21,11 +21,9 @@ Maker = Callable[[], PlacementProblem]
 def family_members(name: str, plan: Plan) -> tuple[list[str], list[str]]:
     """Return the names of the members of a family to train on, and of those for test."""
     chosen = family(name)
-    count = plan.scale.number("graphs")
-    training, test = (
-        [member.name for member in half[:count]] for half in (chosen.training, chosen.test)
-    )
-    return training, test
+    training = chosen.training[: plan.scale.number("graphs")]
+    test = chosen.test[: plan.scale.number("test_graphs")]
+    return [member.name for member in training], [member.name for member in test]
 
 
 def makers_of_members(names: Sequence[str], plan: Plan) -> dict[str, Maker]:

@@ -49,7 +49,7 @@ def traversal(source: str, plan: Plan) -> Experiment:
     name = name_of(source)
     count = plan.scale.number("graphs")
     known = tuple(Graph(name, order) for order in range(count))
-    unseen = [Graph(name, order) for order in range(count, 2 * count)]
+    unseen = [Graph(name, count + order) for order in range(plan.scale.number("test_graphs"))]
     # As many placements for the one order as for all that the other RNN is trained on.
     alone = replace(plan.rnn_settings, evaluations=count * plan.rnn_settings.evaluations)
     trials: list[Trial] = []
@@ -110,9 +110,9 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
     ]
     best = spread(results.record(OPTIMIZED, graph.label, seed)["cost"] for seed in plan.seeds)
     parts = [
-        f"Policies were trained on {len(unseen)} random orders in which the groups are visited, "
-        f"and place the same graph in {len(unseen)} others. Placeto optimized, in the usual order: "
-        f"{best.text(seconds_text)}.",
+        f"Policies were trained on {plan.scale.number('graphs')} random orders in which the groups "
+        f"are visited, and place the same graph in {len(unseen)} others. Placeto optimized, in the "
+        f"usual order: {best.text(seconds_text)}.",
         f"In {SOURCE}, Placeto stays within {100 * TRAVERSAL_PLACETO:.0f} % of the optimized "
         f"placement, and the RNN is {100 * TRAVERSAL_RNN:.0f} % worse.",
         TextTable("", columns, rows).markdown(),
