@@ -1,3 +1,6 @@
+import io
+import re
+
 import networkx as nx
 import numpy as np
 
@@ -9,6 +12,10 @@ from placeto_graphs import from_networkx
 from placeto_graphs import parse_cluster
 from placeto_simulator import Simulator
 from placeto_tools import watching
+from placeto_tools.placements import run_placer
+from placeto_tools.placers import make_placer
+from placeto_tools.progress import Progress
+from placeto_tools.tables import seconds_text
 from placeto_tools.watching import WatchedEvaluator
 
 
@@ -49,3 +56,18 @@ def test_reports_come_now_and_then(monkeypatch: object) -> None:
         watched.evaluate(np.zeros((2, problem.num_groups), np.int32))
     runtime = Simulator(problem).runtimes(np.zeros((1, problem.num_groups), np.int32))[0]
     assert reports == [(6, runtime), (12, runtime), (18, runtime)]
+
+
+def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None:
+    lines: list[str] = []
+    progress = Progress(None, io.StringIO())
+    monkeypatch.setattr(progress, "update", lines.append)  # type: ignore[attr-defined]
+    monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
+    problem = ladder()
+    budget = 4 * 8 * (1 + problem.num_groups)
+    placer = make_placer("placeto", problem, budget)
+    found = run_placer(placer, problem, progress, budget=budget)
+    assert "of at most 608" in lines[1]
+    counts = [re.search(r"update (\d) of 4, [\d:]+ left", line) for line in lines]
+    assert sorted({match[1] for match in counts if match}) == ["1", "2", "3", "4"]
+    assert f"best {seconds_text(found.runtime)}, evaluated" in lines[-1]

@@ -119,3 +119,18 @@ def test_placers_that_cannot_be() -> None:
         PlacetoPlacer()
     with pytest.raises(PolicyError, match="samples: expected at least 0, got -1"):
         PlacetoPlacer(training_evaluations=1, samples=-1)
+
+
+def test_each_update_is_reported() -> None:
+    evaluator = ListSchedule(two_chains())
+    reports: list[tuple[int, int, int]] = []
+    placer = PlacetoPlacer(
+        training_evaluations=200,
+        settings=FAST,
+        on_update=lambda summary, total: reports.append(
+            (summary.update, summary.evaluations, total)
+        ),
+    )
+    result = placer.place(evaluator.problem, evaluator)
+    assert [(update, total) for update, _, total in reports] == [(1, 3), (2, 3), (3, 3)]
+    assert [evaluations for _, evaluations, _ in reports] == result.curve[:3, 0].tolist()

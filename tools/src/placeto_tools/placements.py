@@ -1,7 +1,10 @@
 """From what a user names to a placement."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +19,14 @@ from placeto_tools.errors import reading
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import make_placer
 from placeto_tools.progress import Progress
+from placeto_tools.progress import clock
 from placeto_tools.progress import how_far
 from placeto_tools.tables import seconds_text
 from placeto_tools.watching import WatchedEvaluator
+
+if TYPE_CHECKING:
+    from placeto_policy import PlacetoPlacer
+    from placeto_policy import UpdateSummary
 
 
 def find_placement(text: str, problem: PlacementProblem, progress: Progress) -> NDArray[np.int32]:
@@ -80,10 +88,20 @@ def run_placer(
     """
     began = time.monotonic()
     name = label or placer.name
+    updates = ""
 
     def report(evaluations: int, best: float) -> None:
-        far = how_far(evaluations, budget, time.monotonic() - began)
+        far = updates or how_far(evaluations, budget, time.monotonic() - began)
         progress.update(f"{name}: best {seconds_text(best)}, evaluated {far}")
 
+    def on_update(summary: "UpdateSummary", total: int) -> None:
+        nonlocal updates
+        left = (time.monotonic() - began) / summary.update * (total - summary.update)
+        updates = (
+            f"{summary.evaluations:,}, update {summary.update:,} of {total:,}, {clock(left)} left"
+        )
+
     progress.update(f"{name} ...")
+    if placer.name == "placeto":
+        placer = replace(cast("PlacetoPlacer", placer), on_update=on_update)
     return placer.place(problem, WatchedEvaluator(Simulator(problem), report), seed=seed)

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
@@ -22,6 +23,7 @@ from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
 from placeto_policy.trainer import Trainer
+from placeto_policy.trainer import UpdateSummary
 from placeto_policy.trainer import most_evaluations
 
 SAMPLING_STREAM = 2**32 - 1  # a worker's index that no trainer has
@@ -48,6 +50,9 @@ class PlacetoPlacer:
     settings
         Of the training; `Settings.updates` is set to what the evaluations are enough for. By
         default those of the policy, if there is one.
+    on_update
+        Called after each update of the training with its summary, and with the number of updates
+        that there are to be.
 
     Raises
     ------
@@ -68,6 +73,7 @@ class PlacetoPlacer:
     training_evaluations: int = 0
     samples: int = 0
     settings: Settings | None = None
+    on_update: Callable[[UpdateSummary, int], None] | None = None
     name: str = field(default="placeto", init=False)
 
     def __post_init__(self) -> None:
@@ -116,10 +122,12 @@ class PlacetoPlacer:
             [search.evaluator], replace(settings, updates=updates), seed=seed, policy=self.policy
         )
         for _ in range(updates):
-            evaluations = trainer.update().evaluations
+            summary = trainer.update()
             best = trainer.best[0]
             if best:
-                search.offer(best.placement, best.cost, evaluations)
+                search.offer(best.placement, best.cost, summary.evaluations)
+            if self.on_update:
+                self.on_update(summary, updates)
         return trainer.policy
 
     def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
