@@ -66,7 +66,7 @@ SCHEMES: Mapping[str, Scheme] = {
     "single": Scheme("Single GPU", lambda _problem, _budget: SingleDevice()),
     "expert": Scheme("Expert", _expert),
     "scotch": Scheme("Scotch", lambda _problem, _budget: ScotchPlacer(), random=True),
-    "placeto": Scheme("Placeto", _placeto, budget=200_000, random=True),
+    "placeto": Scheme("Placeto", _placeto, budget=100_000, random=True),
     "rnn": Scheme("RNN", _rnn, budget=1_000, random=True),
     "random": Scheme(
         "Random", lambda _problem, budget: RandomPlacer(budget), budget=10_000, random=True

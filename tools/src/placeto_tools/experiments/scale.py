@@ -132,7 +132,7 @@ SCALES = {
     },
     "simulator-curves": {
         "smoke": replace(SMOKE, evaluations=200, rnn_evaluations=20),
-        "small": Scale(evaluations=200_000, rnn_evaluations=1000),
+        "small": Scale(evaluations=100_000, rnn_evaluations=1000),
         "full": Scale(evaluations=1_000_000, rnn_evaluations=20_000),
     },
     "table1": {
