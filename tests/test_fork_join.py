@@ -46,7 +46,7 @@ def runtimes(placer: Placer) -> NDArray[np.float64]:
 def trained(seed: int) -> PlacementPolicy:
     trainer = Trainer(training_graphs(), SMALL, seed=seed)
     train(trainer)
-    return trainer.policy
+    return trainer.trained_policy
 
 
 def test_no_unseen_graph_is_one_of_training() -> None:

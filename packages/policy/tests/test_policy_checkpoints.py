@@ -137,7 +137,7 @@ def test_the_policy_of_a_training_can_be_loaded_alone(tmp_path: Path) -> None:
     trainer.update()
     save_training(trainer, tmp_path / "training.safetensors")
     loaded = load_policy(tmp_path / "training.safetensors")
-    assert torch.equal(loaded.output.weight, trainer.policy.output.weight)
+    assert torch.equal(loaded.output.weight, trainer.trained_policy.output.weight)
 
 
 def changed(

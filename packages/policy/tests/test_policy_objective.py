@@ -40,11 +40,12 @@ def drawn(probabilities: torch.Tensor, draw: float) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of an episode: its state, its action, another device, and the placement after it."""
+    """A step: its state, its action, another device and its weight, and the placement after it."""
 
     states: States
     action: int
     other: int
+    weight: float
     placement: NDArray[np.int32]
 
 
@@ -65,9 +66,13 @@ def replayed(
         states = environment.states()
         with torch.no_grad():
             probabilities = policy(states)[0].exp()
-        action, other = (drawn(probabilities, some[time]) for some in (draws, other_draws))
+        action = drawn(probabilities, draws[time])
+        without = probabilities * (torch.arange(len(probabilities)) != action)
+        other = drawn(without, other_draws[time])
+        parts = [float(probabilities[device].double()) for device in (action, other)]
+        weight = 2 / sum(1 / (1 - part) for part in parts)
         environment.step(np.array([action]))
-        steps.append(Step(states, action, other, environment.placement[0].copy()))
+        steps.append(Step(states, action, other, weight, environment.placement[0].copy()))
     return start, steps
 
 
@@ -86,7 +91,8 @@ def eager_gain(
             changed = steps[-1].placement.copy()
             changed[int(step.states.current)] = step.other
             advantage = float(penalised(evaluator, changed[None])[0]) - costs[-1]
-            score = (log_probabilities[step.action] - log_probabilities[step.other]) / 2
+            pair = log_probabilities[step.action] - log_probabilities[step.other]
+            score = step.weight * pair / 2
         else:
             powers = settings.discount ** np.arange(len(steps) - time)
             advantage = float((powers * (costs[time:-1] - costs[time + 1 :])).sum())
@@ -166,7 +172,7 @@ def test_the_gradient_is_zero_beyond_the_clip_in_the_direction_of_gain(
     before: float, after: float, values: list[float], clip_ratio: float, has_others: bool
 ) -> None:
     devices = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
-    others = np.array([[1, 0], [0, 1], [0, 1], [1, 0]])
+    others, weights = 1 - devices, np.array([[0.1, 0.5], [1.0, 0.0], [0.3, 0.2], [0.5, 0.9]])
     advantages = np.array(values).reshape(4, 2)
     edges = np.array([1 - clip_ratio, 1 + clip_ratio])
     both = ratios_of(np.array([0, 1]), before, after)
@@ -174,7 +180,10 @@ def test_the_gradient_is_zero_beyond_the_clip_in_the_direction_of_gain(
         return  # at the kink either side is right
     episodes = episodes_of(LogitPolicy([before]), devices)
     policy = LogitPolicy([after])
-    counterfactuals = Counterfactuals(others, np.zeros(4, np.int64)) if has_others else None
+    counterfactuals = None
+    if has_others:
+        evaluations = np.full(4, 2)
+        counterfactuals = Counterfactuals(others, weights.astype(np.float32), evaluations)
     add_gradient(
         policy,
         episodes,
@@ -186,7 +195,8 @@ def test_the_gradient_is_zero_beyond_the_clip_in_the_direction_of_gain(
     )
     taken = [(devices, advantages)]
     if has_others:
-        taken = [(devices, advantages / 2), (others, -advantages / 2)]
+        halves = weights * advantages / 2
+        taken = [(devices, halves), (others, -halves)]
     expected = sum(
         gradient_by_formula(
             chosen,

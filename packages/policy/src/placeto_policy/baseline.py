@@ -69,7 +69,7 @@ def baseline_of(num_steps: int, settings: Settings) -> TimeStepBaseline:
 
 
 class ZeroBaseline(TimeStepBaseline):
-    """For rewards that are over a counterfactual already, of which nothing is to be expected."""
+    """For rewards that are over a counterfactual already: nothing else is to be taken from them."""
 
     def expected(self) -> NDArray[np.float64]:
         """Return float64[G] of zeros."""

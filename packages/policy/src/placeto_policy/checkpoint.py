@@ -3,6 +3,7 @@
 One file holds both, so that it is replaced at once or not at all.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from placeto_policy.workers import Processes
 FORMAT = "placeto-policy"
 VERSION = 2
 POLICY = "policy."
+BEST_POLICY = "best_policy."
 AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter
 Path = str | os.PathLike[str]
 Tensors = dict[str, torch.Tensor]
@@ -33,6 +35,7 @@ Tensors = dict[str, torch.Tensor]
 class _GraphProgress(msgspec.Struct, forbid_unknown_fields=True):
     num_groups: int
     best_cost: float | None
+    latest_cost: float | None
 
 
 class _Progress(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,6 +44,7 @@ class _Progress(msgspec.Struct, forbid_unknown_fields=True):
     evaluations: int
     settings: Settings
     graphs: list[_GraphProgress]
+    least_cost: float | None
 
 
 class _Description(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,6 +76,9 @@ def save_policy(policy: PlacementPolicy, path: Path) -> None:
 def load_policy(path: Path) -> PlacementPolicy:
     """Return the policy of a file that `save_policy` or `save_training` wrote.
 
+    Of a training it is the policy that the training leaves if it ends now; see
+    `Settings.selection`.
+
     Parameters
     ----------
     path
@@ -89,7 +96,9 @@ def load_policy(path: Path) -> PlacementPolicy:
     See `save_policy`.
     """
     description, tensors = _read(path)
-    return _restored_policy(path, description, tensors)
+    progress = description.training
+    best = progress and progress.settings.selection == "best" and progress.least_cost is not None
+    return _restored_policy(path, description, tensors, BEST_POLICY if best else POLICY)
 
 
 def save_training(trainer: Trainer, path: Path) -> None:
@@ -115,8 +124,12 @@ def save_training(trainer: Trainer, path: Path) -> None:
     if trainer.processes.rank:
         return
     graphs = [
-        _GraphProgress(baseline.means.shape[1], best.cost if best else None)
-        for baseline, best in zip(trainer.baselines, trainer.best, strict=True)
+        _GraphProgress(
+            baseline.means.shape[1], best.cost if best else None, _number_or_none(latest)
+        )
+        for baseline, best, latest in zip(
+            trainer.baselines, trainer.best, trainer.best_policy.latest.tolist(), strict=True
+        )
     ]
     progress = _Progress(
         seed=trainer.seed,
@@ -124,9 +137,11 @@ def save_training(trainer: Trainer, path: Path) -> None:
         evaluations=trainer.evaluations,
         settings=trainer.settings,
         graphs=graphs,
+        least_cost=_number_or_none(trainer.best_policy.cost),
     )
     description = _Description(trainer.policy.num_devices, trainer.policy.settings, progress)
     tensors = _policy_tensors(trainer.policy) | _optimizer_tensors(trainer)
+    tensors |= {BEST_POLICY + name: value for name, value in trainer.best_policy.weights.items()}
     for index, (baseline, best) in enumerate(zip(trainer.baselines, trainer.best, strict=True)):
         tensors[f"baseline.{index}.means"] = torch.from_numpy(baseline.means)
         tensors[f"baseline.{index}.sizes"] = torch.from_numpy(baseline.sizes)
@@ -168,13 +183,14 @@ def resume_training(
     progress = description.training
     if progress is None:
         raise PolicyError(f"{_shown(path)}: expected a training, got a policy alone")
-    policy = _restored_policy(path, description, tensors)
+    policy = _restored_policy(path, description, tensors, POLICY)
     _check_graphs(path, progress, evaluators)
     trainer = Trainer(
         evaluators, progress.settings, seed=progress.seed, policy=policy, processes=processes
     )
     _restore_optimizer(path, trainer, tensors, progress.updates)
     _restore_graphs(path, trainer, tensors, progress)
+    _restore_best_policy(path, trainer, tensors, progress)
     trainer.updates = progress.updates
     trainer.evaluations = progress.evaluations
     return trainer
@@ -229,22 +245,25 @@ def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
         raise PolicyError(f"{_shown(path)}: expected a description, got none")
 
 
-def _restored_policy(path: Path, description: _Description, tensors: Tensors) -> PlacementPolicy:
+def _restored_policy(
+    path: Path, description: _Description, tensors: Tensors, prefix: str
+) -> PlacementPolicy:
     if description.num_devices < 1:
         raise PolicyError(
             f"{_shown(path)}: num_devices: expected at least 1, got {description.num_devices}"
         )
     policy = PlacementPolicy(description.num_devices, description.settings)
+    policy.load_state_dict(_weights(path, policy, tensors, prefix))
+    return policy
+
+
+def _weights(path: Path, policy: PlacementPolicy, tensors: Tensors, prefix: str) -> Tensors:
     state = policy.state_dict()
-    unknown = [
-        name for name in tensors if name.startswith(POLICY) and name[len(POLICY) :] not in state
-    ]
+    given = [name for name in tensors if name.startswith(prefix)]
+    unknown = [name for name in given if name.removeprefix(prefix) not in state]
     if unknown:
         raise PolicyError(f"{_shown(path)}: expected no tensor {unknown[0]!r} in such a policy")
-    policy.load_state_dict(
-        {name: _tensor(path, tensors, POLICY + name, like) for name, like in state.items()}
-    )
-    return policy
+    return {name: _tensor(path, tensors, prefix + name, like) for name, like in state.items()}
 
 
 def _restore_optimizer(path: Path, trainer: Trainer, tensors: Tensors, updates: int) -> None:
@@ -272,6 +291,20 @@ def _restore_graphs(path: Path, trainer: Trainer, tensors: Tensors, progress: _P
             like = torch.empty(graph.num_groups, dtype=torch.int32)
             placement = _tensor(path, tensors, f"best.{index}", like).numpy()
             trainer.best[index] = Best(graph.best_cost, placement)
+
+
+def _restore_best_policy(
+    path: Path, trainer: Trainer, tensors: Tensors, progress: _Progress
+) -> None:
+    latest = [graph.latest_cost for graph in progress.graphs]
+    trainer.best_policy.latest[:] = [math.nan if cost is None else cost for cost in latest]
+    if progress.least_cost is not None:
+        trainer.best_policy.cost = progress.least_cost
+        trainer.best_policy.weights = _weights(path, trainer.policy, tensors, BEST_POLICY)
+
+
+def _number_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _check_graphs(path: Path, progress: _Progress, evaluators: Sequence[Evaluator]) -> None:

@@ -25,8 +25,8 @@ def add_gradient(
     ``min(r A, clip(r, 1 - c, 1 + c) A)`` (Schulman et al. 2017, equation 7), and of the entropies,
     weighted. Before the first step of Adam r is 1, and its gradient that of ``log p A``: REINFORCE.
 
-    An advantage over a counterfactual device is shared by both: half of it is the action's, and
-    its negative half the other device's, both having been drawn from the same policy.
+    An advantage over a counterfactual device is shared by both: half of it, by the weight of their
+    comparison, is the action's, and as much less than nothing the other device's.
 
     Parameters
     ----------
@@ -45,21 +45,21 @@ def add_gradient(
     entropy_weight
         Of the entropies.
     """
-    taken = [(episodes.actions(), 1.0)]
+    taken = [(episodes.actions(), advantages)]
     if counterfactuals:
-        taken = [(taken[0][0], 0.5), (counterfactuals.devices, -0.5)]
+        halves = 0.5 * counterfactuals.weights * advantages
+        taken = [(episodes.actions(), halves), (counterfactuals.devices, -halves)]
     total = 0.0
     for some, states in episodes.states(steps):
         log_probabilities = policy(states)
         before = _by_state(episodes.log_probabilities[:, some])
-        advantage = _by_state(advantages[:, some])
         entropy = -(log_probabilities.exp() * log_probabilities).sum()
         gain = entropy_weight * entropy
-        for devices, share in taken:
+        for devices, worths in taken:
             chosen = _by_state(devices[:, some])[:, None]
+            worth = _by_state(worths[:, some])
             ratio = (log_probabilities - before).gather(1, chosen)[:, 0].exp()
             clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
-            worth = share * advantage
             gain = gain + torch.minimum(ratio * worth, clipped * worth).sum()
         (-gain).backward()
         total += float(entropy.detach())

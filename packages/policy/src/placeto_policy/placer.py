@@ -128,7 +128,7 @@ class PlacetoPlacer:
                 search.offer(best.placement, best.cost, summary.evaluations)
             if self.on_update:
                 self.on_update(summary, updates)
-        return trainer.policy
+        return trainer.trained_policy
 
     def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
         """Run the greedy pass and the sampled ones, and evaluate where they end."""

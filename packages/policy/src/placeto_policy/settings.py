@@ -17,6 +17,7 @@ RewardName = Literal["counterfactual", "intermediate", "terminal"]
 NodeFeaturesName = Literal["costs", "costs-and-times"]
 DeviceFeaturesName = Literal["none", "loads"]
 AdvantageScaleName = Literal["none", "spread"]
+SelectionName = Literal["best", "last"]
 MessageName = Literal["plain", "residual"]
 OrderName = Literal["topological", "random"]
 StartName = Literal["single", "random"]
@@ -60,7 +61,7 @@ class Settings:
     reward : text
         ``"intermediate"``: the improvement of each step (paper); ``"terminal"``: the negative
         memory-penalised runtime after the last step; ``"counterfactual"``: by how much the last
-        placement is better than with the step's group on another device, drawn from the policy.
+        placement is better than with the step's group on another device.
     order : text
         In which order an episode visits the groups: ``"topological"`` (code), or ``"random"``, a
         new one for each episode.
@@ -95,6 +96,9 @@ class Settings:
     clip_ratio : float
         How far a step may change the probability of an action for gain: 0.2 (Schulman et al. 2017,
         proximal policy optimization). It matters from the second part of an update on.
+    selection : text
+        Which policy the training leaves: ``"last"``, that of the last update (paper), or
+        ``"best"``, that whose episodes placed the graphs best.
 
     Raises
     ------
@@ -121,8 +125,8 @@ class Settings:
     updates: int = 200
     learning_rate_start: float = 2e-3
     learning_rate_end: float = 3e-4
-    entropy_weight_start: float = 0.06
-    entropy_weight_end: float = 3e-3
+    entropy_weight_start: float = 0.3
+    entropy_weight_end: float = 1e-2
     baseline_window: int = 10
     discount: float = 0.9
     advantage_scale: AdvantageScaleName = "spread"
@@ -130,6 +134,7 @@ class Settings:
     minibatches: int = 8
     epochs: int = 2
     clip_ratio: float = 0.2
+    selection: SelectionName = "best"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -170,6 +175,7 @@ PRESETS: Mapping[str, Settings] = {
         advantage_scale="none",
         minibatches=1,
         epochs=1,
+        selection="last",
     ),
 }
 

@@ -26,6 +26,7 @@ from placeto_policy.reports import WorkerReport
 from placeto_policy.reports import from_rows
 from placeto_policy.reports import reports_of
 from placeto_policy.reports import to_rows
+from placeto_policy.selection import BestPolicy
 from placeto_policy.settings import RewardName
 from placeto_policy.settings import Settings
 from placeto_policy.workers import OneProcess
@@ -126,6 +127,8 @@ class Trainer:
     ----------
     policy : `PlacementPolicy`
         The policy as it is now.
+    best_policy : `BestPolicy`
+        The policy as it was when it placed the graphs best.
     updates : int
         How many updates were made.
     evaluations : int
@@ -186,8 +189,16 @@ class Trainer:
             for environment in self.environments
         ]
         self.best: list[Best | None] = [None] * len(self.environments)
+        self.best_policy = BestPolicy(len(self.environments))
         self.updates = 0
         self.evaluations = 0
+
+    @property
+    def trained_policy(self) -> PlacementPolicy:
+        """A copy of the policy that the training leaves if it ends now (`Settings.selection`)."""
+        if self.settings.selection == "best":
+            return self.best_policy.restored(self.policy)
+        return copy.deepcopy(self.policy)
 
     @property
     def steps_per_update(self) -> int:
@@ -213,6 +224,7 @@ class Trainer:
         with threads_for_blocks():
             own = self._run_own_workers()
             reports = self._exchange([report for run in own for report in run.reports])
+            self.best_policy.offer(self.policy, self._costs_of_graphs(reports))
             advantages = self._advantages(reports)
             entropy = 0.0
             for steps_of_graphs in self._parts():
@@ -272,6 +284,14 @@ class Trainer:
         group_counts = [environment.topology.num_groups for environment in self.environments]
         rows = self.processes.gather(to_rows(own, max(group_counts)))
         return from_rows(rows, group_counts)
+
+    def _costs_of_graphs(self, reports: list[WorkerReport]) -> dict[int, float]:
+        """Return the mean cost of the episodes of each graph, in parts of the graph's work."""
+        costs: dict[int, list[float]] = {}
+        for report in reports:
+            work = max(self.environments[report.graph].seconds_of_work, MIN_DIVISOR)
+            costs.setdefault(report.graph, []).append(report.cost / work)
+        return {graph: float(np.mean(own)) for graph, own in costs.items()}
 
     def _advantages(self, reports: list[WorkerReport]) -> list[NDArray[np.float32]]:
         """Return how much more each worker earned than expected, and let that enter baselines.

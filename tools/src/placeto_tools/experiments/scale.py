@@ -103,7 +103,7 @@ SCALES = {
             SMOKE, graphs=2, test_graphs=2, updates=5, evaluations=200, rnn_evaluations=20
         ),
         "small": Scale(
-            graphs=16, test_graphs=16, updates=300, evaluations=50_000, rnn_evaluations=200
+            graphs=16, test_graphs=16, updates=150, evaluations=50_000, rnn_evaluations=200
         ),
         "full": Scale(
             graphs=16, test_graphs=16, updates=2000, evaluations=400_000, rnn_evaluations=10_000
@@ -114,7 +114,7 @@ SCALES = {
             SMOKE, graphs=4, test_graphs=4, updates=5, evaluations=200, rnn_evaluations=20
         ),
         "small": Scale(
-            graphs=64, test_graphs=64, updates=300, evaluations=100_000, rnn_evaluations=50
+            graphs=64, test_graphs=64, updates=150, evaluations=100_000, rnn_evaluations=50
         ),
         "full": Scale(
             graphs=64, test_graphs=64, updates=2000, evaluations=400_000, rnn_evaluations=2000
@@ -122,7 +122,7 @@ SCALES = {
     },
     "architectures": {
         "smoke": replace(SMOKE, graphs=2, test_graphs=2, updates=5, evaluations=200),
-        "small": Scale(graphs=16, test_graphs=16, updates=300, evaluations=50_000),
+        "small": Scale(graphs=16, test_graphs=16, updates=150, evaluations=50_000),
         "full": Scale(graphs=16, test_graphs=16, updates=2000, evaluations=400_000),
     },
     "rewards": {
