@@ -97,7 +97,7 @@ def load_policy(path: Path) -> PlacementPolicy:
     """
     description, tensors = _read(path)
     progress = description.training
-    best = progress and progress.settings.selection == "best" and progress.least_cost is not None
+    best = progress and progress.least_cost is not None
     return _restored_policy(path, description, tensors, BEST_POLICY if best else POLICY)
 
 

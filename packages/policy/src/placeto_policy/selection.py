@@ -69,5 +69,6 @@ class BestPolicy:
     def restored(self, policy: PlacementPolicy) -> PlacementPolicy:
         """Return a copy of a policy with these weights, or with its own before there are any."""
         found = copy.deepcopy(policy)
-        found.load_state_dict(self.weights or policy.state_dict())
+        if self.weights:
+            found.load_state_dict(self.weights)
         return found

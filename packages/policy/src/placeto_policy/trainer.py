@@ -128,7 +128,7 @@ class Trainer:
     policy : `PlacementPolicy`
         The policy as it is now.
     best_policy : `BestPolicy`
-        The policy as it was when it placed the graphs best.
+        The policy as it was when it placed the graphs best, if that is what the training leaves.
     updates : int
         How many updates were made.
     evaluations : int
@@ -196,9 +196,7 @@ class Trainer:
     @property
     def trained_policy(self) -> PlacementPolicy:
         """A copy of the policy that the training leaves if it ends now (`Settings.selection`)."""
-        if self.settings.selection == "best":
-            return self.best_policy.restored(self.policy)
-        return copy.deepcopy(self.policy)
+        return self.best_policy.restored(self.policy)
 
     @property
     def steps_per_update(self) -> int:
@@ -224,7 +222,8 @@ class Trainer:
         with threads_for_blocks():
             own = self._run_own_workers()
             reports = self._exchange([report for run in own for report in run.reports])
-            self.best_policy.offer(self.policy, self._costs_of_graphs(reports))
+            if self.settings.selection == "best":
+                self.best_policy.offer(self.policy, self._costs_of_graphs(reports))
             advantages = self._advantages(reports)
             entropy = 0.0
             for steps_of_graphs in self._parts():

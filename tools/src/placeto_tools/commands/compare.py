@@ -28,6 +28,7 @@ from placeto_tools.options import json_option
 from placeto_tools.options import output_option
 from placeto_tools.options import source_options
 from placeto_tools.placers import PLACER_NAMES
+from placeto_tools.placers import SCHEMES
 from placeto_tools.problems import DEFAULT_NUM_GPUS
 from placeto_tools.problems import make_problem
 from placeto_tools.problems import read_cluster
@@ -77,7 +78,7 @@ SEARCHES_LAST = ("random", "local-search", "rnn", "placeto")
     "--rnn-budget",
     type=click.IntRange(min=1),
     help="How many the RNN samples, which takes far longer for each.  "
-    "[default: that of --budget, or 1000]",
+    f"[default: that of --budget, or {SCHEMES['rnn'].budget}]",
 )
 @click.option(
     "--seeds",

@@ -97,33 +97,28 @@ SMOKE = Scale(
     settings={"hidden_units": 16, "message_rounds": 2, "workers": 4},
     rnn_settings={"hidden_size": 16},
 )
+
+
+def on_graphs(count: int, scale: Scale, **numbers: int) -> Scale:
+    """Return a scale with as many graphs for test as for training, and with other numbers."""
+    return replace(scale, graphs=count, test_graphs=count, **numbers)  # type: ignore[arg-type]
+
+
 SCALES = {
     "generalise": {
-        "smoke": replace(
-            SMOKE, graphs=2, test_graphs=2, updates=5, evaluations=200, rnn_evaluations=20
-        ),
-        "small": Scale(
-            graphs=16, test_graphs=16, updates=150, evaluations=50_000, rnn_evaluations=200
-        ),
-        "full": Scale(
-            graphs=16, test_graphs=16, updates=2000, evaluations=400_000, rnn_evaluations=10_000
-        ),
+        "smoke": on_graphs(2, SMOKE, updates=5, evaluations=200, rnn_evaluations=20),
+        "small": on_graphs(16, Scale(), updates=150, evaluations=50_000, rnn_evaluations=200),
+        "full": on_graphs(16, Scale(), updates=2000, evaluations=400_000, rnn_evaluations=10_000),
     },
     "traversal": {
-        "smoke": replace(
-            SMOKE, graphs=4, test_graphs=4, updates=5, evaluations=200, rnn_evaluations=20
-        ),
-        "small": Scale(
-            graphs=64, test_graphs=64, updates=150, evaluations=100_000, rnn_evaluations=50
-        ),
-        "full": Scale(
-            graphs=64, test_graphs=64, updates=2000, evaluations=400_000, rnn_evaluations=2000
-        ),
+        "smoke": on_graphs(4, SMOKE, updates=5, evaluations=200, rnn_evaluations=20),
+        "small": on_graphs(64, Scale(), updates=150, evaluations=100_000, rnn_evaluations=50),
+        "full": on_graphs(64, Scale(), updates=2000, evaluations=400_000, rnn_evaluations=2000),
     },
     "architectures": {
-        "smoke": replace(SMOKE, graphs=2, test_graphs=2, updates=5, evaluations=200),
-        "small": Scale(graphs=16, test_graphs=16, updates=150, evaluations=50_000),
-        "full": Scale(graphs=16, test_graphs=16, updates=2000, evaluations=400_000),
+        "smoke": on_graphs(2, SMOKE, updates=5, evaluations=200),
+        "small": on_graphs(16, Scale(), updates=150, evaluations=50_000),
+        "full": on_graphs(16, Scale(), updates=2000, evaluations=400_000),
     },
     "rewards": {
         "smoke": replace(SMOKE, updates=5),
