@@ -15,6 +15,8 @@ from placeto_graphs import compiled
 # Sums may be taken in any order and products fused into them; NaN and infinity keep their meaning.
 compiled_sums = partial(compiled, fastmath={"contract", "nsz", "reassoc"})
 
+MANY = 16  # states, from which on a loop over them alone is long enough to be fast
+
 Floats = NDArray[np.float32]
 Neighbours = tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -94,8 +96,33 @@ def add_products(left: Floats, right: Floats, weight: Floats, bias: Floats) -> N
 
 
 @compiled_sums
+def sum_neighbours_of_few(neighbours: Neighbours, scale: np.float32, x: Floats, y: Floats) -> None:
+    """The same for few states: loops run over features and states, which first are put together."""
+    offsets, senders = neighbours
+    width, num_groups, count = x.shape
+    rows = np.empty((num_groups, width * count), np.float32)
+    for f in range(width):
+        for u in range(num_groups):
+            for n in range(count):
+                rows[u, f * count + n] = x[f, u, n]
+    total = np.empty(width * count, np.float32)
+    for v in range(num_groups):
+        total[:] = 0
+        for e in range(offsets[v], offsets[v + 1]):
+            row = rows[senders[e]]
+            for i in range(len(total)):
+                total[i] += row[i]
+        for f in range(width):
+            for n in range(count):
+                y[f, v, n] = scale * total[f * count + n]
+
+
+@compiled_sums
 def sum_neighbours(neighbours: Neighbours, scale: np.float32, x: Floats, y: Floats) -> None:
     """``y[:, v] = scale * sum of x[:, u]`` over the neighbours u of v."""
+    if x.shape[2] < MANY:
+        sum_neighbours_of_few(neighbours, scale, x, y)
+        return
     offsets, senders = neighbours
     for f in range(x.shape[0]):
         for v in range(x.shape[1]):
