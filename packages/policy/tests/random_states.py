@@ -31,7 +31,7 @@ def random_states(problem: PlacementProblem, count: int, generator: np.random.Ge
     """Return states with any placement, current group and visited groups."""
     shape = (count, problem.num_groups)
     return States(
-        topology=topology_of(problem.group_graph),
+        topology=topology_of(problem),
         placement=torch.from_numpy(generator.integers(0, problem.num_devices, shape)),
         current=torch.from_numpy(generator.integers(0, problem.num_groups, count)),
         visited=torch.from_numpy(generator.random(shape) < 0.5),

@@ -17,11 +17,13 @@ from placeto_policy import SimplePartitioner
 from placeto_policy import States
 from placeto_policy import preset
 from placeto_policy import topology_of
+from placeto_policy.concurrency import concurrency
 from placeto_policy.embedding.message_passing import MessagePassing
 from placeto_policy.embedding.pooling import PooledSummaries
 from placeto_policy.settings import EmbeddingName
 from placeto_policy.settings import MessageName
 from placeto_policy.settings import NodeFeaturesName
+from placeto_policy.topology import topology_of_groups
 from plain_embedding import plain_messages
 from plain_embedding import plain_summaries
 from random_states import random_problem
@@ -52,7 +54,7 @@ def set_identity(passing: MessagePassing) -> None:
 
 def test_messages_by_hand_on_four_nodes_with_identity_weights() -> None:
     diamond = nx.DiGraph([("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")])
-    topology = topology_of(problem_of(diamond).group_graph)
+    topology = topology_of(problem_of(diamond))
     passing = MessagePassing(width=1, rounds=2, generator=torch.Generator())
     set_identity(passing)
     own = torch.tensor([[[1.0], [10.0], [100.0], [1000.0]]])
@@ -64,7 +66,7 @@ def test_messages_by_hand_on_four_nodes_with_identity_weights() -> None:
 
 def test_plain_messages_by_hand_replace_what_a_node_was() -> None:
     diamond = nx.DiGraph([("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")])
-    topology = topology_of(problem_of(diamond).group_graph)
+    topology = topology_of(problem_of(diamond))
     own = torch.tensor([[[1.0], [10.0], [100.0], [1000.0]]])
     heard = []
     for rounds in (1, 2, 3):
@@ -79,7 +81,7 @@ def test_plain_messages_by_hand_replace_what_a_node_was() -> None:
 def test_plain_sums_are_not_divided_and_residual_ones_are() -> None:
     """Six groups of which each hears from all before it have 15 edges: 2.5 per group."""
     dense = nx.DiGraph([(a, b) for b in range(6) for a in range(b)])
-    topology = topology_of(problem_of(dense).group_graph)
+    topology = topology_of(problem_of(dense))
     own = torch.ones(1, 6, 1)
     last = {}
     for messages in ("plain", "residual"):
@@ -91,7 +93,7 @@ def test_plain_sums_are_not_divided_and_residual_ones_are() -> None:
 
 
 def test_a_message_is_rectified_before_it_is_summed() -> None:
-    topology = topology_of(problem_of(nx.DiGraph([("a", "c"), ("b", "c")])).group_graph)
+    topology = topology_of(problem_of(nx.DiGraph([("a", "c"), ("b", "c")])))
     passing = MessagePassing(width=1, rounds=1, generator=torch.Generator())
     set_identity(passing)
     own = torch.tensor([[[-5.0], [7.0], [0.0]]])
@@ -167,8 +169,9 @@ def test_relabelling_groups_changes_nothing(name: str) -> None:
         edges=new_label[graph.edges].astype(np.int32),
         edge_bytes=graph.edge_bytes,
     )
+    near = concurrency(problem)[:, old_label][:, :, old_label]
     moved = States(
-        topology=topology_of(relabelled),
+        topology=topology_of_groups(relabelled, near),
         placement=states.placement[:, old_label],
         current=torch.from_numpy(new_label)[states.current],
         visited=states.visited[:, old_label],
@@ -187,14 +190,15 @@ def test_the_order_of_edges_changes_nothing(name: str) -> None:
     graph = problem.group_graph
     shuffled = generator.permutation(graph.num_edges)
     same = States(
-        topology=topology_of(
+        topology=topology_of_groups(
             GroupGraph(
                 compute_time=graph.compute_time,
                 output_bytes=graph.output_bytes,
                 parameter_bytes=graph.parameter_bytes,
                 edges=graph.edges[shuffled],
                 edge_bytes=graph.edge_bytes[shuffled],
-            )
+            ),
+            concurrency(problem),
         ),
         placement=states.placement,
         current=states.current,
@@ -243,7 +247,7 @@ def test_shapes_and_parameter_counts(name: str, num_devices: int) -> None:
         return sum(parameter.numel() for parameter in module.parameters())
 
     chosen = preset(name)
-    width, loads = (num_devices + 4, 0) if name == "paper" else (num_devices + 6, 8 * num_devices)
+    width, loads = (num_devices + 4, 0) if name == "paper" else (num_devices + 6, 12 * num_devices)
     directions, functions, sets = 2, 2, 3
     messages = directions * functions * layer(width, width)
     embedding = GraphEmbedding(
@@ -292,7 +296,8 @@ def test_all_parts_of_a_policy_send_the_same_kind_of_messages(
 
 def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
     generator = np.random.default_rng(0)
-    graph = problem_of(nx.DiGraph([("a", "b")]), num_devices=3).group_graph
+    problem = problem_of(nx.DiGraph([("a", "b")]), num_devices=3)
+    graph = problem.group_graph
     partly = GroupGraph(
         compute_time=np.array([[1.0, np.inf, 1.0], [np.inf, np.inf, 2.0]]),
         output_bytes=graph.output_bytes,
@@ -301,7 +306,7 @@ def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
         edge_bytes=graph.edge_bytes,
     )
     states = States(
-        topology=topology_of(partly),
+        topology=topology_of_groups(partly, concurrency(problem)),
         placement=torch.tensor([[0, 2], [2, 2]]),
         current=torch.tensor([0, 1]),
         visited=torch.tensor([[False, False], [True, False]]),

@@ -15,8 +15,11 @@ from placeto_graphs import GroupGraph
 from placeto_policy import PlacementPolicy
 from placeto_policy import States
 from placeto_policy import topology_of
+from placeto_policy.concurrency import NEAR
+from placeto_policy.states import LOADS
 from placeto_policy.states import load_width
-from placeto_policy.topology import NEAR
+from placeto_policy.topology import Topology
+from placeto_policy.topology import topology_of_groups
 from random_states import random_problem
 from random_states import random_states
 from scheduled_problems import partly_possible
@@ -36,6 +39,20 @@ def random_graph(seed: int, num_groups: int, num_devices: int = 2) -> GroupGraph
         parameter_bytes=generator.integers(0, 10**6, num_groups),
         edges=graph.edges,
         edge_bytes=graph.edge_bytes,
+    )
+
+
+def random_nearness(seed: int, num_groups: int) -> NDArray[np.float64]:
+    """Return float64[S, G, G] of which no two groups have the same."""
+    near = np.random.default_rng(seed).random((len(NEAR), num_groups, num_groups))
+    near += near.swapaxes(1, 2)
+    near[:, np.arange(num_groups), np.arange(num_groups)] = 0.0
+    return near
+
+
+def random_topology(seed: int, num_groups: int, num_devices: int = 2) -> Topology:
+    return topology_of_groups(
+        random_graph(seed, num_groups, num_devices), random_nearness(seed, num_groups)
     )
 
 
@@ -74,7 +91,7 @@ def test_the_features_of_a_state() -> None:
     graph.add_node("b", seconds=4.0)
     graph.add_edge("a", "b", bytes=10)
     states = States(
-        topology=topology_of(problem_of(graph).group_graph),
+        topology=topology_of(problem_of(graph)),
         placement=torch.tensor([[0, 1]]),
         current=torch.tensor([1]),
         visited=torch.tensor([[True, False]]),
@@ -95,7 +112,7 @@ def test_path_features_are_the_longest_paths(seed: int, num_groups: int) -> None
     graph = random_graph(seed, num_groups)
     paths = longest_paths(graph)
     longest = paths.sum(axis=1).max()
-    features = topology_of(graph).path_features.numpy()
+    features = random_topology(seed, num_groups).path_features.numpy()
     np.testing.assert_allclose(features, paths / longest, rtol=1e-5, atol=1e-6)
     assert features.sum(axis=1).max() == pytest.approx(1.0)
 
@@ -104,25 +121,24 @@ def test_path_features_are_the_longest_paths(seed: int, num_groups: int) -> None
 @given(SEEDS, SIZES)
 def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups: int) -> None:
     graph = random_graph(seed, num_groups)
-    topology = topology_of(graph)
+    near = random_nearness(seed, num_groups)
+    topology = topology_of_groups(graph, near)
     seconds = graph.compute_time.mean(axis=1)
     size = graph.parameter_bytes + graph.output_bytes
     np.testing.assert_allclose(topology.shares[0], seconds / seconds.sum(), rtol=1e-5)
     np.testing.assert_allclose(topology.shares[1], size / max(1, size.sum()), rtol=1e-5)
 
-    paths = longest_paths(graph)
-    earliest = paths[:, 0] / paths.sum(axis=1).max()
     traffic = {
         frozenset(edge): sent
         for edge, sent in zip(graph.edges.tolist(), graph.edge_bytes.tolist(), strict=True)
     }
     for v in range(num_groups):
         own_traffic = [float(traffic.get(frozenset((v, u)), 0)) for u in range(num_groups)]
-        near = [
-            seconds[u] * np.exp(-abs(earliest[v] - earliest[u]) / NEAR) if u != v else 0.0
-            for u in range(num_groups)
+        rows = [(topology.affinity[v], own_traffic)]
+        rows += [
+            (topology.vicinity[scale, v], near[scale, v].tolist()) for scale in range(len(NEAR))
         ]
-        for row, parts in ((topology.affinity[v], own_traffic), (topology.vicinity[v], near)):
+        for row, parts in rows:
             expected = np.array(parts) / (sum(parts) or 1.0)
             np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-6)
 
@@ -132,8 +148,7 @@ def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups
 def test_loads_are_sums_over_the_other_groups_of_a_device(
     seed: int, num_groups: int, num_devices: int
 ) -> None:
-    graph = random_graph(seed, num_groups, num_devices)
-    topology = topology_of(graph)
+    topology = random_topology(seed, num_groups, num_devices)
     generator = np.random.default_rng(seed)
     placement = generator.integers(0, num_devices, (3, num_groups))
     visited = generator.random((3, num_groups)) < 0.5
@@ -154,10 +169,10 @@ def test_loads_are_sums_over_the_other_groups_of_a_device(
                 topology.shares[0, u],
                 topology.shares[1, u],
                 topology.affinity[v, u],
-                topology.vicinity[v, u],
+                *topology.vicinity[:, v, u],
             )
             for index, part in enumerate(parts):
-                column = 8 * placement[state, u] + 2 * index
+                column = 2 * (LOADS * placement[state, u] + index)
                 expected[state, column] += part
                 expected[state, column + 1] += part * visited[state, u]
     np.testing.assert_allclose(states.loads(), expected, rtol=1e-4, atol=1e-6)
@@ -167,7 +182,7 @@ def test_loads_of_all_devices_and_the_current_group_are_the_whole_graph() -> Non
     states = random_states(
         random_problem(8, 3, np.random.default_rng(1)), 5, np.random.default_rng(2)
     )
-    loads = states.loads().view(5, 3, 4, 2)
+    loads = states.loads().view(5, 3, LOADS, 2)
     whole = loads[:, :, :2, 0].sum(dim=1) + states.topology.shares[:, states.current].T
     torch.testing.assert_close(whole, torch.ones(5, 2))
     assert (loads[..., 1] <= loads[..., 0] + 1e-6).all()
@@ -175,7 +190,9 @@ def test_loads_of_all_devices_and_the_current_group_are_the_whole_graph() -> Non
 
 def test_units_of_time_and_of_size_do_not_matter() -> None:
     graph = random_graph(seed=3, num_groups=9)
-    one, other = topology_of(graph), topology_of(scaled(graph, seconds=1e-3, size=1000))
+    near = random_nearness(seed=3, num_groups=9)
+    one = topology_of_groups(graph, near)
+    other = topology_of_groups(scaled(graph, seconds=1e-3, size=1000), 1e-6 * near)
     for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), msg=name)
 
@@ -185,7 +202,7 @@ def test_relabelling_devices_permutes_the_blocks_of_loads() -> None:
     states = random_states(random_problem(9, 3, generator), 6, generator)
     new_label = torch.tensor([2, 0, 1])
     renamed = replace(states, placement=new_label[states.placement])
-    before, after = (some.loads().view(6, 3, 8) for some in (states, renamed))
+    before, after = (some.loads().view(6, 3, 2 * LOADS) for some in (states, renamed))
     torch.testing.assert_close(after[:, new_label], before)
     assert not torch.equal(after, before)
 
@@ -202,14 +219,15 @@ def test_relabelling_groups_changes_neither_loads_nor_probabilities() -> None:
         edges=new_label[graph.edges].astype(np.int32),
         edge_bytes=graph.edge_bytes,
     )
+    near = random_nearness(seed=5, num_groups=9)
     states = States(
-        topology=topology_of(graph),
+        topology=topology_of_groups(graph, near),
         placement=torch.from_numpy(generator.integers(0, 2, (6, 9))),
         current=torch.from_numpy(generator.integers(0, 9, 6)),
         visited=torch.from_numpy(generator.random((6, 9)) < 0.5),
     )
     moved = States(
-        topology=topology_of(relabelled),
+        topology=topology_of_groups(relabelled, near[:, old_label][:, :, old_label]),
         placement=states.placement[:, old_label],
         current=torch.from_numpy(new_label)[states.current],
         visited=states.visited[:, old_label],
@@ -224,7 +242,7 @@ def test_relabelling_groups_changes_neither_loads_nor_probabilities() -> None:
 
 def test_a_group_that_some_devices_cannot_run_takes_the_mean_of_the_others() -> None:
     """A chain of three seconds, the first of which only one device can run."""
-    topology = topology_of(partly_possible().group_graph)
+    topology = topology_of(partly_possible())
     expected = torch.tensor([[0.0, 3.0], [1.0, 2.0], [2.0, 1.0]]) / 3
     torch.testing.assert_close(topology.path_features, expected)
     torch.testing.assert_close(topology.shares[0], torch.full((3,), 1 / 3))
@@ -241,7 +259,8 @@ def test_nothing_is_divided_by_zero() -> None:
     )
     alone = random_graph(seed=0, num_groups=1)
     for graph in (idle, alone):
-        topology = topology_of(graph)
+        near = np.zeros((len(NEAR), graph.num_groups, graph.num_groups))
+        topology = topology_of_groups(graph, near)
         for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
             assert torch.isfinite(getattr(topology, name)).all(), name
         states = States(

@@ -78,7 +78,7 @@ class PlacementEnvironment:
         memory_penalty: float = 2e-9,
     ) -> None:
         self.evaluator = evaluator
-        self.topology: Topology = topology_of(evaluator.problem.group_graph)
+        self.topology: Topology = topology_of(evaluator.problem)
         self.reward = reward
         self.seconds_of_work = seconds_of_work(evaluator.problem)
         self._costs_of_many = BatchCosts(evaluator, memory_penalty)

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
+from placeto_policy.concurrency import NEAR
 from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.topology import Topology
 
 FLAGS = 2  # current, visited
-LOADS = 4  # of a device: compute time, bytes, traffic with the current group, work at its time
+# Of a device: compute time, bytes, traffic with the current group, and work at about its time.
+LOADS = 3 + len(NEAR)
 
 
 def feature_width(num_devices: int, node_features: NodeFeaturesName = "costs") -> int:
@@ -74,16 +76,19 @@ class States:
         return features
 
     def loads(self) -> torch.Tensor:
-        """Return float32[N, 8 D], what each device holds beside the current group.
+        """Return float32[N, 12 D], what each device holds beside the current group.
 
         For each device, of all groups on it and of those that were visited: their part in the
         graph's compute time and in its bytes, their part in the current group's traffic, and in the
-        work that could run at its time.
+        work that could run at about its time, for each idea of how near that is.
         """
         topology = self.topology
         count = len(self)
-        own = torch.stack([topology.affinity[self.current], topology.vicinity[self.current]], dim=1)
-        parts = torch.cat([topology.shares.expand(count, -1, -1), own], dim=1)
+        own = [
+            topology.affinity[self.current, None],
+            topology.vicinity[:, self.current].swapaxes(0, 1),
+        ]
+        parts = torch.cat([topology.shares.expand(count, -1, -1), *own], dim=1)
         others = torch.ones(count, topology.num_groups)
         others[torch.arange(count), self.current] = 0.0
         loads = []

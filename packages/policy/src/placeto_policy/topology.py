@@ -7,13 +7,14 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import GroupGraph
+from placeto_graphs import PlacementProblem
 from placeto_graphs import reachability
+from placeto_policy.concurrency import concurrency
+from placeto_policy.concurrency import mean_seconds
 
 Neighbours = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 ITSELF = 3
-# Of the longest path: groups whose earliest starts differ by this much are near to 1/e.
-NEAR = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +44,9 @@ class Topology:
         the whole graph.
     affinity : float32[G, G]
         ``affinity[v, u]`` is the part of v's traffic that is with u.
-    vicinity : float32[G, G]
-        ``vicinity[v, u]`` is the part of u in the compute time that could run at about the same
-        time as v: groups count the less the more the paths before them differ.
+    vicinity : float32[S, G, G]
+        ``vicinity[s, v, u]`` is the part of u in the compute time that could run at about the same
+        time as v's, with S ideas of how near that is; see `concurrency`.
     allowed : bool[G, D]
         Whether a device can run a group.
     order : int64[G]
@@ -78,30 +79,34 @@ class Topology:
         return self.allowed.shape[1]
 
 
-def topology_of(graph: GroupGraph) -> Topology:
-    """Return what the policy sees of a graph of groups.
+def topology_of(problem: PlacementProblem) -> Topology:
+    """Return what the policy sees of a problem.
+
+    Parameters
+    ----------
+    problem
+        G groups on D devices.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import two_chains
+    >>> topology_of(two_chains()).vicinity[1, 0].round(decimals=3)  # of a0: only b0 is near
+    tensor([0., 0., 0., 1., 0., 0.])
+    """
+    return topology_of_groups(problem.group_graph, concurrency(problem))
+
+
+def topology_of_groups(graph: GroupGraph, near: NDArray[np.float64]) -> Topology:
+    """Return what the policy sees of a graph of groups, and of what its ops have near in time.
 
     Parameters
     ----------
     graph
-        The graph of G groups on D devices.
-
-    Examples
-    --------
-    >>> chain = GroupGraph(
-    ...     compute_time=[[1.0, 1.0], [4.0, 4.0], [2.0, 2.0]],
-    ...     output_bytes=[100, 50, 0],
-    ...     parameter_bytes=[0, 0, 0],
-    ...     edges=[[0, 1], [1, 2]],
-    ...     edge_bytes=[100, 50],
-    ... )
-    >>> topology_of(chain).cost_features
-    tensor([[0.2500, 1.0000],
-            [1.0000, 0.5000],
-            [0.5000, 0.0000]])
+        G groups on D devices.
+    near : float64[S, G, G]
+        See `concurrency`.
     """
-    allowed = np.isfinite(graph.compute_time)
-    seconds = np.where(allowed, graph.compute_time, 0.0).sum(axis=1) / allowed.sum(axis=1)
+    seconds = mean_seconds(graph.compute_time)
     features = np.stack([_share_of_largest(seconds), _share_of_largest(graph.output_bytes)], axis=1)
     paths = _path_features(graph, seconds)
     sources, targets = graph.edges.T
@@ -122,8 +127,8 @@ def topology_of(graph: GroupGraph) -> Topology:
             np.stack([_parts(seconds), _parts(graph.parameter_bytes + graph.output_bytes)])
         ),
         affinity=_floats(_parts(_traffic(graph))),
-        vicinity=_floats(_parts(_nearness(paths[:, 0]) * seconds)),
-        allowed=torch.from_numpy(allowed),
+        vicinity=_floats(_parts(near)),
+        allowed=torch.from_numpy(np.isfinite(graph.compute_time)),
         order=graph.topological_order.astype(np.int64),
     )
 
@@ -145,12 +150,6 @@ def _traffic(graph: GroupGraph) -> NDArray[np.float64]:
     sources, targets = graph.edges.T
     traffic[sources, targets] = traffic[targets, sources] = graph.edge_bytes
     return traffic
-
-
-def _nearness(before: NDArray[np.float64]) -> NDArray[np.float64]:
-    nearness: NDArray[np.float64] = np.exp(-np.abs(before[:, None] - before) / NEAR)
-    np.fill_diagonal(nearness, 0.0)
-    return nearness
 
 
 def _parts(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:

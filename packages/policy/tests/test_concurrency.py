@@ -1,0 +1,102 @@
+"""Which groups have work at about the same time, against the definition taken literally."""
+
+import networkx as nx
+import numpy as np
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from placeto_graphs import PlacementProblem
+from placeto_graphs import from_networkx
+from placeto_graphs import grouping_of_labels
+from placeto_graphs import parse_cluster
+from placeto_policy import topology_of
+from placeto_policy.concurrency import NEAR
+from placeto_policy.concurrency import concurrency
+
+SEEDS = st.integers(0, 10**6)
+
+
+def random_ops(seed: int, num_ops: int) -> nx.DiGraph:
+    """Return ops that take 0 to 3 s, so that many of them start at the same time."""
+    generator = np.random.default_rng(seed)
+    ops = nx.DiGraph()
+    for op in range(num_ops):
+        ops.add_node(op, seconds=float(generator.integers(0, 4)))
+        for earlier in range(op):
+            if generator.random() < 0.25:
+                ops.add_edge(earlier, op, bytes=1)
+    return ops
+
+
+def in_groups(ops: nx.DiGraph, group_of: NDArray[np.int64], unit: float = 1.0) -> PlacementProblem:
+    graph = from_networkx(ops)
+    seconds = unit * np.array([ops.nodes[op]["seconds"] for op in ops])
+    return PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.stack([seconds, 3 * seconds], axis=1),  # 2 of them on the mean
+        grouping=grouping_of_labels(graph, group_of),
+    )
+
+
+def earliest_starts(ops: nx.DiGraph) -> dict[int, float]:
+    """Return the longest path to each op, in parts of the longest of all, by networkx."""
+    weighed = ops.copy()
+    for before, after in ops.edges:
+        weighed[before][after]["weight"] = ops.nodes[before]["seconds"]
+    starts = {
+        op: float(nx.dag_longest_path_length(weighed.subgraph(nx.ancestors(weighed, op) | {op})))
+        for op in ops
+    }
+    longest = max(starts[op] + ops.nodes[op]["seconds"] for op in ops)
+    return {op: start / (longest or 1.0) for op, start in starts.items()}
+
+
+@settings(max_examples=60)
+@given(SEEDS, st.integers(1, 14), st.integers(1, 5))
+def test_concurrency_by_its_definition(seed: int, num_ops: int, num_labels: int) -> None:
+    ops = random_ops(seed, num_ops)
+    labels = np.random.default_rng(seed).integers(0, num_labels, num_ops)
+    problem = in_groups(ops, labels)
+    group_of, starts = problem.grouping.group_of, earliest_starts(ops)
+    expected = np.zeros((len(NEAR), problem.num_groups, problem.num_groups))
+    for scale, near in enumerate(NEAR):
+        for i in ops:
+            for j in ops:
+                if group_of[i] != group_of[j]:
+                    both = 2 * ops.nodes[i]["seconds"] * 2 * ops.nodes[j]["seconds"]
+                    close = np.exp(-abs(starts[i] - starts[j]) / near)
+                    expected[scale, group_of[i], group_of[j]] += both * close
+    np.testing.assert_allclose(concurrency(problem), expected, rtol=1e-9)
+
+
+def test_a_group_is_near_to_others_in_both_passes() -> None:
+    """A layer runs first and last, and meets what runs beside its end, not what is between."""
+    ops = nx.DiGraph()
+    nx.add_path(ops, ["forward", "head", "backward"], bytes=1)
+    nx.add_path(ops, ["forward", "branch", "beside"], bytes=1)
+    seconds = {"forward": 1.0, "head": 4.0, "backward": 1.0, "branch": 4.0, "beside": 1.0}
+    nx.set_node_attributes(ops, seconds, "seconds")
+    layer, head, branch, beside = range(4)
+    order = list(ops)
+    names = {"forward": layer, "backward": layer, "head": head, "branch": branch, "beside": beside}
+    problem = in_groups(ops, np.array([names[op] for op in order]))
+    group = {op: int(problem.grouping.group_of[order.index(op)]) for op in order}
+    for vicinity in topology_of(problem).vicinity[:2]:  # one second is a sixth of the path
+        assert vicinity[group["forward"], group["beside"]] > 0.95
+        assert vicinity[group["head"], group["branch"]] > 0.95
+
+
+def test_the_unit_of_time_does_not_matter() -> None:
+    ops = random_ops(seed=2, num_ops=12)
+    labels = np.arange(12) % 5
+    one, other = (topology_of(in_groups(ops, labels, unit)).vicinity for unit in (1.0, 1e-4))
+    np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_ops_that_take_no_time_are_near_to_nothing() -> None:
+    ops = random_ops(seed=3, num_ops=6)
+    nx.set_node_attributes(ops, 0.0, "seconds")
+    assert not concurrency(in_groups(ops, np.arange(6))).any()
