@@ -98,10 +98,17 @@ def test_the_policy_places_as_it_is_or_trained_further(
     assert report["runtime"] == expected.runtime
     assert report["evaluations"] == 5
     assert load_placement(placement, read).tolist() == expected.placement.tolist()
+    greedy = succeed_json(
+        "place", problem, "--policy", whole, "--samples=0", "--force", "-o", placement
+    )
+    assert greedy["evaluations"] == 1
+    usual = succeed_json("place", problem, "--policy", whole, "--force", "-o", placement)
+    assert usual["evaluations"] == 9
+    assert usual["runtime"] <= min(greedy["runtime"], report["runtime"])
     further = succeed_json(
         "place", problem, "--policy", whole, "--budget=160", "--force", "-o", placement
     )
-    assert 8 < further["evaluations"] <= 161
+    assert 9 < further["evaluations"] <= 160 + 9
 
 
 def test_learning_is_drawn(whole: Path, tmp_path: Path) -> None:

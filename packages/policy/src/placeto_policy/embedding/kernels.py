@@ -15,7 +15,7 @@ from placeto_graphs import compiled
 # Sums may be taken in any order and products fused into them; NaN and infinity keep their meaning.
 compiled_sums = partial(compiled, fastmath={"contract", "nsz", "reassoc"})
 
-MANY = 16  # states, from which on a loop over them alone is long enough to be fast
+MANY = 16  # states: from here on, a loop over them alone is long enough to be fast
 
 Floats = NDArray[np.float32]
 Neighbours = tuple[NDArray[np.int32], NDArray[np.int32]]
@@ -97,7 +97,7 @@ def add_products(left: Floats, right: Floats, weight: Floats, bias: Floats) -> N
 
 @compiled_sums
 def sum_neighbours_of_few(neighbours: Neighbours, scale: np.float32, x: Floats, y: Floats) -> None:
-    """The same for few states: loops run over features and states, which first are put together."""
+    """Do the same for few states, in loops over features and states, put side by side first."""
     offsets, senders = neighbours
     width, num_groups, count = x.shape
     rows = np.empty((num_groups, width * count), np.float32)
