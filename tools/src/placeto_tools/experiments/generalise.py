@@ -123,6 +123,7 @@ def _scheme_table(summary: Summary) -> TextTable:
         "scheme",
         ">runtime",
         ">over optimized",
+        ">over local search",
         ">over lower bound",
         ">out of memory",
         ">placements",
@@ -132,8 +133,10 @@ def _scheme_table(summary: Summary) -> TextTable:
         [
             TITLES[scheme],
             summary.mean_cost(scheme).text(seconds_text),
-            summary.mean_ratio(scheme, OPTIMIZED).text(ratio_text),
-            summary.mean_ratio(scheme, LOWER_BOUND).text(ratio_text),
+            *(
+                summary.mean_ratio(scheme, other).text(ratio_text)
+                for other in (OPTIMIZED, LOCAL_SEARCH, LOWER_BOUND)
+            ),
             share_text(summary.out_of_memory(scheme)),
             count_text(summary.median_evaluations(scheme)),
             duration_text(summary.median_seconds(scheme)),
