@@ -6,17 +6,19 @@ from numpy.typing import NDArray
 from placeto_graphs import PlacementProblem
 from placeto_graphs import compiled
 
-# In parts of the longest path: ops whose earliest starts differ by this much are near to 1/e.
+# In parts of the longest path: work that is so far apart is near to 1/e.
 NEAR = (0.005, 0.02, 0.08)
+SLICES = 400  # of the longest path; what happens in one of them is taken to be at its middle
 
 
 def concurrency(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return float64[S, G, G], how much work of two groups is near in time, for each of S scales.
 
-    With s the earliest start of an op (the end of the longest path to it, in parts of the longest
-    path of all), and t its compute time (the mean over the devices that can run it), that is the
-    sum of ``t_i t_j exp(-|s_i - s_j| / NEAR)`` over the ops i of one group and j of the other. The
-    group of a layer has ops of the forward and of the backward pass, and is near to others in both.
+    Each op is taken to run as early as the longest path to it lets it, for its compute time (the
+    mean over the devices that can run it). With w[g, a] the work of group g in slice a of the
+    longest path of all, that is the sum of ``w[g, a] w[h, b] exp(-|a - b| / (SLICES NEAR))`` over
+    all a and b. The group of a layer has ops of the forward and of the backward pass, and is near
+    to others in both.
 
     Parameters
     ----------
@@ -27,6 +29,17 @@ def concurrency(problem: PlacementProblem) -> NDArray[np.float64]:
     --------
     See `topology_of`.
     """
+    work = work_in_slices(problem)
+    slices = np.arange(SLICES)
+    apart = np.abs(slices[:, None] - slices) / SLICES
+    near = np.stack([work @ np.exp(-apart / scale) @ work.T for scale in NEAR])
+    groups = np.arange(problem.num_groups)
+    near[:, groups, groups] = 0.0
+    return near
+
+
+def work_in_slices(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Return float64[G, SLICES], when each group works at the earliest, in parts of that path."""
     graph = problem.graph
     seconds = mean_seconds(problem.compute_time)
     start = np.zeros(graph.num_ops)
@@ -34,17 +47,10 @@ def concurrency(problem: PlacementProblem) -> NDArray[np.float64]:
     in_order = np.argsort(graph.topological_index[producers], kind="stable")
     push_starts(producers[in_order], consumers[in_order], seconds, start)
     longest = (start + seconds).max()
-    start /= longest if longest > 0 else 1.0
-    by_start = np.argsort(start, kind="stable")
-    near = np.empty((len(NEAR), problem.num_groups, problem.num_groups))
-    for index, scale in enumerate(NEAR):
-        sum_products(
-            problem.grouping.group_of[by_start],
-            start[by_start] / scale,
-            seconds[by_start],
-            near[index],
-        )
-    return near
+    unit = longest if longest > 0 else 1.0
+    work = np.zeros((problem.num_groups, SLICES))
+    add_work(problem.grouping.group_of, start / unit, (start + seconds) / unit, work)
+    return work
 
 
 def mean_seconds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -69,28 +75,16 @@ def push_starts(
 
 
 @compiled
-def sum_products(
+def add_work(
     group_of: NDArray[np.int32],
     start: NDArray[np.float64],
-    seconds: NDArray[np.float64],
-    near: NDArray[np.float64],
+    end: NDArray[np.float64],
+    work: NDArray[np.float64],
 ) -> None:
-    """Fill near[G, G] with sums of ``t_i t_j exp(-|s_i - s_j|)``, 0 on the diagonal.
-
-    Ops come by their start, so that each term is a product of what is known of the earlier op and
-    of the later one: ``t_i exp(-s_i)`` and ``t_j exp(s_j)``. Starts are at most 200, the reciprocal
-    of the least scale, so that no such number is too large for 64 bits.
-    """
-    earlier = np.zeros(len(near))
-    near[:] = 0
+    """Add the part of each op that is in each slice to work[G, S]; times are from 0 to 1."""
+    slices = work.shape[1]
     for op in range(len(start)):
-        group = group_of[op]
-        later = seconds[op] * np.exp(-start[op])
-        for other in range(len(earlier)):
-            near[group, other] += later * earlier[other]
-        earlier[group] += seconds[op] * np.exp(start[op])
-    for one in range(len(near)):
-        for other in range(one):
-            near[one, other] += near[other, one]
-            near[other, one] = near[one, other]
-        near[one, one] = 0
+        last = min(slices - 1, int(end[op] * slices))
+        for index in range(int(start[op] * slices), last + 1):
+            begin = max(start[op], index / slices)
+            work[group_of[op], index] += max(0.0, min(end[op], (index + 1) / slices) - begin)

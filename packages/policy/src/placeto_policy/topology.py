@@ -90,8 +90,8 @@ def topology_of(problem: PlacementProblem) -> Topology:
     Examples
     --------
     >>> from placeto_policy.example import two_chains
-    >>> topology_of(two_chains()).vicinity[1, 0].round(decimals=3)  # of a0: only b0 is near
-    tensor([0., 0., 0., 1., 0., 0.])
+    >>> topology_of(two_chains()).vicinity[1, 0].round(decimals=3)  # of a0: b0
+    tensor([0.0000, 0.0300, 0.0000, 0.9400, 0.0300, 0.0000])
     """
     return topology_of_groups(problem.group_graph, concurrency(problem))
 
