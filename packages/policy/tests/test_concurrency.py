@@ -60,8 +60,8 @@ def work_of_ops(ops: nx.DiGraph) -> NDArray[np.float64]:
     first = np.array([[starts[op] / longest] for op in ops])
     last = np.array([[(starts[op] + ops.nodes[op]["seconds"]) / longest] for op in ops])
     edges = np.linspace(0, 1, SLICES + 1)
-    inside = np.minimum(last, edges[1:]) - np.maximum(first, edges[:-1])
-    return np.maximum(0, inside)
+    inside: NDArray[np.float64] = np.minimum(last, edges[1:]) - np.maximum(first, edges[:-1])
+    return inside.clip(min=0.0)
 
 
 @settings(max_examples=60)
