@@ -39,7 +39,7 @@ def concurrency(problem: PlacementProblem) -> NDArray[np.float64]:
 
 
 def work_in_slices(problem: PlacementProblem) -> NDArray[np.float64]:
-    """Return float64[G, SLICES], when each group works at the earliest, in parts of that path."""
+    """Return float64[G, SLICES], the work of each group, in parts of the longest path of all."""
     graph = problem.graph
     seconds = mean_seconds(problem.compute_time)
     start = np.zeros(graph.num_ops)

@@ -97,7 +97,7 @@ def add_products(left: Floats, right: Floats, weight: Floats, bias: Floats) -> N
 
 @compiled_sums
 def sum_neighbours_of_few(neighbours: Neighbours, scale: np.float32, x: Floats, y: Floats) -> None:
-    """Do the same for few states, in loops over features and states, put side by side first."""
+    """Do what `sum_neighbours` does, in loops over features and states put side by side first."""
     offsets, senders = neighbours
     width, num_groups, count = x.shape
     rows = np.empty((num_groups, width * count), np.float32)
