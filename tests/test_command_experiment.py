@@ -140,9 +140,13 @@ def test_searches_have_as_many_evaluations_as_placeto_may_have(family: Path) -> 
         if scheme in {"local-search", "random-search"}:
             assert record["evaluations"] == 200
         if scheme == "placeto-optimized":
-            assert 3 * 4 < record["evaluations"] <= 201
+            assert 3 * 4 < record["evaluations"] <= 200 + 1 + 12
         if scheme == "placeto-zero-shot":
-            assert record["evaluations"] == 1
+            assert record["evaluations"] == 1 + 12
+        if scheme == "placeto-zero-shot-swept":
+            assert 1 + 2 * 12 <= record["evaluations"] <= 1 + 3 * 12
+        if scheme == "hill-climbing":
+            assert record["evaluations"] <= 200
 
 
 def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
@@ -156,6 +160,7 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
     ):
         policy = load_policy(folder / "policies" / f"{embedding}-0.safetensors")
         assert policy.settings.embedding == embedding
+        assert policy.settings.device_features == "loads"
         assert cell(page, title, 3) == paper
 
 

@@ -20,7 +20,7 @@ from placeto_graphs import save_placement
 from placeto_simulator import Simulator
 from placeto_tools.placers import PLACER_NAMES
 
-BUDGET = 176  # two updates of eight episodes on ten groups
+BUDGET = 336  # two updates of eight episodes on ten groups
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_every_placer_places(name: str, problem: Path, tmp_path: Path) -> None:
     found = load_placement(placement, read)
     assert Simulator(read).runtimes(found[None])[0] == report["runtime"]
     # The budget is kept; the greedy pass of Placeto comes on top.
-    assert 1 <= report["evaluations"] <= BUDGET + 1
+    assert 1 <= report["evaluations"] <= BUDGET + 1 + 10
 
 
 def test_the_cpu_is_a_device_like_others(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path
     assert "expected either" in fail(*place, "--placer=heft", "--policy=run")
     assert "--samples: expected --policy" in fail(*place, "--placer=heft", "--samples=2")
     assert "'best' is not one of" in fail(*place, "--placer=best")
-    assert "expected at least 88, one update" in fail(*place, "--placer=placeto", "--budget=87")
+    assert "expected at least 168, one update" in fail(*place, "--placer=placeto", "--budget=167")
     assert "run: No such file" in fail(*place, "--policy", "run")
     (tmp_path / "policy").write_bytes(b"\x80\x04N.")  # a pickle
     assert "expected a placeto-policy file" in fail(*place, "--policy", tmp_path / "policy")

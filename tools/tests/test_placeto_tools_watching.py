@@ -64,10 +64,10 @@ def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None
     monkeypatch.setattr(progress, "update", lines.append)  # type: ignore[attr-defined]
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()
-    budget = 4 * 8 * (1 + problem.num_groups)
+    budget = 4 * 8 * (1 + 2 * problem.num_groups)
     placer = make_placer("placeto", problem, budget)
     found = run_placer(placer, problem, progress, budget=budget)
-    assert "of at most 608" in lines[1]
+    assert f"of at most {budget:,}" in lines[1]
     counts = [re.search(r"update (\d) of 4, [\d:]+ left", line) for line in lines]
     assert sorted({match[1] for match in counts if match}) == ["1", "2", "3", "4"]
     assert f"best {seconds_text(found.runtime)}, evaluated" in lines[-1]

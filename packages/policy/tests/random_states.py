@@ -28,11 +28,12 @@ def random_problem(
 
 
 def random_states(problem: PlacementProblem, count: int, generator: np.random.Generator) -> States:
-    """Return states with any placement, current group and visited groups."""
+    """Return states with any placement, current group, visited groups, and lookahead."""
     shape = (count, problem.num_groups)
     return States(
         topology=topology_of(problem),
         placement=torch.from_numpy(generator.integers(0, problem.num_devices, shape)),
         current=torch.from_numpy(generator.integers(0, problem.num_groups, count)),
         visited=torch.from_numpy(generator.random(shape) < 0.5),
+        lookahead=torch.from_numpy(generator.random((count, problem.num_devices)).astype("f4")),
     )

@@ -139,7 +139,10 @@ class OnePlacement:
         return self._evaluator.evaluate(self._tried[None])
 
     def moves(self, group: int) -> EvaluationBatch:
-        raise NotImplementedError
+        placements = np.tile(self._placement, (self._evaluator.problem.num_devices, 1))
+        placements[:, group] = np.arange(len(placements))
+        self._evaluator.moves_tried += len(placements)
+        return self._evaluator.evaluate(placements)
 
     def commit(self) -> None:
         self._placement = self._tried

@@ -13,8 +13,8 @@ from placeto_graphs import grouping_of_labels
 from placeto_graphs import parse_cluster
 from placeto_policy import topology_of
 from placeto_policy.concurrency import NEAR
-from placeto_policy.concurrency import SLICES
 from placeto_policy.concurrency import concurrency
+from placeto_policy.earliest import SLICES
 
 SEEDS = st.integers(0, 10**6)
 

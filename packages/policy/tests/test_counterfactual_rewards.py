@@ -25,6 +25,7 @@ from placeto_policy.episodes import run_episodes
 from placeto_policy.episodes import sampling
 from placeto_policy.example import BusiestDevice
 from placeto_policy.objective import add_gradient
+from placeto_policy.settings import DeviceFeaturesName
 from random_states import random_problem
 from scheduled_problems import ListSchedule
 from scheduled_problems import heavy_chain
@@ -41,7 +42,8 @@ def sampled(
     evaluator: ListSchedule, policy: PlacementPolicy, count: int, seed: int
 ) -> tuple[PlacementEnvironment, Episodes]:
     """Return episodes that visit the groups in any order, from anywhere."""
-    environment = PlacementEnvironment(evaluator, reward="counterfactual")
+    features = policy.settings.device_features
+    environment = PlacementEnvironment(evaluator, reward="counterfactual", device_features=features)
     drawing = generators(count, seed)
     environment.reset(num_episodes=count, order="random", start="random", generators=drawing)
     choice = sampling(drawing, evaluator.problem.num_groups)
@@ -54,7 +56,7 @@ def test_rewards_and_the_best_placement_by_brute_force(
     seed: int, num_groups: int, num_devices: int
 ) -> None:
     evaluator = ListSchedule(random_problem(num_groups, num_devices, np.random.default_rng(seed)))
-    policy = PlacementPolicy(num_devices, seed=seed)
+    policy = PlacementPolicy(num_devices, Settings(device_features="loads"), seed=seed)
     environment, before = sampled(evaluator, policy, 3, seed)
     after, counterfactuals = run_counterfactuals(environment, before, generators(3, seed + 1))
     np.testing.assert_array_equal(after.final, before.final)
@@ -140,16 +142,17 @@ def test_the_best_placement_may_be_one_that_no_episode_ended_at() -> None:
     assert after.final.tolist() == [[0, 0]]
 
 
-def test_evaluations_of_a_training_are_counted() -> None:
-    """As many as the final placements and those that differ from them in one group."""
+@pytest.mark.parametrize(("features", "looked"), [("loads", 0), ("loads-and-lookahead", 6)])
+def test_evaluations_of_a_training_are_counted(features: DeviceFeaturesName, looked: int) -> None:
+    """The final placements, those that differ from them in one group, and those looked at."""
     evaluator = ListSchedule(heavy_chain())
-    trainer = Trainer([evaluator], Settings(updates=3))
-    first = trainer.update()
-    assert first.evaluations == 8 * (1 + 6)
+    settings = Settings(updates=3, device_features=features)
+    first = Trainer([evaluator], settings).update()
+    assert first.evaluations == 8 * (1 + 6 + looked)
     assert evaluator.placements_seen <= first.evaluations  # some are met twice
-    policy = LogitPolicy([1000.0], Settings(updates=3))  # the other has probability 0
-    certain = Trainer([evaluator], policy.settings, policy=policy)
-    assert certain.update().evaluations == 8
+    policy = LogitPolicy([1000.0], settings)  # the other has probability 0
+    certain = Trainer([evaluator], settings, policy=policy)
+    assert certain.update().evaluations == 8 * (1 + looked)
 
 
 def episodes_of(
@@ -199,7 +202,8 @@ def exact_gradient(
     policy: PlacementPolicy, evaluator: ListSchedule | BusiestDevice, learned: list[int]
 ) -> torch.Tensor:
     """Return the gradient of E[-R(p_T)] over all placements, by the choice of some steps only."""
-    environment = PlacementEnvironment(evaluator, reward="terminal")
+    features = policy.settings.device_features
+    environment = PlacementEnvironment(evaluator, reward="terminal", device_features=features)
     expected = torch.zeros(())
     for actions in itertools.product([0, 1], repeat=environment.topology.num_groups):
         environment.reset(num_episodes=1)
@@ -248,15 +252,16 @@ def test_the_mean_gradient_is_exact_where_choices_do_not_depend_on_earlier_ones(
 
 
 @pytest.mark.parametrize("make", [ListSchedule, BusiestDevice])
+@pytest.mark.parametrize("features", ["loads", "loads-and-lookahead"])
 def test_the_mean_gradient_of_the_last_step_is_exact_for_any_policy(
-    make: type[ListSchedule] | type[BusiestDevice],
+    make: type[ListSchedule] | type[BusiestDevice], features: DeviceFeaturesName
 ) -> None:
     """The last choice of a network that sees the first one, by which it weighs its own."""
     evaluator = make(pair())
-    policy = PlacementPolicy(2, Settings(hidden_units=16), seed=1)
+    policy = PlacementPolicy(2, Settings(hidden_units=16, device_features=features), seed=1)
     with torch.no_grad():
         policy.output.weight.mul_(20)  # far from uniform
-    environment = PlacementEnvironment(evaluator, reward="counterfactual")
+    environment = PlacementEnvironment(evaluator, reward="counterfactual", device_features=features)
     each = gradient_of_each(policy, environment)
     mean = sum((chance * by_step[-1] for chance, by_step in each), torch.zeros(()))
     expected = exact_gradient(policy, evaluator, [1])

@@ -171,7 +171,7 @@ def test_relabelling_groups_changes_nothing(name: str) -> None:
     )
     near = concurrency(problem)[:, old_label][:, :, old_label]
     moved = States(
-        topology=topology_of_groups(relabelled, near),
+        topology=topology_of_groups(relabelled, near, np.zeros((2, 9))),
         placement=states.placement[:, old_label],
         current=torch.from_numpy(new_label)[states.current],
         visited=states.visited[:, old_label],
@@ -199,6 +199,7 @@ def test_the_order_of_edges_changes_nothing(name: str) -> None:
                 edge_bytes=graph.edge_bytes[shuffled],
             ),
             concurrency(problem),
+            np.zeros((3, 9)),
         ),
         placement=states.placement,
         current=states.current,
@@ -236,8 +237,8 @@ def test_graphs_of_different_sizes_share_a_policy() -> None:
 def test_shapes_and_parameter_counts(name: str, num_devices: int) -> None:
     """As section 3.2 describes them: layers as wide as their inputs, F = D + 4 features.
 
-    With the features of times there are two more, with loads the network sees 8 numbers for each
-    device.
+    With the features of times there are two more; with loads the network sees 12 numbers for each
+    device, and with a lookahead one more.
     """
 
     def layer(inputs: int, outputs: int) -> int:
@@ -247,7 +248,7 @@ def test_shapes_and_parameter_counts(name: str, num_devices: int) -> None:
         return sum(parameter.numel() for parameter in module.parameters())
 
     chosen = preset(name)
-    width, loads = (num_devices + 4, 0) if name == "paper" else (num_devices + 6, 12 * num_devices)
+    width, loads = (num_devices + 4, 0) if name == "paper" else (num_devices + 6, 13 * num_devices)
     directions, functions, sets = 2, 2, 3
     messages = directions * functions * layer(width, width)
     embedding = GraphEmbedding(
@@ -306,10 +307,11 @@ def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
         edge_bytes=graph.edge_bytes,
     )
     states = States(
-        topology=topology_of_groups(partly, concurrency(problem)),
+        topology=topology_of_groups(partly, concurrency(problem), np.zeros((3, 2))),
         placement=torch.tensor([[0, 2], [2, 2]]),
         current=torch.tensor([0, 1]),
         visited=torch.tensor([[False, False], [True, False]]),
+        lookahead=torch.zeros(2, 3),
     )
     probabilities = PlacementPolicy(3, Settings(), seed=int(generator.integers(10)))(states).exp()
     assert (probabilities == 0).tolist() == [[False, True, False], [True, True, False]]

@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from placeto_graphs import EvaluationBatch
 from placeto_policy import PlacementEnvironment
+from placeto_policy import PlacementPolicy
 from placeto_policy import PolicyError
+from placeto_policy import most_evaluations
+from placeto_policy.settings import RewardName
 from random_states import random_problem
 from scheduled_problems import K80_BYTES
 from scheduled_problems import ListSchedule
@@ -104,6 +107,68 @@ def test_an_incremental_evaluator_gives_the_same_rewards() -> None:
         rewards.append([environment.step(row) for row in actions])
     np.testing.assert_array_equal(rewards[0], rewards[1])
     assert evaluators[1].moves_tried > 0
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from(["terminal", "intermediate"]))
+def test_steps_that_look_ahead_see_what_each_device_would_cost(
+    seed: int, count: int, reward: RewardName
+) -> None:
+    """The same with an evaluator that evaluates single moves."""
+    generator = np.random.default_rng(seed)
+    problem = random_problem(5, 3, generator)
+    evaluator = ListSchedule(problem)
+    environments = [
+        PlacementEnvironment(own, reward=reward, device_features="loads-and-lookahead")
+        for own in (evaluator, MovesOneByOne(problem))
+    ]
+    for environment in environments:
+        drawn = generators(count, seed)
+        environment.reset(num_episodes=count, order="random", start="random", generators=drawn)
+    while not environments[0].is_over:
+        groups = environments[0].order[:, environments[0].time]
+        placements = np.repeat(environments[0].placement, 3, axis=0)
+        placements[np.arange(3 * count), np.repeat(groups, 3)] = np.tile(np.arange(3), count)
+        expected = penalised(evaluator, placements).reshape(count, 3)
+        mean_seconds = environments[0].seconds_of_work / 5
+        shown = np.log1p((expected - expected.min(axis=1, keepdims=True)) / mean_seconds)
+        actions = generator.integers(0, 3, count)
+        rewards = []
+        for environment in environments:
+            np.testing.assert_allclose(environment.costs_of_devices(), expected)
+            lookahead = environment.states().lookahead
+            assert lookahead is not None
+            np.testing.assert_allclose(lookahead, shown, rtol=1e-5, atol=1e-6)
+            rewards.append(environment.step(actions))
+            np.testing.assert_allclose(environment.costs, expected[np.arange(count), actions])
+        np.testing.assert_array_equal(rewards[0], rewards[1])
+
+
+def test_looking_ahead_evaluates_other_devices_once_and_no_impossible_one_runs() -> None:
+    evaluator = ListSchedule(two_chains())
+    environment = PlacementEnvironment(
+        evaluator, reward="terminal", device_features="loads-and-lookahead"
+    )
+    environment.reset(num_episodes=1)
+    while not environment.is_over:
+        environment.states()
+        environment.states()
+        environment.step(np.array([environment.time % 2]))
+    assert evaluator.placements_seen == most_evaluations(
+        evaluator.problem, "terminal", "loads-and-lookahead"
+    )
+    partly = PlacementEnvironment(
+        ListSchedule(partly_possible()), device_features="loads-and-lookahead"
+    )
+    partly.reset(num_episodes=1)
+    assert partly.costs_of_devices()[0, 0] == 10 * partly.seconds_of_work
+
+
+def test_a_policy_that_looks_ahead_asks_for_an_environment_that_does() -> None:
+    environment = PlacementEnvironment(ListSchedule(two_chains()))
+    environment.reset(num_episodes=1)
+    with pytest.raises(PolicyError, match="'loads-and-lookahead', got none that look ahead"):
+        PlacementPolicy(2)(environment.states())
 
 
 def test_several_episodes_are_evaluated_in_batches() -> None:

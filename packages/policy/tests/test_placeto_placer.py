@@ -9,7 +9,9 @@ from placeto_policy import PolicyError
 from placeto_policy import Settings
 from placeto_policy import Trainer
 from placeto_policy import train
+from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import RewardName
+from random_states import random_problem
 from scheduled_problems import ListSchedule
 from scheduled_problems import heavy_chain
 from scheduled_problems import partly_possible
@@ -32,27 +34,36 @@ def test_optimized_finds_the_best_placement_and_keeps_to_its_budget() -> None:
     result = placer.place(evaluator.problem, evaluator, seed=1)
     assert result.runtime == 3.0
     assert evaluator.placements_seen <= result.evaluations + len(result.curve)
-    assert len(result.curve) == 500 // (8 * (1 + 6)) + 1  # updates and the greedy pass
-    assert result.evaluations <= (len(result.curve) - 1) * 8 * (1 + 6) + 1 <= 501
+    assert len(result.curve) == 500 // (8 * (1 + 2 * 6)) + 1  # updates and the greedy pass
+    assert result.evaluations <= (len(result.curve) - 1) * 8 * (1 + 2 * 6) + 7 <= 507
+    assert result.evaluations <= placer.most_evaluations(evaluator.problem) == 507
     assert result.curve[-1].tolist() == [result.evaluations, 3.0]
     assert (np.diff(result.curve, axis=0) * [1, -1] >= 0).all()
 
 
 @pytest.mark.parametrize(
-    ("reward", "each"), [("intermediate", 6), ("terminal", 1), ("counterfactual", 1 + 6)]
+    ("reward", "features", "each", "pass_"),
+    [
+        ("intermediate", "none", 6, 1),
+        ("terminal", "none", 1, 1),
+        ("counterfactual", "loads", 1 + 6, 1),
+        ("intermediate", "loads-and-lookahead", 1 + 6, 7),
+        ("terminal", "loads-and-lookahead", 1 + 6, 7),
+        ("counterfactual", "loads-and-lookahead", 1 + 6 + 6, 7),
+    ],
 )
 def test_the_evaluations_are_enough_for_the_updates_at_their_most(
-    reward: RewardName, each: int
+    reward: RewardName, features: DeviceFeaturesName, each: int, pass_: int
 ) -> None:
     evaluator = ListSchedule(two_chains())
-    settings = Settings(reward=reward, workers=3)
+    settings = Settings(reward=reward, device_features=features, workers=3)
     for updates in (1, 2):
         for spare in (0, 3 * each - 1):
             budget = 3 * each * updates + spare
             placer = PlacetoPlacer(training_evaluations=budget, settings=settings)
             result = placer.place(evaluator.problem, evaluator)
             assert len(result.curve) == updates + 1
-            assert result.evaluations == 3 * each * updates + 1
+            assert result.evaluations == 3 * each * updates + pass_
     with pytest.raises(PolicyError, match=f"at least {3 * each}, one update of 3 episodes, got"):
         PlacetoPlacer(training_evaluations=3 * each - 1, settings=settings).place(
             evaluator.problem, evaluator
@@ -67,14 +78,39 @@ def test_the_best_is_what_fits_the_memory() -> None:
     assert result.runtime == float(penalised(evaluator, result.placement[None])[0])
 
 
-def test_zero_shot_needs_no_training_and_one_evaluation() -> None:
+@pytest.mark.parametrize(("features", "evaluations"), [("loads", 1), ("loads-and-lookahead", 11)])
+def test_zero_shot_needs_no_training_and_few_evaluations(
+    features: DeviceFeaturesName, evaluations: int
+) -> None:
     evaluator = ListSchedule(two_chains())
-    trainer = Trainer([evaluator], Settings(updates=60, learning_rate_start=5e-3))
+    settings = Settings(updates=60, learning_rate_start=5e-3, device_features=features)
+    trainer = Trainer([evaluator], settings)
     train(trainer)
     larger = ListSchedule(two_chains(length=5))
-    result = PlacetoPlacer(policy=trainer.policy).place(larger.problem, larger)
-    assert (result.evaluations, larger.placements_seen) == (1, 2)
+    placer = PlacetoPlacer(policy=trainer.policy)
+    result = placer.place(larger.problem, larger)
+    assert result.evaluations == placer.most_evaluations(larger.problem) == evaluations
+    assert larger.placements_seen <= evaluations + 1  # the best is evaluated once more
     assert len(result.placement) == 10
+
+
+@pytest.mark.parametrize("features", ["loads", "loads-and-lookahead"])
+def test_sweeps_go_on_from_the_best_placement_until_no_move_helps(
+    features: DeviceFeaturesName,
+) -> None:
+    evaluator = ListSchedule(random_problem(9, 3, np.random.default_rng(2)))
+    policy = PlacementPolicy(3, Settings(device_features=features))
+    passes = PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
+    placers = [PlacetoPlacer(policy=policy, sweeps=sweeps) for sweeps in (1, 100)]
+    swept, still = (placer.place(evaluator.problem, evaluator) for placer in placers)
+    assert still.runtime <= swept.runtime < passes.runtime
+    assert swept.evaluations == passes.evaluations + 9 * 2
+    sweeps = len(still.curve) - 1
+    assert 1 < sweeps < 100
+    assert still.evaluations == passes.evaluations + sweeps * 9 * 2
+    moves = np.tile(still.placement, (27, 1))
+    moves[np.arange(27), np.repeat(np.arange(9), 3)] = np.tile(np.arange(3), 9)
+    assert penalised(evaluator, moves).min() == pytest.approx(still.runtime)
 
 
 def test_samples_can_only_help_and_follow_from_the_seed() -> None:
@@ -84,7 +120,7 @@ def test_samples_can_only_help_and_follow_from_the_seed() -> None:
     placer = PlacetoPlacer(policy=policy, samples=40)
     sampled = [placer.place(evaluator.problem, evaluator, seed=seed) for seed in (0, 0, 1)]
     assert sampled[0].runtime <= greedy.runtime
-    assert sampled[0].evaluations == 41
+    assert sampled[0].evaluations == 41 * 7
     assert sampled[0].curve.tolist() == sampled[1].curve.tolist() != sampled[2].curve.tolist()
 
 
@@ -92,9 +128,9 @@ def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:
     evaluator = ListSchedule(heavy_chain())
     policy = PlacementPolicy(2, FAST, seed=9)
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
-    placer = PlacetoPlacer(policy=policy, training_evaluations=8 * 7 * 2)
+    placer = PlacetoPlacer(policy=policy, training_evaluations=8 * 13 * 2)
     result = placer.place(evaluator.problem, evaluator)
-    assert 8 * 2 < result.evaluations <= 8 * 7 * 2 + 1
+    assert 8 * 7 * 2 < result.evaluations <= 8 * 13 * 2 + 7
     for name, tensor in policy.state_dict().items():
         assert torch.equal(tensor, before[name])
 
@@ -118,13 +154,15 @@ def test_placers_that_cannot_be() -> None:
         PlacetoPlacer()
     with pytest.raises(PolicyError, match="samples: expected at least 0, got -1"):
         PlacetoPlacer(training_evaluations=1, samples=-1)
+    with pytest.raises(PolicyError, match="sweeps: expected at least 0, got -2"):
+        PlacetoPlacer(training_evaluations=1, sweeps=-2)
 
 
 def test_each_update_is_reported() -> None:
     evaluator = ListSchedule(two_chains())
     reports: list[tuple[int, int, int]] = []
     placer = PlacetoPlacer(
-        training_evaluations=200,
+        training_evaluations=400,
         settings=FAST,
         on_update=lambda summary, total: reports.append(
             (summary.update, summary.evaluations, total)

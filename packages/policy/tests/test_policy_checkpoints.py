@@ -191,7 +191,7 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
             lambda tensors, _: tensors.update({"policy.extra": torch.zeros(1)}),
             "expected no tensor 'policy.extra' in such a policy",
         ),
-        (lambda _, metadata: metadata.update(version="1"), "expected version 2, got '1'"),
+        (lambda _, metadata: metadata.update(version="1"), "expected version 3, got '1'"),
         (lambda _, metadata: metadata.update(format="x"), "expected format 'placeto-policy'"),
         (lambda _, metadata: metadata.clear(), "expected format 'placeto-policy', got None"),
         (lambda _, metadata: metadata.pop("description"), "expected a description, got none"),

@@ -50,9 +50,16 @@ def random_nearness(seed: int, num_groups: int) -> NDArray[np.float64]:
     return near
 
 
+def random_memory(seed: int, num_groups: int, num_devices: int = 2) -> NDArray[np.float64]:
+    """Return float64[D, G] of which no two groups, and no two devices, have the same."""
+    return np.random.default_rng(seed).random((num_devices, num_groups))
+
+
 def random_topology(seed: int, num_groups: int, num_devices: int = 2) -> Topology:
     return topology_of_groups(
-        random_graph(seed, num_groups, num_devices), random_nearness(seed, num_groups)
+        random_graph(seed, num_groups, num_devices),
+        random_nearness(seed, num_groups),
+        random_memory(seed, num_groups, num_devices),
     )
 
 
@@ -122,11 +129,11 @@ def test_path_features_are_the_longest_paths(seed: int, num_groups: int) -> None
 def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups: int) -> None:
     graph = random_graph(seed, num_groups)
     near = random_nearness(seed, num_groups)
-    topology = topology_of_groups(graph, near)
+    memory = random_memory(seed, num_groups)
+    topology = topology_of_groups(graph, near, memory)
     seconds = graph.compute_time.mean(axis=1)
-    size = graph.parameter_bytes + graph.output_bytes
-    np.testing.assert_allclose(topology.shares[0], seconds / seconds.sum(), rtol=1e-5)
-    np.testing.assert_allclose(topology.shares[1], size / max(1, size.sum()), rtol=1e-5)
+    np.testing.assert_allclose(topology.shares, seconds / seconds.sum(), rtol=1e-5)
+    np.testing.assert_allclose(topology.memory, memory, rtol=1e-5)
 
     traffic = {
         frozenset(edge): sent
@@ -166,8 +173,8 @@ def test_loads_are_sums_over_the_other_groups_of_a_device(
             if u == v:
                 continue
             parts = (
-                topology.shares[0, u],
-                topology.shares[1, u],
+                topology.shares[u],
+                topology.memory[placement[state, u], u],
                 topology.affinity[v, u],
                 *topology.vicinity[:, v, u],
             )
@@ -183,16 +190,17 @@ def test_loads_of_all_devices_and_the_current_group_are_the_whole_graph() -> Non
         random_problem(8, 3, np.random.default_rng(1)), 5, np.random.default_rng(2)
     )
     loads = states.loads().view(5, 3, LOADS, 2)
-    whole = loads[:, :, :2, 0].sum(dim=1) + states.topology.shares[:, states.current].T
-    torch.testing.assert_close(whole, torch.ones(5, 2))
+    whole = loads[:, :, 0, 0].sum(dim=1) + states.topology.shares[states.current]
+    torch.testing.assert_close(whole, torch.ones(5))
     assert (loads[..., 1] <= loads[..., 0] + 1e-6).all()
 
 
 def test_units_of_time_and_of_size_do_not_matter() -> None:
     graph = random_graph(seed=3, num_groups=9)
     near = random_nearness(seed=3, num_groups=9)
-    one = topology_of_groups(graph, near)
-    other = topology_of_groups(scaled(graph, seconds=1e-3, size=1000), 1e-6 * near)
+    memory = random_memory(seed=3, num_groups=9)
+    one = topology_of_groups(graph, near, memory)
+    other = topology_of_groups(scaled(graph, seconds=1e-3, size=1000), 1e-6 * near, memory)
     for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), msg=name)
 
@@ -219,18 +227,22 @@ def test_relabelling_groups_changes_neither_loads_nor_probabilities() -> None:
         edges=new_label[graph.edges].astype(np.int32),
         edge_bytes=graph.edge_bytes,
     )
-    near = random_nearness(seed=5, num_groups=9)
+    near, memory = random_nearness(seed=5, num_groups=9), random_memory(seed=5, num_groups=9)
     states = States(
-        topology=topology_of_groups(graph, near),
+        topology=topology_of_groups(graph, near, memory),
         placement=torch.from_numpy(generator.integers(0, 2, (6, 9))),
         current=torch.from_numpy(generator.integers(0, 9, 6)),
         visited=torch.from_numpy(generator.random((6, 9)) < 0.5),
+        lookahead=torch.from_numpy(generator.random((6, 2)).astype(np.float32)),
     )
     moved = States(
-        topology=topology_of_groups(relabelled, near[:, old_label][:, :, old_label]),
+        topology=topology_of_groups(
+            relabelled, near[:, old_label][:, :, old_label], memory[:, old_label]
+        ),
         placement=states.placement[:, old_label],
         current=torch.from_numpy(new_label)[states.current],
         visited=states.visited[:, old_label],
+        lookahead=states.lookahead,
     )
     torch.testing.assert_close(
         moved.topology.path_features, states.topology.path_features[old_label]
@@ -245,7 +257,7 @@ def test_a_group_that_some_devices_cannot_run_takes_the_mean_of_the_others() -> 
     topology = topology_of(partly_possible())
     expected = torch.tensor([[0.0, 3.0], [1.0, 2.0], [2.0, 1.0]]) / 3
     torch.testing.assert_close(topology.path_features, expected)
-    torch.testing.assert_close(topology.shares[0], torch.full((3,), 1 / 3))
+    torch.testing.assert_close(topology.shares, torch.full((3,), 1 / 3))
 
 
 def test_nothing_is_divided_by_zero() -> None:
@@ -260,7 +272,8 @@ def test_nothing_is_divided_by_zero() -> None:
     alone = random_graph(seed=0, num_groups=1)
     for graph in (idle, alone):
         near = np.zeros((len(NEAR), graph.num_groups, graph.num_groups))
-        topology = topology_of_groups(graph, near)
+        memory = np.zeros((graph.compute_time.shape[1], graph.num_groups))
+        topology = topology_of_groups(graph, near, memory)
         for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
             assert torch.isfinite(getattr(topology, name)).all(), name
         states = States(
@@ -268,6 +281,7 @@ def test_nothing_is_divided_by_zero() -> None:
             placement=torch.zeros(1, graph.num_groups, dtype=torch.int64),
             current=torch.tensor([0]),
             visited=torch.zeros(1, graph.num_groups, dtype=torch.bool),
+            lookahead=torch.zeros(1, 2),
         )
         assert not states.loads().any()
         assert torch.isfinite(PlacementPolicy(2)(states)).all()

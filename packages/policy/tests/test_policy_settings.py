@@ -40,7 +40,10 @@ def test_presets_that_there_are_not(name: str) -> None:
         ),
         ({"messages": "loud"}, "messages: expected one of 'plain', 'residual', got 'loud'"),
         ({"node_features": "all"}, "node_features: expected one of 'costs', 'costs-and-times', "),
-        ({"device_features": None}, "device_features: expected one of 'none', 'loads', got None"),
+        (
+            {"device_features": None},
+            "device_features: expected one of 'none', 'loads', ",
+        ),
         ({"advantage_scale": "rms"}, "advantage_scale: expected one of 'none', 'spread', got"),
         ({"minibatches": 0}, "minibatches: expected an integer >= 1, got 0"),
         ({"epochs": 0}, "epochs: expected an integer >= 1, got 0"),

@@ -16,7 +16,8 @@ from scheduled_problems import two_chains
 
 
 def new_trainer(updates: int = 3) -> Trainer:
-    return Trainer([ListSchedule(two_chains())], Settings(updates=updates, reward="intermediate"))
+    settings = Settings(updates=updates, reward="intermediate", device_features="loads")
+    return Trainer([ListSchedule(two_chains())], settings)
 
 
 def test_json_lines_hold_what_each_update_did(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from placeto_policy.embedding.embeddings import SimpleAggregator
 from placeto_policy.embedding.embeddings import SimplePartitioner
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.errors import PolicyError
+from placeto_policy.evaluations import most_evaluations
 from placeto_policy.logs import JsonLinesLog
 from placeto_policy.logs import TensorBoardLog
 from placeto_policy.placer import PlacetoPlacer
@@ -47,6 +48,7 @@ __all__ = [
     "UpdateSummary",
     "join_processes",
     "load_policy",
+    "most_evaluations",
     "preset",
     "resume_training",
     "save_policy",

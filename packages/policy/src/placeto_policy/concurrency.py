@@ -5,10 +5,11 @@ from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
 from placeto_graphs import compiled
+from placeto_policy.earliest import SLICES
+from placeto_policy.earliest import earliest_times
 
 # In parts of the longest path: work that is so far apart is near to 1/e.
 NEAR = (0.005, 0.02, 0.08)
-SLICES = 400  # of the longest path; what happens in one of them is taken to be at its middle
 
 
 def concurrency(problem: PlacementProblem) -> NDArray[np.float64]:
@@ -40,38 +41,10 @@ def concurrency(problem: PlacementProblem) -> NDArray[np.float64]:
 
 def work_in_slices(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return float64[G, SLICES], the work of each group, in parts of the longest path of all."""
-    graph = problem.graph
-    seconds = mean_seconds(problem.compute_time)
-    start = np.zeros(graph.num_ops)
-    producers, consumers = graph.edge_producers, graph.edge_consumers
-    in_order = np.argsort(graph.topological_index[producers], kind="stable")
-    push_starts(producers[in_order], consumers[in_order], seconds, start)
-    longest = (start + seconds).max()
-    unit = longest if longest > 0 else 1.0
+    start, end = earliest_times(problem)
     work = np.zeros((problem.num_groups, SLICES))
-    add_work(problem.grouping.group_of, start / unit, (start + seconds) / unit, work)
+    add_work(problem.grouping.group_of, start, end, work)
     return work
-
-
-def mean_seconds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return float64[V], the mean of float64[V, D] over the devices whose time is finite."""
-    possible = np.isfinite(compute_time)
-    total = np.where(possible, compute_time, 0.0).sum(axis=1)
-    seconds: NDArray[np.float64] = total / np.maximum(1, possible.sum(axis=1))
-    return seconds
-
-
-@compiled
-def push_starts(
-    producers: NDArray[np.int32],
-    consumers: NDArray[np.int32],
-    seconds: NDArray[np.float64],
-    start: NDArray[np.float64],
-) -> None:
-    """Raise each start[V] to the longest path; edges come in the order of their producers."""
-    for edge in range(len(producers)):
-        end = start[producers[edge]] + seconds[producers[edge]]
-        start[consumers[edge]] = max(start[consumers[edge]], end)
 
 
 @compiled

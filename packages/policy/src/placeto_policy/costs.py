@@ -32,6 +32,12 @@ class PlacementCosts(Protocol):
         """Return float64[B] after ``groups[b]`` of each row in ``moved`` went to its new device."""
         ...
 
+    def of_devices(
+        self, placements: NDArray[np.int32], groups: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return float64[B, D], what each row would cost with ``groups[b]`` on each device."""
+        ...
+
 
 def seconds_of_work(problem: PlacementProblem) -> float:
     """Return what all groups take one after the other, each on its slowest device."""
@@ -92,6 +98,16 @@ class BatchCosts:
             self._last[moved] = self.costs_of(placements[moved])
         return self._last.copy()
 
+    def of_devices(
+        self, placements: NDArray[np.int32], groups: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return float64[B, D], what each row would cost with ``groups[b]`` on each device."""
+        count, num_devices = len(placements), self._evaluator.problem.num_devices
+        rows = np.repeat(placements, num_devices, axis=0)
+        devices = np.tile(np.arange(num_devices), count)
+        rows[np.arange(len(rows)), np.repeat(groups, num_devices)] = devices
+        return self.costs_of(rows).reshape(count, num_devices)
+
     def costs_of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[N], what placements int32[N, G] cost."""
         keys = [row.tobytes() for row in placements]
@@ -130,3 +146,17 @@ class IncrementalCosts:
             self._last[row] = self._objective(batch, 1)[0]
             self._evaluations[row].commit()
         return self._last.copy()
+
+    def of_devices(
+        self,
+        placements: NDArray[np.int32],  # noqa: ARG002 (the evaluations know where they are)
+        groups: NDArray[np.int64],
+    ) -> NDArray[np.float64]:
+        """Return float64[B, D], what each row would cost with ``groups[b]`` on each device."""
+        num_devices = self._evaluator.problem.num_devices
+        return np.stack(
+            [
+                self._objective(evaluation.moves(group), num_devices)
+                for evaluation, group in zip(self._evaluations, groups.tolist(), strict=True)
+            ]
+        )

@@ -17,10 +17,12 @@ from placeto_policy.costs import PlacementCosts
 from placeto_policy.costs import seconds_of_work
 from placeto_policy.errors import PolicyError
 from placeto_policy.errors import shown
+from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import OrderName
 from placeto_policy.settings import RewardName
 from placeto_policy.settings import StartName
 from placeto_policy.states import States
+from placeto_policy.states import lookahead_features
 from placeto_policy.topology import Topology
 from placeto_policy.topology import topology_of
 
@@ -40,6 +42,9 @@ class PlacementEnvironment:
         ``"counterfactual"``: the same, until `run_counterfactuals` tells what each was worth.
     memory_penalty
         c of the memory-penalised runtime, in seconds per byte.
+    device_features
+        Those of the policy: with ``"loads-and-lookahead"``, each step first asks what the placement
+        would cost with the current group on each device, and `states` tells it.
 
     Attributes
     ----------
@@ -52,7 +57,10 @@ class PlacementEnvironment:
     seconds_of_work : float
         What all groups take one after the other, each on its slowest device.
     costs : float64[B]
-        R of the placements; NaN before the last step unless the reward is intermediate.
+        R of the placements; NaN before the last step unless the reward is intermediate or steps
+        look ahead.
+    looks_ahead : bool
+        Whether steps do.
 
     Examples
     --------
@@ -76,14 +84,18 @@ class PlacementEnvironment:
         *,
         reward: RewardName = "intermediate",
         memory_penalty: float = 2e-9,
+        device_features: DeviceFeaturesName = "none",
     ) -> None:
         self.evaluator = evaluator
         self.topology: Topology = topology_of(evaluator.problem)
         self.reward = reward
+        self.looks_ahead = device_features == "loads-and-lookahead"
         self.seconds_of_work = seconds_of_work(evaluator.problem)
         self._costs_of_many = BatchCosts(evaluator, memory_penalty)
         self._costs_of_one: PlacementCosts = self._costs_of_many
-        if isinstance(evaluator, IncrementalEvaluator) and reward == "intermediate":
+        # Otherwise only last placements have a cost.
+        self._follows_costs = self.looks_ahead or reward == "intermediate"
+        if isinstance(evaluator, IncrementalEvaluator) and self._follows_costs:
             self._costs_of_one = IncrementalCosts(evaluator, memory_penalty)
         self._placement_costs: PlacementCosts = self._costs_of_many
 
@@ -130,7 +142,8 @@ class PlacementEnvironment:
         # that was measured to be faster than to simulate only what each move changes.
         self._placement_costs = self._costs_of_one if num_episodes == 1 else self._costs_of_many
         self._position = np.argsort(self.order, axis=1)
-        if self.reward == "intermediate":
+        self._looked: tuple[int, NDArray[np.float64]] | None = None
+        if self._follows_costs:
             self.costs = self._placement_costs.start(self.placement)
         else:
             self.costs = np.full(num_episodes, np.nan)
@@ -147,7 +160,24 @@ class PlacementEnvironment:
             placement=torch.from_numpy(self.placement.astype(np.int64)),
             current=torch.from_numpy(self.order[:, self.time]),
             visited=torch.from_numpy(self._position < self.time),
+            lookahead=torch.from_numpy(self.lookahead()) if self.looks_ahead else None,
         )
+
+    def lookahead(self) -> NDArray[np.float32]:
+        """Return float32[B, D], what a policy that looks ahead is shown of `costs_of_devices`."""
+        seconds = self.seconds_of_work / self.topology.num_groups
+        return lookahead_features(self.costs_of_devices(), seconds)
+
+    def costs_of_devices(self) -> NDArray[np.float64]:
+        """Return float64[B, D], R with the current groups on each device, in seconds.
+
+        Only environments that look ahead follow what placements cost from step to step.
+        """
+        if self._looked is None or self._looked[0] != self.time:
+            groups = self.order[:, self.time]
+            costs = self._placement_costs.of_devices(self.placement, groups)
+            self._looked = (self.time, costs)
+        return self._looked[1]
 
     def step(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Put the current group of each episode on a device.
@@ -175,14 +205,15 @@ class PlacementEnvironment:
         moved = self.placement[episodes, groups] != actions
         self.placement[episodes, groups] = actions
         self.time += 1
-        if self.reward == "intermediate":
-            before = self.costs
+        before = self.costs
+        at_end = self.time == self.topology.num_groups
+        if self._follows_costs:
             self.costs = self._placement_costs.move(self.placement, groups, moved)
+        elif at_end:
+            self.costs = self._placement_costs.start(self.placement)
+        if self.reward == "intermediate":
             return before - self.costs
-        if self.time < self.topology.num_groups:
-            return np.zeros(len(episodes))
-        self.costs = self._placement_costs.start(self.placement)
-        return -self.costs
+        return -self.costs if at_end else np.zeros(len(episodes))
 
     def costs_of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[N], the memory-penalised runtimes of placements int32[N, G], seconds."""

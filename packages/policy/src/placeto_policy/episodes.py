@@ -42,6 +42,8 @@ class Episodes:
         Its R.
     log_probabilities : float32[B, G, D]
         Of each device in each step, when the episode was run.
+    lookahead : float32[B, G, D] or None
+        What each step was shown of what devices would cost, if steps looked ahead.
     """
 
     topology: Topology
@@ -53,6 +55,7 @@ class Episodes:
     best_placements: NDArray[np.int32]
     best_costs: NDArray[np.float64]
     log_probabilities: NDArray[np.float32]
+    lookahead: NDArray[np.float32] | None = None
 
     def actions(self) -> NDArray[np.int64]:
         """Return int64[B, G], the device that each step chose."""
@@ -82,6 +85,7 @@ class Episodes:
         for first in range(0, len(steps), steps_at_once):
             some = steps[first : first + steps_at_once]
             visited = position < torch.from_numpy(some)[:, None, None]
+            shown = None if self.lookahead is None else self.lookahead[:, some].swapaxes(0, 1)
             yield (
                 some,
                 States(
@@ -89,6 +93,7 @@ class Episodes:
                     placement=torch.where(visited, final, start).flatten(0, 1),
                     current=order[:, some].T.flatten(),
                     visited=visited.flatten(0, 1),
+                    lookahead=None if shown is None else torch.from_numpy(shown).flatten(0, 1),
                 ),
             )
 
@@ -147,6 +152,7 @@ def run_episodes(
     start = environment.placement.copy()
     rewards = np.empty(environment.order.shape)
     known = np.empty((*environment.order.shape, environment.topology.num_devices), np.float32)
+    shown = np.empty_like(known) if environment.looks_ahead else None
     best_costs = np.where(np.isnan(environment.costs), np.inf, environment.costs)
     best_placements = start.copy()
     while not environment.is_over:
@@ -155,6 +161,8 @@ def run_episodes(
         if np.isnan(log_probabilities).any():
             raise PolicyError("policy: expected finite probabilities, got NaN: check its weights")
         known[:, time] = log_probabilities
+        if shown is not None:
+            shown[:, time] = environment.lookahead()
         rewards[:, time] = environment.step(choice(time, log_probabilities))
         better = environment.costs < best_costs
         best_costs = np.where(better, environment.costs, best_costs)
@@ -169,4 +177,5 @@ def run_episodes(
         best_placements=best_placements,
         best_costs=best_costs,
         log_probabilities=known,
+        lookahead=shown,
     )

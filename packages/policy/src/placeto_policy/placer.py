@@ -20,11 +20,14 @@ from placeto_policy.episodes import greedy
 from placeto_policy.episodes import run_episodes
 from placeto_policy.episodes import sampling
 from placeto_policy.errors import PolicyError
+from placeto_policy.evaluations import lookahead_evaluations
+from placeto_policy.evaluations import most_evaluations
 from placeto_policy.policy import PlacementPolicy
+from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import Settings
+from placeto_policy.sweeps import sweep
 from placeto_policy.trainer import Trainer
 from placeto_policy.trainer import UpdateSummary
-from placeto_policy.trainer import most_evaluations
 
 SAMPLING_STREAM = 2**32 - 1  # a worker's index that no trainer has
 SAMPLES_AT_ONCE = 32
@@ -37,7 +40,8 @@ class PlacetoPlacer:
     *Optimized* (no policy): trains a new one on the problem. *Zero-shot* (a policy and no training
     evaluations): one greedy pass, or the best of that and some sampled ones. *Fine-tuned* (a
     policy and training evaluations): trains that policy further on the problem. The policy itself
-    stays as it is. What is best is said by the memory-penalised runtime.
+    stays as it is. Sweeps then go on from the best placement without the policy. What is best is
+    said by the memory-penalised runtime.
 
     Parameters
     ----------
@@ -47,6 +51,9 @@ class PlacetoPlacer:
         How many placements may be sampled in training, at most.
     samples
         How many passes are sampled after the greedy one.
+    sweeps
+        How often, at most, each group is then moved to where the evaluator likes it best, in
+        topological order; see `sweep`.
     settings
         Of the training; `Settings.updates` is set to what the evaluations are enough for. By
         default those of the policy, if there is one.
@@ -72,12 +79,13 @@ class PlacetoPlacer:
     policy: PlacementPolicy | None = None
     training_evaluations: int = 0
     samples: int = 0
+    sweeps: int = 0
     settings: Settings | None = None
     on_update: Callable[[UpdateSummary, int], None] | None = None
     name: str = field(default="placeto", init=False)
 
     def __post_init__(self) -> None:
-        for name in ("training_evaluations", "samples"):
+        for name in ("training_evaluations", "samples", "sweeps"):
             if getattr(self, name) < 0:
                 raise PolicyError(f"{name}: expected at least 0, got {getattr(self, name)}")
         if self.policy is None and not self.training_evaluations:
@@ -108,10 +116,18 @@ class PlacetoPlacer:
         self._pass(policy, search, seed)
         return search.result(time.perf_counter() - began)
 
+    def most_evaluations(self, problem: PlacementProblem) -> int:
+        """Return how many placements `place` samples at most, training included."""
+        settings = self.policy.settings if self.policy else self.settings or Settings()
+        each = most_evaluations(problem, "terminal", settings.device_features)
+        passes = (1 + self.samples) * each
+        return self.training_evaluations + passes + self.sweeps * lookahead_evaluations(problem)
+
     def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
         settings = self.settings or (self.policy.settings if self.policy else Settings())
-        num_groups = search.evaluator.problem.num_groups
-        each = settings.workers * most_evaluations(settings.reward, num_groups)
+        each = settings.workers * most_evaluations(
+            search.evaluator.problem, settings.reward, settings.device_features
+        )
         updates = self.training_evaluations // each
         if not updates:
             raise PolicyError(
@@ -131,10 +147,8 @@ class PlacetoPlacer:
         return trainer.trained_policy
 
     def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
-        """Run the greedy pass and the sampled ones, and evaluate where they end."""
-        environment = PlacementEnvironment(
-            search.evaluator, reward="terminal", memory_penalty=policy.settings.memory_penalty
-        )
+        """Run the greedy pass and the sampled ones, and then the sweeps."""
+        environment = _environment(policy, search, policy.settings.device_features)
         environment.reset(num_episodes=1)
         with threads_for_blocks():
             search.offer_all(run_episodes(policy, environment, greedy))
@@ -146,6 +160,31 @@ class PlacetoPlacer:
                 environment.reset(num_episodes=len(generators))
                 choice = sampling(generators, environment.topology.num_groups)
                 search.offer_all(run_episodes(policy, environment, choice))
+        if self.sweeps:
+            if not environment.looks_ahead:
+                environment = _environment(policy, search, "loads-and-lookahead")
+            self._sweep(environment, search)
+
+    def _sweep(self, environment: PlacementEnvironment, search: "_Search") -> None:
+        """Sweep on from the best placement, until a sweep moves nothing."""
+        for _ in range(self.sweeps):
+            before = search.best_placement
+            environment.reset(num_episodes=1, start=before)
+            sweep(environment)
+            search.offer_sweep(environment)
+            if (search.best_placement == before).all():
+                return
+
+
+def _environment(
+    policy: PlacementPolicy, search: "_Search", device_features: DeviceFeaturesName
+) -> PlacementEnvironment:
+    return PlacementEnvironment(
+        search.evaluator,
+        reward="terminal",
+        memory_penalty=policy.settings.memory_penalty,
+        device_features=device_features,
+    )
 
 
 class _Search:
@@ -153,8 +192,8 @@ class _Search:
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
+        self.best_placement = np.zeros(0, np.int32)
         self._cost = math.inf
-        self._placement: NDArray[np.int32] | None = None
         self._runtime = math.inf
         self._peak_memory = np.zeros(0, np.int64)
         self._evaluations = 0
@@ -163,22 +202,31 @@ class _Search:
     def offer(self, placement: NDArray[np.int32], cost: float, evaluations: int) -> None:
         """Take the best placement of so many evaluations altogether, if it is a better one."""
         self._evaluations = evaluations
-        if self._placement is None or cost < self._cost:
+        if cost < self._cost:
             found = self.evaluator.evaluate(placement[None])
-            self._cost, self._placement = cost, placement
+            self._cost, self.best_placement = cost, placement
             self._runtime, self._peak_memory = float(found.runtime[0]), found.peak_memory[0]
         self._curve.append((evaluations, self._cost))
 
     def offer_all(self, episodes: Episodes) -> None:
-        """Take where each episode ended."""
-        for placement, cost in zip(episodes.final, episodes.costs.tolist(), strict=True):
-            self.offer(placement, cost, self._evaluations + 1)
+        """Take the best placement on the way of each episode."""
+        found = zip(episodes.best_placements, episodes.best_costs.tolist(), strict=True)
+        each = 1
+        if episodes.lookahead is not None:
+            each += lookahead_evaluations(self.evaluator.problem)
+        for placement, cost in found:
+            self.offer(placement, cost, self._evaluations + each)
+
+    def offer_sweep(self, environment: PlacementEnvironment) -> None:
+        """Take where a sweep that began at the best placement ended."""
+        looked = lookahead_evaluations(self.evaluator.problem)
+        placement, cost = environment.placement[0], float(environment.costs[0])
+        self.offer(placement, cost, self._evaluations + looked)
 
     def result(self, seconds: float) -> PlacementResult:
         """Return what the search came to."""
-        assert self._placement is not None  # noqa: S101 (a greedy pass was offered)
         return PlacementResult(
-            placement=self._placement,
+            placement=self.best_placement,
             runtime=self._runtime,
             peak_memory=self._peak_memory,
             evaluations=self._evaluations,

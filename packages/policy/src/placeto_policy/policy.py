@@ -12,7 +12,7 @@ from placeto_policy.embedding.layers import new_layer
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings
 from placeto_policy.states import States
-from placeto_policy.states import load_width
+from placeto_policy.states import device_width
 
 # A logit whose probability is 0 in float32; infinity would make the entropy NaN.
 IMPOSSIBLE = -1e9
@@ -39,7 +39,7 @@ class PlacementPolicy(nn.Module):
     --------
     >>> policy = PlacementPolicy(num_devices=2)
     >>> sum(parameter.numel() for parameter in policy.parameters())
-    48514
+    49538
     """
 
     def __init__(
@@ -51,8 +51,7 @@ class PlacementPolicy(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.embedding = _embedding(num_devices, self.settings, generator)
         width = self.embedding.output_width
-        if self.settings.device_features == "loads":
-            width += load_width(num_devices)
+        width += device_width(num_devices, self.settings.device_features)
         self.hidden = new_layer(width, self.settings.hidden_units, generator)
         self.output = new_layer(self.settings.hidden_units, num_devices, generator)
         with torch.no_grad():
@@ -82,10 +81,9 @@ class PlacementPolicy(nn.Module):
         return torch.log_softmax(logits.masked_fill(~allowed, IMPOSSIBLE), dim=1)
 
     def _embedded(self, states: States) -> torch.Tensor:
-        embedded: torch.Tensor = self.embedding(states)
-        if self.settings.device_features == "loads":
-            return torch.cat([embedded, states.loads()], dim=1)
-        return embedded
+        return torch.cat(
+            [self.embedding(states), states.devices(self.settings.device_features)], dim=1
+        )
 
     def check_devices(self, num_devices: int) -> None:
         """Refuse a problem with another number of devices."""

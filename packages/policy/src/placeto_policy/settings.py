@@ -15,7 +15,7 @@ from placeto_policy.errors import shown
 EmbeddingName = Literal["message-passing", "simple-partitioner", "simple-aggregator"]
 RewardName = Literal["counterfactual", "intermediate", "terminal"]
 NodeFeaturesName = Literal["costs", "costs-and-times"]
-DeviceFeaturesName = Literal["none", "loads"]
+DeviceFeaturesName = Literal["none", "loads", "loads-and-lookahead"]
 AdvantageScaleName = Literal["none", "spread"]
 SelectionName = Literal["best", "last"]
 MessageName = Literal["plain", "residual"]
@@ -56,8 +56,9 @@ class Settings:
         ``"costs"``: compute time and output bytes (paper); ``"costs-and-times"``: also when a group
         could run at the earliest, and the longest paths before and behind it.
     device_features : text
-        ``"none"`` (paper), or ``"loads"``: the network behind the embedding also sees what each
-        device holds already, in all and near the current group.
+        ``"none"`` (paper); ``"loads"``: the network behind the embedding also sees what each device
+        holds already, in all and near the current group; ``"loads-and-lookahead"``: and what the
+        evaluator says that the placement would cost with the current group on each device.
     reward : text
         ``"intermediate"``: the improvement of each step (paper); ``"terminal"``: the negative
         memory-penalised runtime after the last step; ``"counterfactual"``: by how much the last
@@ -116,7 +117,7 @@ class Settings:
     messages: MessageName = "residual"
     hidden_units: int = 512
     node_features: NodeFeaturesName = "costs-and-times"
-    device_features: DeviceFeaturesName = "loads"
+    device_features: DeviceFeaturesName = "loads-and-lookahead"
     reward: RewardName = "counterfactual"
     order: OrderName = "topological"
     start: StartName = "single"
@@ -125,7 +126,7 @@ class Settings:
     updates: int = 200
     learning_rate_start: float = 2e-3
     learning_rate_end: float = 3e-4
-    entropy_weight_start: float = 0.3
+    entropy_weight_start: float = 0.1
     entropy_weight_end: float = 1e-2
     baseline_window: int = 10
     discount: float = 0.9

@@ -2,20 +2,33 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from placeto_policy.concurrency import NEAR
+from placeto_policy.errors import PolicyError
+from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.topology import Topology
 
+MIN_SECONDS = 1e-300  # a graph whose groups take no time
 FLAGS = 2  # current, visited
-# Of a device: compute time, bytes, traffic with the current group, and work at about its time.
+# Of a device: compute time, memory, traffic with the current group, and work at about its time.
 LOADS = 3 + len(NEAR)
 
 
 def feature_width(num_devices: int, node_features: NodeFeaturesName = "costs") -> int:
     """Return F, the number of features of a node, for D devices."""
     return num_devices + FLAGS + (2 if node_features == "costs" else 4)
+
+
+def device_width(num_devices: int, device_features: DeviceFeaturesName) -> int:
+    """Return how many numbers the network sees of D devices beside the embedding."""
+    if device_features == "none":
+        return 0
+    loads = load_width(num_devices)
+    return loads if device_features == "loads" else loads + num_devices
 
 
 def load_width(num_devices: int) -> int:
@@ -37,6 +50,9 @@ class States:
         The group that is to be placed now.
     visited : bool[N, G]
         The groups that were placed before.
+    lookahead : float32[N, D] or None
+        What it costs to put the current group on each device, where the policy is to know; see
+        `lookahead_features`.
 
     Examples
     --------
@@ -47,6 +63,7 @@ class States:
     placement: torch.Tensor
     current: torch.Tensor
     visited: torch.Tensor
+    lookahead: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.current)
@@ -79,8 +96,9 @@ class States:
         """Return float32[N, 12 D], what each device holds beside the current group.
 
         For each device, of all groups on it and of those that were visited: their part in the
-        graph's compute time and in its bytes, their part in the current group's traffic, and in the
-        work that could run at about its time, for each idea of how near that is.
+        graph's compute time, the part of the device's memory that they fill, their part in the
+        current group's traffic, and in the work that could run at about its time, for each idea of
+        how near that is.
         """
         topology = self.topology
         count = len(self)
@@ -88,12 +106,56 @@ class States:
             topology.affinity[self.current, None],
             topology.vicinity[:, self.current].swapaxes(0, 1),
         ]
-        parts = torch.cat([topology.shares.expand(count, -1, -1), *own], dim=1)
         others = torch.ones(count, topology.num_groups)
         others[torch.arange(count), self.current] = 0.0
         loads = []
         for device in range(topology.num_devices):
             there = others * (self.placement == device)
             both = torch.stack([there, there * self.visited], dim=2)
+            constant = torch.stack([topology.shares, topology.memory[device]])
+            parts = torch.cat([constant.expand(count, -1, -1), *own], dim=1)
             loads.append(torch.bmm(parts, both).flatten(1))
         return torch.cat(loads, dim=1)
+
+    def devices(self, device_features: DeviceFeaturesName) -> torch.Tensor:
+        """Return float32[N, ...], what the network sees of the devices beside the embedding.
+
+        Raises
+        ------
+        PolicyError
+            When it is to look ahead, and the states do not say what that shows.
+        """
+        if device_features == "none":
+            return torch.empty(len(self), 0)
+        if device_features == "loads":
+            return self.loads()
+        if self.lookahead is None:
+            raise PolicyError(
+                "states: expected those of an environment with the policy's device_features "
+                f"{device_features!r}, got none that look ahead"
+            )
+        return torch.cat([self.loads(), self.lookahead], dim=1)
+
+
+def lookahead_features(costs: NDArray[np.float64], seconds: float) -> NDArray[np.float32]:
+    """Return float32[N, D], what the network is told of what each device would cost.
+
+    That is ``log(1 + (cost - least cost) / seconds)``: 0 for the best device, and hardly more for a
+    loss of a hundred groups than for one of fifty.
+
+    Parameters
+    ----------
+    costs : float64[N, D]
+        Of N placements with their current groups on each device, seconds.
+    seconds
+        What a group takes on the mean.
+
+    Examples
+    --------
+    >>> lookahead_features(np.array([[2.0, 1.5], [1.5, 1.5]]), 0.5).round(2)
+    array([[0.69, 0.  ],
+           [0.  , 0.  ]], dtype=float32)
+    """
+    more = costs - costs.min(axis=1, keepdims=True)
+    features: NDArray[np.float32] = np.log1p(more / max(seconds, MIN_SECONDS)).astype(np.float32)
+    return features

@@ -10,7 +10,8 @@ from placeto_graphs import GroupGraph
 from placeto_graphs import PlacementProblem
 from placeto_graphs import reachability
 from placeto_policy.concurrency import concurrency
-from placeto_policy.concurrency import mean_seconds
+from placeto_policy.earliest import mean_seconds
+from placeto_policy.memory import memory_at_peak
 
 Neighbours = tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -39,9 +40,11 @@ class Topology:
     relations : int8[G, G]
         ``relations[v, u]`` is 0 where ``u`` can reach ``v``, 1 where ``v`` can reach ``u``, 2
         where neither can, 3 where they are the same.
-    shares : float32[2, G]
-        The part of each group in the compute time, and in the bytes (parameters and outputs), of
-        the whole graph.
+    shares : float32[G]
+        The part of each group in the compute time of the whole graph.
+    memory : float32[D, G]
+        What each group keeps when the graph needs most memory (see `memory_at_peak`), in parts of
+        the memory of each device.
     affinity : float32[G, G]
         ``affinity[v, u]`` is the part of v's traffic that is with u.
     vicinity : float32[S, G, G]
@@ -63,6 +66,7 @@ class Topology:
     message_scale: np.float32
     relations: torch.Tensor
     shares: torch.Tensor
+    memory: torch.Tensor
     affinity: torch.Tensor
     vicinity: torch.Tensor
     allowed: torch.Tensor
@@ -93,11 +97,16 @@ def topology_of(problem: PlacementProblem) -> Topology:
     >>> topology_of(two_chains()).vicinity[1, 0].round(decimals=3)  # of a0: b0
     tensor([0.0000, 0.0300, 0.0000, 0.9400, 0.0300, 0.0000])
     """
-    return topology_of_groups(problem.group_graph, concurrency(problem))
+    limits = np.array([device.memory_bytes for device in problem.cluster.devices], np.float64)
+    return topology_of_groups(
+        problem.group_graph, concurrency(problem), memory_at_peak(problem) / limits[:, None]
+    )
 
 
-def topology_of_groups(graph: GroupGraph, near: NDArray[np.float64]) -> Topology:
-    """Return what the policy sees of a graph of groups, and of what its ops have near in time.
+def topology_of_groups(
+    graph: GroupGraph, near: NDArray[np.float64], memory: NDArray[np.float64]
+) -> Topology:
+    """Return what the policy sees of a graph of groups, and of when its ops work and keep memory.
 
     Parameters
     ----------
@@ -105,6 +114,8 @@ def topology_of_groups(graph: GroupGraph, near: NDArray[np.float64]) -> Topology
         G groups on D devices.
     near : float64[S, G, G]
         See `concurrency`.
+    memory : float64[D, G]
+        See `Topology.memory`.
     """
     seconds = mean_seconds(graph.compute_time)
     features = np.stack([_share_of_largest(seconds), _share_of_largest(graph.output_bytes)], axis=1)
@@ -123,9 +134,8 @@ def topology_of_groups(graph: GroupGraph, near: NDArray[np.float64]) -> Topology
         ),
         message_scale=np.float32(min(1.0, graph.num_groups / max(1, graph.num_edges))),
         relations=torch.from_numpy(relations),
-        shares=_floats(
-            np.stack([_parts(seconds), _parts(graph.parameter_bytes + graph.output_bytes)])
-        ),
+        shares=_floats(_parts(seconds)),
+        memory=_floats(memory),
         affinity=_floats(_parts(_traffic(graph))),
         vicinity=_floats(_parts(near)),
         allowed=torch.from_numpy(np.isfinite(graph.compute_time)),

@@ -20,6 +20,7 @@ from placeto_policy.episodes import Episodes
 from placeto_policy.episodes import run_episodes
 from placeto_policy.episodes import sampling
 from placeto_policy.errors import PolicyError
+from placeto_policy.evaluations import most_evaluations
 from placeto_policy.objective import add_gradient
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.reports import WorkerReport
@@ -27,7 +28,6 @@ from placeto_policy.reports import from_rows
 from placeto_policy.reports import reports_of
 from placeto_policy.reports import to_rows
 from placeto_policy.selection import BestPolicy
-from placeto_policy.settings import RewardName
 from placeto_policy.settings import Settings
 from placeto_policy.workers import OneProcess
 from placeto_policy.workers import Processes
@@ -145,7 +145,7 @@ class Trainer:
     --------
     >>> from placeto_policy.example import BusiestDevice, two_chains
     >>> trainer = Trainer([BusiestDevice(two_chains())], Settings(updates=10))
-    >>> trainer.update().evaluations <= 8 * (1 + 6)
+    >>> trainer.update().evaluations <= 8 * (1 + 6 + 6)
     True
     >>> trainer.best[0].cost
     3.0
@@ -181,6 +181,7 @@ class Trainer:
                 evaluator,
                 reward=self.settings.reward,
                 memory_penalty=self.settings.memory_penalty,
+                device_features=self.settings.device_features,
             )
             for evaluator in evaluators
         ]
@@ -269,13 +270,15 @@ class Trainer:
         choice = sampling(generators, environment.topology.num_groups)
         episodes = run_episodes(self.policy, environment, choice)
         counterfactuals = None
-        most = most_evaluations(self.settings.reward, environment.topology.num_groups)
-        evaluations = [most] * len(workers)
+        most = most_evaluations(
+            environment.evaluator.problem, self.settings.reward, self.settings.device_features
+        )
+        evaluations = np.full(len(workers), most)
         if self.settings.reward == "counterfactual":
             episodes, counterfactuals = run_counterfactuals(environment, episodes, generators)
-            evaluations = (1 + counterfactuals.evaluations).tolist()
+            evaluations -= environment.topology.num_groups - counterfactuals.evaluations
         discount = 0.0 if counterfactuals else self.settings.discount
-        reports = reports_of(episodes, graph, workers, evaluations, discount)
+        reports = reports_of(episodes, graph, workers, evaluations.tolist(), discount)
         return _Run(graph, workers, episodes, counterfactuals, reports)
 
     def _exchange(self, own: list[WorkerReport]) -> list[WorkerReport]:
@@ -378,11 +381,6 @@ class Trainer:
         self.evaluations += evaluations
         self.updates += 1
         return evaluations
-
-
-def most_evaluations(reward: RewardName, num_groups: int) -> int:
-    """Return how many placements of G groups an episode samples at most."""
-    return {"intermediate": num_groups, "terminal": 1, "counterfactual": 1 + num_groups}[reward]
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,9 @@ from placeto_tools.tables import bytes_text
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
 
-DEFAULT_SAMPLES = 8  # some tenths of a second more, and some percent better than one greedy pass
+# Some tenths of a second more, and some percent better than one greedy pass.
+DEFAULT_SAMPLES = 8
+DEFAULT_SWEEPS = 2
 
 
 @click.command(cls=Command)
@@ -51,6 +53,12 @@ DEFAULT_SAMPLES = 8  # some tenths of a second more, and some percent better tha
     help="With --policy: placements that it draws besides its most probable one, of which the best "
     f"is taken; by default {DEFAULT_SAMPLES}.",
 )
+@click.option(
+    "--sweeps",
+    type=click.IntRange(min=0),
+    help="With --policy: how often all groups are then moved to where the best placement costs "
+    f"least, one after the other; by default {DEFAULT_SWEEPS}.",
+)
 @seed_option
 @output_option("The placement file: .json.")
 @json_option
@@ -61,6 +69,7 @@ def place(
     policy: Path | None,
     budget: int | None,
     samples: int | None,
+    sweeps: int | None,
     seed: int,
     output: Path,
     as_json: bool,
@@ -76,11 +85,12 @@ def place(
     """
     if (placer is None) == (policy is None):
         raise InputError("expected either --placer or --policy")
-    if samples is not None and policy is None:
-        raise InputError("--samples: expected --policy beside it")
+    for option, value in (("--samples", samples), ("--sweeps", sweeps)):
+        if value is not None and policy is None:
+            raise InputError(f"{option}: expected --policy beside it")
     check_file(output, force=force, suffixes=(".json",))
     read = read_problem(problem)
-    chosen, total = _chosen(read, placer, policy, budget, samples)
+    chosen, total = _chosen(read, placer, policy, budget, samples, sweeps)
     with showing_progress() as progress:
         result = run_placer(chosen, read, progress, seed=seed, budget=total)
     with writing(output):
@@ -103,6 +113,7 @@ def _chosen(
     policy: Path | None,
     budget: int | None,
     samples: int | None,
+    sweeps: int | None,
 ) -> tuple[Placer, int | None]:
     """Return the placer, and how many placements it may sample, if that is known."""
     if placer is not None:
@@ -114,9 +125,13 @@ def _chosen(
     path = policy / CHECKPOINT if policy.is_dir() else policy
     with reading(path):
         trained = load_policy(path)
-    drawn = DEFAULT_SAMPLES if samples is None else samples
-    learned = PlacetoPlacer(policy=trained, training_evaluations=budget or 0, samples=drawn)
-    return learned, (budget or 0) + drawn + 1
+    learned = PlacetoPlacer(
+        policy=trained,
+        training_evaluations=budget or 0,
+        samples=DEFAULT_SAMPLES if samples is None else samples,
+        sweeps=DEFAULT_SWEEPS if sweeps is None else sweeps,
+    )
+    return learned, learned.most_evaluations(problem)
 
 
 def _report(

@@ -16,6 +16,7 @@ from placeto_graphs import PlacementResult
 from placeto_policy import PlacementEnvironment
 from placeto_policy import PlacementPolicy
 from placeto_policy import Settings
+from placeto_policy import most_evaluations
 
 
 def random_order(num_groups: int, number: int) -> NDArray[np.int64]:
@@ -37,13 +38,18 @@ class FixedOrders(PlacementEnvironment):
     evaluator
         Says what placements cost.
     settings
-        Give the reward and the memory penalty.
+        Give the reward, the memory penalty, and whether steps look ahead.
     numbers
         Of the orders; see `random_order`.
     """
 
     def __init__(self, evaluator: Evaluator, settings: Settings, numbers: Sequence[int]) -> None:
-        super().__init__(evaluator, reward=settings.reward, memory_penalty=settings.memory_penalty)
+        super().__init__(
+            evaluator,
+            reward=settings.reward,
+            memory_penalty=settings.memory_penalty,
+            device_features=settings.device_features,
+        )
         num_groups = evaluator.problem.num_groups
         self._choice = np.stack([random_order(num_groups, number) for number in numbers])
 
@@ -79,19 +85,21 @@ class PlaceInOrder:
     ) -> PlacementResult:
         """Return where the greedy episode ends."""
         began = time.perf_counter()
-        environment = PlacementEnvironment(evaluator, reward="terminal")
+        features = self._policy.settings.device_features
+        environment = PlacementEnvironment(evaluator, reward="terminal", device_features=features)
         environment.reset(num_episodes=1, order=random_order(problem.num_groups, self._number))
         run_greedily(self._policy, environment)
         placement = environment.placement[0]
         found = evaluator.evaluate(placement[None])
         runtime = float(found.runtime[0])
+        evaluations = most_evaluations(problem, "terminal", features)
         return PlacementResult(
             placement=placement,
             runtime=runtime,
             peak_memory=found.peak_memory[0],
-            evaluations=1,
+            evaluations=evaluations,
             seconds=time.perf_counter() - began,
-            curve=np.array([[1, runtime]]),
+            curve=np.array([[evaluations, runtime]]),
         )
 
 

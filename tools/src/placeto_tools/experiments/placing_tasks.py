@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines import LocalSearch
 from placeto_baselines import RandomPlacer
 from placeto_baselines import RnnPlacer
 from placeto_baselines import RnnSettings
@@ -115,6 +116,26 @@ class PlaceByName(_Place):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlaceByHillClimbing(_Place):
+    """Moves single groups while that helps, from one random placement after the other.
+
+    Local search spends most of its budget on annealing, which comes to good placements late; this
+    is what comes to fair ones early.
+
+    Attributes
+    ----------
+    budget : int
+        How many placements it samples.
+    """
+
+    budget: int
+
+    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
+        """Return what makes the placer."""
+        return lambda: LocalSearch(self.budget, restarts=1, annealing=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlaceOptimized(_Place):
     """Trains a policy on the graph.
 
@@ -144,10 +165,13 @@ class PlaceZeroShot(_Place):
         Its name.
     samples : int
         How many passes are sampled besides the greedy one.
+    sweeps : int
+        How many sweeps go on from the best of them.
     """
 
     policy: str
     samples: int
+    sweeps: int
 
     def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
         """Return what makes the placer."""
@@ -155,7 +179,7 @@ class PlaceZeroShot(_Place):
         order = self.graph.order
         if order is not None:
             return lambda: PlaceInOrder(policy, order)
-        return lambda: PlacetoPlacer(policy=policy, samples=self.samples)
+        return lambda: PlacetoPlacer(policy=policy, samples=self.samples, sweeps=self.sweeps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +280,9 @@ class FinalEpisode(_Place):
         problem = workspace.problem(self.graph)
         policy = load_policy(workspace.policy_file(self.policy))
         environment = PlacementEnvironment(
-            Simulator(problem, 1), memory_penalty=policy.settings.memory_penalty
+            Simulator(problem, 1),
+            memory_penalty=policy.settings.memory_penalty,
+            device_features=policy.settings.device_features,
         )
         environment.reset(num_episodes=1)
         costs = run_greedily(policy, environment)

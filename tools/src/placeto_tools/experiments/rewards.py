@@ -14,6 +14,7 @@ from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.placing_tasks import FinalEpisode
 from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.schemes import train_placeto
+from placeto_tools.experiments.schemes import without_lookahead
 from placeto_tools.experiments.sources import name_of
 from placeto_tools.experiments.sources import source_maker
 from placeto_tools.experiments.statistics import spread
@@ -39,7 +40,7 @@ def rewards(source: str, plan: Plan) -> Experiment:
     trials: list[Trial] = []
     for seed in plan.seeds:
         for reward in REWARDS:
-            settings = replace(plan.settings, reward=reward)
+            settings = replace(without_lookahead(plan.settings), reward=reward)
             policy = train_placeto(reward, (Graph(name),), settings, plan, seed)
             scheme = _episode(reward)
             task = FinalEpisode(
@@ -92,7 +93,8 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         "Intermediate rewards need what every placement on the way costs, terminal ones only what "
         "the last one does, and counterfactual ones what it does with each group elsewhere. "
         f"In {SOURCE}, which has no counterfactual ones, intermediate rewards converge faster and "
-        "with less variance than terminal ones.",
+        "with less variance than terminal ones. Steps do not look ahead: it would tell the policy "
+        "its intermediate reward beforehand.",
         TextTable("", columns, rows).markdown(),
         "Means over the seeds, in brackets the least and the most. Episodes at the end: the mean "
         "runtime of the sampled placements of the last update. Updates: until the mean of an "

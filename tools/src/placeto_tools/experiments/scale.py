@@ -107,7 +107,7 @@ def on_graphs(count: int, scale: Scale, **numbers: int) -> Scale:
 SCALES = {
     "generalise": {
         "smoke": on_graphs(2, SMOKE, updates=5, evaluations=200, rnn_evaluations=20),
-        "small": on_graphs(16, Scale(), updates=150, evaluations=50_000, rnn_evaluations=200),
+        "small": on_graphs(16, Scale(), updates=100, evaluations=50_000, rnn_evaluations=200),
         "full": on_graphs(16, Scale(), updates=2000, evaluations=400_000, rnn_evaluations=10_000),
     },
     "traversal": {
@@ -134,7 +134,7 @@ SCALES = {
         "smoke": replace(
             SMOKE,
             sizes={**SMALL_MODELS, "steps": 4},
-            evaluations=100,
+            evaluations=200,
             rnn_evaluations=20,
         ),
         "small": Scale(evaluations=100_000, rnn_evaluations=1000),

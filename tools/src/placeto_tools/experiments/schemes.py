@@ -9,6 +9,7 @@ from placeto_tools.experiments.placing_tasks import LOWER_BOUND
 from placeto_tools.experiments.placing_tasks import RANDOM
 from placeto_tools.experiments.placing_tasks import Bound
 from placeto_tools.experiments.placing_tasks import PlaceAtRandom
+from placeto_tools.experiments.placing_tasks import PlaceByHillClimbing
 from placeto_tools.experiments.placing_tasks import PlaceByName
 from placeto_tools.experiments.placing_tasks import PlaceOptimized
 from placeto_tools.experiments.placing_tasks import PlaceRnnOptimized
@@ -21,14 +22,20 @@ from placeto_tools.experiments.trials import Task
 from placeto_tools.experiments.trials import Trial
 
 ZERO_SHOT, SAMPLED = "placeto-zero-shot", "placeto-zero-shot-sampled"
+SWEPT = "placeto-zero-shot-swept"
 OPTIMIZED = "placeto-optimized"
 RNN_ZERO_SHOT, RNN_OPTIMIZED = "rnn-zero-shot", "rnn-optimized"
 RANDOM_SEARCH, LOCAL_SEARCH = "random-search", "local-search"
+HILL_CLIMBING = "hill-climbing"
 SINGLE, SCOTCH = "single", "scotch"
+
+SWEEPS = 2
+HILL_CLIMBING_BUDGET = 5000
 
 TITLES = {
     ZERO_SHOT: "Placeto zero-shot, greedy",
     SAMPLED: "Placeto zero-shot, best of samples",
+    SWEPT: "Placeto zero-shot, greedy and two sweeps",
     OPTIMIZED: "Placeto optimized",
     RNN_ZERO_SHOT: "RNN zero-shot",
     RNN_OPTIMIZED: "RNN optimized",
@@ -36,6 +43,7 @@ TITLES = {
     RANDOM_SEARCH: "Random, best of as many",
     SINGLE: "Single GPU",
     SCOTCH: "Scotch",
+    HILL_CLIMBING: "Hill climbing",
     LOCAL_SEARCH: "Local search",
     LOWER_BOUND: "Lower bound",
 }
@@ -52,6 +60,17 @@ def training(task: TrainPlaceto | TrainRnn) -> Trial:
     return Trial(f"seed{task.seed}/training/{task.policy}", task)
 
 
+def without_lookahead(settings: Settings) -> Settings:
+    """Return settings whose policy sees nothing of what devices would cost.
+
+    For questions that a policy which is told as much hardly poses: what an embedding or a reward is
+    worth.
+    """
+    if settings.device_features == "loads-and-lookahead":
+        return replace(settings, device_features="loads")
+    return settings
+
+
 def train_placeto(
     name: str, graphs: tuple[Graph, ...], settings: Settings, plan: Plan, seed: int
 ) -> Trial:
@@ -65,12 +84,19 @@ def train_rnn(name: str, graphs: tuple[Graph, ...], plan: Plan, seed: int) -> Tr
     return training(TrainRnn(f"{name}-{seed}", graphs, plan.rnn_settings, seed))
 
 
-def zero_shot(trained: Trial, graph: Graph, *, scheme: str = ZERO_SHOT, samples: int = 0) -> Trial:
+def zero_shot(
+    trained: Trial, graph: Graph, *, scheme: str = ZERO_SHOT, samples: int = 0, sweeps: int = 0
+) -> Trial:
     """Return placing with a policy of Placeto as it is."""
     task = trained.task
     assert isinstance(task, TrainPlaceto)  # noqa: S101 (whose policy it is)
     place = PlaceZeroShot(
-        scheme=scheme, graph=graph, seed=task.seed, policy=task.policy, samples=samples
+        scheme=scheme,
+        graph=graph,
+        seed=task.seed,
+        policy=task.policy,
+        samples=samples,
+        sweeps=sweeps,
     )
     return placing(place, scheme, graph, task.seed, trained.key)
 
@@ -110,7 +136,10 @@ def searches(graph: Graph, plan: Plan, seed: int) -> list[Trial]:
         (LOCAL_SEARCH, "local-search", budget),
     ]
     one = PlaceAtRandom(scheme=RANDOM, graph=graph, seed=seed)
-    trials = [placing(one, RANDOM, graph, seed)]
+    climbing = PlaceByHillClimbing(
+        scheme=HILL_CLIMBING, graph=graph, seed=seed, budget=min(budget, HILL_CLIMBING_BUDGET)
+    )
+    trials = [placing(one, RANDOM, graph, seed), placing(climbing, HILL_CLIMBING, graph, seed)]
     for scheme, placer, evaluations in named:
         task = PlaceByName(scheme=scheme, graph=graph, seed=seed, placer=placer, budget=evaluations)
         trials.append(placing(task, scheme, graph, seed))

@@ -1,0 +1,111 @@
+"""What groups keep in memory at the peak, against the definition taken literally."""
+
+import networkx as nx
+import numpy as np
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from placeto_graphs import OpGraph
+from placeto_graphs import PlacementProblem
+from placeto_graphs import grouping_of_labels
+from placeto_graphs import parse_cluster
+from placeto_policy import topology_of
+from placeto_policy.earliest import SLICES
+from placeto_policy.earliest import earliest_times
+from placeto_policy.memory import memory_at_peak
+
+
+def problem_with_tensors(seed: int, num_ops: int, num_groups: int) -> PlacementProblem:
+    """Return ops of which some have weights, and whose tensors several others read, or none."""
+    generator = np.random.default_rng(seed)
+    num_tensors = 2 * num_ops
+    producer = generator.integers(0, num_ops, num_tensors)
+    edges = [
+        (tensor, op)
+        for tensor in range(num_tensors)
+        for op in range(int(producer[tensor]) + 1, num_ops)
+        if generator.random() < 0.2
+    ]
+    graph = OpGraph(
+        op_names=tuple(f"op{op}" for op in range(num_ops)),
+        op_types=("op",) * num_ops,
+        scopes=("",) * num_ops,
+        phases=np.zeros(num_ops, np.int8),
+        flops=np.zeros(num_ops),
+        bytes_accessed=np.zeros(num_ops),
+        parameter_bytes=generator.integers(0, 2, num_ops) * generator.integers(1, 100, num_ops),
+        workspace_bytes=np.zeros(num_ops, np.int64),
+        colocation=np.full(num_ops, -1, np.int32),
+        tensor_producer=producer.astype(np.int32),
+        tensor_bytes=generator.integers(0, 100, num_tensors),
+        edges=np.array(edges, np.int32).reshape(-1, 2),
+    )
+    seconds = generator.integers(0, 4, num_ops).astype(np.float64)
+    return PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.stack([seconds, seconds], axis=1),
+        grouping=grouping_of_labels(graph, generator.integers(0, num_groups, num_ops)),
+    )
+
+
+def kept_in(problem: PlacementProblem, index: int) -> NDArray[np.float64]:
+    """Return float64[G], the bytes of each group in one slice."""
+    graph = problem.graph
+    start, end = earliest_times(problem)
+    kept = np.zeros(problem.num_groups)
+    for tensor, producer in enumerate(graph.tensor_producer.tolist()):
+        readers = [op for read, op in graph.edges.tolist() if read == tensor]
+        last = max([end[producer], *(end[op] for op in readers)])
+        first_slice, last_slice = (
+            min(SLICES - 1, int(time * SLICES)) for time in (start[producer], last)
+        )
+        if first_slice <= index <= last_slice and not graph.parameter_bytes[producer]:
+            kept[problem.grouping.group_of[producer]] += graph.tensor_bytes[tensor]
+    for op, size in enumerate(graph.parameter_bytes.tolist()):
+        kept[problem.grouping.group_of[op]] += size
+    return kept
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 4))
+def test_the_memory_of_groups_is_that_of_the_fullest_slice(
+    seed: int, num_ops: int, num_groups: int
+) -> None:
+    problem = problem_with_tensors(seed, num_ops, num_groups)
+    slices = [kept_in(problem, index) for index in range(SLICES)]
+    expected = max(slices, key=lambda kept: kept.sum())
+    found = memory_at_peak(problem)
+    assert found.sum() == expected.sum()
+    assert any((found == kept).all() for kept in slices)
+
+
+def test_earliest_times_are_parts_of_the_longest_path() -> None:
+    problem = problem_with_tensors(seed=4, num_ops=8, num_groups=3)
+    graph, seconds = problem.graph, problem.compute_time[:, 0]
+    paths = nx.DiGraph()
+    paths.add_nodes_from(range(graph.num_ops))
+    for before, after in zip(graph.edge_producers, graph.edge_consumers, strict=True):
+        paths.add_edge(int(before), int(after), weight=seconds[before])
+    start, end = earliest_times(problem)
+    assert end.max() == 1.0
+    for op in range(graph.num_ops):
+        before = paths.subgraph(nx.ancestors(paths, op) | {op})
+        assert start[op] * (seconds[0] / (end[0] - start[0])) == nx.dag_longest_path_length(before)
+
+
+def test_parts_of_the_memory_of_each_device() -> None:
+    problem = problem_with_tensors(seed=1, num_ops=6, num_groups=3)
+    mixed = PlacementProblem(
+        graph=problem.graph,
+        cluster=parse_cluster("1xk80+1xa100"),
+        compute_time=problem.compute_time,
+        grouping=problem.grouping,
+    )
+    limits = [device.memory_bytes for device in mixed.cluster.devices]
+    assert limits[0] != limits[1]
+    for device, limit in enumerate(limits):
+        parts = topology_of(mixed).memory[device].numpy()
+        np.testing.assert_allclose(parts * limit, memory_at_peak(mixed), rtol=1e-6)
