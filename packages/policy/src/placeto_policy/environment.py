@@ -169,10 +169,7 @@ class PlacementEnvironment:
         return lookahead_features(self.costs_of_devices(), seconds)
 
     def costs_of_devices(self) -> NDArray[np.float64]:
-        """Return float64[B, D], R with the current groups on each device, in seconds.
-
-        Only environments that look ahead follow what placements cost from step to step.
-        """
+        """Return float64[B, D], R with the current groups on each device, in seconds."""
         if self._looked is None or self._looked[0] != self.time:
             groups = self.order[:, self.time]
             costs = self._placement_costs.of_devices(self.placement, groups)

@@ -23,7 +23,6 @@ from placeto_policy.errors import PolicyError
 from placeto_policy.evaluations import lookahead_evaluations
 from placeto_policy.evaluations import most_evaluations
 from placeto_policy.policy import PlacementPolicy
-from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import Settings
 from placeto_policy.sweeps import sweep
 from placeto_policy.trainer import Trainer
@@ -148,7 +147,12 @@ class PlacetoPlacer:
 
     def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
         """Run the greedy pass and the sampled ones, and then the sweeps."""
-        environment = _environment(policy, search, policy.settings.device_features)
+        environment = PlacementEnvironment(
+            search.evaluator,
+            reward="terminal",
+            memory_penalty=policy.settings.memory_penalty,
+            device_features=policy.settings.device_features,
+        )
         environment.reset(num_episodes=1)
         with threads_for_blocks():
             search.offer_all(run_episodes(policy, environment, greedy))
@@ -160,10 +164,7 @@ class PlacetoPlacer:
                 environment.reset(num_episodes=len(generators))
                 choice = sampling(generators, environment.topology.num_groups)
                 search.offer_all(run_episodes(policy, environment, choice))
-        if self.sweeps:
-            if not environment.looks_ahead:
-                environment = _environment(policy, search, "loads-and-lookahead")
-            self._sweep(environment, search)
+        self._sweep(environment, search)
 
     def _sweep(self, environment: PlacementEnvironment, search: "_Search") -> None:
         """Sweep on from the best placement, until a sweep moves nothing."""
@@ -174,17 +175,6 @@ class PlacetoPlacer:
             search.offer_sweep(environment)
             if (search.best_placement == before).all():
                 return
-
-
-def _environment(
-    policy: PlacementPolicy, search: "_Search", device_features: DeviceFeaturesName
-) -> PlacementEnvironment:
-    return PlacementEnvironment(
-        search.evaluator,
-        reward="terminal",
-        memory_penalty=policy.settings.memory_penalty,
-        device_features=device_features,
-    )
 
 
 class _Search:

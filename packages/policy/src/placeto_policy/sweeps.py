@@ -15,14 +15,12 @@ def sweep(environment: PlacementEnvironment) -> None:
     Parameters
     ----------
     environment
-        An environment that looks ahead, and that was reset.
+        An environment that was reset.
 
     Examples
     --------
     >>> from placeto_policy.example import BusiestDevice, two_chains
-    >>> environment = PlacementEnvironment(
-    ...     BusiestDevice(two_chains()), device_features="loads-and-lookahead"
-    ... )
+    >>> environment = PlacementEnvironment(BusiestDevice(two_chains()))
     >>> environment.reset(num_episodes=1)
     >>> sweep(environment)
     >>> environment.placement, environment.costs
