@@ -106,8 +106,8 @@ def test_the_policy_places_as_it_is_or_trained_further(
     )
     assert greedy["evaluations"] == one_pass
     usual = succeed_json("place", problem, "--policy", whole, "--force", "-o", placement)
-    assert 9 * one_pass < usual["evaluations"] <= 9 * one_pass + 2 * read.num_groups
-    assert usual["runtime"] <= min(greedy["runtime"], report["runtime"])
+    assert one_pass < usual["evaluations"] <= one_pass + 10 * read.num_groups
+    assert usual["runtime"] <= greedy["runtime"]
     further = succeed_json(
         "place", problem, "--policy", whole, "--budget=200", "--force", "-o", placement
     )
