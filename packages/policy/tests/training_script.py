@@ -25,13 +25,14 @@ from scheduled_problems import two_chains
 
 CHECKPOINT = "training.safetensors"
 WORKERS = 4
+MOST_OF_ONE_UPDATE = 1 + 2 * (6 + 6)  # two episodes of six groups that start alike
 
 
 class Breaks(ListSchedule):
-    """Fails after a while."""
+    """Fails after some updates."""
 
     def evaluate(self, placements: np.ndarray) -> EvaluationBatch:
-        if self.placements_seen > 8:
+        if self.placements_seen > MOST_OF_ONE_UPDATE:
             raise RuntimeError("the evaluator broke")
         return super().evaluate(placements)
 
