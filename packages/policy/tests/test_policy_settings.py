@@ -42,7 +42,7 @@ def test_presets_that_there_are_not(name: str) -> None:
         ({"node_features": "all"}, "node_features: expected one of 'costs', 'costs-and-times', "),
         (
             {"device_features": None},
-            "device_features: expected one of 'none', 'loads', ",
+            "device_features: expected one of 'none', 'loads', 'loads-and-lookahead', got None",
         ),
         ({"advantage_scale": "rms"}, "advantage_scale: expected one of 'none', 'spread', got"),
         ({"minibatches": 0}, "minibatches: expected an integer >= 1, got 0"),

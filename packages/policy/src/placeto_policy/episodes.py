@@ -152,17 +152,18 @@ def run_episodes(
     start = environment.placement.copy()
     rewards = np.empty(environment.order.shape)
     known = np.empty((*environment.order.shape, environment.topology.num_devices), np.float32)
-    shown = np.empty_like(known) if environment.looks_ahead else None
+    shown: list[NDArray[np.float32]] = []
     best_costs = np.where(np.isnan(environment.costs), np.inf, environment.costs)
     best_placements = start.copy()
     while not environment.is_over:
         time = environment.time
-        log_probabilities = policy(environment.states()).numpy()
+        states = environment.states()
+        log_probabilities = policy(states).numpy()
         if np.isnan(log_probabilities).any():
             raise PolicyError("policy: expected finite probabilities, got NaN: check its weights")
         known[:, time] = log_probabilities
-        if shown is not None:
-            shown[:, time] = environment.lookahead()
+        if states.lookahead is not None:
+            shown.append(states.lookahead.numpy())
         rewards[:, time] = environment.step(choice(time, log_probabilities))
         better = environment.costs < best_costs
         best_costs = np.where(better, environment.costs, best_costs)
@@ -177,5 +178,5 @@ def run_episodes(
         best_placements=best_placements,
         best_costs=best_costs,
         log_probabilities=known,
-        lookahead=shown,
+        lookahead=np.stack(shown, axis=1) if shown else None,
     )

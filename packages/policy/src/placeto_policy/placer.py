@@ -153,9 +153,12 @@ class PlacetoPlacer:
             memory_penalty=policy.settings.memory_penalty,
             device_features=policy.settings.device_features,
         )
+        each = most_evaluations(
+            search.evaluator.problem, "terminal", policy.settings.device_features
+        )
         environment.reset(num_episodes=1)
         with threads_for_blocks():
-            search.offer_all(run_episodes(policy, environment, greedy))
+            search.offer_all(run_episodes(policy, environment, greedy), each)
             for first in range(0, self.samples, SAMPLES_AT_ONCE):
                 generators = [
                     np.random.default_rng((seed, SAMPLING_STREAM, sample))
@@ -163,7 +166,7 @@ class PlacetoPlacer:
                 ]
                 environment.reset(num_episodes=len(generators))
                 choice = sampling(generators, environment.topology.num_groups)
-                search.offer_all(run_episodes(policy, environment, choice))
+                search.offer_all(run_episodes(policy, environment, choice), each)
         self._sweep(environment, search)
 
     def _sweep(self, environment: PlacementEnvironment, search: "_Search") -> None:
@@ -198,12 +201,9 @@ class _Search:
             self._runtime, self._peak_memory = float(found.runtime[0]), found.peak_memory[0]
         self._curve.append((evaluations, self._cost))
 
-    def offer_all(self, episodes: Episodes) -> None:
-        """Take the best placement on the way of each episode."""
+    def offer_all(self, episodes: Episodes, each: int) -> None:
+        """Take the best placement on the way of each episode, which sampled so many."""
         found = zip(episodes.best_placements, episodes.best_costs.tolist(), strict=True)
-        each = 1
-        if episodes.lookahead is not None:
-            each += lookahead_evaluations(self.evaluator.problem)
         for placement, cost in found:
             self.offer(placement, cost, self._evaluations + each)
 
