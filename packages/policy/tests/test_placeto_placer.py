@@ -70,6 +70,25 @@ def test_the_evaluations_are_enough_for_the_updates_at_their_most(
         )
 
 
+@pytest.mark.parametrize(
+    ("own", "others", "each"),
+    [("loads", "loads-and-lookahead", 1 + 6), ("loads-and-lookahead", "loads", 1 + 6 + 6)],
+)
+def test_a_policy_that_is_trained_on_sees_what_it_saw_before(
+    own: DeviceFeaturesName, others: DeviceFeaturesName, each: int
+) -> None:
+    evaluator = ListSchedule(two_chains())
+    placer = PlacetoPlacer(
+        policy=PlacementPolicy(2, Settings(device_features=own)),
+        training_evaluations=2 * 8 * each,
+        settings=Settings(device_features=others),
+    )
+    result = placer.place(evaluator.problem, evaluator)
+    assert len(result.curve) == 2 + 1
+    assert result.curve[1, 0] == 2 * 8 * each
+    assert result.evaluations <= placer.most_evaluations(evaluator.problem)
+
+
 def test_the_best_is_what_fits_the_memory() -> None:
     evaluator = ListSchedule(too_large_for_one())
     placer = PlacetoPlacer(training_evaluations=1000, settings=FAST)

@@ -124,8 +124,9 @@ class PlacetoPlacer:
 
     def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
         settings = self.settings or (self.policy.settings if self.policy else Settings())
+        shown = self.policy.settings if self.policy else settings
         each = settings.workers * most_evaluations(
-            search.evaluator.problem, settings.reward, settings.device_features
+            search.evaluator.problem, settings.reward, shown.device_features
         )
         updates = self.training_evaluations // each
         if not updates:

@@ -12,7 +12,7 @@ from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.topology import Topology
 
-MIN_SECONDS = 1e-300  # a graph whose groups take no time
+MIN_SECONDS = 1e-300  # of what seconds are divided by: a graph may have no work
 FLAGS = 2  # current, visited
 # Of a device: compute time, memory, traffic with the current group, and work at about its time.
 LOADS = 3 + len(NEAR)

@@ -29,6 +29,7 @@ from placeto_policy.reports import reports_of
 from placeto_policy.reports import to_rows
 from placeto_policy.selection import BestPolicy
 from placeto_policy.settings import Settings
+from placeto_policy.states import MIN_SECONDS
 from placeto_policy.workers import OneProcess
 from placeto_policy.workers import Processes
 
@@ -36,7 +37,6 @@ from placeto_policy.workers import Processes
 SMALLEST_SPREAD = 1e-6
 # In parts of their mean size: moves into too small a memory cost tens of times what others do.
 LARGEST_ADVANTAGE = 4.0
-MIN_DIVISOR = 1e-300  # a graph whose groups take no time has no work
 # Of the generators that divide an update into parts: the index of a worker that there never is.
 PARTS_STREAM = 2**32 - 2
 
@@ -115,7 +115,8 @@ class Trainer:
     evaluators
         One for each graph; all problems have D devices.
     settings
-        The hyperparameters; by default those of the policy, if there is one.
+        The hyperparameters; by default those of the policy, if there is one. What the network is
+        made of and what it sees is always as in the policy.
     seed
         Fixes every random choice.
     policy
@@ -181,7 +182,7 @@ class Trainer:
                 evaluator,
                 reward=self.settings.reward,
                 memory_penalty=self.settings.memory_penalty,
-                device_features=self.settings.device_features,
+                device_features=self.policy.settings.device_features,
             )
             for evaluator in evaluators
         ]
@@ -271,7 +272,9 @@ class Trainer:
         episodes = run_episodes(self.policy, environment, choice)
         counterfactuals = None
         most = most_evaluations(
-            environment.evaluator.problem, self.settings.reward, self.settings.device_features
+            environment.evaluator.problem,
+            self.settings.reward,
+            self.policy.settings.device_features,
         )
         evaluations = np.full(len(workers), most)
         if self.settings.reward == "counterfactual":
@@ -291,7 +294,7 @@ class Trainer:
         """Return the mean cost of the episodes of each graph, in parts of the graph's work."""
         costs: dict[int, list[float]] = {}
         for report in reports:
-            work = max(self.environments[report.graph].seconds_of_work, MIN_DIVISOR)
+            work = max(self.environments[report.graph].seconds_of_work, MIN_SECONDS)
             costs.setdefault(report.graph, []).append(report.cost / work)
         return {graph: float(np.mean(own)) for graph, own in costs.items()}
 
@@ -310,7 +313,7 @@ class Trainer:
             advantage = report.returns - expected[report.graph]
             if self.settings.advantage_scale == "spread":
                 least = SMALLEST_SPREAD * self.environments[report.graph].seconds_of_work
-                spread = max(self.baselines[report.graph].spread(), least, MIN_DIVISOR)
+                spread = max(self.baselines[report.graph].spread(), least, MIN_SECONDS)
                 advantage = np.clip(advantage / spread, -LARGEST_ADVANTAGE, LARGEST_ADVANTAGE)
             advantages.append(advantage.astype(np.float32))
         return advantages
