@@ -128,10 +128,36 @@ def test_no_test_graph_is_one_of_training(family: Path) -> None:
     placed = {record["graph"] for record in trials_of(family).values()} - {""}
     every = {path.name.removesuffix(".json.gz") for path in (family / "problems").iterdir()}
     training = every - placed
-    assert len(training) == 2
+    assert len({name.partition("-grouping-")[0] for name in training}) == 2
     known = [load_problem(family / "problems" / f"{name}.json.gz") for name in sorted(training)]
     for name in placed:
-        assert load_problem(family / "problems" / f"{name}.json.gz") not in known
+        graph = load_problem(family / "problems" / f"{name}.json.gz").graph
+        assert all(graph != problem.graph for problem in known)
+
+
+def test_the_policy_learns_from_each_graph_in_several_groupings(family: Path) -> None:
+    others = sorted((family / "problems").glob("*-grouping-1.json.gz"))
+    assert len(others) == 2
+    groups = []
+    for path in others:
+        other = load_problem(path)
+        usual = load_problem(path.with_name(path.name.replace("-grouping-1", "")))
+        assert other.graph == usual.graph
+        groups += [usual.num_groups, other.num_groups]
+    trained = trials_of(family)["seed0/training/placeto-0"]
+    # Each update of four workers has an episode of each problem.
+    assert trained["evaluations"] <= 5 * sum(1 + 2 * count for count in groups)
+    assert groups == [12, 8, 12, 8]
+
+
+@pytest.mark.slow
+def test_the_paper_trains_on_one_grouping_of_each_graph(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    succeed("experiment", "generalise", "nmt", SMOKE, "--preset=paper", "-o", folder)
+    assert not list((folder / "problems").glob("*grouping*"))
+    assert "experiment has none to choose" in fail(
+        "experiment", "rewards", "nmt:1", SMOKE, "--groupings=2", "-o", tmp_path / "other"
+    )
 
 
 def test_searches_have_as_many_evaluations_as_placeto_may_have(family: Path) -> None:

@@ -16,6 +16,7 @@ from command_runs import build_profile
 from command_runs import check_picture
 from command_runs import fail
 from command_runs import invoke
+from command_runs import profile
 from command_runs import start
 from command_runs import succeed
 from command_runs import succeed_json
@@ -193,13 +194,52 @@ def test_one_policy_learns_several_problems(problem: Path, tmp_path: Path) -> No
     report = succeed_json(
         "train", problem, longer, "--updates=3", *SMALL, "-o", tmp_path / "several"
     )
-    assert list(report["best"]) == [str(problem), str(longer)]
+    given = [str(problem), str(longer)]
+    others = [f"{problem} in 7 groups", f"{problem} in 9 groups"]
+    others += [f"{longer} in 10 groups", f"{longer} in 13 groups"]
+    assert list(report["best"]) == given + others  # several graphs are learned in more groupings
     for number, path in enumerate((problem, longer)):
         read = load_problem(path)
         best = load_placement(tmp_path / "several" / f"placement-{number}.json", read)
         cost = Simulator(read).runtimes(best[None])[0]
         assert cost == report["best"][str(path)]
     assert np.isfinite(list(report["best"].values())).all()
+
+
+def test_one_policy_learns_a_graph_in_several_groupings(tmp_path: Path) -> None:
+    layers, folder = tmp_path / "layers.txt", tmp_path / "groupings"
+    layers.write_text(profile(num_layers=140))
+    train = ["train", layers, "--updates=1", *SMALL, "--set=workers=3"]
+    succeed(*train, "--groupings=3", "-o", folder)
+    problems = [load_problem(folder / f"problem-{number}.json.gz") for number in range(3)]
+    assert [problem.num_groups for problem in problems] == [128, 90, 140]  # one group for each op
+    assert all(problem.graph == problems[0].graph for problem in problems)
+    names = json.loads((folder / "run.json").read_text())["problems"]
+    assert names == [str(layers), f"{layers} in 90 groups", f"{layers} in 140 groups"]
+    assert "they are fixed" in fail("train", "--resume", folder, "--groupings=3")
+
+
+def test_the_groups_of_a_problem_file_are_merged_further(problem: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "groupings"
+    succeed("train", problem, "--groupings=3", "--updates=1", *SMALL, "-o", folder)
+    usual, fewer = (load_problem(folder / f"problem-{number}.json.gz") for number in range(2))
+    assert usual == load_problem(problem)
+    assert (usual.num_groups, fewer.num_groups) == (10, 7)
+    merged = np.stack([usual.grouping.group_of, fewer.grouping.group_of])
+    assert np.unique(merged, axis=1).shape[1] == 10  # each of the ten is in one of the seven
+    assert not (folder / "problem-2.json.gz").exists()
+
+
+def test_one_graph_and_the_paper_have_one_grouping(problem: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    longer = build_profile(other, num_layers=14)
+    train = ["--updates=1", *SMALL, "--set=workers=2", "-o"]
+    for number, given in enumerate(([problem], [problem, longer, "--preset=paper"])):
+        folder = tmp_path / str(number)
+        succeed("train", *given, *train, folder)
+        names = json.loads((folder / "run.json").read_text())["problems"]
+        assert names == [str(path) for path in given if isinstance(path, Path)]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,7 +74,10 @@ class ExperimentOptions:
         from placeto_baselines import RnnSettings  # noqa: PLC0415 (torch takes seconds to import)
         from placeto_tools.experiments.experiment import Plan  # noqa: PLC0415
 
-        scale = SCALES[name][self.scale_name].changed(self.numbers)
+        scale = SCALES[name][self.scale_name]
+        if self.preset_name == "paper" and scale.groupings:
+            scale = replace(scale, groupings=1)
+        scale = scale.changed(self.numbers)
         of_preset = parse_settings((), None, self.preset_name)
         rnn = RnnSettings(evaluations=scale.rnn_evaluations or RnnSettings().evaluations)
         return Plan(

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from placeto_graphs import DEFAULT_RULES
 from placeto_graphs import Grouping
 from placeto_graphs import OpGraph
@@ -18,6 +20,10 @@ from placeto_graphs import merge_and_colocate
 Rule = Callable[[OpGraph], Grouping]
 
 DEFAULT_NUM_GROUPS = 128
+# In how many groupings a policy learns each of several graphs.
+GROUPINGS_OF_MANY = 4
+# Of the groups that a graph usually has: the least and the most in its other groupings.
+FEWEST, MOST = 0.7, 1.2
 RULES: dict[str, Rule] = {
     "id": colocate_by_id,
     "gradients": colocate_gradients,
@@ -81,3 +87,24 @@ class GroupingOptions:
         return merge_and_colocate(
             graph, small, num_groups=wanted, min_output_bytes=self.min_output_bytes
         )
+
+
+def group_counts(usual: int, groupings: int) -> list[int]:
+    """Return the numbers of groups of so many groupings of one graph; the first is the usual one.
+
+    A policy that learns from each graph in more and in fewer groups, too, learns less by heart.
+
+    Parameters
+    ----------
+    usual
+        How many groups the graph has otherwise.
+    groupings
+        How many groupings there are to be.
+
+    Examples
+    --------
+    >>> group_counts(128, 1), group_counts(128, 4)
+    ([128], [128, 90, 117, 154])
+    """
+    shares = np.geomspace(FEWEST, MOST, groupings - 1) if groupings > 1 else []
+    return [usual, *(max(1, round(usual * float(share))) for share in shares)]

@@ -1,5 +1,6 @@
 """From a source to a problem: the cluster, the times of ops on it, the groups."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
 from placeto_graphs import load_cluster
 from placeto_graphs import measured_compute_time
+from placeto_graphs import merge_and_colocate
 from placeto_graphs import parse_cluster
 from placeto_tools.errors import reading
 from placeto_tools.grouping_options import GroupingOptions
+from placeto_tools.grouping_options import group_counts
 from placeto_tools.sources import Source
 from placeto_tools.sources import load_source
 
@@ -75,3 +78,30 @@ def make_problem(
 def read_problem(text: str) -> PlacementProblem:
     """Return a problem from its file, or from any other source with all that suits it."""
     return make_problem(load_source(text))
+
+
+def read_to_train_on(sources: Sequence[str], groupings: int) -> dict[str, PlacementProblem]:
+    """Return problems as `read_problem` does, and behind them others of the same graphs.
+
+    Parameters
+    ----------
+    sources
+        What the user named; also the names of the first problems.
+    groupings
+        In how many groupings each graph is to be, see `group_counts`. A graph that is too small for
+        some has less, and so has a problem file: its groups can be merged further, but it does not
+        say which ones they were merged from.
+    """
+    read = {text: load_source(text) for text in sources}
+    found = {text: make_problem(source) for text, source in read.items()}
+    for text, source in read.items():
+        usual = found[text]
+        for count in group_counts(usual.num_groups, groupings)[1:]:
+            if source.problem:
+                grouping = merge_and_colocate(usual.graph, usual.grouping, num_groups=count)
+            else:
+                grouping = GroupingOptions(num_groups=count).grouping(usual.graph, source.rules)
+            if grouping.num_groups != usual.num_groups:
+                name = f"{text} in {grouping.num_groups} groups"
+                found[name] = replace(usual, grouping=grouping)
+    return found

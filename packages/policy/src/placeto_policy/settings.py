@@ -126,7 +126,7 @@ class Settings:
     updates: int = 200
     learning_rate_start: float = 2e-3
     learning_rate_end: float = 3e-4
-    entropy_weight_start: float = 0.1
+    entropy_weight_start: float = 0.3
     entropy_weight_end: float = 1e-2
     baseline_window: int = 10
     discount: float = 0.9

@@ -14,6 +14,7 @@ from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.errors import RunError
+from placeto_tools.grouping_options import GROUPINGS_OF_MANY
 from placeto_tools.hyperparameters import parse_settings
 from placeto_tools.hyperparameters import restored_settings
 from placeto_tools.local_workers import run_workers
@@ -24,7 +25,7 @@ from placeto_tools.options import force_option
 from placeto_tools.options import json_option
 from placeto_tools.options import output_option
 from placeto_tools.options import preset_option
-from placeto_tools.problems import read_problem
+from placeto_tools.problems import read_to_train_on
 from placeto_tools.progress import Progress
 from placeto_tools.progress import clock
 from placeto_tools.progress import showing_progress
@@ -59,6 +60,13 @@ if TYPE_CHECKING:
     help="A hyperparameter, such as learning_rate_start=3e-4; may be repeated.",
 )
 @preset_option
+@click.option(
+    "--groupings",
+    type=click.IntRange(min=1),
+    help="Train on each graph in so many groupings, with more and with fewer groups, too: the "
+    f"policy places others better.  [default: {GROUPINGS_OF_MANY} with several PROBLEMS; 1 with "
+    "one, and with --preset paper]",
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Fixes every random choice.  [default: 0]")
 @click.option(
     "--workers",
@@ -84,6 +92,7 @@ def train(
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
     preset_name: str | None,
+    groupings: int | None,
     seed: int | None,
     workers: int,
     checkpoint_every: int,
@@ -109,13 +118,14 @@ def train(
     """
     rank = worker_rank()
     if resume:
-        _refuse_what_is_fixed(problems, output, updates, settings, preset_name, seed)
+        _refuse_what_is_fixed(problems, output, updates, settings, preset_name, groupings, seed)
     elif not problems or not output:
         raise InputError("expected PROBLEMS and -o FOLDER, or --resume FOLDER")
     folder = RunFolder(resume or output or Path())
     if not resume:
         chosen = parse_settings(settings, updates, preset_name)
-        read = {text: read_problem(text) for text in problems}
+        alone = len(problems) == 1 or preset_name == "paper"
+        read = read_to_train_on(problems, groupings or (1 if alone else GROUPINGS_OF_MANY))
         _check(read, chosen, workers)
         drawn = seed or 0
         if not rank:
@@ -239,10 +249,12 @@ def _refuse_what_is_fixed(
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
     preset_name: str | None,
+    groupings: int | None,
     seed: int | None,
 ) -> None:
-    if problems or output or updates or settings or preset_name or seed is not None:
+    given = (problems, output, updates, settings, preset_name, groupings)
+    if any(given) or seed is not None:
         raise InputError(
-            "--resume: expected no PROBLEMS, -o, --updates, --set, --preset or --seed: they are "
-            "fixed"
+            "--resume: expected no PROBLEMS, -o, --updates, --set, --preset, --groupings or "
+            "--seed: they are fixed"
         )

@@ -15,6 +15,7 @@ from placeto_tools.experiments.schemes import train_placeto
 from placeto_tools.experiments.schemes import without_lookahead
 from placeto_tools.experiments.schemes import zero_shot
 from placeto_tools.experiments.sources import family_members
+from placeto_tools.experiments.sources import makers_of_groupings
 from placeto_tools.experiments.sources import makers_of_members
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.trials import Graph
@@ -41,11 +42,12 @@ FIGURE = "distributions.png"
 def architectures(family_name: str, plan: Plan) -> Experiment:
     """Return the experiment on a family: zero-shot with three embeddings."""
     training, test = family_members(family_name, plan)
+    to_train_on = makers_of_groupings(training, plan)
     trials: list[Trial] = []
     for seed in plan.seeds:
         for embedding in TITLES:
             settings = replace(without_lookahead(plan.settings), embedding=embedding)
-            policy = train_placeto(embedding, tuple(map(Graph, training)), settings, plan, seed)
+            policy = train_placeto(embedding, tuple(map(Graph, to_train_on)), settings, plan, seed)
             trials.append(policy)
             trials += [zero_shot(policy, Graph(name), scheme=embedding) for name in test]
         trials += [optimized(Graph(name), plan, seed) for name in test]
@@ -53,7 +55,7 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
         name="architectures",
         title=f"Graph embeddings on {family_name}",
         options={"family": family_name},
-        problems=makers_of_members([*training, *test], plan),
+        problems={**to_train_on, **makers_of_members(test, plan)},
         trials=trials,
         page=lambda results: _page(results, test, plan),
     )

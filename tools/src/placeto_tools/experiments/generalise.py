@@ -28,6 +28,7 @@ from placeto_tools.experiments.schemes import train_rnn
 from placeto_tools.experiments.schemes import without_seed
 from placeto_tools.experiments.schemes import zero_shot
 from placeto_tools.experiments.sources import family_members
+from placeto_tools.experiments.sources import makers_of_groupings
 from placeto_tools.experiments.sources import makers_of_members
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.trials import Graph
@@ -67,24 +68,26 @@ PAPER = (
 def generalise(family_name: str, plan: Plan) -> Experiment:
     """Return the experiment on a family: one policy for all its graphs against one for each."""
     training, test = family_members(family_name, plan)
+    to_train_on = makers_of_groupings(training, plan)
     trials = [trial for name in test for trial in without_seed(Graph(name))]
     for seed in plan.seeds:
-        trials += _trials_of_seed(training, test, plan, seed)
+        policy = train_placeto("placeto", tuple(map(Graph, to_train_on)), plan.settings, plan, seed)
+        rnn = train_rnn("rnn", tuple(map(Graph, training)), plan, seed)
+        trials += [policy, rnn, *_placing_of_seed(policy, rnn, test, plan, seed)]
     return Experiment(
         name="generalise",
         title=f"Generalisation over {family_name}",
         options={"family": family_name},
-        problems=makers_of_members([*training, *test], plan),
+        problems={**to_train_on, **makers_of_members(test, plan)},
         trials=trials,
         page=lambda results: _page(Summary(results, test, plan.seeds), results, plan),
     )
 
 
-def _trials_of_seed(training: list[str], test: list[str], plan: Plan, seed: int) -> list[Trial]:
-    graphs = tuple(map(Graph, training))
-    policy = train_placeto("placeto", graphs, plan.settings, plan, seed)
-    rnn = train_rnn("rnn", graphs, plan, seed)
-    trials = [policy, rnn]
+def _placing_of_seed(
+    policy: Trial, rnn: Trial, test: list[str], plan: Plan, seed: int
+) -> list[Trial]:
+    trials = []
     for graph in map(Graph, test):
         trials += [
             zero_shot(policy, graph),
@@ -124,7 +127,9 @@ def _page(summary: Summary, results: Results, plan: Plan) -> Page:
         "and the most of the seeds. Ratios are means over the graphs of the ratio on each. Placing "
         "is the median time on one core for one graph, with all that is computed of it, but "
         "without training beforehand. A sweep moves each group to where it costs least, without "
-        "the policy; hill climbing does the same from random placements until nothing helps.",
+        "the policy; hill climbing does the same from random placements until nothing helps. The "
+        f"policy of Placeto was trained on each graph in {plan.scale.groupings} groupings, in more "
+        "and in fewer groups, the RNN in one.",
         "## When searches come as far",
         _reaching_table(summary).markdown(),
         "On which part of the graphs and seeds, and after how many placements and seconds (medians "

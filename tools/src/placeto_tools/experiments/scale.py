@@ -8,12 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from placeto_tools.errors import InputError
+from placeto_tools.grouping_options import GROUPINGS_OF_MANY
 
 SCALE_NAMES = ("smoke", "small", "full")
 NUMBERS = {  # that the user may choose: the option, and what it says
     "seeds": ("--seeds", "With how many seeds everything runs that draws at random."),
     "graphs": ("--graphs", "How many graphs, or orders of one, to train a policy on."),
     "test_graphs": ("--test-graphs", "How many others to test it on."),
+    "groupings": (
+        "--groupings",
+        "On how many groupings of each graph to train a policy: in more and in fewer groups, too.",
+    ),
     "updates": ("--updates", "Of a policy that is trained beforehand."),
     "evaluations": ("--evaluations", "Placements that a search on one graph samples."),
     "rnn_evaluations": ("--rnn-evaluations", "Placements of each graph that an RNN samples."),
@@ -33,6 +38,9 @@ class Scale:
         How many graphs (or orders of one) a shared policy is trained on, at most.
     test_graphs : int or None
         On how many others it is tested, at most.
+    groupings : int or None
+        In how many groupings a policy of Placeto is trained on each graph, at most: with 1 in the
+        one in which it places graphs.
     updates : int or None
         Of the training of a shared policy.
     evaluations : int or None
@@ -54,6 +62,7 @@ class Scale:
     seeds: int = 3
     graphs: int | None = None
     test_graphs: int | None = None
+    groupings: int | None = None
     updates: int | None = None
     evaluations: int | None = None
     rnn_evaluations: int | None = None
@@ -106,9 +115,23 @@ def on_graphs(count: int, scale: Scale, **numbers: int) -> Scale:
 
 SCALES = {
     "generalise": {
-        "smoke": on_graphs(2, SMOKE, updates=5, evaluations=200, rnn_evaluations=20),
-        "small": on_graphs(16, Scale(), updates=100, evaluations=50_000, rnn_evaluations=200),
-        "full": on_graphs(16, Scale(), updates=2000, evaluations=400_000, rnn_evaluations=10_000),
+        "smoke": on_graphs(2, SMOKE, groupings=2, updates=5, evaluations=200, rnn_evaluations=20),
+        "small": on_graphs(
+            16,
+            Scale(),
+            groupings=GROUPINGS_OF_MANY,
+            updates=150,
+            evaluations=50_000,
+            rnn_evaluations=200,
+        ),
+        "full": on_graphs(
+            16,
+            Scale(),
+            groupings=GROUPINGS_OF_MANY,
+            updates=2000,
+            evaluations=400_000,
+            rnn_evaluations=10_000,
+        ),
     },
     "traversal": {
         "smoke": on_graphs(4, SMOKE, updates=5, evaluations=200, rnn_evaluations=20),
@@ -116,9 +139,13 @@ SCALES = {
         "full": on_graphs(64, Scale(), updates=2000, evaluations=400_000, rnn_evaluations=2000),
     },
     "architectures": {
-        "smoke": on_graphs(2, SMOKE, updates=5, evaluations=200),
-        "small": on_graphs(16, Scale(), updates=150, evaluations=50_000),
-        "full": on_graphs(16, Scale(), updates=2000, evaluations=400_000),
+        "smoke": on_graphs(2, SMOKE, groupings=2, updates=5, evaluations=200),
+        "small": on_graphs(
+            16, Scale(), groupings=GROUPINGS_OF_MANY, updates=150, evaluations=50_000
+        ),
+        "full": on_graphs(
+            16, Scale(), groupings=GROUPINGS_OF_MANY, updates=2000, evaluations=400_000
+        ),
     },
     "rewards": {
         "smoke": replace(SMOKE, updates=5),

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from placeto_graphs import PlacementProblem
 from placeto_tools.experiments.experiment import Plan
+from placeto_tools.grouping_options import DEFAULT_NUM_GROUPS
 from placeto_tools.grouping_options import GroupingOptions
+from placeto_tools.grouping_options import group_counts
 from placeto_tools.problems import make_problem
 from placeto_tools.problems import read_cluster
 from placeto_tools.sources import load_source
@@ -31,6 +33,19 @@ def makers_of_members(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
     return {name: source_maker(name.replace("-", ":"), plan) for name in names}
 
 
+def makers_of_groupings(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
+    """Return what makes the problems to train on: each member in all its groupings.
+
+    The first grouping has the member's name, the next one ``nmt-07-grouping-1``.
+    """
+    makers = makers_of_members(names, plan)
+    for name in names:
+        for index in range(1, plan.scale.number("groupings")):
+            maker = source_maker(name.replace("-", ":"), plan, grouping=index)
+            makers[f"{name}-grouping-{index}"] = maker
+    return makers
+
+
 def name_of(source: str) -> str:
     """Return a name for a source, which may be part of a file name.
 
@@ -45,7 +60,7 @@ def name_of(source: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", name).strip("-.")
 
 
-def source_maker(text: str, plan: Plan, cluster: str | None = None) -> Maker:
+def source_maker(text: str, plan: Plan, cluster: str | None = None, *, grouping: int = 0) -> Maker:
     """Return what makes the problem of any source of ``placeto build``.
 
     Parameters
@@ -56,10 +71,12 @@ def source_maker(text: str, plan: Plan, cluster: str | None = None) -> Maker:
         Gives the number of groups, and sizes of those that a model or a family has.
     cluster
         The devices; by default those of a problem file, and for others the GPUs of the plan.
+    grouping
+        Which of the plan's groupings of one graph; see `group_counts`.
     """
     known = _sizes_of(text)
     sizes = {name: size for name, size in plan.scale.sizes.items() if name in known}
-    return partial(_make, text, sizes, cluster, plan.num_gpus, plan.scale.num_groups)
+    return partial(_make, text, sizes, cluster, plan, grouping)
 
 
 def _sizes_of(text: str) -> set[str]:
@@ -72,10 +89,14 @@ def _sizes_of(text: str) -> set[str]:
 
 
 def _make(
-    text: str, sizes: dict[str, int], spec: str | None, num_gpus: int, num_groups: int | None
+    text: str, sizes: dict[str, int], spec: str | None, plan: Plan, grouping: int
 ) -> PlacementProblem:
     source = load_source(text, sizes)
-    grouping = GroupingOptions(num_groups=num_groups)
+    options = GroupingOptions(num_groups=plan.scale.num_groups)
+    if grouping:
+        usual = plan.scale.num_groups or source.num_groups or DEFAULT_NUM_GROUPS
+        counts = group_counts(usual, plan.scale.number("groupings"))
+        options = GroupingOptions(num_groups=counts[grouping])
     if source.problem is not None and spec is None:
-        return make_problem(source, None, grouping)
-    return make_problem(source, read_cluster(spec or f"{num_gpus}x{source.kind}"), grouping)
+        return make_problem(source, None, options)
+    return make_problem(source, read_cluster(spec or f"{plan.num_gpus}x{source.kind}"), options)
