@@ -235,11 +235,11 @@ def test_one_graph_and_the_paper_have_one_grouping(problem: Path, tmp_path: Path
     other.mkdir()
     longer = build_profile(other, num_layers=14)
     train = ["--updates=1", *SMALL, "--set=workers=2", "-o"]
-    for number, given in enumerate(([problem], [problem, longer, "--preset=paper"])):
-        folder = tmp_path / str(number)
-        succeed("train", *given, *train, folder)
+    for given, options in (([problem], []), ([problem, longer], ["--preset=paper"])):
+        folder = tmp_path / f"{len(given)}-given"
+        succeed("train", *given, *options, *train, folder)
         names = json.loads((folder / "run.json").read_text())["problems"]
-        assert names == [str(path) for path in given if isinstance(path, Path)]
+        assert names == list(map(str, given))
 
 
 @pytest.mark.slow

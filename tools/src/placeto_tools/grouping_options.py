@@ -106,5 +106,5 @@ def group_counts(usual: int, groupings: int) -> list[int]:
     >>> group_counts(128, 1), group_counts(128, 4)
     ([128], [128, 90, 117, 154])
     """
-    shares = np.geomspace(FEWEST, MOST, groupings - 1) if groupings > 1 else []
-    return [usual, *(max(1, round(usual * float(share))) for share in shares)]
+    shares = np.geomspace(FEWEST, MOST, groupings - 1).tolist()
+    return [usual, *(max(1, round(usual * share)) for share in shares)]
