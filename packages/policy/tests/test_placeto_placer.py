@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import PlacementProblem
 from placeto_graphs import Placer
 from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
@@ -87,6 +90,32 @@ def test_a_policy_that_is_trained_on_sees_what_it_saw_before(
     assert len(result.curve) == 2 + 1
     assert result.curve[1, 0] == 2 * 8 * each
     assert result.evaluations <= placer.most_evaluations(evaluator.problem)
+
+
+class Recorded(ListSchedule):
+    """A list schedule that keeps all placements that it was asked for."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        super().__init__(problem)
+        self.placements: list[NDArray[np.int32]] = []
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        self.placements.append(placements.copy())
+        return super().evaluate(placements)
+
+
+@pytest.mark.parametrize("reward", ["intermediate", "terminal", "counterfactual"])
+@pytest.mark.parametrize("features", ["loads", "loads-and-lookahead"])
+def test_no_better_placement_was_evaluated_than_the_one_that_is_returned(
+    reward: RewardName, features: DeviceFeaturesName
+) -> None:
+    for seed in range(3):
+        evaluator = Recorded(random_problem(9, 3, np.random.default_rng(seed)))
+        settings = Settings(reward=reward, device_features=features, workers=2, hidden_units=8)
+        placer = PlacetoPlacer(training_evaluations=150, samples=2, settings=settings)
+        result = placer.place(evaluator.problem, evaluator, seed=seed)
+        costs = penalised(evaluator, np.concatenate(evaluator.placements))
+        assert penalised(evaluator, result.placement[None])[0] == costs.min()
 
 
 def test_the_best_is_what_fits_the_memory() -> None:

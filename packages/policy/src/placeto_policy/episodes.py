@@ -37,7 +37,7 @@ class Episodes:
     costs : float64[B]
         R of the final placements.
     best_placements : int32[B, G]
-        The best placement on the way of each episode.
+        The best placement that each episode came across, those that it only looked at among them.
     best_costs : float64[B]
         Its R.
     log_probabilities : float32[B, G, D]
@@ -153,8 +153,7 @@ def run_episodes(
     rewards = np.empty(environment.order.shape)
     known = np.empty((*environment.order.shape, environment.topology.num_devices), np.float32)
     shown: list[NDArray[np.float32]] = []
-    best_costs = np.where(np.isnan(environment.costs), np.inf, environment.costs)
-    best_placements = start.copy()
+    best = _Best(environment)
     while not environment.is_over:
         time = environment.time
         states = environment.states()
@@ -164,10 +163,9 @@ def run_episodes(
         known[:, time] = log_probabilities
         if states.lookahead is not None:
             shown.append(states.lookahead.numpy())
+            best.offer(*_best_moves(environment))
         rewards[:, time] = environment.step(choice(time, log_probabilities))
-        better = environment.costs < best_costs
-        best_costs = np.where(better, environment.costs, best_costs)
-        best_placements[better] = environment.placement[better]
+        best.offer(environment.costs, environment.placement)
     return Episodes(
         topology=environment.topology,
         order=environment.order,
@@ -175,8 +173,34 @@ def run_episodes(
         final=environment.placement.copy(),
         rewards=rewards,
         costs=environment.costs,
-        best_placements=best_placements,
-        best_costs=best_costs,
+        best_placements=best.placements,
+        best_costs=best.costs,
         log_probabilities=known,
         lookahead=np.stack(shown, axis=1) if shown else None,
     )
+
+
+class _Best:
+    """The best placement that each episode came across, from its start on."""
+
+    def __init__(self, environment: PlacementEnvironment) -> None:
+        self.placements = environment.placement.copy()
+        self.costs = np.where(np.isnan(environment.costs), np.inf, environment.costs)
+
+    def offer(self, costs: NDArray[np.float64], placements: NDArray[np.int32]) -> None:
+        """Take the placements that cost less than the best ones so far."""
+        better = costs < self.costs
+        self.costs = np.where(better, costs, self.costs)
+        self.placements[better] = placements[better]
+
+
+def _best_moves(
+    environment: PlacementEnvironment,
+) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """Return the costs and the placements with the current groups where they cost least."""
+    costs = environment.costs_of_devices()
+    devices = costs.argmin(axis=1)
+    episodes = np.arange(len(devices))
+    placements = environment.placement.copy()
+    placements[episodes, environment.order[:, environment.time]] = devices
+    return costs[episodes, devices], placements
