@@ -98,7 +98,7 @@ def experiment_options(function: Callable[..., None]) -> Any:
             type=click.Choice(SCALE_NAMES),
             default="small",
             show_default=True,
-            help="smoke: a minute, to try it; small: an hour; full: days, for the study.",
+            help="smoke: a minute, to try it; small: some hours; full: days, for the study.",
         ),
         *(
             click.option(

@@ -120,7 +120,7 @@ SCALES = {
             16,
             Scale(),
             groupings=GROUPINGS_OF_MANY,
-            updates=150,
+            updates=300,
             evaluations=50_000,
             rnn_evaluations=200,
         ),
@@ -141,7 +141,7 @@ SCALES = {
     "architectures": {
         "smoke": on_graphs(2, SMOKE, groupings=2, updates=5, evaluations=200),
         "small": on_graphs(
-            16, Scale(), groupings=GROUPINGS_OF_MANY, updates=150, evaluations=50_000
+            16, Scale(), groupings=GROUPINGS_OF_MANY, updates=300, evaluations=50_000
         ),
         "full": on_graphs(
             16, Scale(), groupings=GROUPINGS_OF_MANY, updates=2000, evaluations=400_000
