@@ -89,19 +89,27 @@ def read_to_train_on(sources: Sequence[str], groupings: int) -> dict[str, Placem
         What the user named; also the names of the first problems.
     groupings
         In how many groupings each graph is to be, see `group_counts`. A graph that is too small for
-        some has less, and so has a problem file: its groups can be merged further, but it does not
-        say which ones they were merged from.
+        some has less, and so has a problem file, see `regrouped`.
     """
     read = {text: load_source(text) for text in sources}
     found = {text: make_problem(source) for text, source in read.items()}
     for text, source in read.items():
         usual = found[text]
         for count in group_counts(usual.num_groups, groupings)[1:]:
-            if source.problem:
-                grouping = merge_and_colocate(usual.graph, usual.grouping, num_groups=count)
-            else:
-                grouping = GroupingOptions(num_groups=count).grouping(usual.graph, source.rules)
-            if grouping.num_groups != usual.num_groups:
-                name = f"{text} in {grouping.num_groups} groups"
-                found[name] = replace(usual, grouping=grouping)
+            other = regrouped(source, usual, count)
+            if other.num_groups != usual.num_groups:
+                found[f"{text} in {other.num_groups} groups"] = other
     return found
+
+
+def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> PlacementProblem:
+    """Return a problem of a source in another number of groups.
+
+    The groups of a problem file are merged further, as it does not say what they were merged from;
+    those of other sources are made anew.
+    """
+    if source.problem is not None:
+        grouping = merge_and_colocate(problem.graph, problem.grouping, num_groups=num_groups)
+    else:
+        grouping = GroupingOptions(num_groups=num_groups).grouping(problem.graph, source.rules)
+    return replace(problem, grouping=grouping)

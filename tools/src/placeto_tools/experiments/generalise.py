@@ -127,9 +127,8 @@ def _page(summary: Summary, results: Results, plan: Plan) -> Page:
         "and the most of the seeds. Ratios are means over the graphs of the ratio on each. Placing "
         "is the median time on one core for one graph, with all that is computed of it, but "
         "without training beforehand. A sweep moves each group to where it costs least, without "
-        "the policy; hill climbing does the same from random placements until nothing helps. The "
-        f"policy of Placeto was trained on each graph in {plan.scale.groupings} groupings, in more "
-        "and in fewer groups, the RNN in one.",
+        "the policy; hill climbing does the same from random placements until nothing helps. "
+        + _groupings_text(plan.scale.number("groupings")),
         "## When searches come as far",
         _reaching_table(summary).markdown(),
         "On which part of the graphs and seeds, and after how many placements and seconds (medians "
@@ -138,6 +137,15 @@ def _page(summary: Summary, results: Results, plan: Plan) -> Page:
         _training_table(summary, results).markdown(),
     ]
     return Page(parts, {FIGURE: figure})
+
+
+def _groupings_text(groupings: int) -> str:
+    if groupings == 1:
+        return "Policies were trained on each graph in one grouping."
+    return (
+        f"The policy of Placeto was trained on each graph in {groupings} groupings, in more and in "
+        "fewer groups, the RNN in one."
+    )
 
 
 def _scheme_table(summary: Summary) -> TextTable:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from placeto_graphs import PlacementProblem
 from placeto_tools.experiments.experiment import Plan
-from placeto_tools.grouping_options import DEFAULT_NUM_GROUPS
 from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.grouping_options import group_counts
 from placeto_tools.problems import make_problem
 from placeto_tools.problems import read_cluster
+from placeto_tools.problems import regrouped
 from placeto_tools.sources import load_source
 from placeto_workloads import MODELS
 from placeto_workloads import family
@@ -92,11 +92,11 @@ def _make(
     text: str, sizes: dict[str, int], spec: str | None, plan: Plan, grouping: int
 ) -> PlacementProblem:
     source = load_source(text, sizes)
-    options = GroupingOptions(num_groups=plan.scale.num_groups)
-    if grouping:
-        usual = plan.scale.num_groups or source.num_groups or DEFAULT_NUM_GROUPS
-        counts = group_counts(usual, plan.scale.number("groupings"))
-        options = GroupingOptions(num_groups=counts[grouping])
-    if source.problem is not None and spec is None:
-        return make_problem(source, None, options)
-    return make_problem(source, read_cluster(spec or f"{plan.num_gpus}x{source.kind}"), options)
+    devices = None
+    if source.problem is None or spec is not None:
+        devices = read_cluster(spec or f"{plan.num_gpus}x{source.kind}")
+    problem = make_problem(source, devices, GroupingOptions(num_groups=plan.scale.num_groups))
+    if not grouping:
+        return problem
+    counts = group_counts(problem.num_groups, plan.scale.number("groupings"))
+    return regrouped(source, problem, counts[grouping])
