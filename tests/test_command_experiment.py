@@ -193,7 +193,13 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
 def test_rewards_are_learned_from_and_their_last_episode_is_told(kinds_of_reward: Path) -> None:
     page = check_complete(kinds_of_reward, pictures=2)
     trials = trials_of(kinds_of_reward)
-    for reward, per_episode in (("intermediate", 12), ("terminal", 1)):
+    for reward, per_episode, discount in (
+        ("intermediate", 12, 0.9),
+        ("intermediate-undiscounted", 12, 1.0),
+        ("terminal", 1, 1.0),
+    ):
+        policy = load_policy(kinds_of_reward / "policies" / f"{reward}-0.safetensors")
+        assert policy.settings.return_discount == discount
         for seed in range(2):
             learned = trials[f"seed{seed}/training/{reward}-{seed}"]
             assert [row[0] for row in learned["updates"]] == list(range(1, 41))
@@ -291,7 +297,7 @@ def test_a_training_goes_on_in_its_middle(
     output, errors = process.communicate(timeout=PATIENCE)
     if number == signal.SIGINT:
         assert (process.returncode, output) == (1, "")
-        stopped = "placeto: error: stopped after 0 of 12 trials; the same command goes on"
+        stopped = "placeto: error: stopped after 0 of 16 trials; the same command goes on"
         assert errors.splitlines()[-1] == stopped
         assert "Traceback" not in errors
     checkpoint = load_policy(folder / "policies" / "intermediate-0.safetensors")
@@ -309,7 +315,7 @@ def test_several_processes_stop_and_come_to_the_same(kinds_of_reward: Path, tmp_
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert errors.splitlines()[-1].endswith("of 12 trials; the same command goes on")
+    assert errors.splitlines()[-1].endswith("of 16 trials; the same command goes on")
     assert "Traceback" not in errors
     succeed("experiment", *KINDS_OF_REWARD, "--jobs=2", "-o", folder)
     assert trials_of(folder) == trials_of(kinds_of_reward)
@@ -341,7 +347,7 @@ def test_other_options_are_refused(kinds_of_reward: Path, tmp_path: Path) -> Non
     )
     assert trials_of(folder) == before
     succeed(*command, "--force")
-    assert len(trials_of(folder)) == 6
+    assert len(trials_of(folder)) == 8
 
 
 def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
@@ -380,5 +386,10 @@ def test_the_preset_of_the_paper(tmp_path: Path) -> None:
     succeed(*command, "--preset=paper", "--set=baseline_window=7", "-o", folder)
     settings = json.loads((folder / "experiment.json").read_text())["options"]["settings"]
     assert settings["discount"] == 1.0
+    assert {path.stem for path in (folder / "policies").glob("*.safetensors")} == {
+        "intermediate-0",
+        "terminal-0",
+        "counterfactual-0",
+    }  # its returns are never discounted
     assert settings["baseline_window"] == 7
     assert settings["hidden_units"] == 16  # of the scale

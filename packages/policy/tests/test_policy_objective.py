@@ -93,6 +93,9 @@ def eager_gain(
             advantage = float(penalised(evaluator, changed[None])[0]) - costs[-1]
             pair = log_probabilities[step.action] - log_probabilities[step.other]
             score = step.weight * pair / 2
+        elif settings.reward == "terminal":
+            advantage = -float(costs[-1])
+            score = log_probabilities[step.action]
         else:
             powers = settings.discount ** np.arange(len(steps) - time)
             advantage = float((powers * (costs[time:-1] - costs[time + 1 :])).sum())
@@ -108,10 +111,11 @@ def eager_gain(
         preset("paper"),
         replace(preset("paper"), embedding="simple-aggregator", discount=0.7),
         Settings(reward="intermediate", minibatches=1, epochs=1, advantage_scale="none"),
+        Settings(reward="terminal", minibatches=1, epochs=1, advantage_scale="none"),
         Settings(minibatches=1, epochs=1, advantage_scale="none"),
         Settings(minibatches=1, epochs=1, advantage_scale="none", order="random", start="random"),
     ],
-    ids=["paper", "aggregator", "intermediate", "counterfactual", "any order"],
+    ids=["paper", "aggregator", "intermediate", "terminal", "counterfactual", "any order"],
 )
 def test_one_part_is_plain_reinforce(
     monkeypatch: pytest.MonkeyPatch, settings: Settings, seed: int

@@ -82,9 +82,9 @@ class Settings:
     baseline_window : int
         k_b = 10 rounds of episodes of a graph over which its baseline is averaged (paper).
     discount : float
-        Of future rewards. The equation of the paper has none, which is 1; 0.9 was measured to
-        learn about three times as fast: the noise of later choices stays out of a return.
-        Counterfactual rewards are of single steps, without any future.
+        Of future intermediate rewards. The equation of the paper has none, which is 1; 0.9 was
+        measured to learn about three times as fast: the noise of later choices stays out of a
+        return. Other rewards make no use of it, see `return_discount`.
     advantage_scale : text
         ``"none"``: advantages are in seconds (paper); ``"spread"``: in parts of their mean size on
         that graph, at most 4.
@@ -142,6 +142,17 @@ class Settings:
             _check(field.name, field.type, getattr(self, field.name))
         if self.discount > 1:
             raise PolicyError(f"discount: expected at most 1, got {self.discount}")
+
+    @property
+    def return_discount(self) -> float:
+        """How much the reward of the next step counts in the return of a step.
+
+        Terminal rewards count in full, or the first steps would see nothing of them; counterfactual
+        ones are of single steps.
+        """
+        if self.reward == "intermediate":
+            return self.discount
+        return 1.0 if self.reward == "terminal" else 0.0
 
 
 def _check(name: str, kind: Any, value: Any) -> None:

@@ -280,7 +280,7 @@ class Trainer:
         if self.settings.reward == "counterfactual":
             episodes, counterfactuals = run_counterfactuals(environment, episodes, generators)
             evaluations -= environment.topology.num_groups - counterfactuals.evaluations
-        discount = 0.0 if counterfactuals else self.settings.discount
+        discount = self.settings.return_discount
         reports = reports_of(episodes, graph, workers, evaluations.tolist(), discount)
         return _Run(graph, workers, episodes, counterfactuals, reports)
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_policy import Settings
 from placeto_tools.experiments.experiment import Experiment
 from placeto_tools.experiments.experiment import Page
 from placeto_tools.experiments.experiment import Plan
@@ -27,8 +27,6 @@ from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import share_text
 
-Reward = Literal["intermediate", "terminal", "counterfactual"]
-REWARDS: tuple[Reward, ...] = ("intermediate", "terminal", "counterfactual")
 LEARNING, EPISODE = "learning.png", "episode.png"
 NEAR = 1.05  # times the fastest end of all trainings
 Curve = NDArray[np.float64]
@@ -39,8 +37,7 @@ def rewards(source: str, plan: Plan) -> Experiment:
     name = name_of(source)
     trials: list[Trial] = []
     for seed in plan.seeds:
-        for reward in REWARDS:
-            settings = replace(without_lookahead(plan.settings), reward=reward)
+        for reward, settings in _settings(plan).items():
             policy = train_placeto(reward, (Graph(name),), settings, plan, seed)
             scheme = _episode(reward)
             task = FinalEpisode(
@@ -57,16 +54,29 @@ def rewards(source: str, plan: Plan) -> Experiment:
     )
 
 
+def _settings(plan: Plan) -> dict[str, Settings]:
+    """Return the settings of each kind of rewards; intermediate ones also as the paper has them."""
+    settings = without_lookahead(plan.settings)
+    intermediate = replace(settings, reward="intermediate")
+    kinds = {"intermediate": intermediate}
+    if settings.discount != 1:
+        kinds["intermediate-undiscounted"] = replace(intermediate, discount=1.0)
+    kinds["terminal"] = replace(settings, reward="terminal")
+    kinds["counterfactual"] = replace(settings, reward="counterfactual")
+    return kinds
+
+
 def _episode(reward: str) -> str:
     return f"{reward}-final-episode"
 
 
 def _page(results: Results, name: str, plan: Plan) -> Page:
+    rewards = list(_settings(plan))
     learning: dict[str, list[Curve]] = {
-        reward: [_learning(results, reward, seed) for seed in plan.seeds] for reward in REWARDS
+        reward: [_learning(results, reward, seed) for seed in plan.seeds] for reward in rewards
     }
     steps: dict[str, list[Curve]] = {
-        reward: [_steps(results, reward, name, seed) for seed in plan.seeds] for reward in REWARDS
+        reward: [_steps(results, reward, name, seed) for seed in plan.seeds] for reward in rewards
     }
     fastest = min(float(curve[-1, 1]) for curves in learning.values() for curve in curves)
     rows = [
@@ -78,7 +88,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
             share_text(_variation(learning[reward])),
             count_text(results.record(f"{reward}-0", "", 0)["evaluations"]),
         ]
-        for reward in REWARDS
+        for reward in rewards
     ]
     columns = [
         "reward",
@@ -93,8 +103,8 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         "Intermediate rewards need what every placement on the way costs, terminal ones only what "
         "the last one does, and counterfactual ones what it does with each group elsewhere. "
         f"In {SOURCE}, which has no counterfactual ones, intermediate rewards converge faster and "
-        "with less variance than terminal ones. Steps do not look ahead: it would tell the policy "
-        "its intermediate reward beforehand.",
+        "with less variance than terminal ones; its returns are undiscounted. Steps do not look "
+        "ahead: it would tell the policy its intermediate reward beforehand.",
         TextTable("", columns, rows).markdown(),
         "Means over the seeds, in brackets the least and the most. Episodes at the end: the mean "
         "runtime of the sampled placements of the last update. Updates: until the mean of an "
