@@ -128,6 +128,18 @@ def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
     assert summary.all_costs("b").tolist() == [1.0, 4.0, 2.0, 4.0]
 
 
+def test_graphs_that_fit_no_placement_of_any_scheme_can_be_left_out() -> None:
+    fits = {("a", "x", 0): False, ("a", "x", 1): False, ("b", "x", 0): False, ("b", "x", 1): True}
+    fits |= {(scheme, "y", seed): False for scheme in ("a", "b") for seed in (0, 1)}
+    records = {
+        str(place): dict(zip(("scheme", "graph", "seed"), place, strict=True), fits=fit)
+        for place, fit in fits.items()
+    }
+    summary = Summary(Results(records), ["x", "y"], [0, 1])
+    assert summary.where_some_fit(["a", "b"]).graphs == ["x"]
+    assert summary.where_some_fit(["a"]).graphs == []
+
+
 def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
     curve = [[1, 9.0], [10, 5.0], [20, 4.0]]
     search = {"scheme": "search", "seed": 0, "curve": curve, "evaluations": 20, "seconds": 2.0}

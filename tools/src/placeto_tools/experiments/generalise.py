@@ -44,7 +44,7 @@ from placeto_tools.tables import seconds_text
 from placeto_tools.tables import share_text
 
 LEARNED = (ZERO_SHOT, SAMPLED, SWEPT, OPTIMIZED, RNN_ZERO_SHOT, RNN_OPTIMIZED)
-OTHERS = (RANDOM, RANDOM_SEARCH, SINGLE, SCOTCH, HILL_CLIMBING, LOCAL_SEARCH, LOWER_BOUND)
+OTHERS = (RANDOM, RANDOM_SEARCH, SINGLE, SCOTCH, HILL_CLIMBING, LOCAL_SEARCH)
 DRAWN = (
     ZERO_SHOT,
     SWEPT,
@@ -109,16 +109,12 @@ def _page(summary: Summary, results: Results, plan: Plan) -> Page:
         {TITLES[scheme]: summary.all_costs(scheme) for scheme in DRAWN},
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
-    over = summary.mean_ratio(ZERO_SHOT, OPTIMIZED)
-    sampled = summary.mean_ratio(SAMPLED, OPTIMIZED)
-    swept = summary.mean_ratio(SWEPT, OPTIMIZED)
     parts = [
-        f"Zero-shot over optimized, mean over the unseen graphs: **{over.text(percent_over)}** "
-        f"greedy, {sampled.text(percent_over)} as the best of {plan.scale.samples + 1} passes, "
-        f"{swept.text(percent_over)} with {SWEEPS} sweeps after the greedy pass. RNN: "
-        f"{summary.mean_ratio(RNN_ZERO_SHOT, RNN_OPTIMIZED).text(percent_over)} over its own "
+        f"Zero-shot over optimized, mean over the unseen graphs: {_over_optimized(summary, plan)}. "
+        f"RNN: {summary.mean_ratio(RNN_ZERO_SHOT, RNN_OPTIMIZED).text(percent_over)} over its own "
         f"optimized form, {summary.mean_ratio(RNN_ZERO_SHOT, RANDOM).text(percent_over)} over one "
         "random placement.",
+        *_of_those_that_fit(summary, plan),
         PAPER,
         f"![Distributions of runtimes]({FIGURE})",
         "## Runtimes",
@@ -137,6 +133,30 @@ def _page(summary: Summary, results: Results, plan: Plan) -> Page:
         _training_table(summary, results).markdown(),
     ]
     return Page(parts, {FIGURE: figure})
+
+
+def _over_optimized(summary: Summary, plan: Plan) -> str:
+    greedy, sampled, swept = (
+        summary.mean_ratio(scheme, OPTIMIZED).text(percent_over)
+        for scheme in (ZERO_SHOT, SAMPLED, SWEPT)
+    )
+    return (
+        f"**{greedy}** greedy, {sampled} as the best of {plan.scale.samples + 1} passes, {swept} "
+        f"with {SWEEPS} sweeps after the greedy pass"
+    )
+
+
+def _of_those_that_fit(summary: Summary, plan: Plan) -> list[str]:
+    """Return what the ratio is where the memory suffices; nothing if it does for all graphs."""
+    fitting = summary.where_some_fit((*LEARNED, *OTHERS))
+    left_out = len(summary.graphs) - len(fitting.graphs)
+    if not left_out or not fitting.graphs:
+        return []
+    return [
+        f"No scheme found a placement of {left_out} of the {len(summary.graphs)} graphs that fits "
+        f"the memory; each GB beyond it counts {1e9 * plan.settings.memory_penalty:g} s. Zero-shot "
+        f"over optimized on the others: {_over_optimized(fitting, plan)}."
+    ]
 
 
 def _groupings_text(groupings: int) -> str:
@@ -171,7 +191,7 @@ def _scheme_table(summary: Summary) -> TextTable:
             count_text(summary.median_evaluations(scheme)),
             duration_text(summary.median_seconds(scheme)),
         ]
-        for scheme in (*LEARNED, *OTHERS)
+        for scheme in (*LEARNED, *OTHERS, LOWER_BOUND)
     ]
     return TextTable("", columns, rows)
 

@@ -71,12 +71,12 @@ def _episode(reward: str) -> str:
 
 
 def _page(results: Results, name: str, plan: Plan) -> Page:
-    rewards = list(_settings(plan))
+    kinds = list(_settings(plan))
     learning: dict[str, list[Curve]] = {
-        reward: [_learning(results, reward, seed) for seed in plan.seeds] for reward in rewards
+        reward: [_learning(results, reward, seed) for seed in plan.seeds] for reward in kinds
     }
     steps: dict[str, list[Curve]] = {
-        reward: [_steps(results, reward, name, seed) for seed in plan.seeds] for reward in rewards
+        reward: [_steps(results, reward, name, seed) for seed in plan.seeds] for reward in kinds
     }
     fastest = min(float(curve[-1, 1]) for curves in learning.values() for curve in curves)
     rows = [
@@ -88,7 +88,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
             share_text(_variation(learning[reward])),
             count_text(results.record(f"{reward}-0", "", 0)["evaluations"]),
         ]
-        for reward in rewards
+        for reward in kinds
     ]
     columns = [
         "reward",

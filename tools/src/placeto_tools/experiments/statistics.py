@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +92,19 @@ class Summary:
         """Return on which part of the graphs the placement did not fit the memory."""
         every = [self._of_graphs(scheme, seed, "fits") for seed in self.seeds]
         return float(1 - np.concatenate(every).mean())
+
+    def where_some_fit(self, schemes: Sequence[str]) -> "Summary":
+        """Return the summary of the graphs of which a placement of some scheme fits the memory."""
+        found = [
+            graph
+            for graph in self.graphs
+            if any(
+                self.results.record(scheme, graph, seed)["fits"]
+                for scheme in schemes
+                for seed in self.seeds
+            )
+        ]
+        return replace(self, graphs=found)
 
     def reached(self, search: str, target: str) -> tuple[float, float, float]:
         """Return how far a search had to go to be as fast as another scheme was at its end.
