@@ -95,15 +95,9 @@ class Summary:
 
     def where_some_fit(self, schemes: Sequence[str]) -> "Summary":
         """Return the summary of the graphs of which a placement of some scheme fits the memory."""
-        found = [
-            graph
-            for graph in self.graphs
-            if any(
-                self.results.record(scheme, graph, seed)["fits"]
-                for scheme in schemes
-                for seed in self.seeds
-            )
-        ]
+        every = [self._of_graphs(scheme, seed, "fits") for scheme in schemes for seed in self.seeds]
+        some = np.any(every, axis=0)
+        found = [graph for graph, fits in zip(self.graphs, some, strict=True) if fits]
         return replace(self, graphs=found)
 
     def reached(self, search: str, target: str) -> tuple[float, float, float]:
