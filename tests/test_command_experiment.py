@@ -190,6 +190,35 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
         assert cell(page, title, 3) == paper
 
 
+def test_features_are_told_beside_none(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    succeed("experiment", "features", "cifar10", SMOKE, "-o", folder)
+    page = check_complete(folder, pictures=1)
+    trials = trials_of(folder)
+    for variant, title, seen in (
+        ("nothing-more", "nothing more", ("costs-and-times", "none")),
+        (
+            "schedule",
+            "simulated start times and peak memory, as node features",
+            ("costs-times-and-schedule", "none"),
+        ),
+        ("edges", "transfers, as edge features", ("costs-and-times", "transfers")),
+    ):
+        policy = load_policy(folder / "policies" / f"{variant}-0.safetensors")
+        assert (policy.settings.node_features, policy.settings.edge_features) == seen
+        costs = [
+            {
+                record["graph"]: record["cost"]
+                for record in trials.values()
+                if record["scheme"] == scheme
+            }
+            for scheme in (variant, "nothing-more")
+        ]
+        assert len(costs[0]) == 2
+        mean = np.mean([costs[0][graph] / costs[1][graph] for graph in costs[0]])
+        assert cell(page, title, 2) == f"{100 * (mean - 1):+.1f} %"
+
+
 def test_rewards_are_learned_from_and_their_last_episode_is_told(kinds_of_reward: Path) -> None:
     page = check_complete(kinds_of_reward, pictures=2)
     trials = trials_of(kinds_of_reward)

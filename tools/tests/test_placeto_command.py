@@ -47,7 +47,15 @@ def test_an_unknown_subcommand_is_named() -> None:
     assert result.exit_code == 2
 
 
-EXPERIMENTS = ["generalise", "traversal", "architectures", "rewards", "simulator-curves", "table1"]
+EXPERIMENTS = [
+    "generalise",
+    "traversal",
+    "architectures",
+    "features",
+    "rewards",
+    "simulator-curves",
+    "table1",
+]
 SUBCOMMANDS = [
     *(f"plot {name}" for name in ("placement", "timeline", "curves")),
     *(f"experiment {name}" for name in EXPERIMENTS),

@@ -12,6 +12,7 @@ from placeto_graphs import GraphError
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
+from placeto_graphs import ScheduleBatch
 
 
 def result(**changes: Any) -> PlacementResult:
@@ -123,3 +124,17 @@ def test_a_wrong_result_is_named(changes: dict[str, Any], message: str) -> None:
 def test_a_wrong_batch_is_named(runtime: Any, peak_memory: Any, message: str) -> None:
     with pytest.raises(GraphError, match=re.escape(message)):
         EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [
+        ([[0.0], [0.0]], [[0.1]], "start: expected shape (1, any), got (2, 1)"),
+        ([[0.0, -1.0]], [[0.1, 0.1]], "start[0, 1]: expected a finite number >= 0"),
+        ([[0.0]], [[0.1, 0.2]], "end: expected shape (1, 1), got (1, 2)"),
+        ([[0.0]], [[np.inf]], "end[0, 0]: expected a finite number >= 0"),
+    ],
+)
+def test_a_wrong_schedule_is_named(start: Any, end: Any, message: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)):
+        ScheduleBatch(runtime=[0.1], peak_memory=[[1]], start=start, end=end)

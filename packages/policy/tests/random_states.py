@@ -22,13 +22,13 @@ def random_problem(
         for earlier in range(later):
             if generator.random() < 0.3:
                 graph.add_edge(
-                    names[earlier], names[later], bytes=int(generator.integers(1, 10**6))
+                    names[earlier], names[later], bytes=int(generator.integers(1, 10**10))
                 )
     return problem_of(graph, num_devices)
 
 
 def random_states(problem: PlacementProblem, count: int, generator: np.random.Generator) -> States:
-    """Return states with any placement, current group, visited groups, and lookahead."""
+    """Return states with any placement, current group, visited groups, lookahead and schedule."""
     shape = (count, problem.num_groups)
     return States(
         topology=topology_of(problem),
@@ -36,4 +36,5 @@ def random_states(problem: PlacementProblem, count: int, generator: np.random.Ge
         current=torch.from_numpy(generator.integers(0, problem.num_groups, count)),
         visited=torch.from_numpy(generator.random(shape) < 0.5),
         lookahead=torch.from_numpy(generator.random((count, problem.num_devices)).astype("f4")),
+        schedule=torch.from_numpy(generator.random((*shape, 3)).astype("f4")),
     )

@@ -8,6 +8,7 @@ from placeto_graphs import EvaluationBatch
 from placeto_policy import PlacementEnvironment
 from placeto_policy import PlacementPolicy
 from placeto_policy import PolicyError
+from placeto_policy import Settings
 from placeto_policy import most_evaluations
 from placeto_policy.settings import RewardName
 from random_states import random_problem
@@ -155,7 +156,7 @@ def test_looking_ahead_evaluates_other_devices_once_and_no_impossible_one_runs()
         environment.states()
         environment.step(np.array([environment.time % 2]))
     assert evaluator.placements_seen == most_evaluations(
-        evaluator.problem, "terminal", "loads-and-lookahead"
+        evaluator.problem, "terminal", Settings(device_features="loads-and-lookahead")
     )
     partly = PlacementEnvironment(
         ListSchedule(partly_possible()), device_features="loads-and-lookahead"
@@ -167,7 +168,7 @@ def test_looking_ahead_evaluates_other_devices_once_and_no_impossible_one_runs()
 def test_a_policy_that_looks_ahead_asks_for_an_environment_that_does() -> None:
     environment = PlacementEnvironment(ListSchedule(two_chains()))
     environment.reset(num_episodes=1)
-    with pytest.raises(PolicyError, match="'loads-and-lookahead', got none that look ahead"):
+    with pytest.raises(PolicyError, match="'loads-and-lookahead', got none with what that shows"):
         PlacementPolicy(2)(environment.states())
 
 

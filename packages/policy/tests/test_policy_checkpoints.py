@@ -119,6 +119,7 @@ def test_the_seed_decides() -> None:
         Settings(embedding="simple-partitioner", hidden_units=7),
         Settings(messages="plain", device_features="none", advantage_scale="none", clip_ratio=0.3),
         Settings(node_features="costs", reward="terminal", minibatches=2, epochs=5),
+        Settings(node_features="costs-times-and-schedule", edge_features="transfers"),
         preset("paper"),
         preset("default"),
     ],
@@ -130,6 +131,16 @@ def test_a_policy_survives_its_file(tmp_path: Path, settings: Settings) -> None:
     assert (loaded.num_devices, loaded.settings) == (3, settings)
     for name, tensor in policy.state_dict().items():
         assert torch.equal(tensor, loaded.state_dict()[name])
+
+
+def test_a_policy_without_a_newer_option_has_its_default(tmp_path: Path) -> None:
+    def forget(_: Tensors, metadata: Metadata) -> None:
+        description = json.loads(metadata["description"])
+        del description["settings"]["edge_features"]
+        metadata["description"] = json.dumps(description)
+
+    path = changed(tmp_path / "policy.safetensors", forget)
+    assert load_policy(path).settings.edge_features == "none"
 
 
 def test_the_policy_of_a_training_can_be_loaded_alone(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import GroupGraph
 from placeto_policy import PlacementPolicy
+from placeto_policy import Settings
 from placeto_policy import States
 from placeto_policy import topology_of
 from placeto_policy.concurrency import NEAR
@@ -55,11 +56,18 @@ def random_memory(seed: int, num_groups: int, num_devices: int = 2) -> NDArray[n
     return np.random.default_rng(seed).random((num_devices, num_groups))
 
 
+def random_transfers(seed: int, num_groups: int, num_devices: int = 2) -> NDArray[np.float64]:
+    """Return float64[M] of which no two edges have the same."""
+    num_edges = random_graph(seed, num_groups, num_devices).num_edges
+    return np.random.default_rng(seed).random(num_edges)
+
+
 def random_topology(seed: int, num_groups: int, num_devices: int = 2) -> Topology:
     return topology_of_groups(
         random_graph(seed, num_groups, num_devices),
         random_nearness(seed, num_groups),
         random_memory(seed, num_groups, num_devices),
+        random_transfers(seed, num_groups, num_devices),
     )
 
 
@@ -130,8 +138,20 @@ def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups
     graph = random_graph(seed, num_groups)
     near = random_nearness(seed, num_groups)
     memory = random_memory(seed, num_groups)
-    topology = topology_of_groups(graph, near, memory)
+    transfers = random_transfers(seed, num_groups)
+    topology = topology_of_groups(graph, near, memory, transfers)
     seconds = graph.compute_time.mean(axis=1)
+    for edges, neighbours, strengths in zip(
+        (graph.edges, graph.edges[:, ::-1]),
+        topology.neighbours,
+        topology.edge_strengths,
+        strict=True,
+    ):
+        transfer = dict(zip(map(tuple, edges.tolist()), transfers.tolist(), strict=True))
+        receivers = np.repeat(np.arange(num_groups), np.diff(neighbours[0]))
+        pairs = zip(neighbours[1].tolist(), receivers.tolist(), strict=True)
+        expected = [np.log1p(transfer[pair] / seconds.mean()) for pair in pairs]
+        np.testing.assert_allclose(strengths, expected, rtol=1e-5)
     np.testing.assert_allclose(topology.shares, seconds / seconds.sum(), rtol=1e-5)
     np.testing.assert_allclose(topology.memory, memory, rtol=1e-5)
 
@@ -199,8 +219,12 @@ def test_units_of_time_and_of_size_do_not_matter() -> None:
     graph = random_graph(seed=3, num_groups=9)
     near = random_nearness(seed=3, num_groups=9)
     memory = random_memory(seed=3, num_groups=9)
-    one = topology_of_groups(graph, near, memory)
-    other = topology_of_groups(scaled(graph, seconds=1e-3, size=1000), 1e-6 * near, memory)
+    transfers = random_transfers(seed=3, num_groups=9)
+    one = topology_of_groups(graph, near, memory, transfers)
+    other = topology_of_groups(
+        scaled(graph, seconds=1e-3, size=1000), 1e-6 * near, memory, 1e-3 * transfers
+    )
+    np.testing.assert_allclose(other.edge_strengths, one.edge_strengths, rtol=1e-5)
     for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), msg=name)
 
@@ -228,28 +252,34 @@ def test_relabelling_groups_changes_neither_loads_nor_probabilities() -> None:
         edge_bytes=graph.edge_bytes,
     )
     near, memory = random_nearness(seed=5, num_groups=9), random_memory(seed=5, num_groups=9)
+    transfers = random_transfers(seed=5, num_groups=9)
     states = States(
-        topology=topology_of_groups(graph, near, memory),
+        topology=topology_of_groups(graph, near, memory, transfers),
         placement=torch.from_numpy(generator.integers(0, 2, (6, 9))),
         current=torch.from_numpy(generator.integers(0, 9, 6)),
         visited=torch.from_numpy(generator.random((6, 9)) < 0.5),
         lookahead=torch.from_numpy(generator.random((6, 2)).astype(np.float32)),
+        schedule=torch.from_numpy(generator.random((6, 9, 3)).astype(np.float32)),
     )
+    assert states.schedule is not None
     moved = States(
         topology=topology_of_groups(
-            relabelled, near[:, old_label][:, :, old_label], memory[:, old_label]
+            relabelled, near[:, old_label][:, :, old_label], memory[:, old_label], transfers
         ),
         placement=states.placement[:, old_label],
         current=torch.from_numpy(new_label)[states.current],
         visited=states.visited[:, old_label],
         lookahead=states.lookahead,
+        schedule=states.schedule[:, old_label],
     )
     torch.testing.assert_close(
         moved.topology.path_features, states.topology.path_features[old_label]
     )
     torch.testing.assert_close(moved.loads(), states.loads())
-    policy = PlacementPolicy(2)
-    torch.testing.assert_close(policy(moved), policy(states), rtol=1e-4, atol=1e-5)
+    everything = Settings(node_features="costs-times-and-schedule", edge_features="transfers")
+    for chosen in (Settings(), everything):
+        policy = PlacementPolicy(2, chosen)
+        torch.testing.assert_close(policy(moved), policy(states), rtol=1e-4, atol=1e-5)
 
 
 def test_a_group_that_some_devices_cannot_run_takes_the_mean_of_the_others() -> None:
@@ -273,7 +303,9 @@ def test_nothing_is_divided_by_zero() -> None:
     for graph in (idle, alone):
         near = np.zeros((len(NEAR), graph.num_groups, graph.num_groups))
         memory = np.zeros((graph.compute_time.shape[1], graph.num_groups))
-        topology = topology_of_groups(graph, near, memory)
+        transfers = np.full(graph.num_edges, 1e-6)
+        topology = topology_of_groups(graph, near, memory, transfers)
+        assert np.isfinite(topology.edge_strengths).all()
         for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
             assert torch.isfinite(getattr(topology, name)).all(), name
         states = States(
@@ -284,4 +316,6 @@ def test_nothing_is_divided_by_zero() -> None:
             lookahead=torch.zeros(1, 2),
         )
         assert not states.loads().any()
-        assert torch.isfinite(PlacementPolicy(2)(states)).all()
+        for edge_features in ("none", "transfers"):
+            policy = PlacementPolicy(2, Settings(edge_features=edge_features))
+            assert torch.isfinite(policy(states)).all()

@@ -16,6 +16,7 @@ from placeto_graphs import Evaluator
 from placeto_graphs import Grouping
 from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
+from placeto_graphs import SchedulingEvaluator
 from placeto_simulator import SimulationError
 from placeto_simulator import Simulator
 from placeto_simulator.benchmark_problems import random_layered_problem
@@ -34,6 +35,23 @@ def test_runtime_and_peak_memory_are_exactly_those_of_the_plain_simulator(placed
         run = plain_simulator.simulate(problem, placement)
         assert found.runtime[row] == run.runtime
         assert found.peak_memory[row].tolist() == run.peak_memory
+
+
+@given(placed_problems())
+def test_a_schedule_is_when_the_ops_of_each_group_run_in_the_plain_simulator(
+    placed: Placed,
+) -> None:
+    problem, placements = placed
+    simulator = Simulator(problem, num_threads=2)
+    schedule, batch = simulator.schedule(placements), simulator.evaluate(placements)
+    assert (schedule.runtime == batch.runtime).all()
+    assert (schedule.peak_memory == batch.peak_memory).all()
+    for row, placement in enumerate(placements.tolist()):
+        run = plain_simulator.simulate(problem, placement)
+        for group in range(problem.num_groups):
+            ops = np.flatnonzero(problem.grouping.group_of == group)
+            assert schedule.start[row, group] == min(run.starts[op] for op in ops)
+            assert schedule.end[row, group] == max(run.ends[op] for op in ops)
 
 
 @given(placed_problems())
@@ -158,6 +176,7 @@ def test_a_run_by_hand() -> None:
 def test_a_simulator_is_an_evaluator() -> None:
     simulator: Evaluator = Simulator(two_chains())
     assert isinstance(simulator, Evaluator)
+    assert isinstance(simulator, SchedulingEvaluator)
     assert simulator.problem.num_groups == 4
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +11,17 @@ from placeto_graphs import EvaluationBatch
 from placeto_graphs import IncrementalEvaluation
 from placeto_graphs import IncrementalEvaluator
 from placeto_graphs import PlacementProblem
+from placeto_graphs import ScheduleBatch
+from placeto_graphs import SchedulingEvaluator
 from placeto_graphs import memory_penalised_runtime
 
 SECONDS_BETWEEN_REPORTS = 0.2
 
 Report = Callable[[int, float], None]
+
+
+class SimulatorLike(IncrementalEvaluator, SchedulingEvaluator, Protocol):
+    """An evaluator that a placer may ask for everything."""
 
 
 class WatchedEvaluator:
@@ -30,7 +37,7 @@ class WatchedEvaluator:
         Gets the number of placements evaluated, and the lowest memory-penalised runtime in seconds.
     """
 
-    def __init__(self, evaluator: IncrementalEvaluator, report: Report) -> None:
+    def __init__(self, evaluator: SimulatorLike, report: Report) -> None:
         self.evaluations = 0
         self.best = np.inf
         self._evaluator = evaluator
@@ -46,6 +53,12 @@ class WatchedEvaluator:
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return what each placement costs."""
         return self.seen(self._evaluator.evaluate(placements))
+
+    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+        """Return what each placement costs, and when its groups are at work."""
+        schedule = self._evaluator.schedule(placements)
+        self.seen(schedule)
+        return schedule
 
     def incremental(self, placement: NDArray[np.int32]) -> IncrementalEvaluation:
         """Return an evaluation of single moves."""

@@ -37,6 +37,8 @@ from placeto_graphs.schema.evaluation import IncrementalEvaluation
 from placeto_graphs.schema.evaluation import IncrementalEvaluator
 from placeto_graphs.schema.evaluation import PlacementResult
 from placeto_graphs.schema.evaluation import Placer
+from placeto_graphs.schema.evaluation import ScheduleBatch
+from placeto_graphs.schema.evaluation import SchedulingEvaluator
 from placeto_graphs.schema.group_graph import GroupGraph
 from placeto_graphs.schema.group_graph import group_graph
 from placeto_graphs.schema.grouping import Grouping
@@ -65,6 +67,8 @@ __all__ = [
     "PlacementResult",
     "Placer",
     "Reachability",
+    "ScheduleBatch",
+    "SchedulingEvaluator",
     "colocate",
     "colocate_by_id",
     "colocate_gradients",

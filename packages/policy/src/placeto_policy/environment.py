@@ -17,7 +17,9 @@ from placeto_policy.costs import PlacementCosts
 from placeto_policy.costs import seconds_of_work
 from placeto_policy.errors import PolicyError
 from placeto_policy.errors import shown
+from placeto_policy.schedules import GroupSchedules
 from placeto_policy.settings import DeviceFeaturesName
+from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.settings import OrderName
 from placeto_policy.settings import RewardName
 from placeto_policy.settings import StartName
@@ -45,6 +47,9 @@ class PlacementEnvironment:
     device_features
         Those of the policy: with ``"loads-and-lookahead"``, each step first asks what the placement
         would cost with the current group on each device, and `states` tells it.
+    node_features
+        Those of the policy: with ``"costs-times-and-schedule"``, each step first asks when each
+        group is at work, and `states` tells it.
 
     Attributes
     ----------
@@ -58,7 +63,7 @@ class PlacementEnvironment:
         What all groups take one after the other, each on its slowest device.
     costs : float64[B]
         R of the placements; NaN before the last step unless the reward is intermediate or steps
-        look ahead.
+        ask the evaluator for more.
     looks_ahead : bool
         Whether steps do.
 
@@ -85,16 +90,19 @@ class PlacementEnvironment:
         reward: RewardName = "intermediate",
         memory_penalty: float = 2e-9,
         device_features: DeviceFeaturesName = "none",
+        node_features: NodeFeaturesName = "costs",
     ) -> None:
         self.evaluator = evaluator
         self.topology: Topology = topology_of(evaluator.problem)
         self.reward = reward
         self.looks_ahead = device_features == "loads-and-lookahead"
         self.seconds_of_work = seconds_of_work(evaluator.problem)
+        scheduled = node_features == "costs-times-and-schedule"
+        self._schedules = GroupSchedules(evaluator) if scheduled else None
         self._costs_of_many = BatchCosts(evaluator, memory_penalty)
         self._costs_of_one: PlacementCosts = self._costs_of_many
         # Otherwise only last placements have a cost.
-        self._follows_costs = self.looks_ahead or reward == "intermediate"
+        self._follows_costs = self.looks_ahead or scheduled or reward == "intermediate"
         if isinstance(evaluator, IncrementalEvaluator) and self._follows_costs:
             self._costs_of_one = IncrementalCosts(evaluator, memory_penalty)
         self._placement_costs: PlacementCosts = self._costs_of_many
@@ -161,6 +169,11 @@ class PlacementEnvironment:
             current=torch.from_numpy(self.order[:, self.time]),
             visited=torch.from_numpy(self._position < self.time),
             lookahead=torch.from_numpy(self.lookahead()) if self.looks_ahead else None,
+            schedule=(
+                torch.from_numpy(self._schedules.features(self.placement))
+                if self._schedules
+                else None
+            ),
         )
 
     def lookahead(self) -> NDArray[np.float32]:

@@ -44,6 +44,8 @@ class Episodes:
         Of each device in each step, when the episode was run.
     lookahead : float32[B, G, D] or None
         What each step was shown of what devices would cost, if steps looked ahead.
+    schedule : float32[B, G, G, 3] or None
+        What each step was shown of when each group was at work, if steps asked that.
     """
 
     topology: Topology
@@ -56,6 +58,7 @@ class Episodes:
     best_costs: NDArray[np.float64]
     log_probabilities: NDArray[np.float32]
     lookahead: NDArray[np.float32] | None = None
+    schedule: NDArray[np.float32] | None = None
 
     def actions(self) -> NDArray[np.int64]:
         """Return int64[B, G], the device that each step chose."""
@@ -85,7 +88,6 @@ class Episodes:
         for first in range(0, len(steps), steps_at_once):
             some = steps[first : first + steps_at_once]
             visited = position < torch.from_numpy(some)[:, None, None]
-            shown = None if self.lookahead is None else self.lookahead[:, some].swapaxes(0, 1)
             yield (
                 some,
                 States(
@@ -93,9 +95,17 @@ class Episodes:
                     placement=torch.where(visited, final, start).flatten(0, 1),
                     current=order[:, some].T.flatten(),
                     visited=visited.flatten(0, 1),
-                    lookahead=None if shown is None else torch.from_numpy(shown).flatten(0, 1),
+                    lookahead=_of_steps(self.lookahead, some),
+                    schedule=_of_steps(self.schedule, some),
                 ),
             )
+
+
+def _of_steps(shown: NDArray[np.float32] | None, steps: NDArray[np.int64]) -> torch.Tensor | None:
+    """Return [S B, ...] for some steps of [B, G, ...]: states come step by step."""
+    if shown is None:
+        return None
+    return torch.from_numpy(shown[:, steps].swapaxes(0, 1)).flatten(0, 1)
 
 
 Choice = Callable[[int, NDArray[np.float32]], NDArray[np.int64]]
@@ -152,7 +162,8 @@ def run_episodes(
     start = environment.placement.copy()
     rewards = np.empty(environment.order.shape)
     known = np.empty((*environment.order.shape, environment.topology.num_devices), np.float32)
-    shown: list[NDArray[np.float32]] = []
+    lookahead: list[NDArray[np.float32]] = []
+    schedule: list[NDArray[np.float32]] = []
     best = _Best(environment)
     while not environment.is_over:
         time = environment.time
@@ -162,8 +173,10 @@ def run_episodes(
             raise PolicyError("policy: expected finite probabilities, got NaN: check its weights")
         known[:, time] = log_probabilities
         if states.lookahead is not None:
-            shown.append(states.lookahead.numpy())
+            lookahead.append(states.lookahead.numpy())
             best.offer(*_best_moves(environment))
+        if states.schedule is not None:
+            schedule.append(states.schedule.numpy())
         rewards[:, time] = environment.step(choice(time, log_probabilities))
         best.offer(environment.costs, environment.placement)
     return Episodes(
@@ -176,7 +189,8 @@ def run_episodes(
         best_placements=best.placements,
         best_costs=best.costs,
         log_probabilities=known,
-        lookahead=np.stack(shown, axis=1) if shown else None,
+        lookahead=np.stack(lookahead, axis=1) if lookahead else None,
+        schedule=np.stack(schedule, axis=1) if schedule else None,
     )
 
 

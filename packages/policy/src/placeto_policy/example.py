@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import EvaluationBatch
 from placeto_graphs import PlacementProblem
+from placeto_graphs import ScheduleBatch
 from placeto_graphs import colocate
 from placeto_graphs import from_networkx
 from placeto_graphs import parse_cluster
@@ -34,6 +35,36 @@ class BusiestDevice:
         here = placements[:, :, None] == np.arange(self.problem.num_devices)
         busy = np.where(here, seconds, 0.0).sum(axis=1)
         return EvaluationBatch(runtime=busy.max(axis=1), peak_memory=np.zeros(busy.shape, np.int64))
+
+
+class OneAfterTheOther(BusiestDevice):
+    """The same, as a `SchedulingEvaluator`: a device runs its groups in topological order.
+
+    Parameters
+    ----------
+    problem
+        The problem whose placements are evaluated.
+
+    Examples
+    --------
+    >>> OneAfterTheOther(two_chains()).schedule(np.array([[0, 0, 0, 1, 1, 1]])).start
+    array([[0., 1., 2., 0., 1., 2.]])
+    """
+
+    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+        """Return what placements int32[B, G] cost, and when each group is at work."""
+        batch, graph = self.evaluate(placements), self.problem.group_graph
+        end = np.zeros(placements.shape)
+        free = np.zeros((len(placements), self.problem.num_devices))
+        rows = np.arange(len(placements))
+        for group in graph.topological_order:
+            devices = placements[:, group]
+            free[rows, devices] += graph.compute_time[group, devices]
+            end[:, group] = free[rows, devices]
+        seconds = graph.compute_time[np.arange(graph.num_groups), placements]
+        return ScheduleBatch(
+            runtime=batch.runtime, peak_memory=batch.peak_memory, start=end - seconds, end=end
+        )
 
 
 def two_chains(length: int = 3, num_devices: int = 2) -> PlacementProblem:

@@ -118,16 +118,14 @@ class PlacetoPlacer:
     def most_evaluations(self, problem: PlacementProblem) -> int:
         """Return how many placements `place` samples at most, training included."""
         settings = self.policy.settings if self.policy else self.settings or Settings()
-        each = most_evaluations(problem, "terminal", settings.device_features)
+        each = most_evaluations(problem, "terminal", settings)
         passes = (1 + self.samples) * each
         return self.training_evaluations + passes + self.sweeps * lookahead_evaluations(problem)
 
     def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
         settings = self.settings or (self.policy.settings if self.policy else Settings())
         shown = self.policy.settings if self.policy else settings
-        each = settings.workers * most_evaluations(
-            search.evaluator.problem, settings.reward, shown.device_features
-        )
+        each = settings.workers * most_evaluations(search.evaluator.problem, settings.reward, shown)
         updates = self.training_evaluations // each
         if not updates:
             raise PolicyError(
@@ -153,10 +151,9 @@ class PlacetoPlacer:
             reward="terminal",
             memory_penalty=policy.settings.memory_penalty,
             device_features=policy.settings.device_features,
+            node_features=policy.settings.node_features,
         )
-        each = most_evaluations(
-            search.evaluator.problem, "terminal", policy.settings.device_features
-        )
+        each = most_evaluations(search.evaluator.problem, "terminal", policy.settings)
         environment.reset(num_episodes=1)
         with threads_for_blocks():
             search.offer_all(run_episodes(policy, environment, greedy), each)

@@ -14,7 +14,8 @@ from placeto_policy.errors import shown
 
 EmbeddingName = Literal["message-passing", "simple-partitioner", "simple-aggregator"]
 RewardName = Literal["counterfactual", "intermediate", "terminal"]
-NodeFeaturesName = Literal["costs", "costs-and-times"]
+NodeFeaturesName = Literal["costs", "costs-and-times", "costs-times-and-schedule"]
+EdgeFeaturesName = Literal["none", "transfers"]
 DeviceFeaturesName = Literal["none", "loads", "loads-and-lookahead"]
 AdvantageScaleName = Literal["none", "spread"]
 SelectionName = Literal["best", "last"]
@@ -54,7 +55,12 @@ class Settings:
         Of the two-layer network behind the embedding.
     node_features : text
         ``"costs"``: compute time and output bytes (paper); ``"costs-and-times"``: also when a group
-        could run at the earliest, and the longest paths before and behind it.
+        could run at the earliest, and the longest paths before and behind it;
+        ``"costs-times-and-schedule"``: and when the evaluator says that it is at work, with how
+        full its device is, as the groups are placed now.
+    edge_features : text
+        ``"none"`` (paper); ``"transfers"``: messages also see how long the transfer along their
+        edge would take, and whether it is needed as the groups are placed now.
     device_features : text
         ``"none"`` (paper); ``"loads"``: the network behind the embedding also sees what each device
         holds already, in all and near the current group; ``"loads-and-lookahead"``: and what the
@@ -117,6 +123,7 @@ class Settings:
     messages: MessageName = "residual"
     hidden_units: int = 512
     node_features: NodeFeaturesName = "costs-and-times"
+    edge_features: EdgeFeaturesName = "none"
     device_features: DeviceFeaturesName = "loads-and-lookahead"
     reward: RewardName = "counterfactual"
     order: OrderName = "topological"

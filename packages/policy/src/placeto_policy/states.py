@@ -10,17 +10,19 @@ from placeto_policy.concurrency import NEAR
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import NodeFeaturesName
+from placeto_policy.topology import MIN_SECONDS
 from placeto_policy.topology import Topology
 
-MIN_SECONDS = 1e-300  # of what seconds are divided by: a graph may have no work
 FLAGS = 2  # current, visited
+# Of a group: its costs, with the longest paths before and behind it, with its schedule.
+NODE_FEATURES = {"costs": 2, "costs-and-times": 4, "costs-times-and-schedule": 7}
 # Of a device: compute time, memory, traffic with the current group, and work at about its time.
 LOADS = 3 + len(NEAR)
 
 
 def feature_width(num_devices: int, node_features: NodeFeaturesName = "costs") -> int:
     """Return F, the number of features of a node, for D devices."""
-    return num_devices + FLAGS + (2 if node_features == "costs" else 4)
+    return num_devices + FLAGS + NODE_FEATURES[node_features]
 
 
 def device_width(num_devices: int, device_features: DeviceFeaturesName) -> int:
@@ -53,6 +55,9 @@ class States:
     lookahead : float32[N, D] or None
         What it costs to put the current group on each device, where the policy is to know; see
         `lookahead_features`.
+    schedule : float32[N, G, 3] or None
+        When each group is at work with that placement, and how full its device is, where the policy
+        is to know; see `GroupSchedules`.
 
     Examples
     --------
@@ -64,6 +69,7 @@ class States:
     current: torch.Tensor
     visited: torch.Tensor
     lookahead: torch.Tensor | None = None
+    schedule: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.current)
@@ -73,13 +79,18 @@ class States:
 
         Total compute time, total output bytes, one-hot device, current flag, visited flag: the
         state of section 3.1 of Addanki et al. 2019; with times, the longest paths before and behind
-        each group come after the costs. States come last, so that loops over them, which all do the
-        same, are the innermost.
+        each group come after the costs, and with the schedule what that tells comes last. States
+        are the last axis, so that loops over them, which all do the same, are the innermost.
+
+        Raises
+        ------
+        PolicyError
+            When a schedule is to be shown, and the states have none.
         """
         count, num_groups = self.placement.shape
         num_devices = self.topology.num_devices
         constant = self.topology.cost_features
-        if node_features == "costs-and-times":
+        if node_features != "costs":
             constant = torch.cat([constant, self.topology.path_features], dim=1)
         first = constant.shape[1]
         features = torch.empty(feature_width(num_devices, node_features), num_groups, count)
@@ -90,6 +101,9 @@ class States:
         features[first + num_devices] = 0.0
         features[first + num_devices, self.current, torch.arange(count)] = 1.0
         features[first + num_devices + 1] = self.visited.T
+        if node_features == "costs-times-and-schedule":
+            shown = _asked(self.schedule, "node_features", node_features)
+            features[first + num_devices + FLAGS :] = shown.permute(2, 1, 0)
         return features
 
     def loads(self) -> torch.Tensor:
@@ -129,12 +143,18 @@ class States:
             return torch.empty(len(self), 0)
         if device_features == "loads":
             return self.loads()
-        if self.lookahead is None:
-            raise PolicyError(
-                "states: expected those of an environment with the policy's device_features "
-                f"{device_features!r}, got none that look ahead"
-            )
-        return torch.cat([self.loads(), self.lookahead], dim=1)
+        shown = _asked(self.lookahead, "device_features", device_features)
+        return torch.cat([self.loads(), shown], dim=1)
+
+
+def _asked(shown: torch.Tensor | None, name: str, value: str) -> torch.Tensor:
+    """Return what only an evaluator can give, if the environment asked for it."""
+    if shown is None:
+        raise PolicyError(
+            f"states: expected those of an environment with the policy's {name} {value!r}, "
+            "got none with what that shows"
+        )
+    return shown
 
 
 def lookahead_features(costs: NDArray[np.float64], seconds: float) -> NDArray[np.float32]:

@@ -29,7 +29,7 @@ from placeto_policy.reports import reports_of
 from placeto_policy.reports import to_rows
 from placeto_policy.selection import BestPolicy
 from placeto_policy.settings import Settings
-from placeto_policy.states import MIN_SECONDS
+from placeto_policy.topology import MIN_SECONDS
 from placeto_policy.workers import OneProcess
 from placeto_policy.workers import Processes
 
@@ -183,6 +183,7 @@ class Trainer:
                 reward=self.settings.reward,
                 memory_penalty=self.settings.memory_penalty,
                 device_features=self.policy.settings.device_features,
+                node_features=self.policy.settings.node_features,
             )
             for evaluator in evaluators
         ]
@@ -272,9 +273,7 @@ class Trainer:
         episodes = run_episodes(self.policy, environment, choice)
         counterfactuals = None
         most = most_evaluations(
-            environment.evaluator.problem,
-            self.settings.reward,
-            self.policy.settings.device_features,
+            environment.evaluator.problem, self.settings.reward, self.policy.settings
         )
         evaluations = np.full(len(workers), most)
         if self.settings.reward == "counterfactual":

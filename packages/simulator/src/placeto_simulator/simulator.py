@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import EvaluationBatch
 from placeto_graphs import PlacementProblem
+from placeto_graphs import ScheduleBatch
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.incremental import IncrementalSimulation
 from placeto_simulator.incremental import Inputs
@@ -112,6 +113,34 @@ class Simulator:
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
         self._share_out(self._event_loop.evaluate, rows, runtime, peak_memory)
         return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
+
+    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+        """Simulate a batch of placements, and say when each group is at work.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+
+        Returns
+        -------
+        ScheduleBatch
+            ``start[B, G]`` of the first and ``end[B, G]`` of the last op of each group, in seconds,
+            beside the same as `evaluate`.
+
+        Raises
+        ------
+        SimulationError
+            As `evaluate` does.
+        """
+        # Numba takes half a second to import, which only simulating needs.
+        from placeto_simulator.schedules import evaluate_schedules  # noqa: PLC0415
+
+        rows = self._checked(placements)
+        runtime, start, end = np.empty(len(rows)), np.empty(rows.shape), np.empty(rows.shape)
+        peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
+        self._share_out(evaluate_schedules, rows, runtime, peak_memory, start, end)
+        return ScheduleBatch(runtime=runtime, peak_memory=peak_memory, start=start, end=end)
 
     def runtimes(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Simulate a batch of placements without looking at memory, which is faster.

@@ -79,6 +79,23 @@ def architectures(family: str, options: ExperimentOptions) -> None:
     _run(module.architectures(family, plan), plan, options)
 
 
+@experiment.command("features", cls=Command)
+@click.argument("family", type=click.Choice(FAMILIES), default="cifar10")
+@experiment_options
+def features(family: str, options: ExperimentOptions) -> None:
+    """Place unseen graphs of FAMILY with policies that see more than by default.
+
+    That is when groups are at work as they are placed now, and what the transfers along edges take.
+
+    \b
+    placeto experiment features cifar10 -o results/features
+    """
+    from placeto_tools.experiments import features as module  # noqa: PLC0415 (torch)
+
+    plan = options.plan("features")
+    _run(module.features(family, plan), plan, options)
+
+
 @experiment.command("rewards", cls=Command)
 @click.argument("source", default="nmt:0")
 @experiment_options

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
+from placeto_policy import Settings
 from placeto_tools.experiments.experiment import Experiment
 from placeto_tools.experiments.experiment import Page
 from placeto_tools.experiments.experiment import Plan
@@ -11,16 +12,9 @@ from placeto_tools.experiments.paper import PARTITIONER_OVER_FULL
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.schemes import OPTIMIZED
 from placeto_tools.experiments.schemes import optimized
-from placeto_tools.experiments.schemes import train_placeto
 from placeto_tools.experiments.schemes import without_lookahead
-from placeto_tools.experiments.schemes import zero_shot
-from placeto_tools.experiments.sources import family_members
-from placeto_tools.experiments.sources import makers_of_groupings
-from placeto_tools.experiments.sources import makers_of_members
 from placeto_tools.experiments.statistics import Summary
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Trial
+from placeto_tools.experiments.variants import variants_on_family
 from placeto_tools.experiments.wording import percent_over
 from placeto_tools.plots.distributions import distributions_figure
 from placeto_tools.tables import TextTable
@@ -41,28 +35,22 @@ FIGURE = "distributions.png"
 
 def architectures(family_name: str, plan: Plan) -> Experiment:
     """Return the experiment on a family: zero-shot with three embeddings."""
-    training, test = family_members(family_name, plan)
-    to_train_on = makers_of_groupings(training, plan)
-    trials: list[Trial] = []
-    for seed in plan.seeds:
-        for embedding in TITLES:
-            settings = replace(without_lookahead(plan.settings), embedding=embedding)
-            policy = train_placeto(embedding, tuple(map(Graph, to_train_on)), settings, plan, seed)
-            trials.append(policy)
-            trials += [zero_shot(policy, Graph(name), scheme=embedding) for name in test]
-        trials += [optimized(Graph(name), plan, seed) for name in test]
-    return Experiment(
+    variants: dict[str, Settings] = {
+        embedding: replace(without_lookahead(plan.settings), embedding=embedding)
+        for embedding in TITLES
+    }
+    return variants_on_family(
+        family_name,
+        plan,
+        variants,
         name="architectures",
         title=f"Graph embeddings on {family_name}",
-        options={"family": family_name},
-        problems={**to_train_on, **makers_of_members(test, plan)},
-        trials=trials,
-        page=lambda results: _page(results, test, plan),
+        page=lambda summary: _page(summary, plan),
+        beside=optimized,
     )
 
 
-def _page(results: Results, test: list[str], plan: Plan) -> Page:
-    summary = Summary(results, test, plan.seeds)
+def _page(summary: Summary, plan: Plan) -> Page:
     columns = [
         "zero-shot with",
         ">runtime",
@@ -84,11 +72,11 @@ def _page(results: Results, test: list[str], plan: Plan) -> Page:
     figure = distributions_figure(
         {title: summary.all_costs(embedding) for embedding, title in TITLES.items()}
         | {"Placeto optimized": summary.all_costs(OPTIMIZED)},
-        f"{len(test)} unseen graphs, {plan.num_gpus} GPUs",
+        f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
     parts = [
-        f"Greedy zero-shot placements of {len(test)} unseen graphs. In {SOURCE} those of the "
-        f"partitioner are {100 * PARTITIONER_OVER_FULL:.0f} % and those of the aggregator "
+        f"Greedy zero-shot placements of {len(summary.graphs)} unseen graphs. In {SOURCE} those of "
+        f"the partitioner are {100 * PARTITIONER_OVER_FULL:.0f} % and those of the aggregator "
         f"{100 * AGGREGATOR_OVER_FULL:.0f} % slower than with the full embedding.",
         TextTable("", columns, rows).markdown(),
         "Means over the unseen graphs; in brackets the least and the most of the seeds. These "

@@ -49,6 +49,7 @@ class FixedOrders(PlacementEnvironment):
             reward=settings.reward,
             memory_penalty=settings.memory_penalty,
             device_features=settings.device_features,
+            node_features=settings.node_features,
         )
         num_groups = evaluator.problem.num_groups
         self._choice = np.stack([random_order(num_groups, number) for number in numbers])
@@ -85,14 +86,19 @@ class PlaceInOrder:
     ) -> PlacementResult:
         """Return where the greedy episode ends."""
         began = time.perf_counter()
-        features = self._policy.settings.device_features
-        environment = PlacementEnvironment(evaluator, reward="terminal", device_features=features)
+        settings = self._policy.settings
+        environment = PlacementEnvironment(
+            evaluator,
+            reward="terminal",
+            device_features=settings.device_features,
+            node_features=settings.node_features,
+        )
         environment.reset(num_episodes=1, order=random_order(problem.num_groups, self._number))
         run_greedily(self._policy, environment)
         placement = environment.placement[0]
         found = evaluator.evaluate(placement[None])
         runtime = float(found.runtime[0])
-        evaluations = most_evaluations(problem, "terminal", features)
+        evaluations = most_evaluations(problem, "terminal", settings)
         return PlacementResult(
             placement=placement,
             runtime=runtime,

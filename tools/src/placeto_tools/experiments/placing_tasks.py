@@ -283,6 +283,7 @@ class FinalEpisode(_Place):
             Simulator(problem, 1),
             memory_penalty=policy.settings.memory_penalty,
             device_features=policy.settings.device_features,
+            node_features=policy.settings.node_features,
         )
         environment.reset(num_episodes=1)
         costs = run_greedily(policy, environment)

@@ -51,6 +51,42 @@ class EvaluationBatch(Record):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class ScheduleBatch(EvaluationBatch):
+    """What each of B placements of G groups costs, and when each group is at work.
+
+    Attributes
+    ----------
+    start : float64[B, G]
+        When the first op of each group starts, seconds.
+    end : float64[B, G]
+        When the last op of each group ends, seconds.
+
+    Raises
+    ------
+    GraphError
+        When a field is not as described.
+
+    Examples
+    --------
+    >>> schedule = ScheduleBatch(
+    ...     runtime=[0.5], peak_memory=[[100, 0]], start=[[0.0, 0.25]], end=[[0.25, 0.5]]
+    ... )
+    >>> schedule.end - schedule.start
+    array([[0.25, 0.25]])
+    """
+
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shape = (len(self.runtime), None)
+        start = float_array("start", self.start, shape)
+        set_field(self, "start", start)
+        set_field(self, "end", float_array("end", self.end, start.shape))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PlacementResult(Record):
     """What a placer found.
 
@@ -241,6 +277,27 @@ class IncrementalEvaluator(Evaluator, Protocol):
 
     def incremental(self, placement: NDArray[np.int32]) -> IncrementalEvaluation:
         """Return an evaluation of single moves that starts from a placement int32[G]."""
+        ...
+
+
+@runtime_checkable
+class SchedulingEvaluator(Evaluator, Protocol):
+    """An evaluator that also says when each group is at work.
+
+    Examples
+    --------
+    >>> def first_groups(evaluator: SchedulingEvaluator, placement):
+    ...     return evaluator.schedule(placement[None]).start[0].argsort()
+    """
+
+    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+        """Return what each placement costs, as `evaluate` does, and when its groups are at work.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
         ...
 
 

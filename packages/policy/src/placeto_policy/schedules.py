@@ -1,0 +1,77 @@
+"""When groups are at work as they are placed now: features that only an evaluator can give."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import Evaluator
+from placeto_graphs import SchedulingEvaluator
+from placeto_policy.errors import PolicyError
+from placeto_policy.errors import shown
+from placeto_policy.topology import MIN_SECONDS
+
+SCHEDULE_FEATURES = 3
+
+
+class GroupSchedules:
+    """Asks an evaluator when the groups of placements are at work.
+
+    Parameters
+    ----------
+    evaluator
+        A `SchedulingEvaluator`.
+
+    Raises
+    ------
+    PolicyError
+        When it is another evaluator.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import OneAfterTheOther, two_chains
+    >>> schedules = GroupSchedules(OneAfterTheOther(two_chains()))
+    >>> schedules.features(np.array([[0, 0, 0, 1, 1, 1]]))[0, :, 0].round(2)
+    array([0.  , 0.33, 0.67, 0.  , 0.33, 0.67], dtype=float32)
+    """
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        if not isinstance(evaluator, SchedulingEvaluator):
+            raise PolicyError(
+                "evaluator: expected one that says when groups are at work (a SchedulingEvaluator) "
+                f"for a policy whose node_features are of it, got {type(evaluator).__name__}"
+            )
+        self._evaluator = evaluator
+        devices = evaluator.problem.cluster.devices
+        self._limits = np.array([device.memory_bytes for device in devices], np.float64)
+
+    def features(self, placements: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return float32[B, G, 3] for placements int32[B, G].
+
+        When the first op of each group starts and its last one ends, in parts of the runtime, and
+        the peak memory of the group's device, in parts of what that device has.
+
+        Raises
+        ------
+        PolicyError
+            When the evaluator returns what it must not.
+        """
+        schedule = self._evaluator.schedule(placements)
+        start = _checked("start", schedule, placements.shape)
+        end = _checked("end", schedule, placements.shape)
+        memory = _checked("peak_memory", schedule, (len(placements), len(self._limits)))
+        runtime = _checked("runtime", schedule, (len(placements),))[:, None]
+        full = np.take_along_axis(memory / self._limits, placements.astype(np.int64), axis=1)
+        seconds = np.maximum(runtime, MIN_SECONDS)
+        features: NDArray[np.float32] = np.stack([start / seconds, end / seconds, full], axis=2)
+        return features.astype(np.float32)
+
+
+def _checked(name: str, schedule: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    values = getattr(schedule, name, None)
+    if not isinstance(values, np.ndarray) or values.shape != shape:
+        got = getattr(values, "shape", shown(values))
+        raise PolicyError(f"evaluator: expected {name} of shape {shape}, got {got}")
+    if not np.isfinite(values).all():
+        raise PolicyError(f"evaluator: expected a schedule of finite numbers, got others in {name}")
+    return values

@@ -1,0 +1,152 @@
+"""What a policy sees of when groups are at work, as they are placed now."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import PlacementProblem
+from placeto_graphs import ScheduleBatch
+from placeto_policy import PlacementEnvironment
+from placeto_policy import PlacementPolicy
+from placeto_policy import PlacetoPlacer
+from placeto_policy import PolicyError
+from placeto_policy import Settings
+from placeto_policy import Trainer
+from placeto_policy import most_evaluations
+from placeto_policy.episodes import run_episodes
+from placeto_policy.episodes import sampling
+from placeto_policy.example import OneAfterTheOther
+from placeto_policy.settings import DeviceFeaturesName
+from placeto_policy.settings import RewardName
+from random_states import random_problem
+from scheduled_problems import K80_BYTES
+from scheduled_problems import ListSchedule
+from scheduled_problems import penalised
+from scheduled_problems import two_chains
+
+SCHEDULE = "costs-times-and-schedule"
+OF_REWARD: dict[str, Settings] = {
+    reward: Settings(node_features=SCHEDULE, device_features="loads", hidden_units=8, reward=reward)
+    for reward in ("intermediate", "terminal", "counterfactual")
+}
+
+
+class Scheduled(OneAfterTheOther):
+    """Notes which placements were evaluated, and gives each group a memory of its own."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        super().__init__(problem)
+        self.evaluated: list[NDArray[np.int32]] = []
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        self.evaluated.append(placements.copy())
+        batch = super().evaluate(placements)
+        here = placements[:, :, None] == np.arange(self.problem.num_devices)
+        gigabytes = np.arange(1, self.problem.num_groups + 1)
+        memory = (here * gigabytes[:, None]).sum(axis=1) * 10**9
+        return EvaluationBatch(runtime=batch.runtime, peak_memory=memory)
+
+
+def test_each_step_is_shown_the_schedule_of_the_placement_before_it() -> None:
+    """Two chains of three groups of a second each; group g takes g + 1 GB."""
+    environment = PlacementEnvironment(Scheduled(two_chains()), node_features=SCHEDULE)
+    environment.reset(num_episodes=1, order=np.arange(6))
+    first = environment.states().features(SCHEDULE)[-3:, :, 0]
+    # a0, b0, a1, ... on one device: in topological order, six seconds long.
+    order = np.argsort(environment.topology.order)
+    np.testing.assert_allclose(first[0], order / 6, rtol=1e-6)
+    np.testing.assert_allclose(first[1], (order + 1) / 6, rtol=1e-6)
+    np.testing.assert_allclose(first[2], np.full(6, 21e9 / K80_BYTES), rtol=1e-6)
+    for device in (1, 1, 1):
+        environment.step(np.array([device]))
+    later = environment.states().features(SCHEDULE)[-3:, :, 0]
+    np.testing.assert_allclose(later[0], [0, 1 / 3, 2 / 3, 0, 1 / 3, 2 / 3], rtol=1e-6)
+    np.testing.assert_allclose(later[1], [1 / 3, 2 / 3, 1, 1 / 3, 2 / 3, 1], rtol=1e-6)
+    full = np.array([1 + 2 + 3] * 3 + [4 + 5 + 6] * 3) * 1e9 / K80_BYTES
+    np.testing.assert_allclose(later[2], full, rtol=1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from(["loads", "loads-and-lookahead"]))
+def test_what_is_learned_from_is_what_the_steps_saw(
+    seed: int, num_groups: int, device_features: DeviceFeaturesName
+) -> None:
+    generator = np.random.default_rng(seed)
+    chosen = Settings(
+        node_features=SCHEDULE, edge_features="transfers", device_features=device_features
+    )
+    policy = PlacementPolicy(3, chosen, seed=seed)
+    environment = PlacementEnvironment(
+        Scheduled(random_problem(num_groups, 3, generator)),
+        device_features=device_features,
+        node_features=SCHEDULE,
+    )
+    generators = [np.random.default_rng((seed, episode)) for episode in range(4)]
+    environment.reset(num_episodes=4, order="random", start="random", generators=generators)
+    episodes = run_episodes(policy, environment, sampling(generators, num_groups))
+    for some, states in episodes.states(np.arange(num_groups)):
+        known = torch.from_numpy(episodes.log_probabilities[:, some].swapaxes(0, 1).copy())
+        torch.testing.assert_close(policy(states), known.flatten(0, 1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("reward", ["intermediate", "terminal", "counterfactual"])
+def test_an_episode_evaluates_each_placement_on_its_way_and_none_is_better(
+    reward: RewardName,
+) -> None:
+    for seed in range(3):
+        evaluator = Scheduled(random_problem(9, 2, np.random.default_rng(seed)))
+        problem = evaluator.problem
+        trainer = Trainer([evaluator], OF_REWARD[reward], seed=seed)
+        summary = trainer.update()
+        most = most_evaluations(problem, reward, OF_REWARD[reward])
+        assert most == {"intermediate": 9, "terminal": 9, "counterfactual": 18}[reward]
+        assert summary.evaluations <= 8 * most
+        costs = penalised(evaluator, np.concatenate(evaluator.evaluated))
+        assert trainer.best[0] is not None
+        assert trainer.best[0].cost == costs.min()
+
+
+def test_an_evaluator_without_a_schedule_is_refused() -> None:
+    evaluator = ListSchedule(two_chains())
+    policy = PlacementPolicy(2, OF_REWARD["terminal"])
+    with pytest.raises(PolicyError, match=re.escape("a SchedulingEvaluator")):
+        PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
+    with pytest.raises(PolicyError, match="got ListSchedule"):
+        Trainer([evaluator], OF_REWARD["terminal"])
+
+
+def test_a_policy_that_sees_a_schedule_asks_for_an_environment_that_has_one() -> None:
+    environment = PlacementEnvironment(Scheduled(two_chains()))
+    environment.reset(num_episodes=1)
+    message = "the policy's node_features 'costs-times-and-schedule', got none"
+    with pytest.raises(PolicyError, match=message):
+        PlacementPolicy(2, OF_REWARD["terminal"])(environment.states())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("start", np.zeros((1, 5)), "evaluator: expected start of shape (1, 6), got (1, 5)"),
+        ("end", None, "evaluator: expected end of shape (1, 6), got None"),
+        ("runtime", np.array([np.inf]), "finite numbers, got others in runtime"),
+    ],
+)
+def test_a_wrong_schedule_is_named(field: str, value: Any, message: str) -> None:
+    class Wrong(Scheduled):
+        def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+            right = super().schedule(placements)
+            object.__setattr__(right, field, value)
+            return right
+
+    environment = PlacementEnvironment(Wrong(two_chains()), node_features=SCHEDULE)
+    environment.reset(num_episodes=1)
+    with pytest.raises(PolicyError, match=re.escape(message)):
+        environment.states()

@@ -1,0 +1,64 @@
+"""Policies of several kinds, each trained on a family, on the same unseen graphs of it."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from placeto_policy import Settings
+from placeto_tools.experiments.experiment import Experiment
+from placeto_tools.experiments.experiment import Page
+from placeto_tools.experiments.experiment import Plan
+from placeto_tools.experiments.schemes import train_placeto
+from placeto_tools.experiments.schemes import zero_shot
+from placeto_tools.experiments.sources import family_members
+from placeto_tools.experiments.sources import makers_of_groupings
+from placeto_tools.experiments.sources import makers_of_members
+from placeto_tools.experiments.statistics import Summary
+from placeto_tools.experiments.trials import Graph
+from placeto_tools.experiments.trials import Trial
+
+
+def variants_on_family(
+    family_name: str,
+    plan: Plan,
+    variants: Mapping[str, Settings],
+    *,
+    name: str,
+    title: str,
+    page: Callable[[Summary], Page],
+    beside: Callable[[Graph, Plan, int], Trial] | None = None,
+) -> Experiment:
+    """Return an experiment that trains a policy of each kind, and places unseen graphs greedily.
+
+    Parameters
+    ----------
+    family_name
+        The family.
+    plan
+        Seeds and numbers.
+    variants
+        The settings of each kind, by the name of the scheme that its placements have.
+    name, title
+        Of the experiment.
+    page
+        Writes its page.
+    beside
+        Another trial on each unseen graph with each seed, to compare with.
+    """
+    training, test = family_members(family_name, plan)
+    to_train_on = makers_of_groupings(training, plan)
+    trials: list[Trial] = []
+    for seed in plan.seeds:
+        for scheme, settings in variants.items():
+            policy = train_placeto(scheme, tuple(map(Graph, to_train_on)), settings, plan, seed)
+            trials.append(policy)
+            trials += [zero_shot(policy, Graph(graph), scheme=scheme) for graph in test]
+        if beside:
+            trials += [beside(Graph(graph), plan, seed) for graph in test]
+    return Experiment(
+        name=name,
+        title=title,
+        options={"family": family_name},
+        problems={**to_train_on, **makers_of_members(test, plan)},
+        trials=trials,
+        page=lambda results: page(Summary(results, test, plan.seeds)),
+    )
