@@ -5,6 +5,7 @@ Called as ``training_script.py FOLDER UPDATES [fail-RANK | pause]``.
 
 import sys
 import time
+import weakref
 from dataclasses import asdict
 from pathlib import Path
 
@@ -65,7 +66,10 @@ def new_or_resumed(
 def main(folder: Path, updates: int, how: str = "") -> None:
     """Train to the end."""
     torch.set_num_threads(1)
+    group = None
     with join_processes() as processes:
+        if processes.count > 1:
+            group = weakref.ref(torch.distributed.group.WORLD)
         broken = how == f"fail-{processes.rank}"
         trainer = new_or_resumed(folder, updates, processes, broken=broken)
         train(
@@ -74,6 +78,8 @@ def main(folder: Path, updates: int, how: str = "") -> None:
             checkpoint=folder / CHECKPOINT,
             updates_between_checkpoints=1,
         )
+    # Threads of a group that is left behind may abort a process that ends.
+    assert group is None or group() is None
 
 
 if __name__ == "__main__":

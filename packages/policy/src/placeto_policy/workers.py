@@ -9,6 +9,11 @@ from typing import Protocol
 import numpy as np
 import torch
 import torch.distributed
+
+# Its functions have the group that there is when they are first imported as their default, and keep
+# it, with its threads, until the process ends, which one of them may then turn into an abort. The
+# first step of Adam would import them while there is a group.
+import torch.distributed.nn.functional
 from numpy.typing import NDArray
 from torch._C._distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous

@@ -23,10 +23,10 @@ def percent_over(ratio: float) -> str:
 
     Examples
     --------
-    >>> percent_over(1.0456), percent_over(0.98)
-    ('+4.6 %', '-2.0 %')
+    >>> percent_over(1.0456), percent_over(0.98), percent_over(0.9999)
+    ('+4.6 %', '-2.0 %', '+0.0 %')
     """
-    return f"{100 * (ratio - 1):+.1f} %"
+    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %"  # no negative zero
 
 
 def duration_text(seconds: float) -> str:
