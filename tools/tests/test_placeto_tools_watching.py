@@ -7,6 +7,7 @@ import numpy as np
 from placeto_baselines import LocalSearch
 from placeto_graphs import IncrementalEvaluator
 from placeto_graphs import PlacementProblem
+from placeto_graphs import SchedulingEvaluator
 from placeto_graphs import colocate
 from placeto_graphs import from_networkx
 from placeto_graphs import parse_cluster
@@ -41,6 +42,15 @@ def test_a_search_sees_no_difference_and_all_of_it_is_counted() -> None:
     assert found.placement.tolist() == alone.placement.tolist()
     assert watched.evaluations >= 300
     assert watched.best == found.runtime
+
+
+def test_schedules_are_passed_on_and_counted() -> None:
+    problem = ladder()
+    watched = WatchedEvaluator(Simulator(problem), lambda _count, _best: None)
+    assert isinstance(watched, SchedulingEvaluator)
+    placements = np.zeros((2, problem.num_groups), np.int32)
+    assert watched.schedule(placements) == Simulator(problem).schedule(placements)
+    assert watched.evaluations == 2
 
 
 def test_reports_come_now_and_then(monkeypatch: object) -> None:
