@@ -84,9 +84,9 @@ class MessagePassing(nn.Module):
         placement : int64[N, G]
             The device of each group.
         """
-        edge_weight = self.edge_weight
+        edge_weight: torch.Tensor | None = self.edge_weight
         if edge_weight is None:
-            edge_weight = nn.Parameter(torch.empty(DIRECTIONS, len(features), 0))
+            edge_weight = torch.empty(DIRECTIONS, len(features), 0)
         nodes: torch.Tensor = _MessagePassing.apply(  # type: ignore[no-untyped-call]
             features,
             self.message_weight,
@@ -122,9 +122,8 @@ class _MessagePassing(torch.autograd.Function):
         weights = (message_weight, message_bias, update_weight, update_bias, edge_weight)
         ctx.save_for_backward(features, *weights)
         ctx.topology, ctx.rounds = topology, rounds
-        ctx.edges = [
-            EdgeInputs(strengths, placement.numpy()) for strengths in topology.edge_strengths
-        ]
+        devices = placement.contiguous().numpy()
+        ctx.edges = [EdgeInputs(strengths, devices) for strengths in topology.edge_strengths]
         ctx.own = np.float32(residual)
         ctx.scale = topology.message_scale if residual else np.float32(1)
         width, num_groups, count = features.shape
