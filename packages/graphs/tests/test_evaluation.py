@@ -137,4 +137,4 @@ def test_a_wrong_batch_is_named(runtime: Any, peak_memory: Any, message: str) ->
 )
 def test_a_wrong_schedule_is_named(start: Any, end: Any, message: str) -> None:
     with pytest.raises(GraphError, match=re.escape(message)):
-        ScheduleBatch(runtime=[0.1], peak_memory=[[1]], start=start, end=end)
+        ScheduleBatch(runtime=np.array([0.1]), peak_memory=np.array([[1]]), start=start, end=end)

@@ -150,8 +150,8 @@ def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups
         transfer = dict(zip(map(tuple, edges.tolist()), transfers.tolist(), strict=True))
         receivers = np.repeat(np.arange(num_groups), np.diff(neighbours[0]))
         pairs = zip(neighbours[1].tolist(), receivers.tolist(), strict=True)
-        expected = [np.log1p(transfer[pair] / seconds.mean()) for pair in pairs]
-        np.testing.assert_allclose(strengths, expected, rtol=1e-5)
+        strong = [np.log1p(transfer[pair] / seconds.mean()) for pair in pairs]
+        np.testing.assert_allclose(strengths, strong, rtol=1e-5)
     np.testing.assert_allclose(topology.shares, seconds / seconds.sum(), rtol=1e-5)
     np.testing.assert_allclose(topology.memory, memory, rtol=1e-5)
 

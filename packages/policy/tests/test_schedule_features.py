@@ -25,6 +25,7 @@ from placeto_policy.episodes import run_episodes
 from placeto_policy.episodes import sampling
 from placeto_policy.example import OneAfterTheOther
 from placeto_policy.settings import DeviceFeaturesName
+from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.settings import RewardName
 from random_states import random_problem
 from scheduled_problems import K80_BYTES
@@ -32,10 +33,11 @@ from scheduled_problems import ListSchedule
 from scheduled_problems import penalised
 from scheduled_problems import two_chains
 
-SCHEDULE = "costs-times-and-schedule"
-OF_REWARD: dict[str, Settings] = {
+SCHEDULE: NodeFeaturesName = "costs-times-and-schedule"
+REWARDS: tuple[RewardName, ...] = ("intermediate", "terminal", "counterfactual")
+OF_REWARD = {
     reward: Settings(node_features=SCHEDULE, device_features="loads", hidden_units=8, reward=reward)
-    for reward in ("intermediate", "terminal", "counterfactual")
+    for reward in REWARDS
 }
 
 
@@ -97,7 +99,7 @@ def test_what_is_learned_from_is_what_the_steps_saw(
         torch.testing.assert_close(policy(states), known.flatten(0, 1), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("reward", ["intermediate", "terminal", "counterfactual"])
+@pytest.mark.parametrize("reward", REWARDS)
 def test_an_episode_evaluates_each_placement_on_its_way_and_none_is_better(
     reward: RewardName,
 ) -> None:
