@@ -1,5 +1,6 @@
 """What the placements of episodes cost, asked of an evaluator as seldom as possible."""
 
+from typing import Any
 from typing import Protocol
 
 import numpy as np
@@ -45,6 +46,15 @@ def seconds_of_work(problem: PlacementProblem) -> float:
     return float(np.where(np.isinf(times), 0.0, times).max(axis=1).sum())
 
 
+def check_field(batch: EvaluationBatch, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array of what an evaluator returned, if it has the shape that it must have."""
+    values = getattr(batch, name, None)
+    if not isinstance(values, np.ndarray) or values.shape != shape:
+        got = getattr(values, "shape", shown(values))
+        raise PolicyError(f"evaluator: expected {name} of shape {shape}, got {got}")
+    return values
+
+
 class _Objective:
     """The memory-penalised runtime R, with everything that an evaluator returns checked."""
 
@@ -56,11 +66,8 @@ class _Objective:
         self._unrunnable = UNRUNNABLE_STEPS * seconds_of_work(problem)
 
     def __call__(self, batch: EvaluationBatch, count: int) -> NDArray[np.float64]:
-        for name, shape in (("runtime", (count,)), ("peak_memory", (count, self._num_devices))):
-            values = getattr(batch, name, None)
-            if not isinstance(values, np.ndarray) or values.shape != shape:
-                got = getattr(values, "shape", shown(values))
-                raise PolicyError(f"evaluator: expected {name} of shape {shape}, got {got}")
+        check_field(batch, "runtime", (count,))
+        check_field(batch, "peak_memory", (count, self._num_devices))
         if np.isnan(batch.runtime).any() or (batch.runtime < 0).any():
             row = int(np.argmax(~(batch.runtime >= 0)))
             raise PolicyError(

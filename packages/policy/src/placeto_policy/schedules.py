@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator
+from placeto_graphs import ScheduleBatch
 from placeto_graphs import SchedulingEvaluator
+from placeto_policy.costs import check_field
 from placeto_policy.errors import PolicyError
-from placeto_policy.errors import shown
 from placeto_policy.topology import MIN_SECONDS
 
 SCHEDULE_FEATURES = 3
@@ -67,11 +68,8 @@ class GroupSchedules:
         return features.astype(np.float32)
 
 
-def _checked(name: str, schedule: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    values = getattr(schedule, name, None)
-    if not isinstance(values, np.ndarray) or values.shape != shape:
-        got = getattr(values, "shape", shown(values))
-        raise PolicyError(f"evaluator: expected {name} of shape {shape}, got {got}")
+def _checked(name: str, schedule: ScheduleBatch, shape: tuple[int, ...]) -> NDArray[Any]:
+    values = check_field(schedule, name, shape)
     if not np.isfinite(values).all():
         raise PolicyError(f"evaluator: expected a schedule of finite numbers, got others in {name}")
     return values

@@ -1,4 +1,4 @@
-"""How loops of sums are compiled, and the arrays that they share."""
+"""How loops of sums are compiled, and the arrays that they are of."""
 
 from functools import partial
 
@@ -11,4 +11,3 @@ from placeto_graphs import compiled
 compiled_sums = partial(compiled, fastmath={"contract", "nsz", "reassoc"})
 
 Floats = NDArray[np.float32]
-Neighbours = tuple[NDArray[np.int32], NDArray[np.int32]]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_policy.embedding.compiled_sums import Floats
-from placeto_policy.embedding.compiled_sums import Neighbours
 from placeto_policy.embedding.compiled_sums import compiled_sums
+from placeto_policy.topology import Neighbours
 
 EDGE_FEATURES = 2
 

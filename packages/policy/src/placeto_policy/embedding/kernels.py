@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_policy.embedding.compiled_sums import Floats
-from placeto_policy.embedding.compiled_sums import Neighbours
 from placeto_policy.embedding.compiled_sums import compiled_sums
 from placeto_policy.embedding.edge_kernels import EdgeInputs
 from placeto_policy.embedding.edge_kernels import sum_edges
 from placeto_policy.embedding.edge_kernels import sum_edges_backward
+from placeto_policy.topology import Neighbours
 
 MANY = 16  # states: from here on, a loop over them alone is long enough to be fast
 
