@@ -24,6 +24,7 @@ from placeto_policy import most_evaluations
 from placeto_policy.episodes import run_episodes
 from placeto_policy.episodes import sampling
 from placeto_policy.example import OneAfterTheOther
+from placeto_policy.schedules import GroupSchedules
 from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.settings import RewardName
@@ -47,6 +48,11 @@ class Scheduled(OneAfterTheOther):
     def __init__(self, problem: PlacementProblem) -> None:
         super().__init__(problem)
         self.evaluated: list[NDArray[np.int32]] = []
+        self.scheduled: list[NDArray[np.int32]] = []
+
+    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+        self.scheduled.append(placements.copy())
+        return super().schedule(placements)
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         self.evaluated.append(placements.copy())
@@ -74,6 +80,35 @@ def test_each_step_is_shown_the_schedule_of_the_placement_before_it() -> None:
     np.testing.assert_allclose(later[1], [1 / 3, 2 / 3, 1, 1 / 3, 2 / 3, 1], rtol=1e-6)
     full = np.array([1 + 2 + 3] * 3 + [4 + 5 + 6] * 3) * 1e9 / K80_BYTES
     np.testing.assert_allclose(later[2], full, rtol=1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 5))
+def test_only_placements_that_changed_are_scheduled_anew(seed: int, num_episodes: int) -> None:
+    generator = np.random.default_rng(seed)
+    evaluator = Scheduled(random_problem(7, 2, generator))
+    remembering = GroupSchedules(evaluator)
+    placements = generator.integers(0, 2, (num_episodes, 7), dtype=np.int32)
+    remembering.features(placements)
+    for _ in range(5):
+        before = placements.copy()
+        changed = generator.random(num_episodes) < 0.5
+        placements[changed] = generator.integers(0, 2, (changed.sum(), 7), dtype=np.int32)
+        changed = (placements != before).any(axis=1)
+        evaluator.scheduled.clear()
+        features = remembering.features(placements)
+        assert [len(rows) for rows in evaluator.scheduled] == [changed.sum()] * bool(changed.any())
+        np.testing.assert_array_equal(features, GroupSchedules(evaluator).features(placements))
+
+
+def test_another_number_of_placements_is_scheduled_anew() -> None:
+    schedules = GroupSchedules(Scheduled(two_chains()))
+    together, apart = np.zeros((2, 6), np.int32), np.array([[0, 0, 0, 1, 1, 1]], np.int32)
+    np.testing.assert_array_equal(
+        schedules.features(together)[:1], schedules.features(together[:1])
+    )
+    assert schedules.features(apart)[0, 5, 1] == 1.0
+    assert schedules.features(together).shape == (2, 6, 3)
 
 
 @settings(max_examples=20, deadline=None)

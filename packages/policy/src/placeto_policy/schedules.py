@@ -45,6 +45,7 @@ class GroupSchedules:
         self._evaluator = evaluator
         devices = evaluator.problem.cluster.devices
         self._limits = np.array([device.memory_bytes for device in devices], np.float64)
+        self._forget((0, evaluator.problem.num_groups))
 
     def features(self, placements: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return float32[B, G, 3] for placements int32[B, G].
@@ -57,6 +58,20 @@ class GroupSchedules:
         PolicyError
             When the evaluator returns what it must not.
         """
+        if placements.shape != self._placements.shape:
+            self._forget(placements.shape)
+        # About half of the steps of an episode leave their group where it was.
+        changed = (placements != self._placements).any(axis=1)
+        if changed.any():
+            self._features[changed] = self._asked(placements[changed])
+            self._placements[changed] = placements[changed]
+        return self._features.copy()
+
+    def _forget(self, shape: tuple[int, ...]) -> None:
+        self._placements = np.full(shape, -1, np.int32)
+        self._features = np.empty((*shape, SCHEDULE_FEATURES), np.float32)
+
+    def _asked(self, placements: NDArray[np.int32]) -> NDArray[np.float32]:
         schedule = self._evaluator.schedule(placements)
         start = _checked("start", schedule, placements.shape)
         end = _checked("end", schedule, placements.shape)
