@@ -187,6 +187,7 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
         policy = load_policy(folder / "policies" / f"{embedding}-0.safetensors")
         assert policy.settings.embedding == embedding
         assert policy.settings.device_features == "loads"
+        assert policy.settings.node_features == "costs-and-times"
         assert cell(page, title, 3) == paper
 
 

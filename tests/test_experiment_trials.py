@@ -157,6 +157,20 @@ def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
     assert np.isnan(never_so_fast[1:]).all()
 
 
+def test_what_a_search_finds_in_as_many_placements_as_a_scheme_had() -> None:
+    search = {"scheme": "search", "seed": 0, "curve": [[1, 9.0], [10, 5.0], [20, 4.0]], "cost": 4.0}
+    scheme = {"scheme": "scheme", "seed": 0}
+    records = {
+        "1": {**search, "graph": "x"},
+        "2": {**search, "graph": "y"},
+        "3": {**scheme, "graph": "x", "cost": 6.0, "evaluations": 9},
+        "4": {**scheme, "graph": "y", "cost": 6.0, "evaluations": 19},
+    }
+    summary = Summary(Results(records), ["x", "y"], [0])
+    assert summary.mean_ratio_after("search", "scheme", "scheme").values == ((9 / 6 + 5 / 6) / 2,)
+    assert summary.ahead("scheme", "search") == 0.5
+
+
 def test_episodes_draw_from_the_fixed_orders_alone() -> None:
     simulator = Simulator(fork_join_problem(1), 1)
     groups = simulator.problem.num_groups

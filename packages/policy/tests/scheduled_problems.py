@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from placeto_graphs import EvaluationBatch
 from placeto_graphs import Evaluator
 from placeto_graphs import PlacementProblem
+from placeto_graphs import ScheduleBatch
 from placeto_graphs import colocate
 from placeto_graphs import from_networkx
 from placeto_graphs import memory_penalised_runtime
@@ -27,17 +28,31 @@ class ListSchedule:
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         self.placements_seen += len(placements)
-        results = [self._schedule(placement) for placement in placements]
-        return EvaluationBatch(
-            runtime=np.array([runtime for runtime, _ in results]),
-            peak_memory=np.array([peak for _, peak in results]),
-        )
+        _, end, memory = self._times_and_memory(placements)
+        return EvaluationBatch(runtime=end.max(axis=1), peak_memory=memory)
 
-    def _schedule(self, placement: NDArray[np.int32]) -> tuple[float, list[int]]:
+    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+        start, end, memory = self._times_and_memory(placements)
+        return ScheduleBatch(runtime=end.max(axis=1), peak_memory=memory, start=start, end=end)
+
+    def _times_and_memory(
+        self, placements: NDArray[np.int32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        start, end = np.zeros((2, *placements.shape))
+        memory = np.zeros((len(placements), self.problem.num_devices), np.int64)
+        for rows in zip(placements, start, end, memory, strict=True):
+            self._run(*rows)
+        return start, end, memory
+
+    def _run(
+        self,
+        placement: NDArray[np.int32],
+        start: NDArray[np.float64],
+        end: NDArray[np.float64],
+        memory: NDArray[np.int64],
+    ) -> None:
         graph = self.problem.group_graph
-        end = np.zeros(graph.num_groups)
         free = np.zeros(graph.num_devices)
-        memory = [0] * graph.num_devices
         for group in graph.topological_order:
             device = placement[group]
             ready = free[device]
@@ -45,9 +60,9 @@ class ListSchedule:
                 if after == group:
                     transfer = size / BANDWIDTH if placement[before] != device else 0.0
                     ready = max(ready, end[before] + transfer)
+            start[group] = ready
             end[group] = free[device] = ready + graph.compute_time[group, device]
             memory[device] += int(graph.parameter_bytes[group])
-        return float(end.max()), memory
 
 
 def problem_of(graph: nx.DiGraph, num_devices: int = 2, seconds: float = 1.0) -> PlacementProblem:

@@ -26,6 +26,7 @@ from placeto_policy.episodes import sampling
 from placeto_policy.example import BusiestDevice
 from placeto_policy.objective import add_gradient
 from placeto_policy.settings import DeviceFeaturesName
+from placeto_policy.settings import NodeFeaturesName
 from random_states import random_problem
 from scheduled_problems import ListSchedule
 from scheduled_problems import heavy_chain
@@ -42,8 +43,9 @@ def sampled(
     evaluator: ListSchedule, policy: PlacementPolicy, count: int, seed: int
 ) -> tuple[PlacementEnvironment, Episodes]:
     """Return episodes that visit the groups in any order, from anywhere."""
-    features = policy.settings.device_features
-    environment = PlacementEnvironment(evaluator, reward="counterfactual", device_features=features)
+    environment = PlacementEnvironment.for_policy(
+        evaluator, policy.settings, reward="counterfactual"
+    )
     drawing = generators(count, seed)
     environment.reset(num_episodes=count, order="random", start="random", generators=drawing)
     choice = sampling(drawing, evaluator.problem.num_groups)
@@ -56,7 +58,8 @@ def test_rewards_and_the_best_placement_by_brute_force(
     seed: int, num_groups: int, num_devices: int
 ) -> None:
     evaluator = ListSchedule(random_problem(num_groups, num_devices, np.random.default_rng(seed)))
-    policy = PlacementPolicy(num_devices, Settings(device_features="loads"), seed=seed)
+    seen = Settings(node_features="costs-and-times", device_features="loads")
+    policy = PlacementPolicy(num_devices, seen, seed=seed)
     environment, before = sampled(evaluator, policy, 3, seed)
     after, counterfactuals = run_counterfactuals(environment, before, generators(3, seed + 1))
     np.testing.assert_array_equal(after.final, before.final)
@@ -142,11 +145,20 @@ def test_the_best_placement_may_be_one_that_no_episode_ended_at() -> None:
     assert after.final.tolist() == [[0, 0]]
 
 
-@pytest.mark.parametrize(("features", "looked"), [("loads", 0), ("loads-and-lookahead", 6)])
-def test_evaluations_of_a_training_are_counted(features: DeviceFeaturesName, looked: int) -> None:
+@pytest.mark.parametrize(
+    ("seen", "features", "looked"),
+    [
+        ("costs-and-times", "loads", 0),
+        ("costs-and-times", "loads-and-lookahead", 6),
+        ("costs-times-and-schedule", "loads-and-lookahead", 6),
+    ],
+)
+def test_evaluations_of_a_training_are_counted(
+    seen: NodeFeaturesName, features: DeviceFeaturesName, looked: int
+) -> None:
     """The final placements, those that differ from them in one group, and those looked at."""
     evaluator = ListSchedule(heavy_chain())
-    settings = Settings(updates=3, device_features=features)
+    settings = Settings(updates=3, node_features=seen, device_features=features)
     first = Trainer([evaluator], settings).update()
     assert first.evaluations == 8 * (1 + 6 + looked)
     assert evaluator.placements_seen <= first.evaluations  # some are met twice
@@ -202,8 +214,7 @@ def exact_gradient(
     policy: PlacementPolicy, evaluator: ListSchedule | BusiestDevice, learned: list[int]
 ) -> torch.Tensor:
     """Return the gradient of E[-R(p_T)] over all placements, by the choice of some steps only."""
-    features = policy.settings.device_features
-    environment = PlacementEnvironment(evaluator, reward="terminal", device_features=features)
+    environment = PlacementEnvironment.for_policy(evaluator, policy.settings, reward="terminal")
     expected = torch.zeros(())
     for actions in itertools.product([0, 1], repeat=environment.topology.num_groups):
         environment.reset(num_episodes=1)
@@ -261,7 +272,9 @@ def test_the_mean_gradient_of_the_last_step_is_exact_for_any_policy(
     policy = PlacementPolicy(2, Settings(hidden_units=16, device_features=features), seed=1)
     with torch.no_grad():
         policy.output.weight.mul_(20)  # far from uniform
-    environment = PlacementEnvironment(evaluator, reward="counterfactual", device_features=features)
+    environment = PlacementEnvironment.for_policy(
+        evaluator, policy.settings, reward="counterfactual"
+    )
     each = gradient_of_each(policy, environment)
     mean = sum((chance * by_step[-1] for chance, by_step in each), torch.zeros(()))
     expected = exact_gradient(policy, evaluator, [1])

@@ -251,8 +251,8 @@ def test_graphs_of_different_sizes_share_a_policy() -> None:
 def test_shapes_and_parameter_counts(name: str, num_devices: int) -> None:
     """As section 3.2 describes them: layers as wide as their inputs, F = D + 4 features.
 
-    With the features of times there are two more; with loads the network sees 12 numbers for each
-    device, and with a lookahead one more.
+    With the features of times there are two more, with the schedule three more; with loads the
+    network sees 12 numbers for each device, and with a lookahead one more.
     """
 
     def layer(inputs: int, outputs: int) -> int:
@@ -262,7 +262,7 @@ def test_shapes_and_parameter_counts(name: str, num_devices: int) -> None:
         return sum(parameter.numel() for parameter in module.parameters())
 
     chosen = preset(name)
-    width, loads = (num_devices + 4, 0) if name == "paper" else (num_devices + 6, 13 * num_devices)
+    width, loads = (num_devices + 4, 0) if name == "paper" else (num_devices + 9, 13 * num_devices)
     directions, functions, sets = 2, 2, 3
     messages = directions * functions * layer(width, width)
     embedding = GraphEmbedding(
@@ -328,6 +328,7 @@ def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
         current=torch.tensor([0, 1]),
         visited=torch.tensor([[False, False], [True, False]]),
         lookahead=torch.zeros(2, 3),
+        schedule=torch.zeros(2, 2, 3),
     )
     probabilities = PlacementPolicy(3, Settings(), seed=int(generator.integers(10)))(states).exp()
     assert (probabilities == 0).tolist() == [[False, True, False], [True, True, False]]

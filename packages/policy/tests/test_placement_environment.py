@@ -156,7 +156,7 @@ def test_looking_ahead_evaluates_other_devices_once_and_no_impossible_one_runs()
         environment.states()
         environment.step(np.array([environment.time % 2]))
     assert evaluator.placements_seen == most_evaluations(
-        evaluator.problem, "terminal", Settings(device_features="loads-and-lookahead")
+        evaluator.problem, "terminal", Settings(node_features="costs-and-times")
     )
     partly = PlacementEnvironment(
         ListSchedule(partly_possible()), device_features="loads-and-lookahead"
@@ -169,7 +169,7 @@ def test_a_policy_that_looks_ahead_asks_for_an_environment_that_does() -> None:
     environment = PlacementEnvironment(ListSchedule(two_chains()))
     environment.reset(num_episodes=1)
     with pytest.raises(PolicyError, match="'loads-and-lookahead', got none with what that shows"):
-        PlacementPolicy(2)(environment.states())
+        PlacementPolicy(2, Settings(node_features="costs"))(environment.states())
 
 
 def test_several_episodes_are_evaluated_in_batches() -> None:

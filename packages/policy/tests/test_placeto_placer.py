@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from placeto_policy import Settings
 from placeto_policy import Trainer
 from placeto_policy import train
 from placeto_policy.settings import DeviceFeaturesName
+from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.settings import RewardName
 from random_states import random_problem
 from scheduled_problems import ListSchedule
@@ -45,21 +48,24 @@ def test_optimized_finds_the_best_placement_and_keeps_to_its_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "features", "each", "pass_"),
+    ("reward", "seen", "features", "each", "pass_"),
     [
-        ("intermediate", "none", 6, 1),
-        ("terminal", "none", 1, 1),
-        ("counterfactual", "loads", 1 + 6, 1),
-        ("intermediate", "loads-and-lookahead", 1 + 6, 7),
-        ("terminal", "loads-and-lookahead", 1 + 6, 7),
-        ("counterfactual", "loads-and-lookahead", 1 + 6 + 6, 7),
+        ("intermediate", "costs-and-times", "none", 6, 1),
+        ("terminal", "costs-and-times", "none", 1, 1),
+        ("counterfactual", "costs-and-times", "loads", 1 + 6, 1),
+        ("intermediate", "costs-times-and-schedule", "none", 6, 6),
+        ("terminal", "costs-times-and-schedule", "none", 6, 6),
+        ("counterfactual", "costs-times-and-schedule", "loads", 6 + 6, 6),
+        ("intermediate", "costs-times-and-schedule", "loads-and-lookahead", 1 + 6, 7),
+        ("terminal", "costs-and-times", "loads-and-lookahead", 1 + 6, 7),
+        ("counterfactual", "costs-times-and-schedule", "loads-and-lookahead", 1 + 6 + 6, 7),
     ],
 )
 def test_the_evaluations_are_enough_for_the_updates_at_their_most(
-    reward: RewardName, features: DeviceFeaturesName, each: int, pass_: int
+    reward: RewardName, seen: NodeFeaturesName, features: DeviceFeaturesName, each: int, pass_: int
 ) -> None:
     evaluator = ListSchedule(two_chains())
-    settings = Settings(reward=reward, device_features=features, workers=3)
+    settings = Settings(reward=reward, node_features=seen, device_features=features, workers=3)
     for updates in (1, 2):
         for spare in (0, 3 * each - 1):
             budget = 3 * each * updates + spare
@@ -75,7 +81,7 @@ def test_the_evaluations_are_enough_for_the_updates_at_their_most(
 
 @pytest.mark.parametrize(
     ("own", "others", "each"),
-    [("loads", "loads-and-lookahead", 1 + 6), ("loads-and-lookahead", "loads", 1 + 6 + 6)],
+    [("loads", "loads-and-lookahead", 6 + 6), ("loads-and-lookahead", "loads", 1 + 6 + 6)],
 )
 def test_a_policy_that_is_trained_on_sees_what_it_saw_before(
     own: DeviceFeaturesName, others: DeviceFeaturesName, each: int
@@ -126,19 +132,27 @@ def test_the_best_is_what_fits_the_memory() -> None:
     assert result.runtime == float(penalised(evaluator, result.placement[None])[0])
 
 
-@pytest.mark.parametrize(("features", "evaluations"), [("loads", 1), ("loads-and-lookahead", 11)])
+@pytest.mark.parametrize(
+    ("seen", "features", "evaluations"),
+    [
+        ("costs-and-times", "loads", 1),
+        ("costs-times-and-schedule", "loads", 10),
+        ("costs-times-and-schedule", "loads-and-lookahead", 11),
+    ],
+)
 def test_zero_shot_needs_no_training_and_few_evaluations(
-    features: DeviceFeaturesName, evaluations: int
+    seen: NodeFeaturesName, features: DeviceFeaturesName, evaluations: int
 ) -> None:
     evaluator = ListSchedule(two_chains())
-    settings = Settings(updates=60, learning_rate_start=5e-3, device_features=features)
+    settings = replace(FAST, updates=60, node_features=seen, device_features=features)
     trainer = Trainer([evaluator], settings)
     train(trainer)
     larger = ListSchedule(two_chains(length=5))
     placer = PlacetoPlacer(policy=trainer.policy)
     result = placer.place(larger.problem, larger)
     assert result.evaluations == placer.most_evaluations(larger.problem) == evaluations
-    assert larger.placements_seen == evaluations + 1  # the best is evaluated once more
+    # The best is evaluated once more; a step that moves nothing asks for nothing.
+    assert larger.placements_seen <= evaluations + 1
     assert len(result.placement) == 10
 
 

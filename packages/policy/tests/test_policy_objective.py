@@ -53,7 +53,7 @@ def replayed(
     policy: PlacementPolicy, evaluator: ListSchedule, worker: int, settings: Settings
 ) -> tuple[NDArray[np.int32], list[Step]]:
     """Return where the first episode of a worker starts, and its steps."""
-    environment = PlacementEnvironment(evaluator, device_features=settings.device_features)
+    environment = PlacementEnvironment.for_policy(evaluator, settings)
     generator = np.random.default_rng((SEED, worker, 0))
     environment.reset(
         num_episodes=1, order=settings.order, start=settings.start, generators=[generator]

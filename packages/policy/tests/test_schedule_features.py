@@ -1,6 +1,7 @@
 """What a policy sees of when groups are at work, as they are placed now."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,10 @@ from placeto_policy import PolicyError
 from placeto_policy import Settings
 from placeto_policy import Trainer
 from placeto_policy import most_evaluations
+from placeto_policy import preset
 from placeto_policy.episodes import run_episodes
 from placeto_policy.episodes import sampling
-from placeto_policy.example import OneAfterTheOther
+from placeto_policy.example import BusiestDevice
 from placeto_policy.schedules import GroupSchedules
 from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import NodeFeaturesName
@@ -42,7 +44,7 @@ OF_REWARD = {
 }
 
 
-class Scheduled(OneAfterTheOther):
+class Scheduled(BusiestDevice):
     """Notes which placements were evaluated, and gives each group a memory of its own."""
 
     def __init__(self, problem: PlacementProblem) -> None:
@@ -151,13 +153,27 @@ def test_an_episode_evaluates_each_placement_on_its_way_and_none_is_better(
         assert trainer.best[0].cost == costs.min()
 
 
+class OnlyEvaluates:
+    """Does not say when groups are at work."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self.evaluate = ListSchedule(problem).evaluate
+
+
 def test_an_evaluator_without_a_schedule_is_refused() -> None:
-    evaluator = ListSchedule(two_chains())
+    evaluator = OnlyEvaluates(two_chains())
     policy = PlacementPolicy(2, OF_REWARD["terminal"])
     with pytest.raises(PolicyError, match=re.escape("a SchedulingEvaluator")):
         PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
-    with pytest.raises(PolicyError, match="got ListSchedule"):
-        Trainer([evaluator], OF_REWARD["terminal"])
+    with pytest.raises(PolicyError, match=r"those of 'costs-and-times' are not.*got OnlyEvaluates"):
+        Trainer([evaluator], Settings())
+
+
+def test_such_an_evaluator_serves_a_policy_that_does_not_ask_for_one() -> None:
+    evaluator = OnlyEvaluates(two_chains())
+    for chosen in (Settings(node_features="costs-and-times"), preset("paper")):
+        assert Trainer([evaluator], replace(chosen, updates=1)).update().runtime > 0.0
 
 
 def test_a_policy_that_sees_a_schedule_asks_for_an_environment_that_has_one() -> None:

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from placeto_graphs import EvaluationBatch
-from placeto_graphs import Evaluator
 from placeto_graphs import PlacementProblem
+from placeto_graphs import ScheduleBatch
+from placeto_graphs import SchedulingEvaluator
 from placeto_graphs import colocate
 from placeto_graphs import load_problem
 from placeto_graphs import merge_and_colocate
@@ -78,7 +79,7 @@ class Stopwatch:
 class WatchedEvaluator:
     """An evaluator whose time is measured."""
 
-    def __init__(self, evaluator: Evaluator, stopwatch: Stopwatch) -> None:
+    def __init__(self, evaluator: SchedulingEvaluator, stopwatch: Stopwatch) -> None:
         self.problem = evaluator.problem
         self._evaluator = evaluator
         self._stopwatch = stopwatch
@@ -87,6 +88,11 @@ class WatchedEvaluator:
         """Evaluate a batch."""
         with self._stopwatch.part("simulator"):
             return self._evaluator.evaluate(placements)
+
+    def schedule(self, placements: Any) -> ScheduleBatch:
+        """Evaluate a batch, and say when groups are at work."""
+        with self._stopwatch.part("simulator"):
+            return self._evaluator.schedule(placements)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 from typing import get_args
 
 import numpy as np
@@ -22,6 +23,7 @@ from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.settings import OrderName
 from placeto_policy.settings import RewardName
+from placeto_policy.settings import Settings
 from placeto_policy.settings import StartName
 from placeto_policy.states import States
 from placeto_policy.states import lookahead_features
@@ -106,6 +108,36 @@ class PlacementEnvironment:
         if isinstance(evaluator, IncrementalEvaluator) and self._follows_costs:
             self._costs_of_one = IncrementalCosts(evaluator, memory_penalty)
         self._placement_costs: PlacementCosts = self._costs_of_many
+
+    @classmethod
+    def for_policy(
+        cls,
+        evaluator: Evaluator,
+        policy: Settings,
+        *,
+        reward: RewardName = "intermediate",
+        memory_penalty: float = 2e-9,
+    ) -> Self:
+        """Return one whose states show what a policy of such settings sees.
+
+        Examples
+        --------
+        >>> from placeto_policy import PlacementPolicy, preset
+        >>> from placeto_policy.example import BusiestDevice, two_chains
+        >>> policy = PlacementPolicy(num_devices=2, settings=preset("default"))
+        >>> evaluator = BusiestDevice(two_chains())
+        >>> environment = PlacementEnvironment.for_policy(evaluator, policy.settings)
+        >>> environment.reset(num_episodes=1)
+        >>> policy(environment.states()).shape
+        torch.Size([1, 2])
+        """
+        return cls(
+            evaluator,
+            reward=reward,
+            memory_penalty=memory_penalty,
+            device_features=policy.device_features,
+            node_features=policy.node_features,
+        )
 
     def reset(
         self,

@@ -15,6 +15,8 @@ from placeto_graphs import parse_cluster
 class BusiestDevice:
     """An evaluator that knows no transfers: the runtime is the work of the busiest device.
 
+    A device runs its groups in topological order, whether or not their inputs are there.
+
     Parameters
     ----------
     problem
@@ -22,8 +24,11 @@ class BusiestDevice:
 
     Examples
     --------
-    >>> BusiestDevice(two_chains()).evaluate(np.array([[0, 0, 0, 0, 0, 0]])).runtime
+    >>> evaluator = BusiestDevice(two_chains())
+    >>> evaluator.evaluate(np.array([[0, 0, 0, 0, 0, 0]])).runtime
     array([6.])
+    >>> evaluator.schedule(np.array([[0, 0, 0, 1, 1, 1]])).start
+    array([[0., 1., 2., 0., 1., 2.]])
     """
 
     def __init__(self, problem: PlacementProblem) -> None:
@@ -36,34 +41,19 @@ class BusiestDevice:
         busy = np.where(here, seconds, 0.0).sum(axis=1)
         return EvaluationBatch(runtime=busy.max(axis=1), peak_memory=np.zeros(busy.shape, np.int64))
 
-
-class OneAfterTheOther(BusiestDevice):
-    """The same, as a `SchedulingEvaluator`: a device runs its groups in topological order.
-
-    Parameters
-    ----------
-    problem
-        The problem whose placements are evaluated.
-
-    Examples
-    --------
-    >>> OneAfterTheOther(two_chains()).schedule(np.array([[0, 0, 0, 1, 1, 1]])).start
-    array([[0., 1., 2., 0., 1., 2.]])
-    """
-
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Return what placements int32[B, G] cost, and when each group is at work."""
+        """Return the same, and when each group is at work."""
         batch, graph = self.evaluate(placements), self.problem.group_graph
-        end = np.zeros(placements.shape)
+        start, end = np.zeros((2, *placements.shape))
         free = np.zeros((len(placements), self.problem.num_devices))
         rows = np.arange(len(placements))
         for group in graph.topological_order:
             devices = placements[:, group]
+            start[:, group] = free[rows, devices]
             free[rows, devices] += graph.compute_time[group, devices]
             end[:, group] = free[rows, devices]
-        seconds = graph.compute_time[np.arange(graph.num_groups), placements]
         return ScheduleBatch(
-            runtime=batch.runtime, peak_memory=batch.peak_memory, start=end - seconds, end=end
+            runtime=batch.runtime, peak_memory=batch.peak_memory, start=start, end=end
         )
 
 

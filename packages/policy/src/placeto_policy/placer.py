@@ -146,12 +146,11 @@ class PlacetoPlacer:
 
     def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
         """Run the greedy pass and the sampled ones, and then the sweeps."""
-        environment = PlacementEnvironment(
+        environment = PlacementEnvironment.for_policy(
             search.evaluator,
+            policy.settings,
             reward="terminal",
             memory_penalty=policy.settings.memory_penalty,
-            device_features=policy.settings.device_features,
-            node_features=policy.settings.node_features,
         )
         each = most_evaluations(search.evaluator.problem, "terminal", policy.settings)
         environment.reset(num_episodes=1)

@@ -39,7 +39,7 @@ class PlacementPolicy(nn.Module):
     --------
     >>> policy = PlacementPolicy(num_devices=2)
     >>> sum(parameter.numel() for parameter in policy.parameters())
-    49538
+    63470
     """
 
     def __init__(

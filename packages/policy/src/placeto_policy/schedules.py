@@ -30,8 +30,8 @@ class GroupSchedules:
 
     Examples
     --------
-    >>> from placeto_policy.example import OneAfterTheOther, two_chains
-    >>> schedules = GroupSchedules(OneAfterTheOther(two_chains()))
+    >>> from placeto_policy.example import BusiestDevice, two_chains
+    >>> schedules = GroupSchedules(BusiestDevice(two_chains()))
     >>> schedules.features(np.array([[0, 0, 0, 1, 1, 1]]))[0, :, 0].round(2)
     array([0.  , 0.33, 0.67, 0.  , 0.33, 0.67], dtype=float32)
     """
@@ -40,7 +40,8 @@ class GroupSchedules:
         if not isinstance(evaluator, SchedulingEvaluator):
             raise PolicyError(
                 "evaluator: expected one that says when groups are at work (a SchedulingEvaluator) "
-                f"for a policy whose node_features are of it, got {type(evaluator).__name__}"
+                "for a policy whose node_features are of it (those of 'costs-and-times' are not), "
+                f"got {type(evaluator).__name__}"
             )
         self._evaluator = evaluator
         devices = evaluator.problem.cluster.devices

@@ -57,7 +57,7 @@ class Settings:
         ``"costs"``: compute time and output bytes (paper); ``"costs-and-times"``: also when a group
         could run at the earliest, and the longest paths before and behind it;
         ``"costs-times-and-schedule"``: and when the evaluator says that it is at work, with how
-        full its device is, as the groups are placed now.
+        full its device is, as the groups are placed now; for a `SchedulingEvaluator`.
     edge_features : text
         ``"none"`` (paper); ``"transfers"``: messages also see how long the transfer along their
         edge would take, and whether it is needed as the groups are placed now.
@@ -122,7 +122,7 @@ class Settings:
     message_rounds: int = 8
     messages: MessageName = "residual"
     hidden_units: int = 512
-    node_features: NodeFeaturesName = "costs-and-times"
+    node_features: NodeFeaturesName = "costs-times-and-schedule"
     edge_features: EdgeFeaturesName = "none"
     device_features: DeviceFeaturesName = "loads-and-lookahead"
     reward: RewardName = "counterfactual"

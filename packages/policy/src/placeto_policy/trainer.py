@@ -178,12 +178,11 @@ class Trainer:
         )
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=1.0)
         self.environments = [
-            PlacementEnvironment(
+            PlacementEnvironment.for_policy(
                 evaluator,
+                self.policy.settings,
                 reward=self.settings.reward,
                 memory_penalty=self.settings.memory_penalty,
-                device_features=self.policy.settings.device_features,
-                node_features=self.policy.settings.node_features,
             )
             for evaluator in evaluators
         ]

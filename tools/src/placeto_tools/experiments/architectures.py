@@ -12,7 +12,7 @@ from placeto_tools.experiments.paper import PARTITIONER_OVER_FULL
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.schemes import OPTIMIZED
 from placeto_tools.experiments.schemes import optimized
-from placeto_tools.experiments.schemes import without_lookahead
+from placeto_tools.experiments.schemes import without_simulated_features
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.variants import variants_on_family
 from placeto_tools.experiments.wording import percent_over
@@ -36,7 +36,7 @@ FIGURE = "distributions.png"
 def architectures(family_name: str, plan: Plan) -> Experiment:
     """Return the experiment on a family: zero-shot with three embeddings."""
     variants: dict[str, Settings] = {
-        embedding: replace(without_lookahead(plan.settings), embedding=embedding)
+        embedding: replace(without_simulated_features(plan.settings), embedding=embedding)
         for embedding in TITLES
     }
     return variants_on_family(

@@ -44,6 +44,20 @@ def thinned_curve(curve: NDArray[np.float64]) -> NDArray[np.float64]:
     return curve[evenly_thinned(chosen.tolist())]
 
 
+def best_after(curve: Sequence[Sequence[float | None]], evaluations: float) -> float:
+    """Return the best runtime that a search knew after so many placements, infinity if none.
+
+    Examples
+    --------
+    >>> best_after([[1, 3.0], [3, 2.0], [5, 2.0]], 4)
+    2.0
+    >>> best_after([[3, 2.0]], 1)
+    inf
+    """
+    known = [best for count, best in curve if count is not None and count <= evaluations]
+    return float("inf") if not known or known[-1] is None else known[-1]
+
+
 def evaluations_until(curve: Sequence[Sequence[float | None]], runtime: float) -> float | None:
     """Return how many placements a search sampled until it was as fast, or None if it never was.
 

@@ -1,4 +1,4 @@
-"""``placeto experiment features``: what more a policy could be shown than it is by default."""
+"""``placeto experiment features``: what schedules and transfers tell a policy."""
 
 from dataclasses import replace
 
@@ -27,10 +27,11 @@ FIGURE = "distributions.png"
 
 def features(family_name: str, plan: Plan) -> Experiment:
     """Return the experiment on a family: zero-shot with each option beside none."""
+    nothing = replace(plan.settings, node_features="costs-and-times", edge_features="none")
     variants = {
-        NOTHING: plan.settings,
-        SCHEDULE: replace(plan.settings, node_features="costs-times-and-schedule"),
-        EDGES: replace(plan.settings, edge_features="transfers"),
+        NOTHING: nothing,
+        SCHEDULE: replace(nothing, node_features="costs-times-and-schedule"),
+        EDGES: replace(nothing, edge_features="transfers"),
     }
     return variants_on_family(
         family_name,
@@ -62,7 +63,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
     )
     parts = [
         f"Greedy zero-shot placements of {len(summary.graphs)} unseen graphs, with policies that "
-        "see one thing more than the settings below say, each trained alike.",
+        "see costs and times of nodes, or one thing more; all else is as in the settings below.",
         TextTable("", columns, rows).markdown(),
         "Means over the unseen graphs; in brackets the least and the most of the seeds.",
         f"![Distributions of runtimes]({FIGURE})",

@@ -129,6 +129,11 @@ def _page(summary: Summary, results: Results, plan: Plan) -> Page:
         _reaching_table(summary).markdown(),
         "On which part of the graphs and seeds, and after how many placements and seconds (medians "
         "of those) the best placement so far was as fast as that of the scheme.",
+        "## Searches with as many placements",
+        _as_many_table(summary).markdown(),
+        "What searches had found after as many placements as the policy looked at, over local "
+        "search at its end; means over the unseen graphs, and on which part of the graphs and "
+        "seeds hill climbing was slower than the policy then.",
         "## Training beforehand",
         _training_table(summary, results).markdown(),
     ]
@@ -211,6 +216,35 @@ def _reaching_table(summary: Summary) -> TextTable:
                     duration_text(seconds),
                 ]
             )
+    return TextTable("", columns, rows)
+
+
+def _as_many_table(summary: Summary) -> TextTable:
+    searches = {
+        HILL_CLIMBING: ">hill climbing then",
+        LOCAL_SEARCH: ">local search then",
+        RANDOM_SEARCH: ">best random one then",
+    }
+    columns = [
+        "scheme",
+        ">placements",
+        ">over local search",
+        *searches.values(),
+        ">hill climbing slower",
+    ]
+    rows = [
+        [
+            TITLES[scheme],
+            count_text(summary.median_evaluations(scheme)),
+            summary.mean_ratio(scheme, LOCAL_SEARCH).text(ratio_text),
+            *(
+                summary.mean_ratio_after(search, scheme, LOCAL_SEARCH).text(ratio_text)
+                for search in searches
+            ),
+            share_text(summary.ahead(scheme, HILL_CLIMBING)),
+        ]
+        for scheme in (ZERO_SHOT, SAMPLED, SWEPT)
+    ]
     return TextTable("", columns, rows)
 
 

@@ -279,11 +279,10 @@ class FinalEpisode(_Place):
         """Return the memory-penalised runtime before the first step and after each."""
         problem = workspace.problem(self.graph)
         policy = load_policy(workspace.policy_file(self.policy))
-        environment = PlacementEnvironment(
+        environment = PlacementEnvironment.for_policy(
             Simulator(problem, 1),
+            policy.settings,
             memory_penalty=policy.settings.memory_penalty,
-            device_features=policy.settings.device_features,
-            node_features=policy.settings.node_features,
         )
         environment.reset(num_episodes=1)
         costs = run_greedily(policy, environment)

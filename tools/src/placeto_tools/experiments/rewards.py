@@ -14,7 +14,7 @@ from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.placing_tasks import FinalEpisode
 from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.schemes import train_placeto
-from placeto_tools.experiments.schemes import without_lookahead
+from placeto_tools.experiments.schemes import without_simulated_features
 from placeto_tools.experiments.sources import name_of
 from placeto_tools.experiments.sources import source_maker
 from placeto_tools.experiments.statistics import spread
@@ -56,7 +56,7 @@ def rewards(source: str, plan: Plan) -> Experiment:
 
 def _settings(plan: Plan) -> dict[str, Settings]:
     """Return the settings of each kind of rewards; intermediate ones also as the paper has them."""
-    settings = without_lookahead(plan.settings)
+    settings = without_simulated_features(plan.settings)
     intermediate = replace(settings, reward="intermediate")
     kinds = {"intermediate": intermediate}
     if settings.discount != 1:

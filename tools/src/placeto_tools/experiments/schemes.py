@@ -60,14 +60,16 @@ def training(task: TrainPlaceto | TrainRnn) -> Trial:
     return Trial(f"seed{task.seed}/training/{task.policy}", task)
 
 
-def without_lookahead(settings: Settings) -> Settings:
-    """Return settings whose policy sees nothing of what devices would cost.
+def without_simulated_features(settings: Settings) -> Settings:
+    """Return settings whose policy sees nothing that is simulated.
 
     For questions that a policy which is told as much hardly poses: what an embedding or a reward is
     worth.
     """
     if settings.device_features == "loads-and-lookahead":
-        return replace(settings, device_features="loads")
+        settings = replace(settings, device_features="loads")
+    if settings.node_features == "costs-times-and-schedule":
+        settings = replace(settings, node_features="costs-and-times")
     return settings
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_tools.experiments.curves import best_after
 from placeto_tools.experiments.curves import evaluations_until
 from placeto_tools.experiments.trials import Results
 
@@ -124,6 +125,37 @@ class Summary:
             return 0.0, np.nan, np.nan
         medians = np.median(np.array(found), axis=0)
         return len(found) / len(pairs), float(medians[0]), float(medians[1])
+
+    def mean_ratio_after(self, search: str, target: str, other: str) -> Spread:
+        """Return what a search found in as many placements as a scheme had, over another scheme.
+
+        The mean over the graphs of the ratio on each, for each seed.
+        """
+        return self._over_seeds(
+            lambda seed: float(
+                np.mean(self._costs_after(search, target, seed) / self.costs(other, seed))
+            )
+        )
+
+    def ahead(self, target: str, search: str) -> float:
+        """Return on which part of the graphs and seeds a search with as many placements is behind.
+
+        As many as the scheme had; where both are as fast, neither is behind.
+        """
+        behind = [
+            self._costs_after(search, target, seed) > self.costs(target, seed)
+            for seed in self.seeds
+        ]
+        return float(np.mean(behind))
+
+    def _costs_after(self, search: str, target: str, seed: int) -> NDArray[np.float64]:
+        """Return float64[graphs], the best of a search after as many placements as a scheme had."""
+        found = []
+        for graph in self.graphs:
+            curve = self.results.record(search, graph, seed)["curve"]
+            evaluations = self.results.record(target, graph, seed)["evaluations"]
+            found.append(best_after(curve, evaluations))
+        return np.array(found, np.float64)
 
     def _of_graphs(self, scheme: str, seed: int, field: str) -> NDArray[np.float64]:
         records = [self.results.record(scheme, graph, seed) for graph in self.graphs]
