@@ -38,7 +38,7 @@ from placeto_tools.experiments.wording import count_text
 from placeto_tools.experiments.wording import duration_text
 from placeto_tools.experiments.wording import percent_over
 from placeto_tools.experiments.wording import ratio_text
-from placeto_tools.plots.distributions import distributions_figure
+from placeto_tools.plots.distributions import compared_distributions_figure
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import share_text
@@ -105,8 +105,9 @@ def _placing_of_seed(
 
 
 def _page(summary: Summary, results: Results, plan: Plan) -> Page:
-    figure = distributions_figure(
+    figure = compared_distributions_figure(
         {TITLES[scheme]: summary.all_costs(scheme) for scheme in DRAWN},
+        TITLES[OPTIMIZED],
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
     parts = [
