@@ -50,7 +50,7 @@ def trials_of(folder: Path, *, clocks: bool = False) -> dict[str, dict[str, Any]
     return trials
 
 
-def check_complete(folder: Path, pictures: int) -> str:
+def check_complete(folder: Path, pictures: int, width: int = 900) -> str:
     """Check that a folder has all that an experiment leaves; return its page."""
     description = json.loads((folder / "experiment.json").read_text())
     trials = trials_of(folder, clocks=True)
@@ -64,7 +64,7 @@ def check_complete(folder: Path, pictures: int) -> str:
     assert len(drawn) == pictures
     for name in drawn:
         assert f"]({name})" in page
-        check_picture(folder / name, width=900)
+        check_picture(folder / name, width)
     for line in page.splitlines():
         if line.startswith("|"):
             assert "nan" not in line
@@ -96,7 +96,7 @@ def kinds_of_reward(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
-    page = check_complete(family, pictures=1)
+    page = check_complete(family, pictures=1, width=1300)
     trials = trials_of(family)
     graphs = sorted({record["graph"] for record in trials.values()} - {""})
     assert len(graphs) == 2
@@ -191,33 +191,45 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
         assert cell(page, title, 3) == paper
 
 
-def test_features_are_told_beside_none(tmp_path: Path) -> None:
+def test_each_change_of_hyperparameters_is_told_beside_none(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    succeed("experiment", "features", "cifar10", SMOKE, "-o", folder)
-    page = check_complete(folder, pictures=1)
+    both = "messages=plain,edge_features=transfers"
+    change = ["--vary", "message-rounds=3", "--vary", both]
+    succeed("experiment", "hyperparameters", "cifar10", SMOKE, *change, "-o", folder)
+    page = check_complete(folder, pictures=1, width=1300)
     trials = trials_of(folder)
-    for variant, title, seen in (
-        ("nothing-more", "nothing more", ("costs-and-times", "none")),
-        (
-            "schedule",
-            "simulated start times and peak memory, as node features",
-            ("costs-times-and-schedule", "none"),
-        ),
-        ("edges", "transfers, as edge features", ("costs-and-times", "transfers")),
+    for variant, seen in (
+        ("unchanged", (2, "residual", "none")),
+        ("message_rounds=3", (3, "residual", "none")),
+        (both, (2, "plain", "transfers")),
     ):
-        policy = load_policy(folder / "policies" / f"{variant}-0.safetensors")
-        assert (policy.settings.node_features, policy.settings.edge_features) == seen
+        chosen = load_policy(folder / "policies" / f"{variant}-0.safetensors").settings
+        assert (chosen.message_rounds, chosen.messages, chosen.edge_features) == seen
         costs = [
             {
                 record["graph"]: record["cost"]
                 for record in trials.values()
                 if record["scheme"] == scheme
             }
-            for scheme in (variant, "nothing-more")
+            for scheme in (variant, "unchanged")
         ]
         assert len(costs[0]) == 2
         mean = np.mean([costs[0][graph] / costs[1][graph] for graph in costs[0]])
-        assert cell(page, title, 2) == f"{100 * (mean - 1):+.1f} %"
+        assert cell(page, variant, 2) == f"{100 * (mean - 1):+.1f} %"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("message_rounds", "expected NAME=VALUE, got 'message_rounds'"),
+        ("rounds=2", "--vary rounds: expected one of embedding, "),
+        ("message_rounds=few", "--vary message_rounds: expected a number, got 'few'"),
+        ("messages=fancy", "messages: expected one of 'plain', 'residual', got 'fancy'"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_named(change: str, message: str, tmp_path: Path) -> None:
+    arguments = ("hyperparameters", "cifar10", SMOKE, "--vary", change, "-o", tmp_path / "results")
+    assert message in fail("experiment", *arguments)
 
 
 def test_rewards_are_learned_from_and_their_last_episode_is_told(kinds_of_reward: Path) -> None:
@@ -309,7 +321,7 @@ def test_what_was_interrupted_goes_on_to_the_same_results(family: Path, tmp_path
     assert trials_of(folder) == trials_of(family)
     content = (folder / "trials.jsonl").read_bytes()
     assert content.startswith(b"".join(lines[:kept]))
-    check_complete(folder, pictures=1)
+    check_complete(folder, pictures=1, width=1300)
     succeed(*command)  # nothing is left to do
     assert (folder / "trials.jsonl").read_bytes() == content
 

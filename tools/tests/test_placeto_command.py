@@ -51,7 +51,7 @@ EXPERIMENTS = [
     "generalise",
     "traversal",
     "architectures",
-    "features",
+    "hyperparameters",
     "rewards",
     "simulator-curves",
     "table1",

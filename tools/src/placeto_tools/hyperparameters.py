@@ -44,7 +44,11 @@ def parse_settings(
 
 
 def changed_fields(
-    settings: SettingsType, pairs: Sequence[tuple[str, str]], values: Mapping[str, Any]
+    settings: SettingsType,
+    pairs: Sequence[tuple[str, str]],
+    values: Mapping[str, Any],
+    *,
+    option: str = "--set",
 ) -> SettingsType:
     """Return hyperparameters with others in their place.
 
@@ -56,6 +60,8 @@ def changed_fields(
         Names and values, as ``--set`` gives them.
     values
         Others by name; ``pairs`` go before them.
+    option
+        Where the pairs are from, for messages.
 
     Raises
     ------
@@ -66,12 +72,12 @@ def changed_fields(
     chosen = dict(values)
     for name, text in pairs:
         if name not in kinds:
-            raise InputError(f"--set {name}: expected one of {', '.join(kinds)}")
+            raise InputError(f"{option} {name}: expected one of {', '.join(kinds)}")
         kind = kinds[name]
         try:
             chosen[name] = kind(text) if kind in {int, float} else text
         except ValueError:
-            raise InputError(f"--set {name}: expected a number, got {text!r}") from None
+            raise InputError(f"{option} {name}: expected a number, got {text!r}") from None
     return replace(settings, **chosen)
 
 

@@ -48,6 +48,21 @@ class KeyValue(click.ParamType[tuple[str, str]]):
         return name.strip().replace("-", "_"), text.strip()
 
 
+class KeyValues(click.ParamType[tuple[tuple[str, str], ...]]):
+    """``NAME=VALUE,NAME=VALUE,...``: what is meant together."""
+
+    name = "name=value,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the names and the values as texts."""
+        if isinstance(value, tuple):
+            return value
+        one = KeyValue()
+        return tuple(one.convert(part, param, ctx) for part in str(value).split(","))
+
+
 class PlacerNames(click.ParamType[tuple[str, ...]]):
     """``NAME,NAME,...``: placers."""
 

@@ -75,9 +75,11 @@ def seconds_text(seconds: float) -> str:
 
     Examples
     --------
-    >>> seconds_text(1.5612), seconds_text(0.0123), seconds_text(25e-6)
-    ('1.561 s', '12.30 ms', '25.00 µs')
+    >>> seconds_text(2152.3), seconds_text(1.5612), seconds_text(0.0123), seconds_text(25e-6)
+    ('2,152 s', '1.561 s', '12.30 ms', '25.00 µs')
     """
+    if seconds >= 1000:
+        return f"{seconds:,.0f} s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:#.4g} {unit}"

@@ -20,6 +20,7 @@ DeviceFeaturesName = Literal["none", "loads", "loads-and-lookahead"]
 AdvantageScaleName = Literal["none", "spread"]
 SelectionName = Literal["best", "last"]
 MessageName = Literal["plain", "residual"]
+GraphSamplingName = Literal["in-turn", "random", "small-first"]
 OrderName = Literal["topological", "random"]
 StartName = Literal["single", "random"]
 
@@ -69,6 +70,10 @@ class Settings:
         ``"intermediate"``: the improvement of each step (paper); ``"terminal"``: the negative
         memory-penalised runtime after the last step; ``"counterfactual"``: by how much the last
         placement is better than with the step's group on another device.
+    graph_sampling : text
+        From which of several graphs workers learn: ``"in-turn"``, from one after the other;
+        ``"random"``; ``"small-first"``, in turn from a part that grows, graphs of fewer groups
+        first, until the second half of the updates has all.
     order : text
         In which order an episode visits the groups: ``"topological"`` (code), or ``"random"``, a
         new one for each episode.
@@ -126,6 +131,7 @@ class Settings:
     edge_features: EdgeFeaturesName = "none"
     device_features: DeviceFeaturesName = "loads-and-lookahead"
     reward: RewardName = "counterfactual"
+    graph_sampling: GraphSamplingName = "in-turn"
     order: OrderName = "topological"
     start: StartName = "single"
     memory_penalty: float = 2e-9

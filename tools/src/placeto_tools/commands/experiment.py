@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 import click
 
 from placeto_tools.experiment_options import ExperimentOptions
+from placeto_tools.experiment_options import Pairs
 from placeto_tools.experiment_options import experiment_options
 from placeto_tools.options import Command
+from placeto_tools.options import KeyValues
 from placeto_tools.progress import showing_progress
 
 if TYPE_CHECKING:
@@ -79,21 +81,31 @@ def architectures(family: str, options: ExperimentOptions) -> None:
     _run(module.architectures(family, plan), plan, options)
 
 
-@experiment.command("features", cls=Command)
+@experiment.command("hyperparameters", cls=Command)
 @click.argument("family", type=click.Choice(FAMILIES), default="cifar10")
+@click.option(
+    "--vary",
+    "changes",
+    type=KeyValues(),
+    multiple=True,
+    required=True,
+    help="Hyperparameters that one of the policies is trained with in place of those that all "
+    "others have; may be repeated.",
+)
 @experiment_options
-def features(family: str, options: ExperimentOptions) -> None:
-    """Place unseen graphs of FAMILY with policies that see more than by default.
+def hyperparameters(family: str, changes: tuple[Pairs, ...], options: ExperimentOptions) -> None:
+    """Place unseen graphs of FAMILY with policies of several hyperparameters.
 
-    That is when groups are at work as they are placed now, and what the transfers along edges take.
+    One is trained with those of the preset and of --set, and one more for each --vary.
 
     \b
-    placeto experiment features cifar10 -o results/features
+    placeto experiment hyperparameters cifar10 -o results/hyperparameters \\
+      --vary message_rounds=4 --vary messages=plain,message_rounds=4
     """
-    from placeto_tools.experiments import features as module  # noqa: PLC0415 (torch)
+    from placeto_tools.experiments import hyperparameters as module  # noqa: PLC0415 (torch)
 
-    plan = options.plan("features")
-    _run(module.features(family, plan), plan, options)
+    plan = options.plan("hyperparameters")
+    _run(module.hyperparameters(family, changes, plan), plan, options)
 
 
 @experiment.command("rewards", cls=Command)

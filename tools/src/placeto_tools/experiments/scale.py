@@ -152,7 +152,7 @@ SCALES = {
             16, Scale(), groupings=GROUPINGS_OF_MANY, updates=2000, evaluations=400_000
         ),
     },
-    "features": {
+    "hyperparameters": {
         "smoke": on_graphs(2, SMOKE, groupings=2, updates=5),
         "small": on_graphs(16, Scale(), groupings=GROUPINGS_OF_MANY, updates=300),
         "full": on_graphs(16, Scale(), groupings=GROUPINGS_OF_MANY, updates=2000),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 
 from placeto_policy import Settings
 from placeto_tools.experiments.experiment import Experiment
@@ -26,6 +27,7 @@ def variants_on_family(
     title: str,
     page: Callable[[Summary], Page],
     beside: Callable[[Graph, Plan, int], Trial] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Experiment:
     """Return an experiment that trains a policy of each kind, and places unseen graphs greedily.
 
@@ -43,6 +45,8 @@ def variants_on_family(
         Writes its page.
     beside
         Another trial on each unseen graph with each seed, to compare with.
+    options
+        What else the user asked for, for the description.
     """
     training, test = family_members(family_name, plan)
     to_train_on = makers_of_groupings(training, plan)
@@ -57,7 +61,7 @@ def variants_on_family(
     return Experiment(
         name=name,
         title=title,
-        options={"family": family_name},
+        options={"family": family_name, **(options or {})},
         problems={**to_train_on, **makers_of_members(test, plan)},
         trials=trials,
         page=lambda results: page(Summary(results, test, plan.seeds)),
