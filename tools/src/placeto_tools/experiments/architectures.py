@@ -80,7 +80,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
         f"{100 * AGGREGATOR_OVER_FULL:.0f} % slower than with the full embedding.",
         TextTable("", columns, rows).markdown(),
         "Means over the unseen graphs; in brackets the least and the most of the seeds. These "
-        "policies do not look ahead, as the evaluator would then tell them much of what the "
+        "policies see nothing that is simulated, which would tell them much of what the "
         "embedding is to find out; the optimized ones do.",
         f"![Distributions of runtimes]({FIGURE})",
     ]
