@@ -193,18 +193,19 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
 
 def test_each_change_of_hyperparameters_is_told_beside_none(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    both = "messages=plain,edge_features=transfers"
+    both = "messages=plain,edge_features=transfers,updates=3"
     change = ["--vary", "message-rounds=3", "--vary", both]
     succeed("experiment", "hyperparameters", "cifar10", SMOKE, *change, "-o", folder)
     page = check_complete(folder, pictures=1, width=1300)
     trials = trials_of(folder)
     for variant, seen in (
-        ("unchanged", (2, "residual", "none")),
-        ("message_rounds=3", (3, "residual", "none")),
-        (both, (2, "plain", "transfers")),
+        ("unchanged", (2, "residual", "none", 5)),
+        ("message_rounds=3", (3, "residual", "none", 5)),
+        (both, (2, "plain", "transfers", 3)),
     ):
         chosen = load_policy(folder / "policies" / f"{variant}-0.safetensors").settings
-        assert (chosen.message_rounds, chosen.messages, chosen.edge_features) == seen
+        found = (chosen.message_rounds, chosen.messages, chosen.edge_features, chosen.updates)
+        assert found == seen
         costs = [
             {
                 record["graph"]: record["cost"]

@@ -36,7 +36,7 @@ FIGURE = "distributions.png"
 def architectures(family_name: str, plan: Plan) -> Experiment:
     """Return the experiment on a family: zero-shot with three embeddings."""
     variants: dict[str, Settings] = {
-        embedding: replace(without_simulated_features(plan.settings), embedding=embedding)
+        embedding: replace(without_simulated_features(plan.training_settings), embedding=embedding)
         for embedding in TITLES
     }
     return variants_on_family(

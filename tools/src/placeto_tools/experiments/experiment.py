@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -60,6 +61,11 @@ class Plan:
     def seeds(self) -> range:
         """The seeds."""
         return range(self.scale.seeds)
+
+    @property
+    def training_settings(self) -> Settings:
+        """The hyperparameters of a policy that is trained beforehand."""
+        return replace(self.settings, updates=self.scale.number("updates"))
 
 
 @dataclass(frozen=True)

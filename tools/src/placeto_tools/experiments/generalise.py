@@ -71,7 +71,9 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
     to_train_on = makers_of_groupings(training, plan)
     trials = [trial for name in test for trial in without_seed(Graph(name))]
     for seed in plan.seeds:
-        policy = train_placeto("placeto", tuple(map(Graph, to_train_on)), plan.settings, plan, seed)
+        policy = train_placeto(
+            "placeto", tuple(map(Graph, to_train_on)), plan.training_settings, seed
+        )
         rnn = train_rnn("rnn", tuple(map(Graph, training)), plan, seed)
         trials += [policy, rnn, *_placing_of_seed(policy, rnn, test, plan, seed)]
     return Experiment(

@@ -38,9 +38,10 @@ def hyperparameters(family_name: str, changes: Sequence[Change], plan: Plan) -> 
     InputError
         When a hyperparameter is unknown, or a value no number where one is needed.
     """
-    variants = {UNCHANGED: plan.settings}
+    unchanged = plan.training_settings
+    variants = {UNCHANGED: unchanged}
     for change in changes:
-        variants[change_text(change)] = changed_fields(plan.settings, change, {}, option="--vary")
+        variants[change_text(change)] = changed_fields(unchanged, change, {}, option="--vary")
     return variants_on_family(
         family_name,
         plan,

@@ -38,7 +38,7 @@ def rewards(source: str, plan: Plan) -> Experiment:
     trials: list[Trial] = []
     for seed in plan.seeds:
         for reward, settings in _settings(plan).items():
-            policy = train_placeto(reward, (Graph(name),), settings, plan, seed)
+            policy = train_placeto(reward, (Graph(name),), settings, seed)
             scheme = _episode(reward)
             task = FinalEpisode(
                 scheme=scheme, graph=Graph(name), seed=seed, policy=f"{reward}-{seed}"
@@ -56,7 +56,7 @@ def rewards(source: str, plan: Plan) -> Experiment:
 
 def _settings(plan: Plan) -> dict[str, Settings]:
     """Return the settings of each kind of rewards; intermediate ones also as the paper has them."""
-    settings = without_simulated_features(plan.settings)
+    settings = without_simulated_features(plan.training_settings)
     intermediate = replace(settings, reward="intermediate")
     kinds = {"intermediate": intermediate}
     if settings.discount != 1:

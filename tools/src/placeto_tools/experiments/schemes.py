@@ -73,12 +73,9 @@ def without_simulated_features(settings: Settings) -> Settings:
     return settings
 
 
-def train_placeto(
-    name: str, graphs: tuple[Graph, ...], settings: Settings, plan: Plan, seed: int
-) -> Trial:
+def train_placeto(name: str, graphs: tuple[Graph, ...], settings: Settings, seed: int) -> Trial:
     """Return the training of a policy on several graphs."""
-    chosen = replace(settings, updates=plan.scale.number("updates"))
-    return training(TrainPlaceto(f"{name}-{seed}", graphs, chosen, seed))
+    return training(TrainPlaceto(f"{name}-{seed}", graphs, settings, seed))
 
 
 def train_rnn(name: str, graphs: tuple[Graph, ...], plan: Plan, seed: int) -> Trial:

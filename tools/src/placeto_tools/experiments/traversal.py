@@ -54,7 +54,7 @@ def traversal(source: str, plan: Plan) -> Experiment:
     alone = replace(plan.rnn_settings, evaluations=count * plan.rnn_settings.evaluations)
     trials: list[Trial] = []
     for seed in plan.seeds:
-        policy = train_placeto("placeto", known, plan.settings, plan, seed)
+        policy = train_placeto("placeto", known, plan.training_settings, seed)
         rnn = train_rnn("rnn", known, plan, seed)
         trials += [policy, rnn]
         trials += [zero_shot(policy, graph) for graph in unseen]

@@ -53,7 +53,7 @@ def variants_on_family(
     trials: list[Trial] = []
     for seed in plan.seeds:
         for scheme, settings in variants.items():
-            policy = train_placeto(scheme, tuple(map(Graph, to_train_on)), settings, plan, seed)
+            policy = train_placeto(scheme, tuple(map(Graph, to_train_on)), settings, seed)
             trials.append(policy)
             trials += [zero_shot(policy, Graph(graph), scheme=scheme) for graph in test]
         if beside:

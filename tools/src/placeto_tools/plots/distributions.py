@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from placeto_tools.plots.png import colour
@@ -25,6 +24,7 @@ def distributions_figure(runtimes: Mapping[str, NDArray[np.float64]], title: str
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
     _draw(axes, runtimes)
+    axes.set_ylabel("part of the graphs")
     axes.set_xlabel("runtime of one step, seconds")
     axes.set_title(title)
     axes.legend(fontsize="small")
@@ -49,14 +49,14 @@ def compared_distributions_figure(
     left, right = figure.subplots(1, 2, sharey=True)
     _draw(left, runtimes)
     _draw(right, {name: seconds / runtimes[reference] for name, seconds in runtimes.items()})
+    left.set_ylabel("part of the graphs")
     left.set_xlabel("runtime of one step, seconds")
     right.set_xlabel(f"runtime over that of {reference}, on the same graph")
-    right.set_ylabel("")
     for axes in (left, right):
         # Slow schemes would squeeze the others into a corner.
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}")
         axes.tick_params(axis="x", which="both", labelsize="small", rotation=45)
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.suptitle(title)
@@ -72,4 +72,3 @@ def _draw(axes: Axes, values: Mapping[str, NDArray[np.float64]]) -> None:
             linewidth=2 if number < 2 else 1.3,
             linestyle="-" if number < 4 else "--",
         )
-    axes.set_ylabel("part of the graphs")
