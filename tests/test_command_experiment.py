@@ -404,7 +404,14 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
     assert "--set hidden_units: expected a number" in fail(*rewards, "--set=hidden_units=many")
     assert "workers: expected an integer >= 1" in fail(*rewards, "--set=workers=0")
     assert "hidden_size: expected an even number" in fail(*rewards, "--rnn-set=hidden_size=3")
-    assert "expected one of hidden_size" in fail(*rewards, "--rnn-set=x=3")
+    assert "--rnn-set x: expected one of hidden_size" in fail(*rewards, "--rnn-set=x=3")
+    assert "--set updates: expected --updates in its place" in fail(*rewards, "--set=updates=3")
+    assert "--set updates: expected --evaluations in its place" in fail(
+        "experiment", "table1", SMOKE, "-o", folder, "--set=updates=3"
+    )
+    assert "--rnn-set evaluations: expected --rnn-evaluations" in fail(
+        *rewards, "--rnn-set=evaluations=3"
+    )
     assert "is not one of 'default', 'paper'" in fail(*rewards, "--preset=best")
     assert not folder.exists()
     path = build_profile(tmp_path)

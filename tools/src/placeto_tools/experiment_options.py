@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from placeto_tools.errors import InputError
 from placeto_tools.experiments.scale import NUMBERS
 from placeto_tools.experiments.scale import SCALE_NAMES
 from placeto_tools.experiments.scale import SCALES
@@ -79,13 +80,25 @@ class ExperimentOptions:
             scale = replace(scale, groupings=1)
         scale = scale.changed(self.numbers)
         of_preset = parse_settings((), None, self.preset_name)
+        _refuse(
+            "--set", self.settings, "updates", "--updates" if scale.updates else "--evaluations"
+        )
+        _refuse("--rnn-set", self.rnn_settings, "evaluations", "--rnn-evaluations")
         rnn = RnnSettings(evaluations=scale.rnn_evaluations or RnnSettings().evaluations)
         return Plan(
             scale=scale,
             settings=changed_fields(of_preset, self.settings, scale.settings),
-            rnn_settings=changed_fields(rnn, self.rnn_settings, scale.rnn_settings),
+            rnn_settings=changed_fields(
+                rnn, self.rnn_settings, scale.rnn_settings, option="--rnn-set"
+            ),
             num_gpus=self.num_gpus,
         )
+
+
+def _refuse(option: str, pairs: Pairs, name: str, instead: str) -> None:
+    """Raise if a hyperparameter is given that the scale decides, and would overwrite."""
+    if name in dict(pairs):
+        raise InputError(f"{option} {name}: expected {instead} in its place")
 
 
 def experiment_options(function: Callable[..., None]) -> Any:
