@@ -3,11 +3,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placeto_baselines import RnnPlacer
+from placeto_baselines import RnnSettings
+from placeto_policy.example import two_chains
 from placeto_tools.comparison import evaluations_to_best
 from placeto_tools.comparison import evaluations_until
 from placeto_tools.comparison import reduction
 from placeto_tools.comparison import typical_runtime
 from placeto_tools.comparison_tables import paper_table
+from placeto_tools.experiments.scale import SCALES
+from placeto_tools.placers import SCHEMES
+from placeto_tools.placers import make_placer
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))
@@ -78,3 +84,12 @@ def test_placements_until_a_runtime_are_known_only_if_all_runs_came_there() -> N
     assert evaluations_until(scheme, 1.2) is None
     assert evaluations_until(scheme, None) is None
     assert evaluations_until(None, 2.0) is None
+
+
+def test_table_1_and_a_comparison_place_with_the_same_effort() -> None:
+    table1 = SCALES["table1"]["small"]
+    assert table1.evaluations == SCHEMES["placeto"].budget
+    assert table1.rnn_evaluations == SCHEMES["rnn"].budget
+    compared = make_placer("rnn", two_chains())
+    assert isinstance(compared, RnnPlacer)
+    assert compared.settings == RnnSettings(evaluations=10_000, **table1.rnn_settings)

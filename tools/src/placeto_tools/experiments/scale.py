@@ -9,6 +9,7 @@ from typing import Any
 
 from placeto_tools.errors import InputError
 from placeto_tools.grouping_options import GROUPINGS_OF_MANY
+from placeto_tools.placers import NARROW_RNN
 
 SCALE_NAMES = ("smoke", "small", "full")
 NUMBERS = {  # that the user may choose: the option, and what it says
@@ -106,11 +107,7 @@ SMOKE = Scale(
     settings={"hidden_units": 16, "message_rounds": 2, "workers": 4},
     rnn_settings={"hidden_size": 16},
 )
-
-
-# A narrow RNN learns as much from as many placements as one of 512 units, each of which takes it a
-# quarter of the time (docs/baselines.md).
-SMALL = Scale(rnn_settings={"hidden_size": 128, "learning_rate": 0.003})
+SMALL = Scale(rnn_settings=NARROW_RNN)
 
 
 def on_graphs(count: int, scale: Scale, **numbers: int) -> Scale:
