@@ -96,7 +96,7 @@ class ExperimentOptions:
 
 
 def _refuse(option: str, pairs: Pairs, name: str, instead: str) -> None:
-    """Raise if a hyperparameter is given that the scale decides, and would overwrite."""
+    """Raise if a hyperparameter is given that is a number of the scale."""
     if name in dict(pairs):
         raise InputError(f"{option} {name}: expected {instead} in its place")
 

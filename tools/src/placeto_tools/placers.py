@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from placeto_baselines import CpuOnly
@@ -62,8 +64,7 @@ def _placeto(_problem: PlacementProblem, budget: int) -> Placer:
 
 
 def _rnn(problem: PlacementProblem, budget: int) -> Placer:
-    longest = max(RnnSettings().max_groups, problem.num_groups)
-    return RnnPlacer(RnnSettings(evaluations=budget, max_groups=longest, **NARROW_RNN))
+    return RnnPlacer(fitting(RnnSettings(evaluations=budget, **NARROW_RNN), [problem]))
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -87,6 +88,12 @@ SCHEMES: Mapping[str, Scheme] = {
     "critical-path": Scheme("Critical path", lambda _problem, _budget: CriticalPathPlacer()),
 }
 PLACER_NAMES = tuple(SCHEMES)
+
+
+def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnSettings:
+    """Return the hyperparameters with sequences as long as the graphs need."""
+    longest = max(problem.num_groups for problem in problems)
+    return replace(settings, max_groups=max(settings.max_groups, longest))
 
 
 def make_placer(name: str, problem: PlacementProblem, budget: int | None = None) -> Placer:

@@ -28,12 +28,12 @@ from placeto_tools.comparison import run_report
 from placeto_tools.experiments.curves import thinned_curve
 from placeto_tools.experiments.orders import PlaceInOrder
 from placeto_tools.experiments.orders import run_greedily
-from placeto_tools.experiments.training_tasks import fitting
 from placeto_tools.experiments.training_tasks import read_by_rnn
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
+from placeto_tools.placers import fitting
 from placeto_tools.placers import make_placer
 from placeto_tools.tables import seconds_text
 from placeto_tools.watching import WatchedEvaluator

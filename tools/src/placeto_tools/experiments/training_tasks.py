@@ -2,9 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,6 +23,7 @@ from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
+from placeto_tools.placers import fitting
 from placeto_tools.tables import seconds_text
 from placeto_tools.watching import WatchedEvaluator
 
@@ -146,12 +145,6 @@ class TrainRnn:
             "evaluations": sum(evaluator.evaluations for evaluator in evaluators),
             "seconds": time.perf_counter() - began,
         }
-
-
-def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnSettings:
-    """Return the hyperparameters with sequences as long as the graphs need."""
-    longest = max(problem.num_groups for problem in problems)
-    return replace(settings, max_groups=max(settings.max_groups, longest))
 
 
 def read_by_rnn(problem: PlacementProblem, graph: Graph) -> PlacementProblem:
