@@ -1,3 +1,4 @@
+import copy
 import re
 from typing import Any
 
@@ -38,6 +39,23 @@ def test_a_device_is_never_sent_to_from_itself() -> None:
 
 def test_infinite_bandwidth_makes_bytes_free() -> None:
     assert np.isinf(cluster(bandwidth=[[1, np.inf], [np.inf, 1]]).bandwidth).all()
+
+
+def test_by_default_each_device_has_a_bus_for_all_that_it_sends() -> None:
+    assert cluster().link.tolist() == [[-1, 0], [1, -1]]
+    assert cluster().link_names == ("a bus", "b bus")
+    assert parse_cluster("1xk80").link.tolist() == [[-1]]
+    assert parse_cluster("1xk80").link_names == ()
+
+
+def test_links_may_be_shared_and_named() -> None:
+    shared = cluster(link=[[-1, 0], [0, -1]])
+    assert (shared.num_links, shared.link_names) == (1, ("link 0",))
+    assert not shared.link.flags.writeable
+    assert shared != cluster()
+    named = cluster(link=[[-1, 1], [0, -1]], link_names=["to a", "to b"])
+    assert named.link_names[named.link[0, 1]] == "to b"
+    assert copy.deepcopy(named) == named
 
 
 def test_the_published_constants_of_a_k80() -> None:
@@ -113,6 +131,21 @@ def test_a_wrong_device_is_named(changes: dict[str, Any], message: str) -> None:
         ({"bandwidth": [1, 2]}, "bandwidth: expected shape (2, 2), got (2,)"),
         ({"latency": [[0, np.inf], [0, 0]]}, "latency[0, 1]: expected a finite number >= 0"),
         ({"latency": [[0]]}, "latency: expected shape (2, 2), got (1, 1)"),
+        (
+            {"devices": [device(name=f"{number}") for number in range(1025)]},
+            "devices: expected at most 1024 devices, got 1025",
+        ),
+        ({"link": [0, 1]}, "link: expected shape (2, 2), got (2,)"),
+        ({"link": [[-1, 0.0], [1.0, -1]]}, "link: expected integers, got floating-point numbers"),
+        ({"link": [[0, 0], [0, -1]]}, "link[0, 0]: expected -1 from a device to itself, got 0"),
+        ({"link": [[-1, -1], [0, -1]]}, "link[0, 1]: expected a link, got -1"),
+        ({"link": [[-1, 2], [0, -1]]}, "link[0, 1]: expected an integer from -1 to 1, got 2"),
+        ({"link": [[-1, 1], [1, -1]]}, "link: expected every number from 0 to 1, got none that"),
+        (
+            {"link": [[-1, 0], [0, -1]], "link_names": ["a", "b"]},
+            "link_names: expected 1 texts, got 2",
+        ),
+        ({"link_names": ["a", "a"]}, "link_names[1]: 'a' repeats link_names[0]"),
     ],
 )
 def test_a_wrong_cluster_is_named(changes: dict[str, Any], message: str) -> None:

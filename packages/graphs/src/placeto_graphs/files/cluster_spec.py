@@ -7,10 +7,10 @@ import numpy as np
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.errors import shown
+from placeto_graphs.schema.cluster import MAX_DEVICES
 from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.cluster import Device
 
-MAX_DEVICES = 1024
 GIGABYTE = 10**9
 
 # Measured on K80s (Addanki et al. 2019, simulator constants); not measured for the other kinds,

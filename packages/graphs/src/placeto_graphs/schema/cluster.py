@@ -1,5 +1,6 @@
 """The devices that ops are placed on, and the links between them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +10,18 @@ from numpy.typing import NDArray
 from placeto_graphs.errors import GraphError
 from placeto_graphs.errors import shown
 from placeto_graphs.schema.arrays import float_array
+from placeto_graphs.schema.arrays import int_array
 from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.arrays import number
 from placeto_graphs.schema.arrays import text
 from placeto_graphs.schema.arrays import texts
 from placeto_graphs.schema.record import Record
 from placeto_graphs.schema.record import set_field
+
+MAX_DEVICES = 1024
+NO_LINK = -1  # from a device to itself
+
+_ONE_BUS_EACH: Any = None
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Device:
     op_overhead : float
         Seconds that the device stays busy after an op that takes any time at all.
     transfer_overhead : float
-        Seconds that the device's bus stays busy after a transfer.
+        Seconds that a link stays busy after a transfer from the device.
 
     Raises
     ------
@@ -72,20 +79,28 @@ class Device:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Cluster(Record):
-    """D devices and the link from each to each other one.
+    """D devices and the L links between them.
 
     A transfer of n bytes from device s to device d takes ``latency[s, d] + n / bandwidth[s, d]``
-    seconds.
+    seconds on link ``link[s, d]``, where one transfer at a time is on its way. A link of its own
+    for each pair is NVLink; a link that several pairs share is a bus, a PCIe switch, a host bridge,
+    or the network card of a machine. By default each device has one link for all that it sends,
+    its outgoing bus (Addanki et al. 2019).
 
     Attributes
     ----------
     devices : D of `Device`
-        At least one; their names are unique.
+        From 1 to 1024; their names are unique.
     bandwidth : float64[D, D]
         Bytes per second, more than 0; infinity makes bytes free. Nothing is sent from a device to
         itself: the diagonal may be given as 0, and is kept as infinity.
     latency : float64[D, D]
         Seconds; the diagonal is kept as 0.
+    link : int32[D, D]
+        The number of the link that carries what one device sends another; each of 0 to L - 1 is
+        there. The diagonal is -1. By default ``link[d, :] = d``.
+    link_names : L of text
+        Unique. By default ``"DEVICE bus"`` for each outgoing bus, else ``"link NUMBER"``.
 
     Raises
     ------
@@ -95,13 +110,34 @@ class Cluster(Record):
     Examples
     --------
     >>> from placeto_graphs import parse_cluster
-    >>> parse_cluster("1xcpu+2xk80")
+    >>> cluster = parse_cluster("1xcpu+2xk80")
+    >>> cluster
     Cluster(cpu:0, k80:0, k80:1)
+    >>> cluster.link
+    array([[-1,  0,  0],
+           [ 1, -1,  1],
+           [ 2,  2, -1]], dtype=int32)
+    >>> cluster.link_names
+    ('cpu:0 bus', 'k80:0 bus', 'k80:1 bus')
+
+    One link for all that two devices send each other:
+
+    >>> pair = parse_cluster("2xk80")
+    >>> Cluster(
+    ...     devices=pair.devices,
+    ...     bandwidth=pair.bandwidth,
+    ...     latency=pair.latency,
+    ...     link=[[-1, 0], [0, -1]],
+    ...     link_names=["host bridge"],
+    ... ).num_links
+    1
     """
 
     devices: tuple[Device, ...]
     bandwidth: NDArray[np.float64]
     latency: NDArray[np.float64]
+    link: NDArray[np.int32] = _ONE_BUS_EACH
+    link_names: tuple[str, ...] = _ONE_BUS_EACH
 
     def __post_init__(self) -> None:
         set_field(self, "devices", _checked_devices(self.devices))
@@ -117,6 +153,16 @@ class Cluster(Record):
             )
         set_field(self, "bandwidth", _read_only(np.where(between, bandwidth, np.inf)))
         set_field(self, "latency", _read_only(np.where(between, latency, 0.0)))
+        given: Any = self.link
+        link = _checked_link(
+            outgoing_buses(self.num_devices) if given is None else given, self.num_devices
+        )
+        set_field(self, "link", link)
+        names: Any = self.link_names
+        if names is None:
+            names = _default_names(link, self.device_names)
+        num_links = int(link.max()) + 1
+        set_field(self, "link_names", texts("link_names", names, num_links, unique=True))
 
     def __repr__(self) -> str:
         return f"Cluster({', '.join(self.device_names)})"
@@ -125,6 +171,11 @@ class Cluster(Record):
     def num_devices(self) -> int:
         """D, the number of devices."""
         return len(self.devices)
+
+    @property
+    def num_links(self) -> int:
+        """L, the number of links."""
+        return len(self.link_names)
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -140,8 +191,44 @@ def _checked_devices(given: Any) -> tuple[Device, ...]:
             raise GraphError(f"devices[{index}]: expected a Device, got {shown(device)}")
     if not given:
         raise GraphError("devices: expected at least one device, got none")
+    if len(given) > MAX_DEVICES:
+        raise GraphError(f"devices: expected at most {MAX_DEVICES} devices, got {len(given)}")
     texts("devices.name", [device.name for device in given], unique=True)
     return tuple(given)
+
+
+def outgoing_buses(num_devices: int) -> NDArray[np.int32]:
+    """Return int32[D, D], the links where each device has one for all that it sends."""
+    link = np.repeat(np.arange(num_devices, dtype=np.int32), num_devices)
+    link[:: num_devices + 1] = NO_LINK
+    return link.reshape(num_devices, num_devices)
+
+
+def _default_names(link: NDArray[np.int32], device_names: Sequence[str]) -> list[str]:
+    num_links = int(link.max()) + 1
+    if np.array_equal(link, outgoing_buses(len(device_names))):
+        return [f"{name} bus" for name in device_names[:num_links]]
+    return [f"link {number}" for number in range(num_links)]
+
+
+def _checked_link(given: Any, num_devices: int) -> NDArray[np.int32]:
+    shape = (num_devices, num_devices)
+    most = max(num_devices * (num_devices - 1) - 1, NO_LINK)
+    link = int_array("link", given, np.int32, shape, minimum=NO_LINK, maximum=most)
+    for source, destination in np.argwhere(
+        (link == NO_LINK) != np.eye(num_devices, dtype=np.bool_)
+    ):
+        expected = "-1 from a device to itself" if source == destination else "a link"
+        raise GraphError(
+            f"link[{source}, {destination}]: expected {expected}, got {link[source, destination]}"
+        )
+    used = np.unique(link[link != NO_LINK])
+    gaps = np.flatnonzero(used != np.arange(len(used)))
+    if gaps.size:
+        raise GraphError(
+            f"link: expected every number from 0 to {used[-1]}, got none that is {gaps[0]}"
+        )
+    return link
 
 
 def _read_only(array: NDArray[np.float64]) -> NDArray[np.float64]:
