@@ -9,11 +9,15 @@ from placeto_graphs import Device
 from placeto_graphs import Grouping
 from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
+from placeto_simulator.conformance import BANDWIDTHS
+from placeto_simulator.conformance import DURATIONS
+from placeto_simulator.conformance import OVERHEADS
+from placeto_simulator.conformance import SIZES
+from placeto_simulator.conformance import random_link_map
 
-# Few values, so that events tie; and some whose sums round, so that almost-ties are told apart.
-durations = st.sampled_from([0.0, 0.0, 1.0, 1.0, 2.0, 0.5, 0.1, 0.3])
-overheads = st.sampled_from([0.0, 0.0, 0.5, 1.0, 0.1, 1e-300])
-sizes = st.sampled_from([0, 0, 1, 2, 4, 100])
+durations = st.sampled_from(DURATIONS)
+overheads = st.sampled_from(OVERHEADS)
+sizes = st.sampled_from(SIZES)
 
 
 def listed(elements: st.SearchStrategy[float], count: int) -> st.SearchStrategy[list[float]]:
@@ -52,7 +56,8 @@ def op_graphs(draw: st.DrawFn, max_ops: int) -> OpGraph:
 @st.composite
 def clusters(draw: st.DrawFn, max_devices: int) -> Cluster:
     count = draw(st.integers(1, max_devices))
-    bandwidth = st.sampled_from([1.0, 1.0, 2.0, 3.0, np.inf])
+    bandwidth = st.sampled_from(BANDWIDTHS)
+    seed = draw(st.integers(0, 2**32 - 1))
     return Cluster(
         devices=tuple(
             Device(f"device{number}", "kind", 1000, draw(overheads), draw(overheads))
@@ -60,6 +65,7 @@ def clusters(draw: st.DrawFn, max_devices: int) -> Cluster:
         ),
         bandwidth=np.array([draw(listed(bandwidth, count)) for _ in range(count)]),
         latency=np.array([draw(listed(overheads, count)) for _ in range(count)]),
+        link=random_link_map(np.random.default_rng(seed), count),
     )
 
 

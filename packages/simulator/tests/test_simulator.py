@@ -1,6 +1,7 @@
 import copy
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ from hypothesis import given
 from hypothesis import settings
 from numpy.typing import NDArray
 
-import plain_simulator
 from placeto_graphs import Cluster
 from placeto_graphs import Device
 from placeto_graphs import Evaluator
@@ -21,6 +21,11 @@ from placeto_simulator import SimulationError
 from placeto_simulator import Simulator
 from placeto_simulator.benchmark_problems import random_layered_problem
 from placeto_simulator.benchmark_problems import random_placements
+from placeto_simulator.conformance import difference
+from placeto_simulator.conformance import main
+from placeto_simulator.conformance import random_problem
+from placeto_simulator.event_loop import few_resources
+from placeto_simulator.event_loop import many_resources
 from simulated_problems import placed_problems
 
 Placed = tuple[PlacementProblem, NDArray[np.int32]]
@@ -28,30 +33,21 @@ Placed = tuple[PlacementProblem, NDArray[np.int32]]
 
 @settings(max_examples=1000)
 @given(placed_problems())
-def test_runtime_and_peak_memory_are_exactly_those_of_the_plain_simulator(placed: Placed) -> None:
+def test_every_event_time_and_byte_is_that_of_the_reference(placed: Placed) -> None:
     problem, placements = placed
-    found = Simulator(problem, num_threads=1).evaluate(placements)
-    for row, placement in enumerate(placements.tolist()):
-        run = plain_simulator.simulate(problem, placement)
-        assert found.runtime[row] == run.runtime
-        assert found.peak_memory[row].tolist() == run.peak_memory
+    for placement in placements:
+        assert difference(problem, placement) is None
 
 
 @given(placed_problems())
-def test_a_schedule_is_when_the_ops_of_each_group_run_in_the_plain_simulator(
-    placed: Placed,
-) -> None:
+def test_the_loop_for_many_resources_does_what_the_one_for_few_does(placed: Placed) -> None:
     problem, placements = placed
-    simulator = Simulator(problem, num_threads=2)
-    schedule, batch = simulator.schedule(placements), simulator.evaluate(placements)
-    assert (schedule.runtime == batch.runtime).all()
-    assert (schedule.peak_memory == batch.peak_memory).all()
-    for row, placement in enumerate(placements.tolist()):
-        run = plain_simulator.simulate(problem, placement)
-        for group in range(problem.num_groups):
-            ops = np.flatnonzero(problem.grouping.group_of == group)
-            assert schedule.start[row, group] == min(run.starts[op] for op in ops)
-            assert schedule.end[row, group] == max(run.ends[op] for op in ops)
+    loops = Simulator(problem, num_threads=1), Simulator(problem, num_threads=1)
+    for simulator, chosen in zip(loops, (few_resources, many_resources), strict=True):
+        simulator._loops = chosen
+    few, many = (simulator.schedule(placements) for simulator in loops)
+    assert few == many
+    assert loops[0].runtimes(placements).tolist() == loops[1].runtimes(placements).tolist()
 
 
 @given(placed_problems())
@@ -94,6 +90,7 @@ def test_times_scaled_by_a_power_of_two_scale_the_runtime_exactly(placed: Placed
             ),
             bandwidth=cluster.bandwidth / 8,
             latency=cluster.latency * 8,
+            link=cluster.link,
         ),
         compute_time=problem.compute_time * 8,
         grouping=problem.grouping,
@@ -202,16 +199,138 @@ def test_a_copy_simulates_the_same() -> None:
     assert copy.deepcopy(simulator).evaluate(placements) == simulator.evaluate(placements)
 
 
-def test_a_graph_of_sixty_four_devices() -> None:
-    count = 64
-    cluster = Cluster(
-        devices=tuple(Device(f"gpu:{number}", "gpu", 10**9, 0.0, 0.0) for number in range(count)),
-        bandwidth=np.full((count, count), 1.0),
-        latency=np.zeros((count, count)),
+def chain(num_devices: int, num_ops: int, **changes: Any) -> PlacementProblem:
+    """A chain of ops of a second each, and tensors of 10 bytes that take 10 s each."""
+    graph = OpGraph(
+        op_names=tuple(f"op{op}" for op in range(num_ops)),
+        op_types=("op",) * num_ops,
+        scopes=("",) * num_ops,
+        phases=np.zeros(num_ops, np.int8),
+        flops=np.zeros(num_ops),
+        bytes_accessed=np.zeros(num_ops),
+        parameter_bytes=np.zeros(num_ops, np.int64),
+        workspace_bytes=np.zeros(num_ops, np.int64),
+        colocation=np.full(num_ops, -1, np.int32),
+        tensor_producer=np.arange(num_ops - 1, dtype=np.int32),
+        tensor_bytes=np.full(num_ops - 1, 10),
+        edges=np.stack([np.arange(num_ops - 1), np.arange(1, num_ops)], axis=1).astype(np.int32),
     )
-    problem = two_chains(cluster=cluster, compute_time=np.ones((4, count)))
-    placement = np.array([[63, 1, 63, 40]], np.int32)
-    assert Simulator(problem).evaluate(placement).runtime.tolist() == [22.0]
+    shape = (num_devices, num_devices)
+    fields: dict[str, Any] = {
+        "devices": tuple(
+            Device(f"gpu:{number}", "gpu", 10**9, 0.0, 0.0) for number in range(num_devices)
+        ),
+        "bandwidth": np.ones(shape),
+        "latency": np.zeros(shape),
+    }
+    return PlacementProblem(
+        graph=graph,
+        cluster=Cluster(**(fields | changes)),
+        compute_time=np.ones((num_ops, num_devices)),
+        grouping=Grouping(np.arange(num_ops, dtype=np.int32), graph.op_names),
+    )
+
+
+@pytest.mark.parametrize("num_devices", [64, 65, 130, 300, 1024])
+def test_any_number_of_devices(num_devices: int) -> None:
+    problem = chain(num_devices, 4)
+    last = num_devices - 1
+    placements = np.array([[0, last, 0, 0], [0, 64 % num_devices, last, 1]], np.int32)
+    assert Simulator(problem).evaluate(placements).runtime.tolist() == [24.0, 34.0]
+    assert difference(problem, placements[1]) is None
+
+
+def test_a_link_for_each_pair_of_forty_devices() -> None:
+    pairs = np.full((40, 40), -1)
+    pairs[~np.eye(40, dtype=np.bool_)] = np.arange(40 * 39)
+    problem = chain(40, 30, link=pairs)
+    for placement in np.random.default_rng(0).integers(0, 40, (5, 30)).astype(np.int32):
+        assert difference(problem, placement) is None
+
+
+def test_one_transfer_at_a_time_is_on_a_link_whoever_sends_it() -> None:
+    """Two senders of 10 s each to two devices: on a bus each, and on one bridge for all."""
+    graph = two_chains().graph
+    shape = (4, 4)
+    for link, runtime in ((None, 12.0), (np.where(np.eye(4), -1, 0), 22.0)):
+        problem = PlacementProblem(
+            graph=replace(graph, tensor_bytes=np.array([10, 10])),
+            cluster=Cluster(
+                devices=tuple(Device(f"gpu:{n}", "gpu", 10**9, 0.0, 0.0) for n in range(4)),
+                bandwidth=np.ones(shape),
+                latency=np.zeros(shape),
+                **({} if link is None else {"link": link}),
+            ),
+            compute_time=np.ones((4, 4)),
+            grouping=two_chains().grouping,
+        )
+        assert Simulator(problem).runtimes(np.array([[0, 1, 2, 3]])).tolist() == [runtime]
+
+
+def test_what_is_picked_when_an_overhead_ends_completes_in_a_later_round() -> None:
+    """Ties behind an overhead: an op of no length must not complete one round too early.
+
+    `a` (1 s) and `z` (no time) run on device 0, whose overhead is 1 s; `b` runs on device 1 until
+    2 s. At 2 s `b` completes, and `z` is picked: its reader is queued behind `b`'s.
+    """
+    cluster = Cluster(
+        devices=(Device("0", "d", 9, 1.0, 0.0), Device("1", "d", 9, 0.0, 0.0)),
+        bandwidth=np.full((2, 2), np.inf),
+        latency=np.zeros((2, 2)),
+    )
+    graph = replace(
+        chain(2, 6).graph,
+        op_names=("a", "z", "b", "after z", "after b", "end"),
+        tensor_producer=np.array([1, 2], np.int32),
+        tensor_bytes=np.zeros(2, np.int64),
+        edges=np.array([[0, 3], [1, 4]], np.int32),
+    )
+    seconds = np.array([1.0, 0.0, 2.0, 4.0, 8.0, 0.0])
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=np.stack([seconds, seconds], axis=1),
+        grouping=Grouping(np.arange(6, dtype=np.int32), graph.op_names),
+    )
+    placement = np.array([0, 0, 1, 0, 0, 1], np.int32)
+    timeline = Simulator(problem).timeline(placement)
+    # At 2 s: b is done and z is picked; b's copy, which takes no time, arrives in the round in
+    # which z is done. Ops come before transfers, so that z's reader is the first in the queue.
+    assert timeline.op_start.tolist() == [0.0, 2.0, 0.0, 2.0, 7.0, 2.0]
+    assert difference(problem, placement) is None
+
+
+def test_a_step_in_which_not_every_op_is_done_is_no_runtime() -> None:
+    simulator = Simulator(two_chains(), num_threads=1)
+    missing = simulator._tables.num_inputs + np.int32(1)  # of an input that never comes
+    simulator._tables = simulator._tables._replace(num_inputs=missing)
+    placements = np.array([[0, 0, 1, 1]], np.int32)
+    for simulate in (simulator.evaluate, simulator.runtimes, simulator.schedule):
+        with pytest.raises(SimulationError, match=r"placements\[0\]: expected every op to be done"):
+            simulate(placements)
+    with pytest.raises(SimulationError, match="expected every op to be done"):
+        simulator.timeline(placements[0])
+
+
+def test_the_campaign_compares_problems_and_finds_what_differs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["--problems", "20", "--seed", "3"]) == 0
+    assert "seed 3\n20 problems, 3 placements each: no difference" in capsys.readouterr().out
+    monkeypatch.setattr("placeto_simulator.reference._peak", lambda held, _: held + 1)
+    assert main(["--problems", "20", "--seed", "3"]) == 1
+    assert "problem 0, placement [" in capsys.readouterr().out
+
+
+def test_random_problems_have_ties_overheads_and_things_of_no_length_together() -> None:
+    """What an early pick could get wrong has to be drawn at all."""
+    generator = np.random.default_rng(0)
+    together = 0
+    for _ in range(200):
+        problem = random_problem(generator)
+        overheads = any(device.op_overhead > 0 for device in problem.cluster.devices)
+        together += overheads and bool((problem.compute_time == 0).any(axis=0).any())
+    assert together > 100
 
 
 @pytest.mark.parametrize(

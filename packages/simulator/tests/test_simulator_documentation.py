@@ -5,13 +5,14 @@ import doctest
 import pytest
 
 import placeto_simulator
+from placeto_simulator import conformance
 from placeto_simulator import errors
-from placeto_simulator import incremental
+from placeto_simulator import reference
 from placeto_simulator import simulator
 from placeto_simulator import timeline
 
 
-@pytest.mark.parametrize("module", [errors, incremental, simulator, timeline])
+@pytest.mark.parametrize("module", [conformance, errors, reference, simulator, timeline])
 def test_examples_in_docstrings(module: object) -> None:
     results = doctest.testmod(module)  # type: ignore[arg-type]
     assert results.attempted > 0

@@ -1,7 +1,6 @@
 """What a placement costs: a simulator of a training step on several devices."""
 
 from placeto_simulator.errors import SimulationError
-from placeto_simulator.incremental import IncrementalSimulation
 from placeto_simulator.simulator import Simulator
 from placeto_simulator.timeline import Event
 from placeto_simulator.timeline import PathStep
@@ -11,7 +10,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Event",
-    "IncrementalSimulation",
     "PathStep",
     "SimulationError",
     "Simulator",

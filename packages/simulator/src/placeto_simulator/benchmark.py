@@ -3,6 +3,7 @@
 import argparse
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,8 +23,18 @@ from placeto_simulator.simulator import Simulator
 DEFAULT_SIZES = (3_000, 13_000, 100_000, 1_000_000)
 DEFAULT_DEVICES = (2, 4, 8)
 OPS_PER_BATCH = 300_000
-EPISODE_GROUPS = 128
-EPISODE_MAX_OPS = 20_000  # larger graphs take minutes, one placement after the other
+FIRST_EVALUATION = """
+import time
+start = time.perf_counter()
+import placeto_simulator
+imported = time.perf_counter()
+import numpy as np
+from placeto_simulator.benchmark_problems import random_layered_problem
+problem = random_layered_problem(3_000, 2, 128, np.random.default_rng(0))
+made = time.perf_counter()
+placeto_simulator.Simulator(problem).evaluate(np.zeros((1, 128), np.int32))
+print(imported - start, time.perf_counter() - made)
+"""
 
 Sample = Callable[[PlacementProblem, int, np.random.Generator], np.ndarray]
 PLACEMENTS: dict[str, Sample] = {
@@ -43,17 +54,6 @@ class BatchRow:
     runtime_only: float
     with_memory: float
     two_threads: float
-
-
-@dataclass(frozen=True)
-class EpisodeRow:
-    """What trying every device for each group in turn took: median seconds."""
-
-    graph: str
-    num_ops: int
-    num_devices: int
-    incremental: float
-    one_by_one: float
 
 
 def problems(
@@ -92,43 +92,16 @@ def measure_batches(num_ops: int, num_devices: int, repeats: int, seed: int) -> 
     return rows
 
 
-def measure_episodes(num_ops: int, num_devices: int, repeats: int, seed: int) -> list[EpisodeRow]:
-    """Measure trying every device for each of 128 groups in turn, and keeping the best."""
+def measure_start(repeats: int) -> tuple[float, float]:
+    """Return the median seconds of importing the package, and of the first evaluation after it."""
     rows = []
-    for graph, problem in problems(num_ops, num_devices, EPISODE_GROUPS, seed):
-        simulator = Simulator(problem, num_threads=1)
-        one_by_one_episode(simulator)
-        incremental_episode(simulator)
-        medians = median_seconds(
-            [partial(incremental_episode, simulator), partial(one_by_one_episode, simulator)],
-            repeats,
+    for _ in range(repeats + 1):  # the first one compiles, or loads what is compiled
+        run = subprocess.run(  # noqa: S603 (its own text)
+            [sys.executable, "-c", FIRST_EVALUATION], capture_output=True, text=True, check=True
         )
-        rows.append(EpisodeRow(graph, problem.graph.num_ops, num_devices, *medians))
-    return rows
-
-
-def incremental_episode(simulator: Simulator) -> float:
-    """Put each group in turn where the step is fastest; return the last runtime in seconds."""
-    simulation = simulator.incremental(np.zeros(simulator.problem.num_groups, np.int32))
-    for group in range(simulator.problem.num_groups):
-        runtime = simulation.moves(group).runtime
-        best = int(runtime.argmin())
-        if best != simulation.placement[group]:
-            simulation.try_move(group, best)
-            simulation.commit()
-    return float(runtime.min())
-
-
-def one_by_one_episode(simulator: Simulator) -> float:
-    """Do the same with a simulation from the beginning for every device."""
-    placement = np.zeros(simulator.problem.num_groups, np.int32)
-    for group in range(simulator.problem.num_groups):
-        runtimes = []
-        for device in range(simulator.problem.num_devices):
-            placement[group] = device
-            runtimes.append(simulator.evaluate(placement[None]).runtime[0])
-        placement[group] = np.argmin(runtimes)
-    return float(min(runtimes))
+        rows.append([float(seconds) for seconds in run.stdout.split()])
+    imported, evaluated = zip(*rows[1:], strict=True)
+    return statistics.median(imported), statistics.median(evaluated)
 
 
 def median_seconds(actions: Sequence[Callable[[], object]], repeats: int) -> list[float]:
@@ -160,39 +133,23 @@ def batch_table(rows: Sequence[BatchRow]) -> str:
     return "\n".join(lines)
 
 
-def episode_table(rows: Sequence[EpisodeRow]) -> str:
-    """Return what was measured of episodes as a Markdown table."""
-    lines = [
-        "| graph | ops | devices | incremental | one by one | |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {row.graph} | {row.num_ops:,} | {row.num_devices} | {row.incremental * 1e3:.1f} ms "
-        f"| {row.one_by_one * 1e3:.1f} ms | {row.one_by_one / row.incremental:.2f} times as fast |"
-        for row in rows
-    ]
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure graphs of several sizes on clusters of several sizes, and print two tables."""
+    """Measure graphs of several sizes on clusters of several sizes, and print a table."""
     parser = argparse.ArgumentParser(prog="placeto_simulator.benchmark", description=__doc__)
     parser.add_argument("--ops", type=int, nargs="+", default=DEFAULT_SIZES, help="graph sizes")
     parser.add_argument("--devices", type=int, nargs="+", default=DEFAULT_DEVICES)
     parser.add_argument("--repeats", type=int, default=5, help="timed batches per case")
     parser.add_argument("--seed", type=int, default=0, help="of graphs and placements")
     options = parser.parse_args(arguments)
+    imported, evaluated = measure_start(options.repeats)
     batches: list[BatchRow] = []
-    episodes: list[EpisodeRow] = []
     for num_ops in options.ops:
         for num_devices in options.devices:
             print(f"measuring {num_ops:,} ops on {num_devices} devices", file=sys.stderr)
-            case = (num_ops, num_devices, options.repeats, options.seed)
-            batches += measure_batches(*case)
-            if num_ops <= EPISODE_MAX_OPS:
-                episodes += measure_episodes(*case)
+            batches += measure_batches(num_ops, num_devices, options.repeats, options.seed)
     print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}")
-    print(f"\n{batch_table(batches)}\n\n{episode_table(episodes)}")
+    print(f"import {imported:.2f} s, first evaluation {evaluated:.2f} s")
+    print(f"\n{batch_table(batches)}")
 
 
 if __name__ == "__main__":

@@ -17,28 +17,23 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     graph, cluster = timeline.problem.graph, timeline.problem.cluster
     events: list[dict[str, Any]] = []
     for device, name in enumerate(cluster.device_names):
-        events += _track(_device_track(device), name) + _track(_bus_track(device), f"{name} bus")
+        events += _track(1 + device, name)
         for time, held in zip(*timeline.memory(device), strict=True):
             events.append(_counter(f"{name} memory", float(time), int(held)))
+    first_link_track = 1 + cluster.num_devices
+    for link, name in enumerate(cluster.link_names):
+        events += _track(first_link_track + link, name)
     for op, name in enumerate(graph.op_names):
-        track = _device_track(int(timeline.op_device[op]))
+        track = 1 + int(timeline.op_device[op])
         times = float(timeline.op_start[op]), float(timeline.op_end[op])
         details: dict[str, Any] = {"type": graph.op_types[op], "scope": graph.scopes[op]}
         events.append(_slice(name, "op", track, times, details))
     for transfer, tensor in enumerate(timeline.transfer_tensor.tolist()):
-        track = _bus_track(int(timeline.transfer_source[transfer]))
+        track = first_link_track + int(timeline.transfer_link[transfer])
         times = float(timeline.transfer_start[transfer]), float(timeline.transfer_end[transfer])
         details = {"bytes": int(graph.tensor_bytes[tensor])}
         events.append(_slice(timeline.transfer_name(transfer), "transfer", track, times, details))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-def _device_track(device: int) -> int:
-    return 2 * device + 1
-
-
-def _bus_track(device: int) -> int:
-    return 2 * device + 2
 
 
 def _track(track: int, name: str) -> list[dict[str, Any]]:

@@ -1,25 +1,37 @@
-"""The event loop: what happens on D devices and their D buses, in the order in which it happens.
+"""The event loop, compiled: what `reference.py` does, with the same names, on flat arrays.
 
-A device or bus has at most one event ahead of it, so events wait in one slot per resource: the
-devices first, then their buses. A resource whose slot is `NEVER` is at rest and picks the first
-element of its queue, which starts when the overhead of the one before is over.
+In short, which is all of it but the account of memory and of what happened::
 
-At one timestamp everything that completes is delivered, then everything at rest picks; what a pick
-completes at once is the next round of the same timestamp.
+    while something is ahead:
+        now = the time of the first event ahead
+        for each resource that completes at it:           # by number: devices, then links
+            op_done or transfer_done                      # fills queues
+        for each device and link whose queue that may have filled:
+            if it is at rest and its queue is not empty:  # its overhead may not be over yet
+                start_op or start_transfer                # puts an event ahead
+
+The reference lets a resource pick when its overhead is over. Nothing that comes between its last
+completion and that moment changes what it picks, so here it picks at once what starts then, and has
+one event ahead of it, not two. Only what takes no time may not be picked early: it would complete
+one round too soon. Such a resource gets a wakeup ahead, and picks then.
 
 Where the next element goes in a queue, and whether it counts, is computed rather than branched on:
 of a random placement a processor can foresee nothing, and a wrong guess costs as much as the rest
-of an event.
+of an event. Each array has a local name, because Numba counts a reference at every access to a
+field; and what happens at an event is a function inside the loop's, because it is compiled into it.
 """
 
 from collections.abc import Callable
 from typing import Any
+from typing import NamedTuple
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import compiled
+from placeto_simulator.state import NEVER
+from placeto_simulator.state import Log
 from placeto_simulator.state import Memory
 from placeto_simulator.state import State
 from placeto_simulator.tables import FIRST_OF_TENSOR
@@ -31,102 +43,51 @@ from placeto_simulator.tables import Tables
 # To mypy an unsigned index is an int, as what `range` gives.
 unsigned = cast(Callable[[Any], int], np.uint64)
 
-NEVER = np.inf
-WHOLE_STEP = np.iinfo(np.int64).max  # a number of ops that is never reached
 # Numba adds a signed number to an unsigned one as floats, so that every constant is unsigned.
 ZERO = unsigned(0)
 ONE = unsigned(1)
 
-
-@compiled
-def begin(tables: Tables, state: State, placement: NDArray[np.int32]) -> None:
-    """Lay out the queues for a placement int32[G], and fill them with the ops without inputs."""
-    num_devices = len(tables.op_overhead)
-    group_of, num_inputs = tables.group_of, tables.num_inputs
-    device_of, missing = state.device_of, state.missing
-    region, head, tail, queue = state.region, state.head, state.tail, state.queue
-    for op in range(len(num_inputs)):
-        device_of[op] = placement[group_of[op]]
-        missing[op] = num_inputs[op]
-    lay_out(tables, placement, region)
-    for resource in range(2 * num_devices):
-        head[resource] = tail[resource] = region[resource]
-        state.next_time[resource] = NEVER
-        state.free_at[resource] = 0.0
-    for op in tables.ready_ops:
-        queue[tail[device_of[op]]] = op
-        tail[device_of[op]] += np.uint32(1)
-    state.clock[0] = 0.0
-    state.num_done[0] = 0
+Simulate = Callable[[Tables, State, Memory, Log, NDArray[np.int32]], float]
 
 
-@compiled
-def lay_out(tables: Tables, placement: NDArray[np.int32], region: NDArray[np.uint32]) -> None:
-    """Give each queue room for what a placement can ever put there, and for one element more."""
-    num_devices = len(tables.op_overhead)
-    region[:] = 1
-    for group in range(len(placement)):
-        region[placement[group]] += np.uint32(tables.group_ops[group])
-        region[num_devices + placement[group]] += np.uint32(tables.group_reads[group])
-    start = np.uint32(0)
-    for resource in range(2 * num_devices):
-        length = region[resource]
-        region[resource] = start
-        start += length
+def _simulate(  # noqa: PLR0915
+    name: str, *, tracks_memory: bool, keeps_log: bool, has_many_resources: bool
+) -> Simulate:
+    """Return the event loop, compiled with what is wanted of it, under a name of its own."""
 
-
-@compiled
-def begin_memory(memory: Memory) -> None:
-    """Forget what was held. `uses_left` is all zeros after each step that was simulated whole."""
-    memory.hold_time[:] = NEVER
-    memory.held[:] = 0
-    memory.peak[:] = 0
-
-
-Advance = Callable[[Tables, State, Memory, float, int], float]
-
-
-def _advance(tracks_memory: bool) -> Advance:  # noqa: PLR0915 (a statement per array)
-    """Return the event loop, compiled with or without the account of memory."""
-
-    @compiled
-    def advance(  # noqa: PLR0915
-        tables: Tables, state: State, memory: Memory, until: float, num_done_until: int
+    def simulate(  # noqa: PLR0915
+        tables: Tables, state: State, memory: Memory, log: Log, placement: NDArray[np.int32]
     ) -> float:
-        """Simulate up to the first event at or after a time, or until so many ops are done.
-
-        It stops only where the clock goes on, never between two events of one timestamp. Each
-        array has a local name, because Numba counts a reference at every access to a field; and
-        what happens at an event is a function in here, because it is compiled into the loop.
-
-        Returns
-        -------
-        float
-            The time of the next event; `NEVER` at the end of the step, whose runtime is then what
-            the clock shows.
-        """
+        """Simulate a placement int32[G]; return the runtime, or NaN where not all ops were done."""
+        group_of = tables.group_of
+        num_inputs = tables.num_inputs
         compute_time = tables.compute_time
         first_output_read = tables.first_output_read
         readers = tables.readers
-        read_tensor = tables.read_tensor
+        producer_of_read = tables.producer_of_read
+        tensor_of_read = tables.tensor_of_read
         tensor_bytes = tables.tensor_bytes
         op_overhead = tables.op_overhead
         transfer_overhead = tables.transfer_overhead
         bandwidth = tables.bandwidth
         latency = tables.latency
+        link_of = tables.link_of
+        first_fed_link = tables.first_fed_link
+        fed_links = tables.fed_links
         device_of = state.device_of
         missing = state.missing
-        queue = state.queue
-        head = state.head
-        tail = state.tail
-        running = state.running
-        target = state.target
+        sent_to = state.sent_to
+        after = state.after
+        taken = state.taken
+        last = state.last
         next_time = state.next_time
         free_at = state.free_at
+        is_waking = state.is_waking
+        winner = state.winner
+        completed = state.completed
+        fed_device = state.fed_device
         op_start = state.op_start
-        transfer_start = state.transfer_start
-        num_devices = unsigned(len(op_overhead))
-        num_resources = num_devices + num_devices
+        op_end = state.op_end
         first_input = tables.first_input
         input_of_read = tables.input_of_read
         store_bytes = tables.store_bytes
@@ -135,126 +96,68 @@ def _advance(tracks_memory: bool) -> Advance:  # noqa: PLR0915 (a statement per 
         store_of_input = memory.store_of_input
         uses_left = memory.uses_left
         store_on = memory.store_on
-        hold_time = memory.hold_time
+        num_holds = memory.num_holds
+        hold_start = memory.hold_start
         hold_device = memory.hold_device
         hold_bytes = memory.hold_bytes
         held = memory.held
         peak = memory.peak
+        num_ops = unsigned(len(num_inputs))
         num_reads = unsigned(len(readers))
+        num_devices = unsigned(len(op_overhead))
+        num_resources = unsigned(len(free_at))
+        num_leaves = unsigned(len(next_time))
+        first_sentinel = num_ops + num_reads
 
-        def hold_from(start: float, resource: int, device: int, size: int) -> None:
-            """Note that what a resource starts takes memory on a device from then on."""
-            if hold_time[resource] != NEVER:
-                held[hold_device[resource]] += hold_bytes[resource]
-            hold_time[resource] = start
-            hold_device[resource] = device
-            hold_bytes[resource] = size
-
-        def pick_op(now: float, device: int) -> None:
-            """Start the first op in the queue of a device at rest."""
-            op = queue[head[device]]
-            head[device] += np.uint32(1)
-            running[device] = op
-            duration = compute_time[op, device]
-            start = max(now, free_at[device])
-            end = start + duration
-            op_start[op] = start
-            next_time[device] = end
-            free_at[device] = end + (op_overhead[device] if duration > 0 else 0.0)
+        def begin() -> None:
+            """Empty all queues, then fill them with the ops without inputs."""
+            for op in range(num_ops):
+                device_of[op] = placement[group_of[op]]
+                missing[op] = num_inputs[op]
+            for device in range(num_devices):
+                sent_to[device] = 0
+            for resource in range(num_resources + ONE):
+                taken[resource] = last[resource] = np.uint32(first_sentinel + resource)
+            for resource in range(num_resources):
+                free_at[resource] = -NEVER
+                is_waking[resource] = False
+            for resource in range(num_leaves):
+                next_time[resource] = NEVER
+            if has_many_resources:
+                for resource in range(num_leaves):
+                    winner[num_leaves + resource] = np.uint32(resource)
+                for distance in range(ONE, num_leaves):
+                    node = num_leaves - distance
+                    winner[node] = winner[node + node]
+            for op in tables.ready_ops:
+                device = device_of[op]
+                after[last[device]] = op
+                last[device] = op
             if tracks_memory:
-                hold_from(start, device, device, start_bytes[op])
+                num_holds[ZERO] = 0
+                held[:] = 0
+                peak[:] = 0
+            if keeps_log:
+                log.num_events[ZERO] = log.num_memory_changes[ZERO] = log.round[ZERO] = 0
 
-        def pick_transfer(now: float, bus: int) -> None:
-            """Start the first transfer in the queue of a bus at rest."""
-            transfer = queue[head[bus]]
-            head[bus] += np.uint32(1)
-            running[bus] = transfer
-            source = bus - num_devices
-            destination = device_of[readers[transfer] & OP]
-            target[bus] = destination
-            size = tensor_bytes[read_tensor[transfer]]
-            start = max(now, free_at[bus])
-            end = start + (latency[source, destination] + size / bandwidth[source, destination])
-            transfer_start[transfer] = start
-            next_time[bus] = end
-            free_at[bus] = end + transfer_overhead[source]
-            if tracks_memory:
-                hold_from(start, bus, destination, size)
-
-        def freed_by(store: int) -> int:
-            """End a use of what a device stores; return how many bytes that frees."""
-            uses = uses_left[store] - np.int32(1)
-            uses_left[store] = uses
-            return int(store_bytes[store] * np.int64(uses == 0))
-
-        def op_done(device: int) -> None:
-            """Hand the tensors of an op to their readers: at once here, by transfers elsewhere."""
-            op = unsigned(running[device])
-            if tracks_memory:
-                freed = end_bytes[op]
-                for position in range(first_input[op], first_input[op + ONE]):
-                    freed += freed_by(store_of_input[position])
-                held[device] -= freed
-            read = unsigned(first_output_read[op])
-            if read == first_output_read[op + ONE]:
-                return
-            bus = num_devices + device
-            end_of_ops, end_of_transfers = unsigned(tail[device]), unsigned(tail[bus])
-            own = ONE << device
-            sent = own  # a bit for each device that has the tensor or gets it
-            local_store, local_uses = ZERO, np.int32(0)
-            while True:
-                code = readers[read]
-                reader = code & OP
-                there = unsigned(device_of[reader])
-                is_first = code >= FIRST_OF_TENSOR
-                sent = own if is_first else sent
-                is_new = ONE ^ ((sent >> there) & ONE)
-                sent |= ONE << there
-                is_local = there == device
-                left = missing[reader] - np.int32(is_local)
-                missing[reader] = left
-                queue[end_of_ops] = np.uint32(reader)
-                end_of_ops += unsigned(is_local & (left == 0))
-                queue[end_of_transfers] = np.uint32(read)
-                end_of_transfers += is_new
-                if tracks_memory:
-                    local_store = num_reads + read_tensor[read] if is_first else local_store
-                    local_uses = np.int32(0) if is_first else local_uses
-                    local_uses += np.int32(is_local) | np.int32(is_new)
-                    copy = read if is_new else unsigned(store_on[there])
-                    store = local_store if is_local else copy
-                    store_on[there] = np.uint32(store)
-                    store_of_input[input_of_read[read]] = np.uint32(store)
-                    uses_left[store] = (np.int32(0) if is_new else uses_left[store]) + np.int32(1)
-                    uses_left[local_store] = local_uses
-                read += ONE
-                if code & LAST_OF_OP:
-                    break
-            tail[device], tail[bus] = np.uint32(end_of_ops), np.uint32(end_of_transfers)
-
-        def transfer_done(bus: int) -> None:
-            """Hand a copy to its readers on the device where it arrived."""
-            read = unsigned(running[bus])
-            device = unsigned(target[bus])
-            if tracks_memory:
-                held[bus - num_devices] -= freed_by(num_reads + read_tensor[read])
-            end_of_ops = unsigned(tail[device])
-            while True:
-                code = readers[read]
-                reader = code & OP
-                is_here = device_of[reader] == device
-                left = missing[reader] - np.int32(is_here)
-                missing[reader] = left
-                queue[end_of_ops] = np.uint32(reader)
-                end_of_ops += unsigned(is_here & (left == 0))
-                read += ONE
-                if code & LAST_OF_TENSOR:
-                    break
-            tail[device] = np.uint32(end_of_ops)
+        def put_ahead(resource: int, time: float) -> None:
+            """Set when a resource has its event; among many, let it play its knockout again."""
+            next_time[resource] = time
+            if has_many_resources:
+                first, first_time = resource, time
+                node = num_leaves + resource
+                while node > ONE:
+                    other = unsigned(winner[node ^ ONE])
+                    other_time = next_time[other]
+                    if other_time < first_time or (other_time == first_time and other < first):
+                        first, first_time = other, other_time
+                    node >>= ONE
+                    winner[node] = np.uint32(first)
 
         def earliest() -> int:
             """Return the resource whose event comes first; of several, the first one."""
+            if has_many_resources:
+                return unsigned(winner[ONE])
             first, time = ZERO, next_time[ZERO]
             for resource in range(ONE, num_resources):
                 if next_time[resource] < time:
@@ -266,124 +169,315 @@ def _advance(tracks_memory: bool) -> Advance:  # noqa: PLR0915 (a statement per 
             time, other_time = next_time[one], next_time[other]
             return bool(time < other_time or (time == other_time and one < other))
 
-        def take(resource: int, then: float) -> bool:
-            """Take what the last pick of a resource needs, or return that it starts later."""
-            start = hold_time[resource]
-            if start < then:
-                device = hold_device[resource]
-                size = held[device] + hold_bytes[resource]
-                held[device] = size
-                peak[device] = max(peak[device], size)
-                hold_time[resource] = NEVER
-            return bool(then <= start < NEVER)
+        # --- what happened -----------------------------------------------------------------------
 
-        def take_all(then: float) -> bool:
-            """Take what the last picks of all resources need; return whether some start later."""
-            some_later = False
-            for resource in range(num_resources):
-                some_later |= take(resource, then)
-            for device in range(num_devices):
-                peak[device] = max(peak[device], held[device])
-            return some_later
+        def log_event(now: float, resource: int, is_wakeup: bool) -> None:
+            """Write down that what a resource runs is done, or that it starts something."""
+            count = log.num_events[ZERO]
+            log.num_events[ZERO] = count + 1
+            log.event_time[count] = now
+            log.event_round[count] = log.round[ZERO]
+            log.event_is_wakeup[count] = is_wakeup
+            log.event_resource[count] = np.uint32(resource)
+            log.event_element[count] = taken[resource]
 
-        now = state.clock[0]
-        num_done = state.num_done[0]
-        # At one event only a device and a bus are looked at, unless several events come together.
-        look_at_all = True
-        some_hold_later = True
-        device = bus = ZERO
+        def log_memory(time: float, device: int, size: int) -> None:
+            """Write down that a device holds more or fewer bytes from a time on."""
+            count = log.num_memory_changes[ZERO]
+            log.num_memory_changes[ZERO] = count + 1
+            log.memory_time[count] = time
+            log.memory_device[count] = np.uint32(device)
+            log.memory_bytes[count] = size
+
+        # --- memory ------------------------------------------------------------------------------
+
+        def hold(start: float, device: int, size: int) -> None:
+            """Note that memory is taken on a device from a time on that is not over yet."""
+            count = num_holds[ZERO]
+            num_holds[ZERO] = count + 1
+            hold_start[count] = start
+            hold_device[count] = np.uint32(device)
+            hold_bytes[count] = size
+            if keeps_log:
+                log_memory(start, device, size)
+
+        def take(then: float) -> None:
+            """Take what was held before a time, after all that was released before it."""
+            kept = 0
+            for count in range(num_holds[ZERO]):
+                start, device, size = hold_start[count], hold_device[count], hold_bytes[count]
+                if start < then:
+                    held[device] += size
+                    peak[device] = max(peak[device], held[device])
+                else:
+                    hold_start[kept], hold_device[kept], hold_bytes[kept] = start, device, size
+                    kept += 1
+            num_holds[ZERO] = kept
+
+        def freed_by(store: int) -> int:
+            """End a use of what a device stores; return how many bytes that frees."""
+            uses = uses_left[store] - np.int32(1)
+            uses_left[store] = uses
+            return int(store_bytes[store] * np.int64(uses == 0))
+
+        def release(now: float, device: int, size: int) -> None:
+            """Give memory back at once: what is released at a time is not there any more then."""
+            held[device] -= size
+            if keeps_log:
+                log_memory(now, device, -size)
+
+        # --- what happens ------------------------------------------------------------------------
+
+        def either(condition: bool, one: int, other: int) -> int:
+            """Return one number or another, computed: compilers make branches of expressions."""
+            return other ^ ((one ^ other) & (ZERO - unsigned(condition)))
+
+        def op_done(now: float, device: int) -> None:
+            """Hand the tensors of an op to their readers: at once here, by transfers elsewhere."""
+            op = unsigned(taken[device])
+            if tracks_memory:
+                freed = end_bytes[op]
+                for position in range(first_input[op], first_input[op + ONE]):
+                    freed += freed_by(store_of_input[position])
+                release(now, device, freed)
+            read = unsigned(first_output_read[op])
+            if read == first_output_read[op + ONE]:
+                return
+            last_op = unsigned(last[device])
+            tensor = ZERO  # named by its first read, and 1 more than that
+            local_store, local_uses = ZERO, np.int32(0)
+            while True:
+                code = readers[read]
+                reader = code & OP
+                there = unsigned(device_of[reader])
+                is_first = code >= FIRST_OF_TENSOR
+                tensor = either(is_first, read + ONE, tensor)
+                sent_to[device] = np.uint32(tensor)
+                is_new = sent_to[there] != tensor
+                sent_to[there] = np.uint32(tensor)
+                is_local = there == device
+                left = missing[reader] - np.int32(is_local)
+                missing[reader] = left
+                after[last_op] = np.uint32(reader)
+                last_op = either(is_local & (left == 0), unsigned(reader), last_op)
+                link = link_of[device, there]
+                last_transfer = unsigned(last[link])
+                after[last_transfer] = np.uint32(num_ops + read)
+                last[link] = np.uint32(either(is_new, num_ops + read, last_transfer))
+                if tracks_memory:
+                    local_store = num_reads + tensor_of_read[read] if is_first else local_store
+                    local_uses = np.int32(0) if is_first else local_uses
+                    local_uses += np.int32(is_local) | np.int32(is_new)
+                    copy = read if is_new else unsigned(store_on[there])
+                    store = local_store if is_local else copy
+                    store_on[there] = np.uint32(store)
+                    store_of_input[input_of_read[read]] = np.uint32(store)
+                    uses_left[store] = (np.int32(0) if is_new else uses_left[store]) + np.int32(1)
+                    uses_left[local_store] = local_uses
+                read += ONE
+                if code & LAST_OF_OP:
+                    break
+            last[device] = np.uint32(last_op)
+
+        def transfer_done(now: float, link: int) -> int:
+            """Hand a copy to its readers on the device where it arrived, and return that."""
+            read = unsigned(taken[link]) - num_ops
+            device = unsigned(device_of[readers[read] & OP])
+            if tracks_memory:
+                source = device_of[producer_of_read[read]]
+                release(now, source, freed_by(num_reads + tensor_of_read[read]))
+            last_op = unsigned(last[device])
+            while True:
+                code = readers[read]
+                reader = code & OP
+                is_here = device_of[reader] == device
+                left = missing[reader] - np.int32(is_here)
+                missing[reader] = left
+                after[last_op] = np.uint32(reader)
+                last_op = either(is_here & (left == 0), unsigned(reader), last_op)
+                read += ONE
+                if code & LAST_OF_TENSOR:
+                    break
+            last[device] = np.uint32(last_op)
+            return device
+
+        def start_op(now: float, device: int) -> None:
+            """Start the first op in the queue of a device at rest, or wake it up later."""
+            op = unsigned(after[taken[device]])
+            duration = compute_time[op, device]
+            start = max(now, free_at[device])
+            end = start + duration
+            if end == start and start > now:
+                is_waking[device] = True
+                put_ahead(device, start)
+                return
+            taken[device] = np.uint32(op)
+            if keeps_log and free_at[device] < now:
+                log_event(now, device, True)
+            free_at[device] = end + (op_overhead[device] if duration > 0 else 0.0)
+            put_ahead(device, end)
+            if tracks_memory:
+                op_start[op] = start
+                op_end[op] = end
+                hold(start, device, start_bytes[op])
+
+        def start_transfer(now: float, link: int) -> None:
+            """Start the first transfer in the queue of a link at rest, or wake it up later."""
+            transfer = after[taken[link]]
+            read = unsigned(transfer) - num_ops
+            source = unsigned(device_of[producer_of_read[read]])
+            destination = unsigned(device_of[readers[read] & OP])
+            size = tensor_bytes[tensor_of_read[read]]
+            start = max(now, free_at[link])
+            end = start + (latency[source, destination] + size / bandwidth[source, destination])
+            if end == start and start > now:
+                is_waking[link] = True
+                put_ahead(link, start)
+                return
+            taken[link] = transfer
+            if keeps_log:
+                log.transfer_start[read] = start
+                log.transfer_end[read] = end
+                if free_at[link] < now:
+                    log_event(now, link, True)
+            free_at[link] = end + transfer_overhead[source]
+            put_ahead(link, end)
+            if tracks_memory:
+                hold(start, destination, size)
+
+        begin()
+        now = 0.0
+        num_done = ZERO
+        for device in range(num_devices):
+            if taken[device] != last[device]:
+                start_op(now, device)
         event = earliest()
+        bus = device = ZERO
         while True:
-            # Everything at rest picks. No pick changes what another one sees: any order will do.
-            first, end = (ZERO, num_devices) if look_at_all else (device, device + ONE)
-            for resource in range(first, end):
-                if next_time[resource] == NEVER and head[resource] < tail[resource]:
-                    pick_op(now, resource)
-                    if comes_before(resource, event):
-                        event = resource
-            first, end = (num_devices, num_resources) if look_at_all else (bus, bus + ONE)
-            for resource in range(first, end):
-                if next_time[resource] == NEVER and head[resource] < tail[resource]:
-                    pick_transfer(now, resource)
-                    if comes_before(resource, event):
-                        event = resource
             then = next_time[event]
             if then > now:
                 if tracks_memory:
-                    # After what was released by `now`, and before anything is released at `then`.
-                    if look_at_all or some_hold_later:
-                        some_hold_later = take_all(then)
-                    else:
-                        some_hold_later = take(device, then) | take(bus, then)
-                if then >= until or num_done >= num_done_until:
-                    state.clock[0] = now
-                    state.num_done[0] = num_done
-                    return float(then)
-            else:
-                some_hold_later = True
-            now = then
-            look_at_all = False
-            while True:
-                next_time[event] = NEVER
-                device = unsigned(target[event])
-                if event < num_devices:
-                    bus = num_devices + event
-                    num_done += 1
-                    op_done(event)
-                else:
-                    bus = event
-                    transfer_done(event)
-                event = earliest()
-                if next_time[event] > now:
+                    take(then)
+                if then == NEVER:
                     break
-                look_at_all = True
+                now = then
+            # Everything that completes now is delivered ...
+            count = ZERO
+            if keeps_log:
+                log.round[ZERO] += 1
+            while next_time[event] == now:
+                put_ahead(event, NEVER)
+                device = event
+                if is_waking[event]:
+                    is_waking[event] = False
+                    device = event if event < num_devices else ZERO
+                elif event < num_devices:
+                    if keeps_log:
+                        log_event(now, event, False)
+                    num_done += ONE
+                    op_done(now, event)
+                else:
+                    if keeps_log:
+                        log_event(now, event, False)
+                    device = transfer_done(now, event)
+                completed[count], fed_device[count] = np.uint32(event), np.uint32(device)
+                bus = event
+                count += ONE
+                event = earliest()
+            # ... then every resource at rest picks, of those whose queues may have got something.
+            for number in range(count):
+                if count > ONE:
+                    device, bus = unsigned(fed_device[number]), unsigned(completed[number])
+                if next_time[device] == NEVER and taken[device] != last[device]:
+                    start_op(now, device)
+                    if comes_before(device, event):
+                        event = device
+                for position in range(first_fed_link[bus], first_fed_link[bus + ONE]):
+                    link = unsigned(fed_links[position])
+                    if next_time[link] == NEVER and taken[link] != last[link]:
+                        start_transfer(now, link)
+                        if comes_before(link, event):
+                            event = link
+        return now if num_done == num_ops else np.nan
 
-    return advance
+    # Compiled code that is loaded from disk is told apart by this name, not by its closure.
+    simulate.__name__ = simulate.__qualname__ = name
+    return compiled(simulate)
 
 
-advance = _advance(tracks_memory=True)
-advance_runtime = _advance(tracks_memory=False)
+class Loops(NamedTuple):
+    """What is simulated of a batch of placements, for few or for many resources."""
+
+    runtimes: Callable[..., None]
+    evaluate: Callable[..., None]
+    schedule: Callable[..., None]
 
 
-@compiled
-def simulate_runtime(
-    tables: Tables, state: State, memory: Memory, placement: NDArray[np.int32]
-) -> float:
-    """Simulate a placement int32[G] and return its runtime, without the account of memory."""
-    begin(tables, state, placement)
-    advance_runtime(tables, state, memory, NEVER, WHOLE_STEP)
-    return float(state.clock[0])
+def _loops(size: str, *, has_many_resources: bool) -> Loops:
+    simulate_runtime = _simulate(
+        f"simulate_runtime_{size}",
+        tracks_memory=False,
+        keeps_log=False,
+        has_many_resources=has_many_resources,
+    )
+    simulate_memory = _simulate(
+        f"simulate_memory_{size}",
+        tracks_memory=True,
+        keeps_log=False,
+        has_many_resources=has_many_resources,
+    )
 
+    def evaluate_runtimes(
+        tables: Tables,
+        state: State,
+        memory: Memory,
+        log: Log,
+        placements: NDArray[np.int32],
+        runtime: NDArray[np.float64],
+    ) -> None:
+        """Simulate placements int32[B, G] one by one into runtime[B]."""
+        for row in range(len(placements)):
+            runtime[row] = simulate_runtime(tables, state, memory, log, placements[row])
 
-@compiled
-def evaluate_runtimes(
-    tables: Tables,
-    state: State,
-    memory: Memory,
-    placements: NDArray[np.int32],
-    runtime: NDArray[np.float64],
-) -> None:
-    """Simulate placements int32[B, G] one by one into runtime[B]."""
-    for row in range(len(placements)):
-        runtime[row] = simulate_runtime(tables, state, memory, placements[row])
+    def evaluate(
+        tables: Tables,
+        state: State,
+        memory: Memory,
+        log: Log,
+        placements: NDArray[np.int32],
+        runtime: NDArray[np.float64],
+        peak_memory: NDArray[np.int64],
+    ) -> None:
+        """Simulate placements int32[B, G] one by one into runtime[B] and peak_memory[B, D]."""
+        for row in range(len(placements)):
+            runtime[row] = simulate_memory(tables, state, memory, log, placements[row])
+            add_parameters(tables, memory, placements[row], peak_memory[row])
 
+    def evaluate_schedules(
+        tables: Tables,
+        state: State,
+        memory: Memory,
+        log: Log,
+        placements: NDArray[np.int32],
+        runtime: NDArray[np.float64],
+        peak_memory: NDArray[np.int64],
+        start: NDArray[np.float64],
+        end: NDArray[np.float64],
+    ) -> None:
+        """Do what `evaluate` does, and write when groups are at work into start and end[B, G]."""
+        for row in range(len(placements)):
+            runtime[row] = simulate_memory(tables, state, memory, log, placements[row])
+            add_parameters(tables, memory, placements[row], peak_memory[row])
+            start[row], end[row] = NEVER, 0.0
+            for op in range(len(tables.num_inputs)):
+                group = tables.group_of[op]
+                start[row, group] = min(start[row, group], state.op_start[op])
+                end[row, group] = max(end[row, group], state.op_end[op])
 
-@compiled
-def evaluate(
-    tables: Tables,
-    state: State,
-    memory: Memory,
-    placements: NDArray[np.int32],
-    runtime: NDArray[np.float64],
-    peak_memory: NDArray[np.int64],
-) -> None:
-    """Simulate placements int32[B, G] one by one into runtime[B] and peak_memory[B, D]."""
-    for row in range(len(placements)):
-        begin(tables, state, placements[row])
-        begin_memory(memory)
-        advance(tables, state, memory, NEVER, WHOLE_STEP)
-        runtime[row] = state.clock[0]
-        add_parameters(tables, memory, placements[row], peak_memory[row])
+    functions: list[Callable[..., None]] = [evaluate_runtimes, evaluate, evaluate_schedules]
+    for function in functions:
+        function.__name__ = function.__qualname__ = f"{function.__name__}_{size}"
+    return Loops(*[compiled(function) for function in functions])
 
 
 @compiled
@@ -397,3 +491,13 @@ def add_parameters(
     peak_memory[:] = memory.peak
     for group in range(len(placement)):
         peak_memory[placement[group]] += tables.group_parameter_bytes[group]
+
+
+FEW = 16
+"""Events of so many resources are looked through one by one; among more a knockout is faster."""
+
+few_resources = _loops("few", has_many_resources=False)
+many_resources = _loops("many", has_many_resources=True)
+simulate_with_log = _simulate(
+    "simulate_with_log", tracks_memory=True, keeps_log=True, has_many_resources=True
+)

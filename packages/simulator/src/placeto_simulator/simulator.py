@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -15,16 +14,16 @@ from placeto_graphs import EvaluationBatch
 from placeto_graphs import PlacementProblem
 from placeto_graphs import ScheduleBatch
 from placeto_simulator.errors import SimulationError
-from placeto_simulator.incremental import IncrementalSimulation
-from placeto_simulator.incremental import Inputs
-from placeto_simulator.incremental import inputs_of_groups
 from placeto_simulator.state import Memory
 from placeto_simulator.state import State
+from placeto_simulator.state import new_log
 from placeto_simulator.state import new_memory
 from placeto_simulator.state import new_state
-from placeto_simulator.tables import OP
 from placeto_simulator.tables import tables_of
 from placeto_simulator.timeline import Timeline
+from placeto_simulator.timeline import timeline_of
+
+NO_LOG = new_log(0, 0)
 
 
 class Simulator:
@@ -75,6 +74,8 @@ class Simulator:
         self.num_threads = threads
         self._event_loop = event_loop
         self._tables = tables_of(problem)
+        is_small = self._tables.num_resources <= event_loop.FEW
+        self._loops = event_loop.few_resources if is_small else event_loop.many_resources
         self._cannot_run = _cannot_run(problem)
         self._some_cannot_run = bool(self._cannot_run.any())
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
@@ -111,7 +112,7 @@ class Simulator:
         rows = self._checked(placements)
         runtime = np.empty(len(rows))
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        self._share_out(self._event_loop.evaluate, rows, runtime, peak_memory)
+        self._share_out(self._loops.evaluate, rows, runtime, peak_memory)
         return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
@@ -133,13 +134,10 @@ class Simulator:
         SimulationError
             As `evaluate` does.
         """
-        # Numba takes half a second to import, which only simulating needs.
-        from placeto_simulator.schedules import evaluate_schedules  # noqa: PLC0415
-
         rows = self._checked(placements)
         runtime, start, end = np.empty(len(rows)), np.empty(rows.shape), np.empty(rows.shape)
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        self._share_out(evaluate_schedules, rows, runtime, peak_memory, start, end)
+        self._share_out(self._loops.schedule, rows, runtime, peak_memory, start, end)
         return ScheduleBatch(runtime=runtime, peak_memory=peak_memory, start=start, end=end)
 
     def runtimes(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -162,26 +160,8 @@ class Simulator:
         """
         rows = self._checked(placements)
         runtime = np.empty(len(rows))
-        self._share_out(self._event_loop.evaluate_runtimes, rows, runtime)
+        self._share_out(self._loops.runtimes, rows, runtime)
         return runtime
-
-    def incremental(self, placement: NDArray[np.int32]) -> IncrementalSimulation:
-        """Return a simulation of moves of single groups, which starts from one placement.
-
-        Parameters
-        ----------
-        placement : int32[G]
-            The device of each group.
-
-        Raises
-        ------
-        SimulationError
-            As `evaluate` does.
-        """
-        row = self._checked(np.asarray(placement)[None])[0]
-        return IncrementalSimulation(
-            self.problem, self._tables, self._inputs, self._cannot_run, row
-        )
 
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
         """Simulate one placement and return what ran where and when.
@@ -197,49 +177,14 @@ class Simulator:
             As `evaluate` does.
         """
         rows = self._checked(np.asarray(placement)[None])
+        log = new_log(self.problem.graph.num_ops, len(self.problem.graph.edges))
         state, memory = self._states.get()
         try:
-            self._event_loop.simulate_runtime(self._tables, state, memory, rows[0])
-            return self._recorded(state)
+            simulate = self._event_loop.simulate_with_log
+            _check_done(np.array([simulate(self._tables, state, memory, log, rows[0])]))
+            return timeline_of(self.problem, self._tables, state, log)
         finally:
             self._states.put((state, memory))
-
-    def _recorded(self, state: State) -> Timeline:
-        graph, cluster = self.problem.graph, self.problem.cluster
-        num_devices = self.problem.num_devices
-        ran = [
-            state.queue[first:end]
-            for first, end in zip(state.region.tolist(), state.tail.tolist(), strict=True)
-        ]
-        op_turn = np.empty(graph.num_ops, np.int32)
-        op_turn[np.concatenate(ran[:num_devices])] = np.arange(graph.num_ops)
-        op_device = state.device_of.astype(np.int32)
-        transfers = np.concatenate(ran[num_devices:])
-        tensor = graph.tensors_of_op.values[self._tables.read_tensor[transfers]]
-        source = op_device[graph.tensor_producer[tensor]]
-        destination = op_device[self._tables.readers[transfers] & OP]
-        start = state.transfer_start[transfers]
-        duration = (
-            cluster.latency[source, destination]
-            + graph.tensor_bytes[tensor] / cluster.bandwidth[source, destination]
-        )
-        op_start = state.op_start.copy()
-        return Timeline(
-            problem=self.problem,
-            op_device=op_device,
-            op_turn=op_turn,
-            op_start=op_start,
-            op_end=op_start + self.problem.compute_time[np.arange(graph.num_ops), op_device],
-            transfer_tensor=tensor,
-            transfer_source=source,
-            transfer_destination=destination,
-            transfer_start=start,
-            transfer_end=start + duration,
-        )
-
-    @cached_property
-    def _inputs(self) -> Inputs:
-        return inputs_of_groups(self.problem)
 
     def _share_out(self, simulate: Callable[..., None], *arrays: NDArray[Any]) -> None:
         """Simulate the rows of placements and results, on as many threads as there are."""
@@ -248,11 +193,12 @@ class Simulator:
         else:
             parts = [np.array_split(array, self.num_threads) for array in arrays]
             list(self._threads.map(partial(self._simulate_part, simulate), *parts))
+        _check_done(arrays[1])
 
     def _simulate_part(self, simulate: Callable[..., None], *arrays: NDArray[Any]) -> None:
         state, memory = self._states.get()
         try:
-            simulate(self._tables, state, memory, *arrays)
+            simulate(self._tables, state, memory, NO_LOG, *arrays)
         finally:
             self._states.put((state, memory))
 
@@ -285,6 +231,12 @@ class Simulator:
                 f"placements[{row}, {group}]: expected a device that can run every op of group "
                 f"{self.problem.grouping.group_names[group]!r}, got {rows[row, group]} ({device!r})"
             )
+
+
+def _check_done(runtime: NDArray[np.float64]) -> None:
+    if np.isnan(runtime).any():
+        row = int(np.argmax(np.isnan(runtime)))
+        raise SimulationError(f"placements[{row}]: expected every op to be done, got fewer")
 
 
 def _usable_cores() -> int:

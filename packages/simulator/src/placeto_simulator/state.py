@@ -1,4 +1,18 @@
-"""What changes while a step is simulated: arrays that are used again for every placement."""
+r"""What changes while a step is simulated: arrays that are used again for every placement.
+
+Resources are numbered: the D devices, then the L links. Elements of queues are numbered: the V ops,
+then the E reads, where a transfer is named by the first read of its tensor on its destination, then
+a sentinel for each resource, which stands before the first element of its queue::
+
+    taken[r]                       last[r]
+       |                              |
+       v                              v
+    element -> element -> ... -> element        after[element] is the next one
+       |       \__________________________/
+       |                    |
+    what r runs      what waits; nothing where taken[r] == last[r]
+    (if next_time[r] is not NEVER, and r is not waking up)
+"""
 
 from typing import NamedTuple
 
@@ -7,52 +21,56 @@ from numpy.typing import NDArray
 
 from placeto_simulator.tables import Tables
 
+NEVER = np.inf
+
 
 class State(NamedTuple):
-    """Queues and clocks of a simulated step: V ops, E reads, D devices.
-
-    The D devices come first among the 2 D resources, then their buses.
+    """Queues and clocks of a simulated step: V ops, E reads, D devices, L links, R resources.
 
     Attributes
     ----------
-    device_of : uint8[V]
+    device_of : uint16[V]
         The device of each op.
     missing : int32[V]
         How many inputs each op still waits for.
-    queue : uint32[V + E + 2 D]
-        A region for the queue of each resource, long enough for all that will ever be in it, and
-        an element more: the ops of each device, and the transfers of each bus. A transfer is named
-        by the first read of its tensor on its destination.
-    region, head, tail : uint32[2 D]
-        Where the region of each resource starts, and its queue from first to behind the last.
-    running, target : uint32[2 D]
-        The op or transfer that completes at the event of each resource, and the device where it
-        hands over its tensors.
-    next_time, free_at : float64[2 D]
-        The event ahead of each resource (`NEVER` where it is at rest), and when the overhead of
-        the last thing that it picked is over; seconds.
-    op_start, transfer_start : float64[V], float64[E]
-        When each op and each transfer started; seconds.
-    clock : float64[1]
-        The time of the last event; seconds.
-    num_done : int64[1]
-        How many ops are done.
+    sent_to : uint32[D]
+        The tensor that each device got last; a tensor is named by its first read, and 1 more.
+    after : uint32[V + E + R + 1]
+        The element behind each element in its queue.
+    taken, last : uint32[R + 1]
+        The element that each resource took last, and the last one in its queue; and the same of one
+        that never gets any.
+    next_time : float64[N]
+        The event ahead of each resource, seconds; `NEVER` where it is at rest, and from R on: N is
+        the next power of two.
+    free_at : float64[R]
+        When the overhead of what each resource took last is over, seconds.
+    is_waking : bool[R]
+        Whether the event ahead is no completion, but the end of an overhead.
+    winner : uint32[2 N]
+        A knockout among the resources: N + r is resource r, the nodes 2 n and 2 n + 1 play for
+        node n, and the resource in node 1 has the first event of all, of several at one time the
+        first resource.
+    completed, fed_device : uint32[R]
+        The resources that complete now, and the device where each hands over its tensors.
+    op_start, op_end : float64[V]
+        When each op ran, seconds; not written where only runtimes are wanted.
     """
 
-    device_of: NDArray[np.uint8]
+    device_of: NDArray[np.uint16]
     missing: NDArray[np.int32]
-    queue: NDArray[np.uint32]
-    region: NDArray[np.uint32]
-    head: NDArray[np.uint32]
-    tail: NDArray[np.uint32]
-    running: NDArray[np.uint32]
-    target: NDArray[np.uint32]
+    sent_to: NDArray[np.uint32]
+    after: NDArray[np.uint32]
+    taken: NDArray[np.uint32]
+    last: NDArray[np.uint32]
     next_time: NDArray[np.float64]
     free_at: NDArray[np.float64]
+    is_waking: NDArray[np.bool_]
+    winner: NDArray[np.uint32]
+    completed: NDArray[np.uint32]
+    fed_device: NDArray[np.uint32]
     op_start: NDArray[np.float64]
-    transfer_start: NDArray[np.float64]
-    clock: NDArray[np.float64]
-    num_done: NDArray[np.int64]
+    op_end: NDArray[np.float64]
 
 
 class Memory(NamedTuple):
@@ -66,9 +84,11 @@ class Memory(NamedTuple):
         How many reads and outgoing transfers each store still has to outlive.
     store_on : uint32[D]
         The store on each device of the tensor that is handed over.
-    hold_time, hold_device, hold_bytes : float64[2 D], uint32[2 D], int64[2 D]
-        From when on the last pick of each resource takes how many bytes where; `NEVER` once they
-        are counted.
+    num_holds : int64[1]
+        How many of what follows there are.
+    hold_start, hold_device, hold_bytes : float64[V + E], uint32[V + E], int64[V + E]
+        From when on (seconds) what was started takes how many bytes where, until the clock has
+        passed that time.
     held, peak : int64[D]
         Bytes on each device now, and at most so far.
     """
@@ -76,44 +96,99 @@ class Memory(NamedTuple):
     store_of_input: NDArray[np.uint32]
     uses_left: NDArray[np.int32]
     store_on: NDArray[np.uint32]
-    hold_time: NDArray[np.float64]
+    num_holds: NDArray[np.int64]
+    hold_start: NDArray[np.float64]
     hold_device: NDArray[np.uint32]
     hold_bytes: NDArray[np.int64]
     held: NDArray[np.int64]
     peak: NDArray[np.int64]
 
 
+class Log(NamedTuple):
+    """What happened in one step; all arrays are empty where nobody wants to know.
+
+    Attributes
+    ----------
+    num_events, num_memory_changes, round : int64[1]
+        How much has been written, and how often something completed so far.
+    event_time, event_round, event_is_wakeup, event_resource, event_element : [2 (V + E)]
+        What happened: when (seconds), in which round, whether a resource at rest started something
+        or what it ran was done, and what that was.
+    memory_time, memory_device, memory_bytes : [4 (V + E)]
+        From when on (seconds) which device holds how many bytes more, or fewer.
+    transfer_start, transfer_end : float64[E]
+        When each transfer ran, seconds.
+    """
+
+    num_events: NDArray[np.int64]
+    num_memory_changes: NDArray[np.int64]
+    round: NDArray[np.int64]
+    event_time: NDArray[np.float64]
+    event_round: NDArray[np.int64]
+    event_is_wakeup: NDArray[np.bool_]
+    event_resource: NDArray[np.uint32]
+    event_element: NDArray[np.uint32]
+    memory_time: NDArray[np.float64]
+    memory_device: NDArray[np.uint32]
+    memory_bytes: NDArray[np.int64]
+    transfer_start: NDArray[np.float64]
+    transfer_end: NDArray[np.float64]
+
+
 def new_state(tables: Tables) -> State:
     """Return a state for simulations with these tables."""
-    ops, reads, devices = len(tables.num_inputs), len(tables.readers), len(tables.op_overhead)
+    ops, reads = len(tables.num_inputs), len(tables.readers)
+    devices, resources = len(tables.op_overhead), tables.num_resources
+    leaves = 1 << (resources - 1).bit_length()
     return State(
-        device_of=np.zeros(ops, np.uint8),
+        device_of=np.zeros(ops, np.uint16),
         missing=np.zeros(ops, np.int32),
-        queue=np.zeros(ops + reads + 2 * devices, np.uint32),
-        region=np.zeros(2 * devices, np.uint32),
-        head=np.zeros(2 * devices, np.uint32),
-        tail=np.zeros(2 * devices, np.uint32),
-        running=np.zeros(2 * devices, np.uint32),
-        target=np.tile(np.arange(devices, dtype=np.uint32), 2),
-        next_time=np.zeros(2 * devices),
-        free_at=np.zeros(2 * devices),
+        sent_to=np.zeros(devices, np.uint32),
+        after=np.zeros(ops + reads + resources + 1, np.uint32),
+        taken=np.zeros(resources + 1, np.uint32),
+        last=np.zeros(resources + 1, np.uint32),
+        next_time=np.zeros(leaves),
+        free_at=np.zeros(resources),
+        is_waking=np.zeros(resources, np.bool_),
+        winner=np.zeros(2 * leaves, np.uint32),
+        completed=np.zeros(resources, np.uint32),
+        fed_device=np.zeros(resources, np.uint32),
         op_start=np.zeros(ops),
-        transfer_start=np.zeros(reads),
-        clock=np.zeros(1),
-        num_done=np.zeros(1, np.int64),
+        op_end=np.zeros(ops),
     )
 
 
 def new_memory(tables: Tables) -> Memory:
     """Return an account of memory for simulations with these tables."""
-    reads, devices = len(tables.readers), len(tables.op_overhead)
+    ops, reads, devices = len(tables.num_inputs), len(tables.readers), len(tables.op_overhead)
     return Memory(
         store_of_input=np.zeros(reads, np.uint32),
         uses_left=np.zeros(len(tables.store_bytes), np.int32),
         store_on=np.zeros(devices, np.uint32),
-        hold_time=np.zeros(2 * devices),
-        hold_device=np.zeros(2 * devices, np.uint32),
-        hold_bytes=np.zeros(2 * devices, np.int64),
+        num_holds=np.zeros(1, np.int64),
+        hold_start=np.zeros(ops + reads),
+        hold_device=np.zeros(ops + reads, np.uint32),
+        hold_bytes=np.zeros(ops + reads, np.int64),
         held=np.zeros(devices, np.int64),
         peak=np.zeros(devices, np.int64),
+    )
+
+
+def new_log(num_ops: int, num_reads: int) -> Log:
+    """Return a log for steps of so many ops and reads."""
+    events = 2 * (num_ops + num_reads)
+    return Log(
+        num_events=np.zeros(1, np.int64),
+        num_memory_changes=np.zeros(1, np.int64),
+        round=np.zeros(1, np.int64),
+        event_time=np.zeros(events),
+        event_round=np.zeros(events, np.int64),
+        event_is_wakeup=np.zeros(events, np.bool_),
+        event_resource=np.zeros(events, np.uint32),
+        event_element=np.zeros(events, np.uint32),
+        memory_time=np.zeros(2 * events),
+        memory_device=np.zeros(2 * events, np.uint32),
+        memory_bytes=np.zeros(2 * events, np.int64),
+        transfer_start=np.zeros(num_reads),
+        transfer_end=np.zeros(num_reads),
     )

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs import Cluster
 from placeto_graphs import PlacementProblem
 from placeto_simulator.errors import SimulationError
 
@@ -12,6 +13,7 @@ from placeto_simulator.errors import SimulationError
 FIRST_OF_TENSOR = np.uint32(1 << 31)
 LAST_OF_TENSOR = np.uint32(1 << 30)
 LAST_OF_OP = np.uint32(1 << 29)
+NO_LINK = -1
 OP = np.uint32(LAST_OF_OP - 1)
 
 
@@ -29,8 +31,6 @@ class Tables(NamedTuple):
     ----------
     group_of : uint32[V]
         The group of each op.
-    group_ops, group_reads : int64[G]
-        How many ops each group has, and how many reads their tensors.
     group_parameter_bytes : int64[G]
         What the ops of each group keep for the whole step.
     compute_time : float64[V, D]
@@ -44,8 +44,8 @@ class Tables(NamedTuple):
     readers : uint32[E]
         The op of each read, and in the highest bits whether it is the first or the last read of
         its tensor, and the last of the tensors of its producer.
-    read_tensor : uint32[E]
-        The tensor of each read.
+    tensor_of_read, producer_of_read : uint32[E]
+        The tensor of each read, and the op that makes it.
     first_input : uint32[V + 1]
         Where the inputs of each op start.
     input_of_read : uint32[E]
@@ -62,18 +62,25 @@ class Tables(NamedTuple):
         Seconds.
     bandwidth, latency : float64[D, D]
         Bytes per second, seconds.
+    link_of : uint32[D, D]
+        The resource that carries what one device sends another: D + its link. From a device to
+        itself it is D + L, which is none: nothing is ever sent there.
+    first_fed_link, fed_links : uint32[D + L + 1], uint32[]
+        Where the links of each resource start, and the resources that they are: those that a device
+        feeds, or the link itself.
+    num_resources : int
+        D devices and L links.
     """
 
     group_of: NDArray[np.uint32]
-    group_ops: NDArray[np.int64]
-    group_reads: NDArray[np.int64]
     group_parameter_bytes: NDArray[np.int64]
     compute_time: NDArray[np.float64]
     num_inputs: NDArray[np.int32]
     ready_ops: NDArray[np.uint32]
     first_output_read: NDArray[np.uint32]
     readers: NDArray[np.uint32]
-    read_tensor: NDArray[np.uint32]
+    tensor_of_read: NDArray[np.uint32]
+    producer_of_read: NDArray[np.uint32]
     first_input: NDArray[np.uint32]
     input_of_read: NDArray[np.uint32]
     tensor_bytes: NDArray[np.int64]
@@ -84,6 +91,10 @@ class Tables(NamedTuple):
     transfer_overhead: NDArray[np.float64]
     bandwidth: NDArray[np.float64]
     latency: NDArray[np.float64]
+    link_of: NDArray[np.uint32]
+    first_fed_link: NDArray[np.uint32]
+    fed_links: NDArray[np.uint32]
+    num_resources: int
 
 
 def tables_of(problem: PlacementProblem) -> Tables:
@@ -109,17 +120,18 @@ def tables_of(problem: PlacementProblem) -> Tables:
     tensor_bytes = graph.tensor_bytes[tensors]
     stored_bytes = np.where(graph.parameter_bytes[producers] > 0, 0, tensor_bytes)
     unread = np.diff(first_reader) == 0
+    fed = [np.unique(row[row != NO_LINK]) for row in cluster.link]
+    fed = [cluster.num_devices + links for links in [*fed, *np.arange(cluster.num_links)[:, None]]]
     return Tables(
         group_of=group_of.astype(np.uint32),
-        group_ops=np.bincount(group_of, minlength=num_groups),
-        group_reads=_sums(group_of, np.diff(first_output_read), num_groups),
         group_parameter_bytes=_sums(group_of, graph.parameter_bytes, num_groups),
         compute_time=problem.compute_time,
         num_inputs=num_inputs.astype(np.int32),
         ready_ops=np.flatnonzero(num_inputs == 0).astype(np.uint32),
         first_output_read=first_output_read.astype(np.uint32),
         readers=_with_ends_marked(readers, first_reader, first_output_read),
-        read_tensor=read_tensor.astype(np.uint32),
+        tensor_of_read=read_tensor.astype(np.uint32),
+        producer_of_read=producers[read_tensor].astype(np.uint32),
         first_input=_starts(num_inputs).astype(np.uint32),
         input_of_read=np.argsort(np.argsort(readers, kind="stable")).astype(np.uint32),
         tensor_bytes=tensor_bytes,
@@ -130,7 +142,16 @@ def tables_of(problem: PlacementProblem) -> Tables:
         transfer_overhead=np.array([device.transfer_overhead for device in cluster.devices]),
         bandwidth=cluster.bandwidth,
         latency=cluster.latency,
+        link_of=_resource_of_link(cluster),
+        first_fed_link=_starts(np.array([len(links) for links in fed])).astype(np.uint32),
+        fed_links=np.concatenate(fed).astype(np.uint32),
+        num_resources=cluster.num_devices + cluster.num_links,
     )
+
+
+def _resource_of_link(cluster: Cluster) -> NDArray[np.uint32]:
+    link = np.where(cluster.link == NO_LINK, cluster.num_links, cluster.link)
+    return (cluster.num_devices + link).astype(np.uint32)
 
 
 def _with_ends_marked(

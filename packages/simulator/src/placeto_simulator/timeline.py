@@ -1,4 +1,4 @@
-"""One simulated step as data: what ran where and when."""
+"""One simulated step as data: what ran where and when, as the event loop wrote it down."""
 
 import json
 import os
@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 from placeto_graphs import PlacementProblem
 from placeto_graphs import write_atomically
 from placeto_simulator.chrome_trace import chrome_trace
+from placeto_simulator.state import Log
+from placeto_simulator.state import State
+from placeto_simulator.tables import OP
+from placeto_simulator.tables import Tables
 
 _Kind = Literal["op", "transfer"]
 _Member = tuple[_Kind, int]
 _Reason = Literal["nothing", "input", "resource"]
+_Happening = Literal["op-done", "transfer-done", "wakeup"]
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,10 @@ class Event:
     time : float
         Seconds.
     kind : text
-        ``"op-done"``, ``"transfer-done"``, or ``"wakeup"``: a device or bus that was at rest starts
-        the first element of its queue (Addanki et al. 2019).
+        ``"op-done"``, ``"transfer-done"``, or ``"wakeup"``: a device or link that was at rest
+        starts the first element of its queue (Addanki et al. 2019).
     resource : text
-        The device, or ``"DEVICE bus"``.
+        The device or link.
     what : text
         The op, or ``"OP:OUTPUT -> DEVICE"`` for a transfer.
 
@@ -41,7 +46,7 @@ class Event:
     """
 
     time: float
-    kind: Literal["op-done", "transfer-done", "wakeup"]
+    kind: _Happening
     resource: str
     what: str
 
@@ -78,7 +83,7 @@ class PathStep:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Timeline:
-    """One simulated step: V ops and K transfers on D devices.
+    """One simulated step: V ops and K transfers on D devices and L links.
 
     Attributes
     ----------
@@ -86,16 +91,23 @@ class Timeline:
         What was placed.
     op_device : int32[V]
         Where each op ran.
-    op_turn : int32[V]
-        The ops of one device are numbered in the order in which they ran.
     op_start, op_end : float64[V]
         From when to when each op ran; seconds.
+    op_before : int32[V]
+        The op that ran before it on its device, or -1.
     transfer_tensor : int32[K]
-        What each transfer carried; the transfers of one bus stand in the order in which they ran.
-    transfer_source, transfer_destination : int32[K]
-        From which device to which.
+        What each transfer carried; transfers stand in the order in which they were done.
+    transfer_source, transfer_destination, transfer_link : int32[K]
+        From which device to which, over which link.
     transfer_start, transfer_end : float64[K]
         From when to when it was on its way; seconds.
+    transfer_before : int32[K]
+        The transfer that ran before it on its link, or -1.
+    happened : N rows of (float, text, int, int)
+        Times, kinds and resources of what happened, and the op or the position of the transfer; see
+        `events`. Resources are the D devices, then the L links.
+    memory_time, memory_device, memory_bytes : float64[N], int32[N], int64[N]
+        From when on (seconds) a device holds so many bytes more, or fewer, besides its parameters.
 
     Examples
     --------
@@ -120,14 +132,20 @@ class Timeline:
 
     problem: PlacementProblem
     op_device: NDArray[np.int32]
-    op_turn: NDArray[np.int32]
     op_start: NDArray[np.float64]
     op_end: NDArray[np.float64]
+    op_before: NDArray[np.int32]
     transfer_tensor: NDArray[np.int32]
     transfer_source: NDArray[np.int32]
     transfer_destination: NDArray[np.int32]
+    transfer_link: NDArray[np.int32]
     transfer_start: NDArray[np.float64]
     transfer_end: NDArray[np.float64]
+    transfer_before: NDArray[np.int32]
+    happened: list[tuple[float, _Happening, int, int]]
+    memory_time: NDArray[np.float64]
+    memory_device: NDArray[np.int32]
+    memory_bytes: NDArray[np.int64]
 
     def __repr__(self) -> str:
         return (
@@ -143,13 +161,13 @@ class Timeline:
     @property
     def device_busy(self) -> NDArray[np.float64]:
         """float64[D], the share of the runtime in which each device runs ops."""
-        return self._share(self.op_device, self.op_end - self.op_start)
+        return self._share(self.op_device, self.op_end - self.op_start, self.problem.num_devices)
 
     @property
-    def bus_busy(self) -> NDArray[np.float64]:
-        """float64[D], the share of the runtime in which each device's bus carries tensors."""
-        within = np.minimum(self.transfer_end, self.runtime) - self.transfer_start
-        return self._share(self.transfer_source, np.maximum(within, 0.0))
+    def link_busy(self) -> NDArray[np.float64]:
+        """float64[L], the share of the runtime in which each link carries tensors."""
+        within = np.maximum(np.minimum(self.transfer_end, self.runtime) - self.transfer_start, 0.0)
+        return self._share(self.transfer_link, within, self.problem.cluster.num_links)
 
     @cached_property
     def peak_memory(self) -> NDArray[np.int64]:
@@ -171,46 +189,37 @@ class Timeline:
             Times in seconds, each once and rising from 0, and bytes. At one time releases come
             before allocations, so that what counts is their sum.
         """
-        devices, times, changes = self._memory_changes
-        here = devices == device
+        here = self.memory_device == device
         resident = self.problem.graph.parameter_bytes[self.op_device == device].sum()
-        moments, which = np.unique(np.append(0.0, times[here]), return_inverse=True)
+        moments, which = np.unique(np.append(0.0, self.memory_time[here]), return_inverse=True)
         at_moment = np.zeros(len(moments), np.int64)
-        np.add.at(at_moment, which, np.append(resident, changes[here]))
+        np.add.at(at_moment, which, np.append(resident, self.memory_bytes[here]))
         return moments, np.cumsum(at_moment)
 
     def events(self) -> list[Event]:
-        """Return what happened, in order: completions before wakeups at the same time."""
-        graph, cluster = self.problem.graph, self.problem.cluster
-        names = cluster.device_names
-        happened: list[tuple[float, int, int, Event]] = []
+        """Return what happened, in order.
 
-        def add(time: float, order: int, number: int, event: Event) -> None:
-            happened.append((time, order, number, event))
-
-        for op, name in enumerate(graph.op_names):
-            device, end = int(self.op_device[op]), float(self.op_end[op])
-            add(end, 0, device, Event(end, "op-done", names[device], name))
-        for transfer, end in enumerate(self.transfer_end.tolist()):
-            source = int(self.transfer_source[transfer])
-            what = self.transfer_name(transfer)
-            add(end, 1, source, Event(end, "transfer-done", f"{names[source]} bus", what))
-        for op in _woken(self._op_before, self.op_start, self._op_free).tolist():
-            device, start = int(self.op_device[op]), float(self.op_start[op])
-            add(start, 2, device, Event(start, "wakeup", names[device], graph.op_names[op]))
-        woken = _woken(self._transfer_before, self.transfer_start, self._transfer_free)
-        for transfer in woken.tolist():
-            source, what = int(self.transfer_source[transfer]), self.transfer_name(transfer)
-            start = float(self.transfer_start[transfer])
-            add(start, 3, source, Event(start, "wakeup", f"{names[source]} bus", what))
-        happened.sort(key=lambda entry: entry[:3])
-        return [event for *_, event in happened]
+        At one time everything that completes comes first, ops by device and then transfers by link,
+        then everything at rest that starts, and again.
+        """
+        names = self.problem.cluster.device_names + self.problem.cluster.link_names
+        num_devices = self.problem.num_devices
+        op_names = self.problem.graph.op_names
+        return [
+            Event(
+                time,
+                kind,
+                names[resource],
+                op_names[index] if resource < num_devices else self.transfer_name(index),
+            )
+            for time, kind, resource, index in self.happened
+        ]
 
     def critical_path(self) -> list[PathStep]:
         """Return a chain of ops and transfers that makes the runtime, from first to last.
 
         Each step starts when the one before it ends, or, where it waits for the same device or
-        bus, when the overhead of the one before is over.
+        link, when the overhead of the one before is over.
         """
         steps: list[PathStep] = []
         member: _Member | None = ("op", int(np.argmax(self.op_end)))
@@ -236,7 +245,7 @@ class Timeline:
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the timeline as JSON that Perfetto and chrome://tracing open.
 
-        There is a track for each device and for each bus, and a counter for the memory of each
+        There is a track for each device and for each link, and a counter for the memory of each
         device.
 
         Parameters
@@ -251,63 +260,17 @@ class Timeline:
         """
         write_atomically(path, json.dumps(chrome_trace(self), ensure_ascii=False).encode())
 
-    # --- what the methods above share --------------------------------------------------------
-
-    @cached_property
-    def _op_free(self) -> NDArray[np.float64]:
-        """float64[V], when the device of each op is free again after it."""
-        overhead = np.array([device.op_overhead for device in self.problem.cluster.devices])
-        seconds = self.problem.compute_time[np.arange(len(self.op_device)), self.op_device]
-        free: NDArray[np.float64] = self.op_end + np.where(
-            seconds > 0, overhead[self.op_device], 0.0
-        )
-        return free
-
-    @cached_property
-    def _transfer_free(self) -> NDArray[np.float64]:
-        """float64[K], when the bus of each transfer is free again after it."""
-        overhead = np.array([device.transfer_overhead for device in self.problem.cluster.devices])
-        free: NDArray[np.float64] = self.transfer_end + overhead[self.transfer_source]
-        return free
+    def _share(
+        self, resource: NDArray[np.int32], seconds: NDArray[np.float64], count: int
+    ) -> NDArray[np.float64]:
+        busy: NDArray[np.float64] = np.bincount(resource, seconds, count).astype(np.float64)
+        return busy / self.runtime if self.runtime > 0 else np.zeros_like(busy)
 
     @cached_property
     def _transfer_of(self) -> dict[tuple[int, int], int]:
         """The transfer of each (tensor, destination)."""
         keys = zip(self.transfer_tensor.tolist(), self.transfer_destination.tolist(), strict=True)
         return {key: transfer for transfer, key in enumerate(keys)}
-
-    @cached_property
-    def _memory_changes(
-        self,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]:
-        """Devices, times and bytes, negative for releases, of all but the parameters."""
-        graph = self.problem.graph
-        tensors, readers = graph.edges[:, 0], graph.edges[:, 1]
-        producers = graph.tensor_producer
-        local = self.op_device[producers[tensors]] == self.op_device[readers]
-
-        last_use = np.full(graph.num_tensors, -np.inf)
-        np.maximum.at(last_use, tensors[local], self.op_end[readers[local]])
-        np.maximum.at(last_use, self.transfer_tensor, self.transfer_end)
-        last_use = np.where(np.isinf(last_use), self.op_end[producers], last_use)
-        stored = np.where(graph.parameter_bytes[producers] > 0, 0, graph.tensor_bytes)
-
-        remote = np.flatnonzero(~local)
-        keys = zip(tensors[remote].tolist(), self.op_device[readers[remote]].tolist(), strict=True)
-        copies = np.array([self._transfer_of[key] for key in keys], np.int64)
-        last_read = np.zeros(len(self.transfer_tensor))
-        np.maximum.at(last_read, copies, self.op_end[readers[remote]])
-
-        device = [self.op_device[producers], self.op_device, self.transfer_destination]
-        start = [self.op_start[producers], self.op_start, self.transfer_start]
-        end = [last_use, self.op_end, last_read]
-        size = [stored, graph.workspace_bytes, graph.tensor_bytes[self.transfer_tensor]]
-        sizes = np.concatenate(size)
-        return (
-            np.concatenate(device * 2),
-            np.concatenate(start + end),
-            np.concatenate([sizes, -sizes]),
-        )
 
     def _op_waited(self, op: int) -> tuple[_Member | None, _Reason]:
         """Return what an op waited for last."""
@@ -321,46 +284,77 @@ class Timeline:
                 transfer = self._transfer_of[tensor, device]
                 if self.transfer_end[transfer] == start:
                     return ("transfer", transfer), "input"
-        before = int(self._op_before[op])
-        if before >= 0 and self._op_free[before] == start:
-            return ("op", before), "resource"
-        return None, "nothing"
+        before = int(self.op_before[op])
+        return (("op", before), "resource") if before >= 0 else (None, "nothing")
 
     def _transfer_waited(self, transfer: int) -> tuple[_Member | None, _Reason]:
         """Return what a transfer waited for last."""
         producer = int(self.problem.graph.tensor_producer[self.transfer_tensor[transfer]])
-        start = self.transfer_start[transfer]
-        if self.op_end[producer] == start:
+        if self.op_end[producer] == self.transfer_start[transfer]:
             return ("op", producer), "input"
-        return ("transfer", int(self._transfer_before[transfer])), "resource"
-
-    def _share(
-        self, resource: NDArray[np.int32], seconds: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        busy = np.bincount(resource, seconds, self.problem.num_devices)
-        return busy / self.runtime if self.runtime > 0 else np.zeros_like(busy)
-
-    @cached_property
-    def _op_before(self) -> NDArray[np.int64]:
-        """int64[V], the op that ran before each op on its device, or -1."""
-        return _before(self.op_device, self.op_turn)
-
-    @cached_property
-    def _transfer_before(self) -> NDArray[np.int64]:
-        """int64[K], the transfer that ran before each transfer on its bus, or -1."""
-        return _before(self.transfer_source, np.arange(len(self.transfer_source)))
+        return ("transfer", int(self.transfer_before[transfer])), "resource"
 
 
-def _before(resource: NDArray[np.int32], turn: NDArray[np.integer]) -> NDArray[np.int64]:
-    order = np.lexsort((turn, resource))
-    before = np.full(len(order), -1)
+def timeline_of(problem: PlacementProblem, tables: Tables, state: State, log: Log) -> Timeline:
+    """Return what the event loop left behind of a step that was simulated with a log."""
+    graph = problem.graph
+    events = slice(0, int(log.num_events[0]))
+    # The loop lets resources pick in the order of what completed, which makes no difference.
+    order = np.lexsort(
+        (log.event_resource[events], log.event_is_wakeup[events], log.event_round[events])
+    )
+    resource = log.event_resource[events][order].astype(np.int32)
+    element = log.event_element[events][order].astype(np.int64)
+    is_wakeup = log.event_is_wakeup[events][order]
+    is_op = resource < problem.num_devices
+
+    op_before = np.full(graph.num_ops, -1, np.int32)
+    done = is_op & ~is_wakeup
+    _note_before(op_before, element[done], resource[done])
+    arrived = ~is_op & ~is_wakeup
+    read = element[arrived] - graph.num_ops
+    transfer_before = np.full(len(read), -1, np.int32)
+    _note_before(transfer_before, np.arange(len(read)), resource[arrived])
+    position = np.empty(len(graph.edges), np.int64)  # in the timeline, of the transfer of a read
+    position[read] = np.arange(len(read))
+    index = element.copy()
+    index[~is_op] = position[element[~is_op] - graph.num_ops]
+    kind = np.where(is_wakeup, "wakeup", np.where(is_op, "op-done", "transfer-done"))
+
+    op_device = state.device_of.astype(np.int32)
+    changes = slice(0, int(log.num_memory_changes[0]))
+    return Timeline(
+        problem=problem,
+        op_device=op_device,
+        op_start=state.op_start.copy(),
+        op_end=state.op_end.copy(),
+        op_before=op_before,
+        transfer_tensor=graph.tensors_of_op.values[tables.tensor_of_read[read]],
+        transfer_source=op_device[tables.producer_of_read[read]],
+        transfer_destination=op_device[tables.readers[read] & OP],
+        transfer_link=resource[arrived] - np.int32(problem.num_devices),
+        transfer_start=log.transfer_start[read],
+        transfer_end=log.transfer_end[read],
+        transfer_before=transfer_before,
+        happened=list(
+            zip(
+                log.event_time[events][order].tolist(),
+                kind.tolist(),
+                resource.tolist(),
+                index.tolist(),
+                strict=True,
+            )
+        ),
+        memory_time=log.memory_time[changes],
+        memory_device=log.memory_device[changes].astype(np.int32),
+        memory_bytes=log.memory_bytes[changes],
+    )
+
+
+def _note_before(
+    before: NDArray[np.int32], member: NDArray[np.integer], resource: NDArray[np.int32]
+) -> None:
+    """Write what came before each member on its resource; members stand in order of time."""
+    order = np.argsort(resource, kind="stable")
     same = resource[order[1:]] == resource[order[:-1]]
-    before[order[1:][same]] = order[:-1][same]
-    return before
-
-
-def _woken(
-    before: NDArray[np.int64], start: NDArray[np.float64], free: NDArray[np.float64]
-) -> NDArray[np.intp]:
-    """Return what started after its resource was at rest."""
-    return np.flatnonzero((before < 0) | (start > np.append(free, -1.0)[before]))
+    before[member[order[1:][same]]] = member[order[:-1][same]]

@@ -1,4 +1,4 @@
-"""How much faster than its plain twin the simulator is: ``python plain_comparison.py``."""
+"""How much faster than its definition the simulator is: ``python reference_comparison.py``."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-import plain_simulator
 from placeto_simulator import Simulator
+from placeto_simulator import reference
 from placeto_simulator.benchmark import PLACEMENTS
 from placeto_simulator.benchmark import median_seconds
 from placeto_simulator.benchmark import problems
@@ -17,11 +17,11 @@ NUM_DEVICES = 2
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Simulate the same placements with both, and print a table."""
-    parser = argparse.ArgumentParser(prog="plain_comparison", description=__doc__)
+    parser = argparse.ArgumentParser(prog="reference_comparison", description=__doc__)
     parser.add_argument("--ops", type=int, nargs="+", default=(3_000, 13_000))
     parser.add_argument("--repeats", type=int, default=5, help="timed placements per case")
     options = parser.parse_args(arguments)
-    print("| graph | ops | placement | plain | compiled | |")
+    print("| graph | ops | placement | reference | compiled | |")
     print("|---|---:|---|---:|---:|---:|")
     for num_ops in options.ops:
         for graph, problem in problems(num_ops, NUM_DEVICES, num_ops, seed=0):
@@ -29,17 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, sample in PLACEMENTS.items():
                 placements = sample(problem, 100, np.random.default_rng(0))
                 simulator.evaluate(placements[:1])
-                plain, batch = median_seconds(
+                slow, batch = median_seconds(
                     [
-                        partial(plain_simulator.simulate, problem, placements[0].tolist()),
+                        partial(reference.simulate, problem, placements[0].tolist()),
                         partial(simulator.evaluate, placements),
                     ],
                     options.repeats,
                 )
                 compiled = batch / len(placements)
                 print(
-                    f"| {graph} | {problem.graph.num_ops:,} | {name} | {plain * 1e3:.1f} ms "
-                    f"| {compiled * 1e3:.3f} ms | {plain / compiled:.0f} times as fast |"
+                    f"| {graph} | {problem.graph.num_ops:,} | {name} | {slow * 1e3:.1f} ms "
+                    f"| {compiled * 1e3:.3f} ms | {slow / compiled:.0f} times as fast |"
                 )
 
 

@@ -1,0 +1,234 @@
+"""Compare the compiled simulator with its definition: ``python -m placeto_simulator.conformance``.
+
+Random problems in which much happens at the same time: few different durations, many of them zero,
+overheads, links of every shape. Every event, every time and every byte has to be the same.
+"""
+
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import track
+
+from placeto_graphs import Cluster
+from placeto_graphs import Device
+from placeto_graphs import Grouping
+from placeto_graphs import OpGraph
+from placeto_graphs import PlacementProblem
+from placeto_simulator import reference
+from placeto_simulator.simulator import Simulator
+from placeto_simulator.timeline import Event
+
+# Few values, so that events tie; and some whose sums round, so that almost-ties are told apart.
+DURATIONS = (0.0, 0.0, 1.0, 1.0, 2.0, 3.0, 0.5, 0.1, 0.3)
+OVERHEADS = (0.0, 0.0, 1.0, 1.0, 2.0, 0.5, 0.1, 1e-300)
+SIZES = (0, 0, 1, 2, 4, 100)
+BANDWIDTHS = (1.0, 1.0, 2.0, 3.0, np.inf)
+
+
+def difference(problem: PlacementProblem, placement: NDArray[np.int32]) -> str | None:
+    """Return how the simulator departs from its definition on a placement, if it does.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement : int32[G]
+        The device of each group.
+
+    Returns
+    -------
+    text or None
+        What differs first, and both values.
+
+    Examples
+    --------
+    >>> difference(random_problem(np.random.default_rng(0)), np.zeros(1, np.int32))
+    """
+    expected = reference.simulate(problem, placement.tolist())
+    simulator = Simulator(problem, num_threads=1)
+    timeline, schedule = simulator.timeline(placement), simulator.schedule(placement[None])
+    batch = simulator.evaluate(placement[None])
+    ops_of_group = [
+        np.flatnonzero(problem.grouping.group_of == group).tolist()
+        for group in range(problem.num_groups)
+    ]
+    pairs = {
+        "runtime": (expected.runtime, batch.runtime[0]),
+        "runtime alone": (expected.runtime, simulator.runtimes(placement[None])[0]),
+        "peak memory": (expected.peak_memory, batch.peak_memory[0].tolist()),
+        "runtime of the schedule": (expected.runtime, schedule.runtime[0]),
+        "peak memory of the schedule": (expected.peak_memory, schedule.peak_memory[0].tolist()),
+        "peak memory of the timeline": (expected.peak_memory, timeline.peak_memory.tolist()),
+        "starts of groups": (
+            [min(expected.op_start[op] for op in ops) for ops in ops_of_group],
+            schedule.start[0].tolist(),
+        ),
+        "ends of groups": (
+            [max(expected.op_end[op] for op in ops) for ops in ops_of_group],
+            schedule.end[0].tolist(),
+        ),
+        "starts of ops": (expected.op_start, timeline.op_start.tolist()),
+        "ends of ops": (expected.op_end, timeline.op_end.tolist()),
+        "transfers": (
+            [
+                (each.tensor, each.source, each.destination, each.start, each.end)
+                for each in expected.transfers
+            ],
+            list(
+                zip(
+                    timeline.transfer_tensor.tolist(),
+                    timeline.transfer_source.tolist(),
+                    timeline.transfer_destination.tolist(),
+                    timeline.transfer_start.tolist(),
+                    timeline.transfer_end.tolist(),
+                    strict=True,
+                )
+            ),
+        ),
+        "events": (_named(problem, expected), timeline.events()),
+    }
+    for what, (wanted, found) in pairs.items():
+        if wanted != found:
+            return f"{what}: expected {wanted}, got {found}"
+    return None
+
+
+def _named(problem: PlacementProblem, step: reference.SimulatedStep) -> list[Event]:
+    """Return the events of the reference as a timeline gives them."""
+    graph, devices = problem.graph, problem.cluster.device_names
+    resources = devices + problem.cluster.link_names
+    events = []
+    for event in step.events:
+        if isinstance(event.element, reference.Transfer):
+            tensor = event.element.tensor
+            producer = int(graph.tensor_producer[tensor])
+            output = graph.tensors_of_op[producer].tolist().index(tensor)
+            destination = devices[event.element.destination]
+            what = f"{graph.op_names[producer]}:{output} -> {destination}"
+        else:
+            what = graph.op_names[event.element]
+        events.append(Event(event.time, event.kind, resources[event.resource], what))
+    return events
+
+
+def random_problem(
+    generator: np.random.Generator, *, max_ops: int = 14, max_devices: int = 8
+) -> PlacementProblem:
+    """Return a small problem in which much happens at the same time.
+
+    Ops have several outputs, shared inputs, control edges and tensors that nothing reads; links are
+    buses, one for each pair, or shared in any way; groups are single ops or several.
+
+    Parameters
+    ----------
+    generator
+        Where it is drawn from.
+    max_ops, max_devices
+        How large it may be.
+
+    Examples
+    --------
+    >>> random_problem(np.random.default_rng(0), max_ops=5).graph.num_ops <= 5
+    True
+    """
+    graph = _random_graph(generator, int(generator.integers(1, max_ops + 1)))
+    cluster = _random_cluster(generator, int(generator.integers(1, max_devices + 1)))
+    labels = np.arange(graph.num_ops)
+    if generator.random() < 0.5:
+        labels = np.unique(generator.integers(0, 4, graph.num_ops), return_inverse=True)[1]
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=generator.choice(DURATIONS, (graph.num_ops, cluster.num_devices)),
+        grouping=Grouping(
+            group_of=labels.astype(np.int32),
+            group_names=tuple(f"group{group}" for group in range(int(labels.max()) + 1)),
+        ),
+    )
+
+
+def _random_graph(generator: np.random.Generator, count: int) -> OpGraph:
+    rank = generator.permutation(count)
+    producers = generator.integers(0, count, generator.integers(0, 2 * count + 1))
+    tensors, readers = np.nonzero(rank[producers][:, None] < rank)
+    chosen = generator.permutation(len(tensors))[: generator.integers(0, 40)]
+    return OpGraph(
+        op_names=tuple(f"op{op}" for op in range(count)),
+        op_types=("op",) * count,
+        scopes=("",) * count,
+        phases=np.zeros(count, np.int8),
+        flops=np.zeros(count),
+        bytes_accessed=np.zeros(count),
+        parameter_bytes=generator.choice(SIZES, count),
+        workspace_bytes=generator.choice(SIZES, count),
+        colocation=np.full(count, -1, np.int32),
+        tensor_producer=producers.astype(np.int32),
+        tensor_bytes=generator.choice(SIZES, len(producers)),
+        edges=np.stack([tensors[chosen], readers[chosen]], axis=1).astype(np.int32),
+    )
+
+
+def _random_cluster(generator: np.random.Generator, count: int) -> Cluster:
+    shape = (count, count)
+    return Cluster(
+        devices=tuple(
+            Device(f"device{number}", "kind", 1000, *generator.choice(OVERHEADS, 2))
+            for number in range(count)
+        ),
+        bandwidth=generator.choice(BANDWIDTHS, shape),
+        latency=generator.choice(OVERHEADS, shape),
+        link=random_link_map(generator, count),
+    )
+
+
+def random_link_map(generator: np.random.Generator, num_devices: int) -> NDArray[np.int32]:
+    """Return int32[D, D], which link carries each pair: buses, one for each pair, or any.
+
+    Examples
+    --------
+    >>> random_link_map(np.random.default_rng(0), 1)
+    array([[-1]], dtype=int32)
+    """
+    pairs = num_devices * (num_devices - 1)
+    kind = generator.integers(3)
+    if kind == 0:
+        labels = np.repeat(np.arange(num_devices), num_devices - 1)
+    elif kind == 1:
+        labels = generator.permutation(pairs)
+    else:
+        labels = generator.integers(0, int(generator.integers(1, pairs + 2)), pairs)
+    link = np.full((num_devices, num_devices), -1, np.int32)
+    link[~np.eye(num_devices, dtype=np.bool_)] = np.unique(labels, return_inverse=True)[1]
+    return link
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare random problems until one differs; return how many differed."""
+    parser = argparse.ArgumentParser(prog="placeto_simulator.conformance", description=__doc__)
+    parser.add_argument("--problems", type=int, default=10_000, help="how many are compared")
+    parser.add_argument("--placements", type=int, default=3, help="of each problem")
+    parser.add_argument("--ops", type=int, default=14, help="at most")
+    parser.add_argument("--devices", type=int, default=8, help="at most")
+    parser.add_argument("--seed", type=int, help="by default another one each time")
+    options = parser.parse_args(arguments)
+    seed: int = secrets.randbits(32) if options.seed is None else options.seed
+    print(f"seed {seed}")
+    for number in track(range(options.problems), description="comparing"):
+        generator = np.random.default_rng([seed, number])
+        problem = random_problem(generator, max_ops=options.ops, max_devices=options.devices)
+        shape = (options.placements, problem.num_groups)
+        for placement in generator.integers(0, problem.num_devices, shape).astype(np.int32):
+            found = difference(problem, placement)
+            if found is not None:
+                print(f"problem {number}, placement {placement.tolist()}: {found}")
+                return 1
+    print(f"{options.problems:,} problems, {options.placements} placements each: no difference")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

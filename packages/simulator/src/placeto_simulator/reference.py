@@ -1,0 +1,344 @@
+"""What the simulator does, written to be read: plain Python, a hundred times slower.
+
+`simulate` is the definition. The compiled loop (`event_loop.py`) is the same, faster; the tests and
+``python -m placeto_simulator.conformance`` compare the two event by event. Times are float64, and a
+duration is computed before it is added to a time, so that equal inputs tie exactly.
+"""
+
+import heapq
+import math
+from collections import defaultdict
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Generic
+from typing import Literal
+from typing import TypeVar
+
+from placeto_graphs import PlacementProblem
+from placeto_simulator.errors import SimulationError
+
+
+@dataclass
+class Transfer:
+    """A copy of a tensor on its way from one device to another.
+
+    Attributes
+    ----------
+    tensor, source, destination : int
+        What goes from which device to which.
+    start, end : float
+        Seconds; NaN before it starts.
+
+    Examples
+    --------
+    >>> Transfer(tensor=3, source=0, destination=1).destination
+    1
+    """
+
+    tensor: int
+    source: int
+    destination: int
+    start: float = float("nan")
+    end: float = float("nan")
+
+
+Element = TypeVar("Element", int, Transfer)
+
+
+@dataclass
+class Happening:
+    """Something that happened.
+
+    Attributes
+    ----------
+    time : float
+        Seconds.
+    kind : text
+        ``"op-done"``, ``"transfer-done"``, or ``"wakeup"``: a resource that was at rest starts
+        something.
+    resource : int
+        The device, or D + the link.
+    element : op or transfer
+        What is done, or starts.
+
+    Examples
+    --------
+    >>> Happening(time=0.5, kind="op-done", resource=0, element=3).element
+    3
+    """
+
+    time: float
+    kind: Literal["op-done", "transfer-done", "wakeup"]
+    resource: int
+    element: int | Transfer
+
+
+@dataclass
+class Resource(Generic[Element]):
+    """A device or a link: one element at a time runs, the others wait, first in, first out.
+
+    Attributes
+    ----------
+    queue : ops or transfers
+        What waits.
+    running : op or transfer
+        What runs, or nothing.
+    end : float
+        When what runs is done; seconds.
+    free_at : float
+        When the overhead after it is over; seconds.
+
+    Examples
+    --------
+    >>> Resource(deque([7])).is_idle(now=0.0)
+    True
+    """
+
+    queue: deque[Element] = field(default_factory=deque)
+    running: Element | None = None
+    end: float = 0.0
+    free_at: float = -math.inf
+
+    def completes(self, now: float) -> bool:
+        """Return whether what runs is done now."""
+        return self.running is not None and self.end == now
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether nothing runs and the overhead of the last element is over."""
+        return self.running is None and self.free_at <= now
+
+
+@dataclass
+class SimulatedStep:
+    """What happened in one simulated step.
+
+    Attributes
+    ----------
+    op_start, op_end : V of float
+        When each op ran; seconds.
+    transfers : list of `Transfer`
+        In the order in which they were done.
+    events : list of `Happening`
+        In the order in which they happened.
+    runtime : float
+        Seconds until the last op is done.
+    peak_memory : D of int
+        The most bytes that each device holds at one time.
+
+    Examples
+    --------
+    >>> SimulatedStep(op_start=[0.0], op_end=[1.5], runtime=1.5).runtime
+    1.5
+    """
+
+    op_start: list[float]
+    op_end: list[float]
+    transfers: list[Transfer] = field(default_factory=list)
+    events: list[Happening] = field(default_factory=list)
+    runtime: float = 0.0
+    peak_memory: list[int] = field(default_factory=list)
+
+
+def simulate(problem: PlacementProblem, placement: Sequence[int]) -> SimulatedStep:
+    """Simulate one step.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement : G of int
+        The device of each group.
+
+    Raises
+    ------
+    SimulationError
+        When not every op was done, which no problem can cause.
+
+    Examples
+    --------
+    Two ops of a second each; the tensor between them takes half a second to the other device:
+
+    >>> import networkx as nx
+    >>> import numpy as np
+    >>> from placeto_graphs import Cluster, Device, colocate, from_networkx
+    >>> chain = nx.DiGraph()
+    >>> chain.add_edge("a", "b", bytes=5)
+    >>> graph = from_networkx(chain)
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=Cluster(
+    ...         devices=[Device(name, "kind", 100, 0.0, 0.0) for name in ("left", "right")],
+    ...         bandwidth=np.full((2, 2), 10.0),
+    ...         latency=np.zeros((2, 2)),
+    ...     ),
+    ...     compute_time=np.ones((2, 2)),
+    ...     grouping=colocate(graph, rules=()),
+    ... )
+    >>> simulate(problem, [0, 1]).runtime
+    2.5
+    """
+    return _Simulation(problem, placement).run()
+
+
+class _Simulation:
+    def __init__(self, problem: PlacementProblem, placement: Sequence[int]) -> None:
+        graph = problem.graph
+        self.problem = problem
+        self.graph = graph
+        self.device_of = [placement[group] for group in problem.grouping.group_of.tolist()]
+        self.missing_inputs = [len(graph.inputs_of_op[op]) for op in range(graph.num_ops)]
+        self.devices = [Resource[int]() for _ in range(problem.num_devices)]
+        self.links = [Resource[Transfer]() for _ in range(problem.cluster.num_links)]
+        self.now = 0.0
+        self.timestamps = [0.0]  # a heap of the times at which something ends
+        self.num_done = 0
+        self.step = SimulatedStep([float("nan")] * graph.num_ops, [float("nan")] * graph.num_ops)
+
+    def run(self) -> SimulatedStep:
+        for op in range(self.graph.num_ops):
+            if self.missing_inputs[op] == 0:
+                self.devices[self.device_of[op]].queue.append(op)
+        while self.timestamps:
+            # Whatever is picked completes in a later round: it puts a time on the heap, if only
+            # the same one again.
+            self.now = heapq.heappop(self.timestamps)
+            self.deliver()
+            self.pick()
+        if self.num_done < self.graph.num_ops:
+            raise SimulationError(
+                f"expected {self.graph.num_ops} ops to be done, got {self.num_done}"
+            )
+        self.step.runtime = max(self.step.op_end)
+        self.step.peak_memory = self.peak_memory()
+        return self.step
+
+    def deliver(self) -> None:
+        """Hand on everything that completes now: ops by device, then transfers by link."""
+        for number, device in enumerate(self.devices):
+            if device.completes(self.now):
+                self.op_done(number, device)
+        for number, link in enumerate(self.links):
+            if link.completes(self.now):
+                self.transfer_done(number, link)
+
+    def pick(self) -> None:
+        """Let every idle resource start the first element of its queue: devices, then links."""
+        for number, device in enumerate(self.devices):
+            if device.is_idle(self.now) and device.queue:
+                self.start_op(number, device)
+        for number, link in enumerate(self.links):
+            if link.is_idle(self.now) and link.queue:
+                self.start_transfer(number, link)
+
+    def op_done(self, number: int, device: Resource[int]) -> None:
+        assert device.running is not None  # noqa: S101 (what completes runs)
+        op, device.running = device.running, None
+        self.num_done += 1
+        self.note("op-done", number, op)
+        for tensor in self.graph.tensors_of_op[op].tolist():
+            sent_to = set()
+            for consumer in self.graph.consumers_of_tensor[tensor].tolist():
+                destination = self.device_of[consumer]
+                if destination == number:
+                    self.input_arrived(consumer)
+                elif destination not in sent_to:
+                    sent_to.add(destination)
+                    link = int(self.problem.cluster.link[number, destination])
+                    self.links[link].queue.append(Transfer(tensor, number, destination))
+
+    def transfer_done(self, number: int, link: Resource[Transfer]) -> None:
+        assert link.running is not None  # noqa: S101 (what completes runs)
+        transfer, link.running = link.running, None
+        self.step.transfers.append(transfer)
+        self.note("transfer-done", len(self.devices) + number, transfer)
+        for consumer in self.graph.consumers_of_tensor[transfer.tensor].tolist():
+            if self.device_of[consumer] == transfer.destination:
+                self.input_arrived(consumer)
+
+    def input_arrived(self, op: int) -> None:
+        self.missing_inputs[op] -= 1
+        if self.missing_inputs[op] == 0:
+            self.devices[self.device_of[op]].queue.append(op)
+
+    def start_op(self, number: int, device: Resource[int]) -> None:
+        op = device.queue.popleft()
+        duration = float(self.problem.compute_time[op, number])
+        overhead = self.problem.cluster.devices[number].op_overhead if duration > 0 else 0.0
+        self.step.op_start[op] = self.now
+        self.step.op_end[op] = self.now + duration
+        self.start(number, device, op, duration, overhead)
+
+    def start_transfer(self, number: int, link: Resource[Transfer]) -> None:
+        transfer = link.queue.popleft()
+        cluster, ends = self.problem.cluster, (transfer.source, transfer.destination)
+        size = int(self.graph.tensor_bytes[transfer.tensor])
+        duration = float(cluster.latency[ends] + size / cluster.bandwidth[ends])
+        overhead = cluster.devices[transfer.source].transfer_overhead
+        transfer.start, transfer.end = self.now, self.now + duration
+        self.start(len(self.devices) + number, link, transfer, duration, overhead)
+
+    def start(
+        self,
+        number: int,
+        resource: Resource[Element],
+        element: Element,
+        duration: float,
+        overhead: float,
+    ) -> None:
+        if resource.free_at < self.now:
+            self.note("wakeup", number, element)
+        resource.running = element
+        resource.end = self.now + duration
+        resource.free_at = resource.end + overhead
+        heapq.heappush(self.timestamps, resource.end)
+        heapq.heappush(self.timestamps, resource.free_at)
+
+    def note(
+        self,
+        kind: Literal["op-done", "transfer-done", "wakeup"],
+        resource: int,
+        element: int | Transfer,
+    ) -> None:
+        self.step.events.append(Happening(self.now, kind, resource, element))
+
+    def peak_memory(self) -> list[int]:
+        """Add up what each device holds from when to when."""
+        graph, step = self.graph, self.step
+        changes: list[dict[float, int]] = [defaultdict(int) for _ in self.devices]
+
+        def hold(device: int, size: int, start: float, end: float) -> None:
+            changes[device][start] += size
+            changes[device][end] -= size
+
+        transfers_of: dict[int, list[Transfer]] = defaultdict(list)
+        for transfer in step.transfers:
+            transfers_of[transfer.tensor].append(transfer)
+        for op, size in enumerate(graph.workspace_bytes.tolist()):
+            hold(self.device_of[op], size, step.op_start[op], step.op_end[op])
+        for tensor, producer in enumerate(graph.tensor_producer.tolist()):
+            size, device = int(graph.tensor_bytes[tensor]), self.device_of[producer]
+            readers = graph.consumers_of_tensor[tensor].tolist()
+            uses = [step.op_end[op] for op in readers if self.device_of[op] == device]
+            uses += [transfer.end for transfer in transfers_of[tensor]]
+            if graph.parameter_bytes[producer] == 0:
+                last = max(uses, default=step.op_end[producer])
+                hold(device, size, step.op_start[producer], last)
+            for transfer in transfers_of[tensor]:
+                there = transfer.destination
+                last = max(step.op_end[op] for op in readers if self.device_of[op] == there)
+                hold(there, size, transfer.start, last)
+        resident = [0] * len(self.devices)
+        for op, size in enumerate(graph.parameter_bytes.tolist()):
+            resident[self.device_of[op]] += size
+        return [_peak(*each) for each in zip(resident, changes, strict=True)]
+
+
+def _peak(held: int, changes: dict[float, int]) -> int:
+    """Return the most that is held; of one moment only the sum counts: releases come first."""
+    peak = held
+    for time in sorted(changes):
+        held += changes[time]
+        peak = max(peak, held)
+    return peak
