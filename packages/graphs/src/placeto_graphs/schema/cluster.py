@@ -204,6 +204,13 @@ def outgoing_buses(num_devices: int) -> NDArray[np.int32]:
     return link.reshape(num_devices, num_devices)
 
 
+def has_outgoing_buses(cluster: Cluster) -> bool:
+    """Return whether the links of a cluster, and their names, are those of the default."""
+    return np.array_equal(
+        cluster.link, outgoing_buses(cluster.num_devices)
+    ) and cluster.link_names == tuple(_default_names(cluster.link, cluster.device_names))
+
+
 def _default_names(link: NDArray[np.int32], device_names: Sequence[str]) -> list[str]:
     num_links = int(link.max()) + 1
     if np.array_equal(link, outgoing_buses(len(device_names))):
