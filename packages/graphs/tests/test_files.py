@@ -142,6 +142,11 @@ PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"device_column": [0]}, "compute_time: expected shape (4, 2), got (4, 1)"),
     ({"compute_time": []}, "device_column[0]: expected one of 0 columns"),
     ({"compute_time": [[None] * 4]}, "compute_time: expected a device that can run every op of"),
+    ({"grouping.group_of": [0, 1, 2.5, 3]}, "grouping.group_of[2]: expected int, got float (2.5)"),
+    ({"grouping.group_of": [0, 1, True, 3]}, "grouping.group_of[2]: expected int, got bool (True)"),
+    ({"grouping.group_of": [0, 1, "2", 3]}, "grouping.group_of[2]: expected int, got str ('2')"),
+    ({"grouping.group_of": [0, 1, 2**70, 3]}, "grouping.group_of: expected integers, got"),
+    ({"device_column": [0, 0.5]}, "device_column[1]: expected int, got float (0.5)"),
     ({"grouping.group_of": [0, 1, 2, 9]}, "grouping.group_of[3]: expected an integer from 0 to 3"),
 ]
 
@@ -295,6 +300,8 @@ def test_a_wrong_cluster_file_is_named(tmp_path: Path, content: str, message: st
         ("", "expected JSON: Expecting value"),
         ("[]", "expected an object of group names and device names, got []"),
         ('{"split": 1}', "'split': expected one of 'k80:0', 'k80:1', got 1"),
+        ('{"split": 0.5}', "'split': expected one of 'k80:0', 'k80:1', got 0.5"),
+        ('{"split": true}', "'split': expected one of 'k80:0', 'k80:1', got True"),
         ('{"split": "k80:2"}', "'split': expected one of 'k80:0', 'k80:1', got 'k80:2'"),
         ('{"merge": "k80:0"}', "'merge': expected the name of a group of the problem"),
         ('{"split": "k80:0", "split": "k80:1"}', "'split': expected each group once, got it again"),
