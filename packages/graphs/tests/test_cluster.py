@@ -48,6 +48,16 @@ def test_by_default_each_device_has_a_bus_for_all_that_it_sends() -> None:
     assert parse_cluster("1xk80").link_names == ()
 
 
+def test_a_link_has_the_pairs_that_it_carries() -> None:
+    assert [pairs.tolist() for pairs in cluster().link_pairs] == [[[0, 1]], [[1, 0]]]
+    shared = cluster(link=[[-1, 0], [0, -1]])
+    assert [pairs.tolist() for pairs in shared.link_pairs] == [[[0, 1], [1, 0]]]
+    assert parse_cluster("1xk80").link_pairs == []
+    machines = parse_cluster("2x(2xk80)")
+    for number, pairs in enumerate(machines.link_pairs):
+        assert pairs.tolist() == np.argwhere(machines.link == number).tolist()
+
+
 def test_links_may_be_shared_and_named() -> None:
     shared = cluster(link=[[-1, 0], [0, -1]])
     assert (shared.num_links, shared.link_names) == (1, ("link 0",))

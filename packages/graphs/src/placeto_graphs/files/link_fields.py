@@ -35,9 +35,9 @@ def encoded_links(cluster: Cluster) -> list[LinkFields]:
     costs = np.stack([cluster.bandwidth, cluster.latency], axis=2)
     names = cluster.device_names
     entries = []
-    for index, name in enumerate(cluster.link_names):
+    for name, link_pairs in zip(cluster.link_names, cluster.link_pairs, strict=True):
         of_cost: dict[tuple[float, float], list[tuple[int, int]]] = {}
-        for source, destination in np.argwhere(cluster.link == index).tolist():
+        for source, destination in link_pairs.tolist():
             bandwidth, latency = costs[source, destination].tolist()
             of_cost.setdefault((bandwidth, latency), []).append((source, destination))
         for (bandwidth, latency), pairs in of_cost.items():

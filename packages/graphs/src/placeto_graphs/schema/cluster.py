@@ -178,6 +178,15 @@ class Cluster(Record):
         return len(self.link_names)
 
     @property
+    def link_pairs(self) -> list[NDArray[np.int64]]:
+        """L arrays int64[P, 2], the (source, destination) of each pair that a link carries."""
+        pairs = np.argwhere(self.link != NO_LINK)
+        links = self.link[tuple(pairs.T)]
+        by_link = np.argsort(links, kind="stable")
+        ends = np.cumsum(np.bincount(links, minlength=self.num_links))
+        return np.split(pairs[by_link], ends[:-1]) if len(ends) else []
+
+    @property
     def device_names(self) -> tuple[str, ...]:
         """The name of each device."""
         return tuple(device.name for device in self.devices)
