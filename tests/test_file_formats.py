@@ -1,10 +1,13 @@
 """The files that docs/files.md shows are what the packages read."""
 
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from placeto_graphs import GraphError
 from placeto_graphs import load_cluster
 from placeto_graphs import load_pipedream_profile
 from placeto_graphs import load_placement
@@ -14,12 +17,15 @@ from placeto_graphs import parse_cluster
 PAGE = Path("docs/files.md").read_text()
 
 
+def blocks(heading: str) -> list[str]:
+    """Return the blocks of code under a heading."""
+    section = PAGE.split(f"\n## {heading}")[1].split("\n## ")[0]
+    return re.findall(r"```\w*\n(.*?)```", section, flags=re.DOTALL)
+
+
 def block(heading: str) -> str:
     """Return the first block of code under a heading."""
-    section = PAGE.split(f"\n## {heading}")[1].split("\n## ")[0]
-    match = re.search(r"```\w*\n(.*?)```", section, flags=re.DOTALL)
-    assert match is not None, heading
-    return match[1]
+    return blocks(heading)[0]
 
 
 def test_the_problem_and_its_placement(tmp_path: Path) -> None:
@@ -30,8 +36,26 @@ def test_the_problem_and_its_placement(tmp_path: Path) -> None:
     assert load_placement(tmp_path / "placement.json", problem).tolist() == [1]
 
 
+def test_the_links_of_a_problem(tmp_path: Path) -> None:
+    content = json.loads(block("Problem"))
+    content["version"] = 2
+    content["cluster"] |= json.loads(blocks("Problem")[1])
+    (tmp_path / "problem.json").write_text(json.dumps(content))
+    cluster = load_problem(tmp_path / "problem.json").cluster
+    assert cluster.link_names == ("host bridge",)
+    assert cluster.link.tolist() == [[-1, 0], [0, -1]]
+
+
 def test_the_cluster(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(block("Cluster"))
+    cluster = load_cluster(tmp_path / "cluster.toml")
+    assert cluster.devices == (*parse_cluster("2xk80").devices, *parse_cluster("1xv100").devices)
+    assert cluster.link.tolist() == [[-1, 0, 1], [0, -1, 1], [2, 2, -1]]
+    assert cluster.bandwidth[0].tolist() == [np.inf, 7.6e9, 1.25e9]
+
+
+def test_the_cluster_of_version_1(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(blocks("Cluster")[1])
     cluster = load_cluster(tmp_path / "cluster.toml")
     assert cluster.devices == parse_cluster("2xk80").devices
     assert cluster.bandwidth[[0, 1], [1, 0]].tolist() == [10e9, 7.6e9]
@@ -42,6 +66,25 @@ def test_the_profile(tmp_path: Path) -> None:
     assert load_pipedream_profile(tmp_path / "graph.txt").num_ops == 5
 
 
-@pytest.mark.parametrize("spec", re.findall(r"`(\d+x[a-z0-9+]+)`", PAGE))
+@pytest.mark.parametrize("spec", re.findall(r"`(\d+x[a-z0-9+()]+)`", PAGE))
 def test_the_specs_of_clusters(spec: str) -> None:
     assert parse_cluster(spec).num_devices >= 2
+
+
+NETWORK = r"^\| `([a-z0-9-]+)`(?: \(default\))? \| ([0-9.e]+) \|"
+
+
+@pytest.mark.parametrize(("link", "bandwidth"), re.findall(NETWORK, PAGE, flags=re.MULTILINE))
+def test_the_networks_of_clusters(link: str, bandwidth: str) -> None:
+    cluster = parse_cluster("2x(1xh200)", link=link)
+    assert cluster.bandwidth[0, 1] == float(bandwidth)
+    assert cluster.link_names[cluster.link[0, 1]] == "machine 0 network"
+
+
+def test_the_networks_are_all_there() -> None:
+    shown = [name for name, _ in re.findall(NETWORK, PAGE, flags=re.MULTILINE)]
+    with pytest.raises(GraphError) as caught:
+        parse_cluster("2xk80", link="?")
+    within = ["bus", "nvlink", "pcie", "pcie-shared"]
+    assert f"expected one of {', '.join([*within, *shown])}, got" in str(caught.value)
+    assert parse_cluster("2x(1xk80)") == parse_cluster("2x(1xk80)", link="ethernet-10g")

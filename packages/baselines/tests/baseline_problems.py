@@ -1,5 +1,6 @@
 """Small problems to place: one to read in examples, and random ones of every kind."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,10 +100,26 @@ def random_problem(generator: np.random.Generator, max_groups: int = 6) -> Place
     )
 
 
-def random_problems(count: int, max_groups: int = 6) -> list[PlacementProblem]:
-    """Return random problems, the same ones each time."""
+def random_problems(
+    count: int, max_groups: int = 6, *, shared_links: bool = False
+) -> list[PlacementProblem]:
+    """Return random problems, the same ones each time; also with any pairs on any links."""
     generator = np.random.default_rng(2019)
-    return [random_problem(generator, max_groups) for _ in range(count)]
+    found = [random_problem(generator, max_groups) for _ in range(count)]
+    if shared_links:
+        return [replace(problem, cluster=relinked(generator, problem.cluster)) for problem in found]
+    return found
+
+
+def relinked(generator: np.random.Generator, on: Cluster) -> Cluster:
+    """Return the same devices with a link for each pair, one for all, or any pairs on any links."""
+    apart = ~np.eye(on.num_devices, dtype=bool)
+    num_pairs = int(apart.sum())
+    any_links = generator.integers(0, 3, num_pairs)
+    labels = [np.arange(num_pairs), np.zeros(num_pairs, int), any_links][generator.integers(0, 3)]
+    link = np.full(apart.shape, -1, np.int32)
+    link[apart] = np.unique(labels, return_inverse=True)[1]
+    return replace(on, link=link, link_names=None)
 
 
 def _random_edges(generator: np.random.Generator, num_ops: int) -> list[tuple[int, int]]:

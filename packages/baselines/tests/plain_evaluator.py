@@ -1,4 +1,4 @@
-"""An evaluator in plain Python: the FIFO queues of devices and buses, and what memory they hold.
+"""An evaluator in plain Python: the FIFO queues of devices and links, and what memory they hold.
 
 It follows the design's rules of a simulated step, one event after the other, and is as slow as it
 is short. The placers' results are checked with it, and nothing of it with the placers.
@@ -16,7 +16,7 @@ from placeto_graphs import EvaluationBatch
 from placeto_graphs import IncrementalEvaluation
 from placeto_graphs import PlacementProblem
 
-OP_DONE, COPY_DONE, DEVICE_FREE, BUS_FREE = range(4)  # what happens first at one timestamp
+OP_DONE, COPY_DONE, DEVICE_FREE, LINK_FREE = range(4)  # what happens first at one timestamp
 
 
 class PlainEvaluator:
@@ -39,6 +39,7 @@ class PlainEvaluator:
         self.workspace = graph.workspace_bytes.tolist()
         self.op_overhead = [device.op_overhead for device in cluster.devices]
         self.copy_overhead = [device.transfer_overhead for device in cluster.devices]
+        self.link = cluster.link.tolist()
         self.latency = cluster.latency.tolist()
         self.bandwidth = cluster.bandwidth.tolist()
 
@@ -105,12 +106,15 @@ class _Step:
         self.costs = costs
         self.at = at  # the device of each op
         self.devices = range(costs.problem.num_devices)
+        self.links = range(costs.problem.cluster.num_links)
         self.missing = costs.num_inputs.copy()
         self.start, self.end = [0.0] * costs.num_ops, [0.0] * costs.num_ops
         self.copies: dict[tuple[int, int], tuple[float, float]] = {}
         self.runnable: list[deque[int]] = [deque() for _ in self.devices]
-        self.leaving: list[deque[tuple[int, int]]] = [deque() for _ in self.devices]
-        self.working, self.sending = [False for _ in self.devices], [False for _ in self.devices]
+        # The tensors that each link has to carry, and to which device.
+        self.leaving: list[deque[tuple[int, int]]] = [deque() for _ in self.links]
+        self.working, self.sending = [False for _ in self.devices], [False for _ in self.links]
+        # When, what, the number of the device or the link, and an op, or a tensor and a device.
         self.future: list[tuple[float, int, int, tuple[int, int]]] = []
 
     def run(self) -> None:
@@ -123,22 +127,27 @@ class _Step:
             completed = []
             while self.future and self.future[0][0] == now:
                 completed.append(heapq.heappop(self.future)[1:])
-            for kind, device, what in sorted(completed):
-                self.deliver(now, kind, device, what)
+            for kind, resource, what in sorted(completed):
+                self.deliver(now, kind, resource, what)
             self.pick(now)
 
-    def deliver(self, now: float, kind: int, device: int, what: tuple[int, int]) -> None:
+    def deliver(self, now: float, kind: int, resource: int, what: tuple[int, int]) -> None:
         if kind == DEVICE_FREE:
-            self.working[device] = False
-        elif kind == BUS_FREE:
-            self.sending[device] = False
+            self.working[resource] = False
+        elif kind == LINK_FREE:
+            self.sending[resource] = False
         elif kind == OP_DONE:
-            self.op_done(now, device, what[0])
+            self.op_done(now, resource, what[0])
         else:
-            self.rest(now, self.costs.copy_overhead[device], self.sending, BUS_FREE, device)
-            for reader in self.costs.readers[what[0]]:
-                if self.at[reader] == what[1]:
+            tensor, there = what
+            overhead = self.costs.copy_overhead[self.source(tensor)]
+            self.rest(now, overhead, self.sending, LINK_FREE, resource)
+            for reader in self.costs.readers[tensor]:
+                if self.at[reader] == there:
                     self.arrived(reader)
+
+    def source(self, tensor: int) -> int:
+        return self.at[self.costs.maker[tensor]]
 
     def op_done(self, now: float, device: int, op: int) -> None:
         overhead = self.costs.op_overhead[device] if self.costs.seconds[op][device] > 0 else 0
@@ -151,18 +160,18 @@ class _Step:
                     self.arrived(reader)
                 elif there not in sent:
                     sent.add(there)
-                    self.leaving[device].append((tensor, there))
+                    self.leaving[self.costs.link[device][there]].append((tensor, there))
 
     def arrived(self, op: int) -> None:
         self.missing[op] -= 1
         if not self.missing[op]:
             self.runnable[self.at[op]].append(op)
 
-    def rest(self, now: float, overhead: float, busy: list[bool], kind: int, device: int) -> None:
+    def rest(self, now: float, overhead: float, busy: list[bool], kind: int, resource: int) -> None:
         if overhead > 0:
-            heapq.heappush(self.future, (now + overhead, kind, device, (0, 0)))
+            heapq.heappush(self.future, (now + overhead, kind, resource, (0, 0)))
         else:
-            busy[device] = False
+            busy[resource] = False
 
     def pick(self, now: float) -> None:
         for device in self.devices:
@@ -171,14 +180,15 @@ class _Step:
                 self.working[device] = True
                 self.start[op], self.end[op] = now, now + self.costs.seconds[op][device]
                 heapq.heappush(self.future, (self.end[op], OP_DONE, device, (op, 0)))
-        for device in self.devices:
-            if self.leaving[device] and not self.sending[device]:
-                tensor, there = self.leaving[device].popleft()
-                self.sending[device] = True
+        for link in self.links:
+            if self.leaving[link] and not self.sending[link]:
+                tensor, there = self.leaving[link].popleft()
+                device = self.source(tensor)
+                self.sending[link] = True
                 seconds = self.costs.size[tensor] / self.costs.bandwidth[device][there]
                 done = now + (self.costs.latency[device][there] + seconds)
                 self.copies[tensor, there] = (now, done)
-                heapq.heappush(self.future, (done, COPY_DONE, device, (tensor, there)))
+                heapq.heappush(self.future, (done, COPY_DONE, link, (tensor, there)))
 
 
 class PlainIncrementalEvaluator(PlainEvaluator):

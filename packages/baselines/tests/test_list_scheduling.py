@@ -104,6 +104,16 @@ def test_schedules_keep_to_devices_and_inputs(placer: ListScheduler) -> None:
 
 
 @pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
+def test_schedules_see_how_long_pairs_take_and_not_what_they_share(placer: ListScheduler) -> None:
+    buses = random_problems(30)
+    shared = random_problems(30, shared_links=True)
+    for problem, other in zip(buses, shared, strict=True):
+        schedule, again = placer.schedule(problem), placer.schedule(other)
+        assert schedule.device.tolist() == again.device.tolist()
+        assert schedule.finish.tolist() == again.finish.tolist()
+
+
+@pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
 def test_two_chains_run_side_by_side(placer: ListScheduler) -> None:
     schedule = placer.schedule(two_chains())
     assert schedule.makespan == 1.0

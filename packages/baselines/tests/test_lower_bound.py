@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,9 +30,10 @@ def best_cost(problem: PlacementProblem) -> float:
 
 
 @pytest.mark.slow
-def test_no_placement_of_two_hundred_problems_beats_the_bound() -> None:
+@pytest.mark.parametrize("shared_links", [False, True])
+def test_no_placement_of_two_hundred_problems_beats_the_bound(shared_links: bool) -> None:
     reached = []
-    for problem in random_problems(200):
+    for problem in random_problems(200, shared_links=shared_links):
         best = best_cost(problem)
         bound = lower_bound(problem)
         assert bound <= best
@@ -41,9 +43,10 @@ def test_no_placement_of_two_hundred_problems_beats_the_bound() -> None:
     assert np.mean(np.array(reached) > 1 - 1e-8) > 0.3
 
 
-def test_any_multipliers_give_a_bound() -> None:
+@pytest.mark.parametrize("shared_links", [False, True])
+def test_any_multipliers_give_a_bound(shared_links: bool) -> None:
     generator = np.random.default_rng(1)
-    for problem in random_problems(40):
+    for problem in random_problems(40, shared_links=shared_links):
         best = best_cost(problem)
         programme = work_programme(problem, longest_paths(problem), scale=2e-9)
         multipliers = programme.solver_multipliers()
@@ -77,6 +80,19 @@ def test_a_path_that_must_change_devices_includes_its_transfers() -> None:
     problem = problem_of(graph, cluster(["cpu", "k80"]), compute_time)
     assert lower_bound(problem) == pytest.approx(1 + 5 + 2 + 7 + 3)
     assert best_cost(problem) == 18
+
+
+def test_a_shared_link_does_not_make_the_bound_too_high() -> None:
+    # Two chains that must change devices, in opposite directions: with a link for each, their
+    # transfers overlap, and the bound is reached; on one link the second waits.
+    graph = op_graph(4, [(0, 1), (2, 3)], tensor_bytes=np.array([5, 1, 5, 1]))
+    here, there = [1.0, np.inf], [np.inf, 1.0]
+    own = problem_of(graph, cluster(["k80", "k80"]), np.array([here, there, there, here]))
+    assert lower_bound(own) == pytest.approx(1 + 5 + 1)
+    assert best_cost(own) == 7.0
+    shared = replace(own, cluster=replace(own.cluster, link=[[-1, 0], [0, -1]], link_names=["bus"]))
+    assert lower_bound(shared) == pytest.approx(1 + 5 + 1)
+    assert best_cost(shared) == 1 + 5 + 5 + 1
 
 
 def test_memory_forces_a_transfer() -> None:

@@ -29,6 +29,7 @@ from placeto_graphs import Cluster
 from placeto_graphs import GroupGraph
 from placeto_graphs import Grouping
 from placeto_graphs import PlacementProblem
+from placeto_graphs import parse_cluster
 from plain_evaluator import PlainEvaluator
 
 PLACERS = [ScotchPlacer, MetisPlacer]
@@ -161,6 +162,15 @@ def test_the_architecture_file_by_hand() -> None:
     assert architecture_file(np.array([7, 8, 9]), distances) == (
         "deco\n0\n3 5\n0 7 4\n1 8 5\n2 9 3\n2\n3 4\n"
     )
+
+
+def test_other_machines_are_farther_than_other_devices() -> None:
+    machines = parse_cluster("2x(2xv100)")
+    distances = whole_distances(machines, np.arange(4), tensor_bytes=1e6)
+    nvlink, ethernet = 2.65e-6 + 1e6 / 150e9, (10 + 2 * 11) * 1e-6 + 1e6 / 1.25e9
+    assert distances[0].tolist() == [1, 100, *[round(100 * ethernet / nvlink)] * 2]
+    assert (distances == distances.T).all()
+    assert distances[2, 3] == distances[0, 1]
 
 
 def test_speeds_and_distances_are_whole_numbers() -> None:

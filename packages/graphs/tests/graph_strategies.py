@@ -56,9 +56,24 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> O
 
 
 @st.composite
+def link_maps(draw: st.DrawFn, num_devices: int) -> NDArray[np.int32]:
+    """Draw which link carries each pair: often one bus for each device, else any."""
+    buses = np.repeat(np.arange(num_devices)[:, None], num_devices, axis=1)
+    pair_labels = arrays(arrays(st.integers(0, num_devices), num_devices), num_devices)
+    labels = np.array(draw(st.one_of(st.just(buses.tolist()), pair_labels)))
+    apart = ~np.eye(num_devices, dtype=bool)
+    link = np.full(labels.shape, -1, np.int32)
+    link[apart] = np.unique(labels[apart], return_inverse=True)[1]
+    return link
+
+
+@st.composite
 def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
     count = draw(st.integers(1, max_devices))
     device_names = draw(st.lists(names, min_size=count, max_size=count, unique=True))
+    link = draw(link_maps(count))
+    num_links = int(link.max()) + 1
+    unique = st.lists(names, min_size=num_links, max_size=num_links, unique=True)
     pairs = arrays(arrays(st.one_of(st.floats(1e-3, 1e12), st.just(np.inf)), count), count)
     return Cluster(
         devices=tuple(
@@ -73,6 +88,8 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
         ),
         bandwidth=np.array(draw(pairs)),
         latency=np.array(draw(arrays(arrays(seconds, count), count))),
+        link=link,
+        link_names=draw(st.one_of(st.none(), unique)),
     )
 
 

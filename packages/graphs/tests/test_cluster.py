@@ -48,6 +48,16 @@ def test_by_default_each_device_has_a_bus_for_all_that_it_sends() -> None:
     assert parse_cluster("1xk80").link_names == ()
 
 
+def test_a_link_has_the_pairs_that_it_carries() -> None:
+    assert [pairs.tolist() for pairs in cluster().link_pairs] == [[[0, 1]], [[1, 0]]]
+    shared = cluster(link=[[-1, 0], [0, -1]])
+    assert [pairs.tolist() for pairs in shared.link_pairs] == [[[0, 1], [1, 0]]]
+    assert parse_cluster("1xk80").link_pairs == []
+    machines = parse_cluster("2x(2xk80)")
+    for number, pairs in enumerate(machines.link_pairs):
+        assert pairs.tolist() == np.argwhere(machines.link == number).tolist()
+
+
 def test_links_may_be_shared_and_named() -> None:
     shared = cluster(link=[[-1, 0], [0, -1]])
     assert (shared.num_links, shared.link_names) == (1, ("link 0",))
@@ -56,49 +66,6 @@ def test_links_may_be_shared_and_named() -> None:
     named = cluster(link=[[-1, 1], [0, -1]], link_names=["to a", "to b"])
     assert named.link_names[named.link[0, 1]] == "to b"
     assert copy.deepcopy(named) == named
-
-
-def test_the_published_constants_of_a_k80() -> None:
-    """Addanki et al. 2019: overheads, bandwidth and memory of the simulated GPUs."""
-    published = parse_cluster("2xk80")
-    assert published.devices[1] == device(name="k80:1")
-    assert published.bandwidth[0, 1] == published.bandwidth[1, 0] == 7.6e9
-    assert not published.latency.any()
-
-
-def test_a_spec_names_devices_by_kind_and_number() -> None:
-    assert parse_cluster(" 1xCPU + 2xk80+1xv100+1xk80").device_names == (
-        "cpu:0",
-        "k80:0",
-        "k80:1",
-        "v100:0",
-        "k80:2",
-    )
-
-
-@pytest.mark.parametrize("kind", ["k80", "p100", "v100", "a100", "h100", "h200", "cpu"])
-def test_every_kind_makes_a_cluster(kind: str) -> None:
-    made = parse_cluster(f"1xcpu+2x{kind}")
-    assert {device.kind for device in made.devices} == {"cpu", kind}
-    assert made.bandwidth[1, 2] >= made.bandwidth[0, 1] or kind == "cpu"
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("", "cluster: expected terms such as 2xk80, joined by +, got ''"),
-        ("k80", "cluster: expected terms such as 2xk80"),
-        ("2xk80+", "cluster: expected terms such as 2xk80"),
-        ("2xtpu", "cluster: expected one of the kinds cpu, k80, p100"),
-        ("-1xk80", "cluster: expected terms"),
-        ("0xk80", "cluster: expected 1 to 1024 devices, got 0"),
-        ("1025xk80", "cluster: expected 1 to 1024 devices, got 1025"),
-        ("99999999999xk80", "cluster: expected terms such as 2xk80"),
-    ],
-)
-def test_a_wrong_spec_is_shown(spec: str, message: str) -> None:
-    with pytest.raises(GraphError, match=re.escape(message)):
-        parse_cluster(spec)
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,54 @@ def test_expand_gives_each_op_the_device_of_its_group() -> None:
         ([0, 1, 2, 0], "placement[2]: expected an integer from 0 to 1, got 2"),
         ([0, 1, -1, 0], "placement[2]: expected an integer from 0 to 1, got -1"),
         ([0.0, 1.0, 0.0, 0.0], "placement: expected integers, got floating-point numbers"),
+        ([0, 1, np.nan, 0], "placement: expected integers, got floating-point numbers"),
+        ([True, False, True, True], "placement: expected integers, got booleans"),
+        (["0", "1", "0", "0"], "placement: expected integers, got text"),
+        ([0, None, 0, 0], "placement: expected integers, got mixed objects"),
+        ([0, 2**70, 0, 0], "placement: expected integers, got mixed objects"),
+        (None, "placement: expected integers, got mixed objects"),
+        ([[0], [1, 0]], "placement: expected an array of one shape, got [[0], [1, 0]]"),
     ],
 )
-def test_a_wrong_placement_is_named(placement: list[float], message: str) -> None:
+def test_a_wrong_placement_is_named(placement: Any, message: str) -> None:
+    for check in (diamond_problem().expand, diamond_problem().check_placement):
+        with pytest.raises(GraphError, match=re.escape(message)) as caught:
+            check(placement)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("group_of", "message"),
+    [
+        ([0.0, 1.0], "group_of: expected integers, got floating-point numbers"),
+        ([0, np.nan], "group_of: expected integers, got floating-point numbers"),
+        ([True, False], "group_of: expected integers, got booleans"),
+        (["0", "1"], "group_of: expected integers, got text"),
+        ([0, None], "group_of: expected integers, got mixed objects"),
+        ([0, 2**70], "group_of: expected integers, got mixed objects"),
+        ([[0], [1, 0]], "group_of: expected an array of one shape"),
+        ([[0, 1]], "group_of: expected shape (any,), got (1, 2)"),
+        ([0, -1], "group_of[1]: expected an integer from 0 to 1, got -1"),
+        ([0, 2], "group_of[1]: expected an integer from 0 to 1, got 2"),
+    ],
+)
+def test_a_wrong_group_is_named(group_of: Any, message: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)) as caught:
+        Grouping(group_of=group_of, group_names=("a", "b"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0.5, 1.0, 1.0, 1.0], "labels: expected integers, got floating-point numbers"),
+        ([True, True, False, False], "labels: expected integers, got booleans"),
+        ([0, 1, 1], "labels: expected shape (4,), got (3,)"),
+    ],
+)
+def test_a_wrong_label_is_named(labels: Any, message: str) -> None:
     with pytest.raises(GraphError, match=re.escape(message)):
-        diamond_problem().expand(placement)
+        grouping_of_labels(diamond_problem().graph, labels)
 
 
 def test_a_group_is_not_placed_where_it_cannot_run() -> None:

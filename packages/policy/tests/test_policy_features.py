@@ -1,6 +1,7 @@
 """What the policy sees of a graph and of a state, against the definitions taken literally."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import networkx as nx
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from placeto_graphs import GroupGraph
+from placeto_graphs import parse_cluster
 from placeto_policy import PlacementPolicy
 from placeto_policy import Settings
 from placeto_policy import States
@@ -21,6 +23,7 @@ from placeto_policy.states import LOADS
 from placeto_policy.states import load_width
 from placeto_policy.topology import Topology
 from placeto_policy.topology import topology_of_groups
+from placeto_policy.topology import transfer_seconds
 from random_states import random_problem
 from random_states import random_states
 from scheduled_problems import partly_possible
@@ -98,6 +101,22 @@ def longest_paths(graph: GroupGraph) -> NDArray[np.float64]:
         paths[group, 0] = nx.dag_longest_path_length(before)
         paths[group, 1] = seconds[group] + nx.dag_longest_path_length(behind)
     return paths
+
+
+def test_transfers_take_the_mean_of_all_pairs_whatever_they_share() -> None:
+    problem = random_problem(8, 4, np.random.default_rng(3))
+    cluster = parse_cluster("2x(2xv100)", link="nvlink+ethernet-25g")
+    seconds = [
+        [
+            cluster.latency[pair] + size / cluster.bandwidth[pair]
+            for pair in permutations(range(4), 2)
+        ]
+        for size in problem.group_graph.edge_bytes.tolist()
+    ]
+    expected = np.mean(seconds, axis=1)
+    np.testing.assert_allclose(transfer_seconds(replace(problem, cluster=cluster)), expected)
+    one_link = replace(cluster, link=np.minimum(cluster.link, 0), link_names=["all"])
+    np.testing.assert_allclose(transfer_seconds(replace(problem, cluster=one_link)), expected)
 
 
 def test_the_features_of_a_state() -> None:

@@ -83,6 +83,17 @@ def test_the_time_between_ops_is_not_in_the_time_of_an_op() -> None:
     assert single_device_runtime(graph, "k80") == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("kind", "launch"),
+    [("p100", 4.86e-6), ("v100", 4.86e-6), ("a100", 2.31e-6), ("h100", 2.37e-6), ("h200", 2.37e-6)],
+)
+def test_an_op_without_work_takes_a_published_launch_and_no_more(kind: str, launch: float) -> None:
+    """The overhead in the op and the one after it are the time from one launch to the next."""
+    empty = seconds(kind, op_type="aten.full", bytes_accessed=0)
+    after = parse_cluster(f"1x{kind}").devices[0].op_overhead
+    assert empty + after == pytest.approx(launch, rel=1e-9)
+
+
 def test_measured_times_come_before_the_model_and_need_no_known_kind() -> None:
     graph = graph_of(op_type="aten.mm", flops=1e12, measured_time={"k80": 7.0, "tpu": 3.0})
     assert cost_model(graph, "k80").tolist() == [7.0]

@@ -21,6 +21,7 @@ from placeto_tools.hyperparameters import parse_settings
 from placeto_tools.options import KeyValue
 from placeto_tools.options import decorated
 from placeto_tools.options import force_option
+from placeto_tools.options import link_option
 from placeto_tools.options import output_option
 from placeto_tools.options import preset_option
 
@@ -44,6 +45,8 @@ class ExperimentOptions:
         Numbers in place of those of the scale; None for those that stay.
     num_gpus : int
         On how many GPUs graphs are placed.
+    link : text or None
+        What joins them.
     preset_name : text or None
         Of Placeto's hyperparameters.
     settings, rnn_settings : pairs of texts
@@ -58,6 +61,7 @@ class ExperimentOptions:
     scale_name: str
     numbers: Mapping[str, int | None]
     num_gpus: int
+    link: str | None
     preset_name: str | None
     settings: Pairs
     rnn_settings: Pairs
@@ -92,6 +96,7 @@ class ExperimentOptions:
                 rnn, self.rnn_settings, scale.rnn_settings, option="--rnn-set"
             ),
             num_gpus=self.num_gpus,
+            link=self.link,
         )
 
 
@@ -130,6 +135,7 @@ def experiment_options(function: Callable[..., None]) -> Any:
             show_default=True,
             help="On how many GPUs; `table1` has its own.",
         ),
+        link_option,
         preset_option,
         click.option(
             "--set",

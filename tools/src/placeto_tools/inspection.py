@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines import lower_bound
+from placeto_graphs import Cluster
 from placeto_graphs import Phase
 from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
@@ -38,6 +39,7 @@ def inspect_problem(problem: PlacementProblem, scope_depth: int = 2) -> Report:
         "scopes": _scopes(problem, scope_depth),
         "groups": _groups(problem),
         "devices": _devices(problem),
+        "links": _links(problem.cluster),
         "lower_bound": lower_bound(problem),
     }
 
@@ -87,6 +89,30 @@ def _groups(problem: PlacementProblem) -> Report:
             for group in largest
         ],
     }
+
+
+def _links(cluster: Cluster) -> list[Report]:
+    """Return what each link carries, and how fast: the least and the most of its pairs."""
+    names = cluster.device_names
+    reports = []
+    for name, pairs in zip(cluster.link_names, cluster.link_pairs, strict=True):
+        bandwidth, latency = cluster.bandwidth[tuple(pairs.T)], cluster.latency[tuple(pairs.T)]
+        reports.append(
+            {
+                "link": name,
+                "pairs": len(pairs),
+                "sources": [names[device] for device in np.unique(pairs[:, 0]).tolist()],
+                "destinations": [names[device] for device in np.unique(pairs[:, 1]).tolist()],
+                "bandwidth": [_finite(bandwidth.min()), _finite(bandwidth.max())],
+                "latency": [float(latency.min()), float(latency.max())],
+            }
+        )
+    return reports
+
+
+def _finite(value: float) -> float | None:
+    """Return a number for JSON, which has no infinity."""
+    return float(value) if np.isfinite(value) else None
 
 
 def _devices(problem: PlacementProblem) -> list[Report]:

@@ -9,6 +9,9 @@ from typing import TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from placeto_graphs import LINK_NAMES
+from placeto_graphs import GraphError
+from placeto_graphs import parse_cluster
 from placeto_tools.grouping_options import RULES
 from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.placers import PLACER_NAMES
@@ -91,6 +94,42 @@ class PlacerNames(click.ParamType[tuple[str, ...]]):
         return [
             CompletionItem(before + comma + name) for name in PLACER_NAMES if name.startswith(begun)
         ]
+
+
+class LinkNames(click.ParamType[str]):
+    """``NAME`` or ``NAME+NAME``: what joins devices, see `parse_cluster`."""
+
+    name = "name+..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the names, if all are known."""
+        try:
+            parse_cluster("2x(2xv100)", link=str(value))  # devices that any of them joins
+        except GraphError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """Return how the last name may go on."""
+        before, plus, begun = incomplete.rpartition("+")
+        return [
+            CompletionItem(before + plus + name) for name in LINK_NAMES if name.startswith(begun)
+        ]
+
+
+def link_option(function: Function) -> Function:
+    """Add ``--link``."""
+    return click.option(
+        "--link",
+        type=LinkNames(),
+        help="What joins the devices of a machine, and machines such as 2x(4xv100): "
+        f"{', '.join(LINK_NAMES)}; one of each kind by a +.  [default: bus+ethernet-10g]",
+    )(function)
 
 
 def json_option(function: Function) -> Function:

@@ -14,6 +14,7 @@ from placeto_graphs import load_cluster
 from placeto_graphs import measured_compute_time
 from placeto_graphs import merge_and_colocate
 from placeto_graphs import parse_cluster
+from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.grouping_options import group_counts
@@ -23,12 +24,33 @@ from placeto_tools.sources import load_source
 DEFAULT_NUM_GPUS = 2
 
 
-def read_cluster(text: str) -> Cluster:
-    """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file."""
+def read_cluster(text: str, link: str | None = None) -> Cluster:
+    """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file.
+
+    Raises
+    ------
+    InputError
+        When a link is named beside a file, which has its own.
+    """
     if text.endswith(".toml") or Path(text).is_file():
+        if link is not None:
+            raise InputError(f"--link: expected none beside a file, which has its links: {text}")
         with reading(text):
             return load_cluster(text)
-    return parse_cluster(text)
+    return parse_cluster(text, link=link)
+
+
+def default_cluster(source: Source, link: str | None = None) -> Cluster:
+    """Return two GPUs of the kind that suits a source.
+
+    Raises
+    ------
+    InputError
+        When the source is a problem, which has its devices.
+    """
+    if source.problem is not None:
+        raise InputError(f"--link: expected --cluster beside it, as {source.name} has its devices")
+    return parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}", link=link)
 
 
 def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
@@ -66,7 +88,7 @@ def make_problem(
             return replace(old, grouping=groups)
     else:
         groups = options.grouping(source.graph, source.rules, source.num_groups)
-    devices = cluster or parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}")
+    devices = cluster or default_cluster(source)
     return PlacementProblem(
         graph=source.graph,
         cluster=devices,

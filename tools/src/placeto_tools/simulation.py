@@ -49,15 +49,32 @@ def timeline_report(
                 "groups": int((placement == index).sum()),
                 "ops": int((timeline.op_device == index).sum()),
                 "busy": float(timeline.device_busy[index]),
-                "communication": float(timeline.bus_busy[index]),
                 "peak_memory": int(peak[index]),
                 "memory_bytes": device.memory_bytes,
                 "fits": bool(peak[index] <= device.memory_bytes),
             }
             for index, device in enumerate(problem.cluster.devices)
         ],
+        "links": _link_reports(timeline),
         "critical_path": _path_report(timeline, path, num_longest),
     }
+
+
+def _link_reports(timeline: Timeline) -> list[Report]:
+    names = timeline.problem.cluster.link_names
+    sent = np.zeros(len(names), np.int64)
+    sizes = timeline.problem.graph.tensor_bytes[timeline.transfer_tensor]
+    np.add.at(sent, timeline.transfer_link, sizes)
+    transfers = np.bincount(timeline.transfer_link, minlength=len(names))
+    return [
+        {
+            "link": name,
+            "transfers": int(transfers[index]),
+            "transferred_bytes": int(sent[index]),
+            "busy": float(timeline.link_busy[index]),
+        }
+        for index, name in enumerate(names)
+    ]
 
 
 def _path_report(timeline: Timeline, path: list[PathStep], num_longest: int) -> Report:
@@ -81,7 +98,7 @@ def _member(timeline: Timeline, step: PathStep) -> Report:
         name, where = graph.op_names[step.index], names[timeline.op_device[step.index]]
     else:
         name = timeline.transfer_name(step.index)
-        where = f"{names[timeline.transfer_source[step.index]]} bus"
+        where = timeline.problem.cluster.link_names[timeline.transfer_link[step.index]]
     return {
         "kind": step.kind,
         "name": name,

@@ -7,6 +7,7 @@ from placeto_graphs.compilation import compiled
 from placeto_graphs.errors import GraphError
 from placeto_graphs.files.cluster_file import load_cluster
 from placeto_graphs.files.cluster_file import save_cluster
+from placeto_graphs.files.cluster_links import LINK_NAMES
 from placeto_graphs.files.cluster_spec import parse_cluster
 from placeto_graphs.files.pipedream import load_pipedream_profile
 from placeto_graphs.files.placement_file import load_placement
@@ -52,6 +53,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_RULES",
+    "LINK_NAMES",
     "Cluster",
     "Device",
     "EvaluationBatch",

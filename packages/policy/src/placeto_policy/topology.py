@@ -114,8 +114,9 @@ def topology_of(problem: PlacementProblem) -> Topology:
 def transfer_seconds(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return float64[M], what the transfers of each edge between groups take, seconds.
 
-    That is the mean over all pairs of devices, without waiting for other transfers; 0 where there
-    is only one device.
+    That is the mean over all ordered pairs of devices, which may differ in bandwidth and latency,
+    without waiting for other transfers: which pairs share a link is nothing to it. It is 0 where
+    there is only one device.
     """
     cluster = problem.cluster
     apart = ~np.eye(problem.num_devices, dtype=bool)

@@ -12,9 +12,11 @@ from placeto_tools.options import Command
 from placeto_tools.options import force_option
 from placeto_tools.options import grouping_options
 from placeto_tools.options import json_option
+from placeto_tools.options import link_option
 from placeto_tools.options import output_option
 from placeto_tools.options import source_options
 from placeto_tools.outputs import check_file
+from placeto_tools.problems import default_cluster
 from placeto_tools.problems import make_problem
 from placeto_tools.problems import read_cluster
 from placeto_tools.progress import showing_progress
@@ -32,6 +34,7 @@ from placeto_tools.tables import show_json
     help="The devices: a text such as 2xk80 or 1xcpu+4xk80, or a TOML file.  [default: 2xk80, or "
     "what the source was measured on]",
 )
+@link_option
 @source_options
 @grouping_options
 @output_option("The problem file: .json, or .json.gz to pack it.")
@@ -40,6 +43,7 @@ from placeto_tools.tables import show_json
 def build(
     source: str,
     cluster: str | None,
+    link: str | None,
     batch_size: int | None,
     sizes: tuple[tuple[str, str], ...],
     family_seed: int,
@@ -58,13 +62,17 @@ def build(
     placeto build inception-v3 --cluster 2xk80 --groups 128 -o problem.json.gz
     placeto build nmt-2 --batch-size 64 --set steps=16 -o nmt.json.gz
     placeto build my_model:make --cluster 1xcpu+2xv100 -o mine.json.gz
+    placeto build nmt-4 --cluster "2x(4xv100)" --link nvlink+infiniband-hdr -o machines.json.gz
     """
     check_file(output, force=force, suffixes=JSON_SUFFIXES)
-    devices = read_cluster(cluster) if cluster else None
+    devices = read_cluster(cluster, link) if cluster else None
     given = parse_sizes(sizes, batch_size)
     with showing_progress() as progress:
         progress.update(f"{source}: reading or capturing its graph ...")
-        problem = make_problem(load_source(source, given, family_seed), devices, grouping)
+        loaded = load_source(source, given, family_seed)
+        if link and devices is None:
+            devices = default_cluster(loaded, link)
+        problem = make_problem(loaded, devices, grouping)
     with writing(output):
         save_problem(problem, output)
     if as_json:

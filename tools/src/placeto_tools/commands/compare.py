@@ -25,6 +25,7 @@ from placeto_tools.options import PlacerNames
 from placeto_tools.options import force_option
 from placeto_tools.options import grouping_options
 from placeto_tools.options import json_option
+from placeto_tools.options import link_option
 from placeto_tools.options import output_option
 from placeto_tools.options import source_options
 from placeto_tools.placers import PLACER_NAMES
@@ -62,6 +63,7 @@ SEARCHES_LAST = ("random", "local-search", "rnn", "placeto")
     metavar="SPEC|FILE",
     help="Instead of --gpus: the devices, such as 1xcpu+2xk80; may be repeated.",
 )
+@link_option
 @click.option(
     "--placers",
     type=PlacerNames(),
@@ -97,6 +99,7 @@ def compare(
     gpus: tuple[int, ...],
     gpu_kind: str | None,
     clusters: tuple[str, ...],
+    link: str | None,
     placers: tuple[tuple[str, ...], ...],
     budget: int | None,
     rnn_budget: int | None,
@@ -130,7 +133,7 @@ def compare(
         for text in sources:
             progress.update(f"{text}: reading or capturing its graph ...")
             source = load_source(text, given, family_seed)
-            for case in _cases(source, gpus, gpu_kind, clusters, grouping):
+            for case in _cases(source, gpus, gpu_kind, clusters, link, grouping):
                 _compare(case, names or PLACER_NAMES, effort, reports, folder, progress)
     if as_json:
         show_json(_document(reports, effort))
@@ -147,9 +150,12 @@ def _cases(
     gpus: Sequence[int],
     gpu_kind: str | None,
     clusters: Sequence[str],
+    link: str | None,
     grouping: GroupingOptions,
 ) -> Iterator[Case]:
     if source.problem is not None and not (gpus or gpu_kind or clusters):
+        if link:
+            raise InputError(f"--link: expected --cluster beside it, as {source.name} has devices")
         problem = make_problem(source, None, grouping)
         kinds = [device.kind for device in problem.cluster.devices]
         spec = "+".join(f"{kinds.count(kind)}x{kind}" for kind in dict.fromkeys(kinds))
@@ -159,7 +165,9 @@ def _cases(
     specs = clusters or [f"{count}x{kind}" for count in gpus or (DEFAULT_NUM_GPUS,)]
     for spec in specs:
         name = Path(spec).stem if spec.endswith(".toml") else spec
-        yield Case(source.name, name, make_problem(source, read_cluster(spec), grouping))
+        devices = read_cluster(spec, link)
+        name = f"{name} {link}" if link else name
+        yield Case(source.name, name, make_problem(source, devices, grouping))
 
 
 def _compare(

@@ -1,5 +1,6 @@
 """``placeto inspect``."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -16,6 +17,8 @@ from placeto_tools.tables import show
 from placeto_tools.tables import show_json
 
 NUM_SCOPES = 15
+NUM_LINKS = 15
+NUM_NAMES = 3
 SUM_COLUMNS = [">ops", ">FLOPs", ">read, written", ">parameters", ">outputs", ">time"]
 
 
@@ -81,7 +84,36 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
             ["device", "kind", ">runtime", ">peak memory", ">memory", ""],
             [_device_row(row) for row in report["devices"]],
         ),
+        _link_table(report["links"]),
     ]
+
+
+def _link_table(links: list[dict[str, Any]]) -> TextTable:
+    hidden = len(links) - NUM_LINKS
+    return TextTable(
+        f"Links (the first; {hidden:,} more)" if hidden > 0 else "Links",
+        ["link", "from", "to", ">per second", ">latency"],
+        [
+            [
+                row["link"],
+                _names(row["sources"]),
+                _names(row["destinations"]),
+                _range(row["bandwidth"], bytes_text),
+                _range(row["latency"], seconds_text),
+            ]
+            for row in links[:NUM_LINKS]
+        ],
+    )
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - NUM_NAMES:,} more" if len(names) > NUM_NAMES else ""
+    return ", ".join(names[:NUM_NAMES]) + more
+
+
+def _range(ends: list[float | None], text: Callable[[float], str]) -> str:
+    shown = dict.fromkeys("any number" if end is None else text(end) for end in ends)
+    return " to ".join(shown)
 
 
 def _sums(row: dict[str, Any]) -> list[str]:

@@ -67,7 +67,7 @@ def plot_placement(
 def plot_timeline(
     problem: str, placement: str, output: Path, title: str | None, force: bool
 ) -> None:
-    """Draw what ran when on each device and bus, and the memory below.
+    """Draw what ran when on each device and link, and the memory below.
 
     PROBLEM and PLACEMENT are those of `placeto simulate`. A dashed line is the memory of a device.
 

@@ -22,6 +22,8 @@ from placeto_tools.tables import share_text
 from placeto_tools.tables import show
 from placeto_tools.tables import show_json
 
+NUM_LINKS = 15
+
 
 @click.command(cls=Command)
 @click.argument("problem")
@@ -43,7 +45,7 @@ from placeto_tools.tables import show_json
 def simulate(
     problem: str, placement: str, trace: Path | None, members: int, as_json: bool, force: bool
 ) -> None:
-    """Simulate a step: runtime, peak memory, how busy the devices are, the critical path.
+    """Simulate a step: runtime, peak memory, how busy devices and links are, the critical path.
 
     PROBLEM is a problem file or any other SOURCE of `placeto build`. PLACEMENT is a placement file,
     the name of a device for everything on it, or the name of a placer.
@@ -69,6 +71,27 @@ def simulate(
         show(*_tables(report))
 
 
+def _link_table(links: list[dict[str, Any]]) -> TextTable:
+    """Return the links that carried something, of many the busiest."""
+    used = [row for row in links if row["transfers"]]
+    busiest = sorted(used, key=lambda row: -row["busy"])[:NUM_LINKS]
+    hidden = f"; the busiest {NUM_LINKS} of {len(used)} in use" if len(used) > NUM_LINKS else ""
+    return TextTable(
+        f"Links{hidden}",
+        ["link", ">transfers", ">sent", ">busy"],
+        [
+            [
+                row["link"],
+                f"{row['transfers']:,}",
+                bytes_text(row["transferred_bytes"]),
+                share_text(row["busy"]),
+            ]
+            for row in used
+            if row in busiest
+        ],
+    )
+
+
 def _tables(report: dict[str, Any]) -> list[TextTable]:
     path = report["critical_path"]
     verdict = "" if report["fits"] else ", out of memory"
@@ -76,14 +99,13 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
         TextTable(
             f"One step: {seconds_text(report['runtime'])}{verdict}; {report['transfers']:,} "
             f"transfers of {bytes_text(report['transferred_bytes'])}",
-            ["device", ">groups", ">ops", ">busy", ">sending", ">peak memory", ">of", ""],
+            ["device", ">groups", ">ops", ">busy", ">peak memory", ">of", ""],
             [
                 [
                     row["device"],
                     f"{row['groups']:,}",
                     f"{row['ops']:,}",
                     share_text(row["busy"]),
-                    share_text(row["communication"]),
                     bytes_text(row["peak_memory"]),
                     bytes_text(row["memory_bytes"]),
                     "" if row["fits"] else "out of memory",
@@ -91,6 +113,7 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
                 for row in report["devices"]
             ],
         ),
+        _link_table(report["links"]),
         TextTable(
             f"Critical path: {path['members']:,} members, {seconds_text(path['op_seconds'])} ops, "
             f"{seconds_text(path['transfer_seconds'])} transfers, "

@@ -50,12 +50,15 @@ class Plan:
         Those of the RNN.
     num_gpus : int
         On how many K80s graphs are placed.
+    link : text or None
+        What joins them; by default one outgoing bus for each.
     """
 
     scale: Scale
     settings: Settings
     rnn_settings: RnnSettings
     num_gpus: int
+    link: str | None = None
 
     @property
     def seeds(self) -> range:

@@ -133,6 +133,7 @@ def _description(experiment: Experiment, plan: Plan) -> dict[str, Any]:
         "options": {
             **experiment.options,
             "gpus": plan.num_gpus,
+            "link": plan.link,
             "seeds": list(plan.seeds),
             "scale": plan.scale.as_dict(),
             "settings": asdict(plan.settings),

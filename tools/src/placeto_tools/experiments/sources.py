@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from placeto_graphs import PlacementProblem
+from placeto_tools.errors import InputError
 from placeto_tools.experiments.experiment import Plan
 from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.grouping_options import group_counts
@@ -94,7 +95,9 @@ def _make(
     source = load_source(text, sizes)
     devices = None
     if source.problem is None or spec is not None:
-        devices = read_cluster(spec or f"{plan.num_gpus}x{source.kind}")
+        devices = read_cluster(spec or f"{plan.num_gpus}x{source.kind}", plan.link)
+    elif plan.link is not None:
+        raise InputError(f"--link: expected a source without devices of its own, got {text}")
     problem = make_problem(source, devices, GroupingOptions(num_groups=plan.scale.num_groups))
     if not grouping:
         return problem

@@ -1,4 +1,4 @@
-"""A simulated step: what ran on each device and bus, and the memory below."""
+"""A simulated step: what ran on each device and link, and the memory below."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from placeto_graphs import Cluster
 from placeto_graphs import Phase
 from placeto_simulator import Timeline
 from placeto_tools.plots.png import colour
@@ -18,7 +19,7 @@ TRANSFER = len(Phase)  # the number of its colour, after those of the phases
 
 
 def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
-    """Draw a Gantt chart of devices and buses, and the memory of each device below.
+    """Draw a Gantt chart of devices and links, and the memory of each device below.
 
     Parameters
     ----------
@@ -28,7 +29,7 @@ def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
         What stands above it.
     """
     cluster = timeline.problem.cluster
-    rows = 2 * cluster.num_devices
+    rows = cluster.num_devices + cluster.num_links
     figure = new_figure(14, 3.5 + 0.35 * rows)
     chart, memory = figure.subplots(2, 1, sharex=True, height_ratios=[max(rows, 3), 4])
     _draw_bars(chart, timeline)
@@ -38,14 +39,14 @@ def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
 
 
 def _draw_bars(axes: Axes, timeline: Timeline) -> None:
-    cluster, phases = timeline.problem.cluster, timeline.problem.graph.phases
+    phases = timeline.problem.graph.phases
+    names, device_rows, link_rows = chart_rows(timeline.problem.cluster)
     for phase in Phase:
         chosen = phases == phase
-        rows = 2 * timeline.op_device[chosen]
+        rows = device_rows[timeline.op_device[chosen]]
         _add(axes, timeline.op_start[chosen], timeline.op_end[chosen], rows, colour(phase))
-    buses = 2 * timeline.transfer_source + 1
-    _add(axes, timeline.transfer_start, timeline.transfer_end, buses, colour(TRANSFER))
-    names = [label for name in cluster.device_names for label in (name, f"{name} bus")]
+    rows = link_rows[timeline.transfer_link]
+    _add(axes, timeline.transfer_start, timeline.transfer_end, rows, colour(TRANSFER))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, max(timeline.runtime, 1e-9))
@@ -55,6 +56,20 @@ def _draw_bars(axes: Axes, timeline: Timeline) -> None:
         loc="upper right",
         fontsize="small",
     )
+
+
+def chart_rows(cluster: Cluster) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """Return what the rows of a chart are called, the row of each device, and that of each link.
+
+    The links over which only one device sends come after that device, the others last.
+    """
+    count = cluster.num_devices
+    senders = [np.unique(pairs[:, 0]) for pairs in cluster.link_pairs]
+    owners = [int(sources[0]) if len(sources) == 1 else count for sources in senders]
+    order = np.lexsort(([0] * count + [1] * len(owners), [*range(count), *owners]))
+    labels = [*cluster.device_names, *cluster.link_names]
+    rows = np.argsort(order)
+    return [labels[item] for item in order], rows[:count], rows[count:]
 
 
 def _add(

@@ -48,7 +48,7 @@ def memory_needs(problem: PlacementProblem, paths: Paths) -> MemoryNeeds:
 
 
 def _horizon(problem: PlacementProblem, paths: Paths) -> float:
-    """Return seconds after which any step has ended: until then, a device or a bus is busy."""
+    """Return seconds after which any step has ended: until then, a device or a link is busy."""
     cluster = problem.cluster
     seconds = np.where(np.isfinite(paths.seconds), paths.seconds, 0.0).max(axis=1).sum()
     overhead = max(device.op_overhead for device in cluster.devices)

@@ -39,10 +39,11 @@ def longest_paths(problem: PlacementProblem) -> Paths:
     ``s``. If ``s = d``, the device is busy with ``u`` until its end and with the overhead after it,
     so ``v`` starts no earlier than ``end[u, d] + overhead[d]`` (no overhead if ``u`` takes no
     time). If not, the transfer starts no earlier than ``u`` ends and takes
-    ``latency[s, d] + bytes / bandwidth[s, d]``. The device ``s`` is ``d`` when both ops are in one
-    group, and otherwise no better than the best of all devices. All inputs must be there, so the
-    latest counts. The proof for ``tail`` is the same in the reverse order: after ``u``, each of its
-    consumers still has to get its input, to run, and to be followed by its own tail.
+    ``latency[s, d] + bytes / bandwidth[s, d]``, whichever link carries it, and however long it
+    waits for the link. The device ``s`` is ``d`` when both ops are in one group, and otherwise no
+    better than the best of all devices. All inputs must be there, so the latest counts. The proof
+    for ``tail`` is the same in the reverse order: after ``u``, each of its consumers still has to
+    get its input, to run, and to be followed by its own tail.
     """
     graph, cluster = problem.graph, problem.cluster
     group_of = problem.grouping.group_of

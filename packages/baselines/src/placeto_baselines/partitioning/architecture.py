@@ -23,8 +23,8 @@ def whole_distances(
 ) -> NDArray[np.int64]:
     """Return int64[D, D], the seconds of a typical tensor between two devices, in whole numbers.
 
-    Scotch's distances are the same in both directions: the mean counts. All are 1 where all links
-    are equal.
+    Scotch's distances are the same in both directions: the mean counts. All are 1 where all pairs
+    are equal. That pairs share a link is not told.
 
     Parameters
     ----------

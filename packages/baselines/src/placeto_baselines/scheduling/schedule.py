@@ -14,7 +14,8 @@ class Schedule:
     """When and where each of G tasks runs, as a list scheduler sees it.
 
     A list scheduler thinks of a group as one piece that starts when all its inputs are there, and
-    of links that carry any number of tensors at once. An evaluator may say something else.
+    of links that carry any number of tensors at once, as its paper does: it knows how long each
+    pair of devices takes, and not which pairs share a link. An evaluator may say something else.
 
     Attributes
     ----------

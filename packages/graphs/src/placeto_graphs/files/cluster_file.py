@@ -19,29 +19,45 @@ from placeto_graphs.files.decoding import not_utf8
 from placeto_graphs.files.device_fields import DeviceFields
 from placeto_graphs.files.device_fields import decoded_devices
 from placeto_graphs.files.device_fields import encoded_devices
+from placeto_graphs.files.link_fields import LinkFields
+from placeto_graphs.files.link_fields import decoded_links
+from placeto_graphs.files.link_fields import encoded_links
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
 from placeto_graphs.files.storage import write_atomically
 from placeto_graphs.schema.cluster import Cluster
+from placeto_graphs.schema.cluster import has_outgoing_buses
 
 CLUSTER_FORMAT = "placeto-cluster"
-VERSION = 1
+VERSION = 2  # 1 has no links: each device has one outgoing bus
 
 
-class _Link(msgspec.Struct, forbid_unknown_fields=True):
+class _Pair(msgspec.Struct, forbid_unknown_fields=True):
     source: str
     destination: str
     bandwidth: float | None = None
     latency: float | None = None
 
 
-class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True):
+class _FirstFile(msgspec.Struct, forbid_unknown_fields=True):
+    """A file of version 1: ``links`` are the pairs that differ."""
+
     format: str
     version: int
     bandwidth: float
     devices: list[DeviceFields]
     latency: float = 0.0
-    links: list[_Link] = []
+    links: list[_Pair] = []
+
+
+class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    format: str
+    version: int
+    devices: list[DeviceFields]
+    bandwidth: float | None = None
+    latency: float = 0.0
+    machines: dict[str, list[str]] = {}
+    links: list[LinkFields] = []
 
 
 def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
@@ -57,47 +73,86 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     >>> from placeto_graphs import parse_cluster
     >>> save_cluster(parse_cluster("1xcpu+4xk80"), "cluster.toml")
     """
-    links = [
+    document = _first_file(cluster) if has_outgoing_buses(cluster) else _linked_file(cluster)
+    write_atomically(path, tomli_w.dumps(msgspec.to_builtins(document)).encode())
+
+
+def _first_file(cluster: Cluster) -> _FirstFile:
+    """Return a cluster of outgoing buses as earlier releases read it."""
+    pairs = [
         (source, destination, float(cluster.bandwidth[i, j]), float(cluster.latency[i, j]))
         for i, source in enumerate(cluster.device_names)
         for j, destination in enumerate(cluster.device_names)
         if i != j
     ]
-    usual = Counter(link[2:] for link in links).most_common(1)
+    usual = Counter(pair[2:] for pair in pairs).most_common(1)
     bandwidth, latency = usual[0][0] if usual else (1.0, 0.0)
-    document = _ClusterFile(
+    return _FirstFile(
         format=CLUSTER_FORMAT,
-        version=VERSION,
+        version=1,
         bandwidth=bandwidth,
         latency=latency,
         devices=encoded_devices(cluster.devices),
-        links=[_Link(*link) for link in links if link[2:] != (bandwidth, latency)],
+        links=[_Pair(*pair) for pair in pairs if pair[2:] != (bandwidth, latency)],
     )
-    write_atomically(path, tomli_w.dumps(msgspec.to_builtins(document)).encode())
+
+
+def _linked_file(cluster: Cluster) -> _ClusterFile:
+    return _ClusterFile(
+        format=CLUSTER_FORMAT,
+        version=VERSION,
+        devices=encoded_devices(cluster.devices),
+        links=encoded_links(cluster),
+    )
 
 
 def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES) -> Cluster:
     """Read a cluster from a TOML file.
 
-    The file gives the devices and one bandwidth and latency for all pairs of them; ``links`` names
-    the pairs that differ, each for one direction::
+    The file gives the devices, and the links with the ordered pairs of devices that each carries:
+    all from one of its sources to another one of its destinations. A machine is a name for several
+    devices. Entries of one name are one link; ``for_each`` makes a link of its own for each
+    ``"pair"``, or for each ``"source"``. A link may leave out its bandwidth and latency where the
+    file has them for all::
 
         format = "placeto-cluster"
-        version = 1
-        bandwidth = 7.6e9     # bytes per second
-        latency = 0.0         # seconds
+        version = 2
 
         [[devices]]
-        name = "k80:0"
-        kind = "k80"
-        memory_bytes = 10_700_000_000
-        op_overhead = 5.7e-6
-        transfer_overhead = 25e-6
+        name = "v100:0"
+        kind = "v100"
+        memory_bytes = 16_000_000_000
+        op_overhead = 3.76e-6      # seconds
+        transfer_overhead = 0.0
+
+        # ... v100:1 to v100:3
+
+        [machines]
+        first = ["v100:0", "v100:1"]
+        second = ["v100:2", "v100:3"]
 
         [[links]]
-        source = "k80:0"
-        destination = "k80:1"
-        bandwidth = 10e9
+        name = "NVLink"
+        sources = ["first"]
+        destinations = ["first"]
+        for_each = "pair"
+        bandwidth = 150e9          # bytes per second
+        latency = 2.65e-6
+
+        # ... the same for the second machine
+
+        [[links]]
+        name = "network card of the first"
+        sources = ["first"]
+        destinations = ["second"]
+        bandwidth = 1.25e9
+        latency = 10e-6
+
+        # ... and back
+
+    Without links, each device has one outgoing bus with the bandwidth and latency of the file. In
+    files of version 1 that is so, too, and ``links`` names the pairs that differ, each by a
+    ``source`` and a ``destination``.
 
     Parameters
     ----------
@@ -123,7 +178,10 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
     content = read_bytes(path, max_bytes)
     with within(f"{os.fspath(path)}: "):
         data = _decoded(content)
-        check_header(convert(data, Header), CLUSTER_FORMAT, VERSION)
+        header = convert(data, Header)
+        check_header(header, CLUSTER_FORMAT, VERSION)
+        if header.version == 1:
+            return _decoded_first(convert(data, _FirstFile))
         return _decoded_cluster(convert(data, _ClusterFile))
 
 
@@ -140,24 +198,41 @@ def _decoded(content: bytearray) -> dict[str, Any]:
 
 def _decoded_cluster(document: _ClusterFile) -> Cluster:
     devices = decoded_devices(document.devices)
+    bandwidth = document.bandwidth
+    if document.links or document.machines:
+        return decoded_links(
+            document.links, devices, document.machines, bandwidth, document.latency
+        )
+    if bandwidth is None and len(devices) > 1:
+        raise GraphError("bandwidth: expected one, as there are no links, got none")
+    shape = (len(devices), len(devices))
+    return Cluster(
+        devices=devices,
+        bandwidth=np.full(shape, np.inf if bandwidth is None else bandwidth),
+        latency=np.full(shape, document.latency),
+    )
+
+
+def _decoded_first(document: _FirstFile) -> Cluster:
+    devices = decoded_devices(document.devices)
     bandwidth = np.full((len(devices), len(devices)), document.bandwidth)
     latency = np.full((len(devices), len(devices)), document.latency)
     numbers = {device.name: number for number, device in enumerate(devices)}
     seen = set()
-    for index, link in enumerate(document.links):
+    for index, pair in enumerate(document.links):
         with within(f"links[{index}]."):
-            source = _number("source", link.source, numbers)
-            destination = _number("destination", link.destination, numbers)
+            source = _number("source", pair.source, numbers)
+            destination = _number("destination", pair.destination, numbers)
             if source == destination or (source, destination) in seen:
                 raise GraphError(
                     f"destination: expected each pair of two devices once, "
-                    f"got {shown(link.source)}, {shown(link.destination)}"
+                    f"got {shown(pair.source)}, {shown(pair.destination)}"
                 )
         seen.add((source, destination))
-        if link.bandwidth is not None:
-            bandwidth[source, destination] = link.bandwidth
-        if link.latency is not None:
-            latency[source, destination] = link.latency
+        if pair.bandwidth is not None:
+            bandwidth[source, destination] = pair.bandwidth
+        if pair.latency is not None:
+            latency[source, destination] = pair.latency
     return Cluster(devices=devices, bandwidth=bandwidth, latency=latency)
 
 

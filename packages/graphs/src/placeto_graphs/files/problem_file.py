@@ -1,7 +1,8 @@
 """Problem files and graph files: JSON, packed if the name ends in ``.gz``.
 
 Arrays stand in the file as the schema holds them, one list per column, in SI units. A null among
-compute times or bandwidths is infinity.
+compute times or bandwidths is infinity. A file says which links there are only if they are not one
+outgoing bus for each device.
 """
 
 import os
@@ -25,13 +26,15 @@ from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
 from placeto_graphs.files.storage import write_atomically
 from placeto_graphs.schema.cluster import Cluster
+from placeto_graphs.schema.cluster import has_outgoing_buses
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 PROBLEM_FORMAT = "placeto-problem"
+PROBLEM_VERSION = 2  # 1 has no links: each device has one outgoing bus
 GRAPH_FORMAT = "placeto-graph"
-VERSION = 1
+GRAPH_VERSION = 1
 
 
 class _Times(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,10 +72,12 @@ _NUMBER_COLUMNS = (
 )
 
 
-class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
+class _Cluster(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     devices: list[DeviceFields]
     bandwidth: list[list[float | None]]
     latency: list[list[float]]
+    link: list[list[int]] | None = None
+    link_names: list[str] | None = None
 
 
 class _Grouping(msgspec.Struct, forbid_unknown_fields=True):
@@ -130,7 +135,7 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     columns, device_column = _distinct_columns(problem.compute_time)
     document = _ProblemFile(
         format=PROBLEM_FORMAT,
-        version=VERSION,
+        version=1 if has_outgoing_buses(problem.cluster) else PROBLEM_VERSION,
         graph=_encoded_graph(problem.graph),
         cluster=_encoded_cluster(problem.cluster),
         compute_time=columns,
@@ -179,7 +184,7 @@ def load_problem(
     """
     content = _read(path, max_bytes)
     with within(f"{os.fspath(path)}: "):
-        check_header(decode_json(content, Header), PROBLEM_FORMAT, VERSION)
+        check_header(decode_json(content, Header), PROBLEM_FORMAT, PROBLEM_VERSION)
         return _decoded_problem(decode_json(content, _ProblemFile))
 
 
@@ -193,7 +198,9 @@ def save_graph(graph: OpGraph, path: str | os.PathLike[str]) -> None:
     >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
     >>> save_graph(graph, "graph.json.gz")
     """
-    _write(path, _GraphFile(format=GRAPH_FORMAT, version=VERSION, graph=_encoded_graph(graph)))
+    _write(
+        path, _GraphFile(format=GRAPH_FORMAT, version=GRAPH_VERSION, graph=_encoded_graph(graph))
+    )
 
 
 def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES) -> OpGraph:
@@ -210,7 +217,7 @@ def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYT
     """
     content = _read(path, max_bytes)
     with within(f"{os.fspath(path)}: "):
-        check_header(decode_json(content, Header), GRAPH_FORMAT, VERSION)
+        check_header(decode_json(content, Header), GRAPH_FORMAT, GRAPH_VERSION)
         return _decoded_graph(decode_json(content, _GraphFile).graph)
 
 
@@ -245,10 +252,13 @@ def _encoded_graph(graph: OpGraph) -> _Graph:
 
 
 def _encoded_cluster(cluster: Cluster) -> _Cluster:
+    default = has_outgoing_buses(cluster)
     return _Cluster(
         devices=encoded_devices(cluster.devices),
         bandwidth=cluster.bandwidth.tolist(),
         latency=cluster.latency.tolist(),
+        link=None if default else cluster.link.tolist(),
+        link_names=None if default else list(cluster.link_names),
     )
 
 
@@ -306,10 +316,14 @@ def _decoded_graph(graph: _Graph) -> OpGraph:
 
 
 def _decoded_cluster(cluster: _Cluster) -> Cluster:
+    link: Any = cluster.link  # without one, that of the default
+    names: Any = cluster.link_names
     return Cluster(
         devices=decoded_devices(cluster.devices),
         bandwidth=_null_is_infinity("bandwidth", cluster.bandwidth),
         latency=_rectangular("latency", cluster.latency),
+        link=link,
+        link_names=names,
     )
 
 

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs.schema.arrays import INT64_MAX
+from placeto_graphs.schema.arrays import int_array
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
 
@@ -22,6 +24,11 @@ def grouping_of_labels(graph: OpGraph, labels: NDArray[np.integer[Any]]) -> Grou
     labels : int[V]
         Any integers.
 
+    Raises
+    ------
+    GraphError
+        When they are not that.
+
     Examples
     --------
     >>> import networkx as nx
@@ -30,6 +37,7 @@ def grouping_of_labels(graph: OpGraph, labels: NDArray[np.integer[Any]]) -> Grou
     >>> grouping_of_labels(chain, np.array([7, 3, 7])).group_names
     ('a', 'b')
     """
+    labels = int_array("labels", labels, np.int64, (graph.num_ops,), minimum=-INT64_MAX)
     order = graph.topological_order
     _, first, label_in_order = np.unique(labels[order], return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)

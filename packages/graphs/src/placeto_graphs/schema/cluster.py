@@ -178,6 +178,15 @@ class Cluster(Record):
         return len(self.link_names)
 
     @property
+    def link_pairs(self) -> list[NDArray[np.int64]]:
+        """L arrays int64[P, 2], the (source, destination) of each pair that a link carries."""
+        pairs = np.argwhere(self.link != NO_LINK)
+        links = self.link[tuple(pairs.T)]
+        by_link = np.argsort(links, kind="stable")
+        ends = np.cumsum(np.bincount(links, minlength=self.num_links))
+        return np.split(pairs[by_link], ends[:-1]) if len(ends) else []
+
+    @property
     def device_names(self) -> tuple[str, ...]:
         """The name of each device."""
         return tuple(device.name for device in self.devices)
@@ -202,6 +211,13 @@ def outgoing_buses(num_devices: int) -> NDArray[np.int32]:
     link = np.repeat(np.arange(num_devices, dtype=np.int32), num_devices)
     link[:: num_devices + 1] = NO_LINK
     return link.reshape(num_devices, num_devices)
+
+
+def has_outgoing_buses(cluster: Cluster) -> bool:
+    """Return whether the links of a cluster, and their names, are those of the default."""
+    return np.array_equal(
+        cluster.link, outgoing_buses(cluster.num_devices)
+    ) and cluster.link_names == tuple(_default_names(cluster.link, cluster.device_names))
 
 
 def _default_names(link: NDArray[np.int32], device_names: Sequence[str]) -> list[str]:

@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpy.typing import NDArray
 
+from placeto_graphs.schema.arrays import float_array
+from placeto_graphs.schema.arrays import number
 from placeto_graphs.schema.evaluation import EvaluationBatch
 
 SECONDS_PER_BYTE = 2e-9  # 2 s/GB, Addanki et al. 2019
@@ -21,10 +23,11 @@ def memory_penalised_runtime(
     ----------
     batch
         What B placements cost on D devices.
-    limit : int or int64[D]
-        M, the bytes that each device has; of several limits the one that is exceeded most counts.
+    limit : number or numbers[D]
+        M, the bytes that each device has, at least 0; infinity is no limit. Of several limits the
+        one that is exceeded most counts.
     scale
-        c, in seconds per byte.
+        c, in seconds per byte: finite, at least 0.
 
     Returns
     -------
@@ -33,8 +36,9 @@ def memory_penalised_runtime(
 
     Raises
     ------
-    ValueError
-        When there are several limits, and not one for each device.
+    GraphError
+        When a limit or the scale is not as described, or there are several limits, and not one for
+        each device.
 
     Examples
     --------
@@ -42,10 +46,10 @@ def memory_penalised_runtime(
     >>> memory_penalised_runtime(batch, limit=10, scale=0.5)
     array([1. , 2.5])
     """
-    limits = np.asarray(limit)
-    num_devices = batch.peak_memory.shape[1]
-    if limits.shape not in {(), (num_devices,)}:
-        raise ValueError(f"limit: expected one, or {num_devices} of them, got {limits.shape}")
-    excess = (batch.peak_memory - limits).max(axis=1, initial=0)
-    penalised: NDArray[np.float64] = batch.runtime + scale * excess
+    several = isinstance(limit, list | tuple) or np.ndim(limit) > 0
+    shape = (batch.peak_memory.shape[1],) if several else ()
+    float_array("limit", limit, shape, infinity_is="no limit")
+    # Whole numbers stay so: beyond 2^53 a float64 would round them.
+    excess = (batch.peak_memory - np.asarray(limit)).max(axis=1, initial=0)
+    penalised: NDArray[np.float64] = batch.runtime + number("scale", scale) * excess
     return penalised

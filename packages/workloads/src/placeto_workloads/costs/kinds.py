@@ -4,10 +4,12 @@ Training is in float32, as in Addanki et al. (2019). Peaks are those of the ordi
 tensor cores (float16 on a V100, TF32 on an A100 and later) round their inputs to fewer bits and are
 not counted.
 
-An op's fixed cost has two parts, and each is counted once. What a device needs between two ops is
-the `op_overhead` of a cluster's device, which a simulator adds after every op (5.7 microseconds,
-Addanki et al. 2019). The launch overhead here is what an op takes on the device on top of its work,
-however small that is.
+An op's fixed cost has two parts, and each is counted once. The launch overhead here is what an op
+takes on the device on top of its work, however small that is. What a device needs between two ops
+is the `op_overhead` of a cluster's device, which a simulator adds after every op: published on a
+K80 and its host (5.7 microseconds, Addanki et al. 2019), and on later GPUs what is left, without
+the launch overhead, of the time from one empty kernel to the next (placeto-graphs,
+``files/device_kinds.py``).
 """
 
 from dataclasses import dataclass
@@ -137,7 +139,7 @@ P100 = DeviceKind(
     launch_overhead=GPU_LAUNCH_OVERHEAD,
     memory_bytes=16 * GIGABYTE,
     efficiency=Efficiency(
-        convolution=0.568,
+        convolution=0.566,
         depthwise_convolution=0.0351,
         matrix_product=0.65,
         normalisation=0.5,
@@ -160,7 +162,7 @@ V100 = DeviceKind(
     launch_overhead=GPU_LAUNCH_OVERHEAD,
     memory_bytes=16 * GIGABYTE,
     efficiency=Efficiency(
-        convolution=0.794,
+        convolution=0.788,
         depthwise_convolution=0.0351,
         matrix_product=0.65,
         normalisation=0.5,

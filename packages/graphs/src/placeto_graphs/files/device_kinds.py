@@ -1,0 +1,141 @@
+"""What the spec of a cluster assumes of each kind of device, with the source of every number.
+
+A fixed cost is counted once. What an op takes on a device on top of its work is part of its compute
+time, `launch_overhead` of placeto-workloads, so it is taken off the published time per launch here.
+What a copy takes on top of its bytes is either the latency of its way or the `transfer_overhead` of
+its source: latencies are measured as the time per copy, one copy after the other, and nothing is
+left for an overhead; a K80 and its host have the published overhead, and what they send no latency.
+"""
+
+from dataclasses import dataclass
+
+GIGABYTE = 10**9
+
+# Addanki et al. 2019, simulator constants: measured on K80s in an Amazon p2.8xlarge. The processor
+# of that machine takes the same.
+K80_OP_OVERHEAD = 5.7e-6
+K80_TRANSFER_OVERHEAD = 25e-6
+K80_BANDWIDTH = 7.6e9
+
+PCIE_3_X16 = 15.75e9  # 16 lanes of 8 GT/s, 128 bits in 130: PCI Express 3.0 specification
+PCIE_4_X16 = 31.5e9  # 16 lanes of 16 GT/s: PCI Express 4.0 specification
+PCIE_5_X16 = 63.0e9  # 16 lanes of 32 GT/s: PCI Express 5.0 specification
+
+# Of each launch, what `GPU_LAUNCH_OVERHEAD` of placeto-workloads counts as part of the op.
+LAUNCH = 1.1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceKind:
+    """What the spec of a cluster assumes of a kind of device.
+
+    Attributes
+    ----------
+    memory_bytes : int
+        Bytes that a placement may use.
+    op_overhead : float
+        Seconds between two ops on it.
+    transfer_overhead : float
+        Seconds that a link stays busy after a transfer from it.
+    peer_bandwidth : float
+        Bytes per second to another device of the same kind.
+    peer_latency : float
+        Seconds of a copy to another device of the same kind, on top of its bytes.
+    host_bandwidth : float
+        Bytes per second to and from the memory of the host.
+    host_latency : float
+        Seconds of a copy to or from the memory of the host, on top of its bytes.
+    has_nvlink : bool
+        Whether NVLink joins it to others of its kind.
+    """
+
+    memory_bytes: int
+    op_overhead: float
+    transfer_overhead: float = 0.0
+    peer_bandwidth: float
+    peer_latency: float = 0.0
+    host_bandwidth: float
+    host_latency: float = 0.0
+    has_nvlink: bool = True
+
+
+# Memory and bandwidth of NVLink, of which half is for each direction: NVIDIA's data sheets.
+#
+# Overheads between ops: the time per launch of empty kernels, one after the other in a stream, less
+# `LAUNCH`.
+# - V100, 4.86 us on Summit, A100, 2.31 us on Perlmutter: PETSc's benchmark
+#   src/sys/objects/device/tests/ex1k.kokkos.cxx, "average asynchronous device kernel launch time".
+# - H100, 2.37 us (A100 there: 2.26 us): Vellaisamy et al. 2025, "Characterizing and Optimizing LLM
+#   Inference Workloads on CPU-GPU Coupled Architectures", overhead of a null kernel.
+# - P100: no measurement known to us; as a V100, its successor on the same PCI Express. H200: as an
+#   H100, which has the same processor (GH100).
+#
+# Latencies: NVIDIA's p2pBandwidthLatencyTest (CUDA samples), microseconds per small copy as users
+# published them, about the median of all pairs. Peers: P2P enabled, writes. Host: half of the time
+# without P2P, when a copy goes through the memory of the host and so is two.
+# - P100: 1.35 (four of them).
+# - V100: 2.65 and 22 (DGX-2, V100-SXM3-32GB).
+# - A100: 2.85 and 23.5 (eight A100-SXM4-80GB).
+# - H100: 2.75 and 16.5 (eight H100 80GB HBM3).
+# - To the host, a P100 is taken to need as long as a V100, and an H200 all as an H100.
+DEVICE_KINDS: dict[str, DeviceKind] = {
+    # The host of an Amazon p2.8xlarge, two Xeon E5-2686 v4 with 488 GiB: QPI of 9.6 GT/s, 2 bytes
+    # at a time, joins them. What joins them to another device is limited by that device's link.
+    "cpu": DeviceKind(
+        memory_bytes=488 * 1024**3,
+        op_overhead=K80_OP_OVERHEAD,
+        transfer_overhead=K80_TRANSFER_OVERHEAD,
+        peer_bandwidth=19.2e9,
+        host_bandwidth=PCIE_5_X16,
+        has_nvlink=False,
+    ),
+    # One of the two GPUs of a K80 board; usable memory as Addanki et al. (2019) give it.
+    "k80": DeviceKind(
+        memory_bytes=10_700_000_000,
+        op_overhead=K80_OP_OVERHEAD,
+        transfer_overhead=K80_TRANSFER_OVERHEAD,
+        peer_bandwidth=K80_BANDWIDTH,
+        host_bandwidth=K80_BANDWIDTH,
+        has_nvlink=False,
+    ),
+    "p100": DeviceKind(
+        memory_bytes=16 * GIGABYTE,
+        op_overhead=4.86e-6 - LAUNCH,
+        peer_bandwidth=80e9,
+        peer_latency=1.35e-6,
+        host_bandwidth=PCIE_3_X16,
+        host_latency=11e-6,
+    ),
+    "v100": DeviceKind(
+        memory_bytes=16 * GIGABYTE,
+        op_overhead=4.86e-6 - LAUNCH,
+        peer_bandwidth=150e9,
+        peer_latency=2.65e-6,
+        host_bandwidth=PCIE_3_X16,
+        host_latency=11e-6,
+    ),
+    "a100": DeviceKind(
+        memory_bytes=40 * GIGABYTE,
+        op_overhead=2.31e-6 - LAUNCH,
+        peer_bandwidth=300e9,
+        peer_latency=2.85e-6,
+        host_bandwidth=PCIE_4_X16,
+        host_latency=11.75e-6,
+    ),
+    "h100": DeviceKind(
+        memory_bytes=80 * GIGABYTE,
+        op_overhead=2.37e-6 - LAUNCH,
+        peer_bandwidth=450e9,
+        peer_latency=2.75e-6,
+        host_bandwidth=PCIE_5_X16,
+        host_latency=8.25e-6,
+    ),
+    "h200": DeviceKind(
+        memory_bytes=141 * GIGABYTE,
+        op_overhead=2.37e-6 - LAUNCH,
+        peer_bandwidth=450e9,
+        peer_latency=2.75e-6,
+        host_bandwidth=PCIE_5_X16,
+        host_latency=8.25e-6,
+    ),
+}

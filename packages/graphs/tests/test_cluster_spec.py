@@ -1,0 +1,231 @@
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placeto_graphs import Cluster
+from placeto_graphs import Device
+from placeto_graphs import GraphError
+from placeto_graphs import parse_cluster
+
+KINDS = ["k80", "p100", "v100", "a100", "h100", "h200", "cpu"]
+GPUS = KINDS[1:-1]
+WITHIN = ["bus", "nvlink", "pcie", "pcie-shared"]
+BITS = {
+    "ethernet-10g": 10e9,
+    "ethernet-25g": 25e9,
+    "ethernet-100g": 100e9,
+    "infiniband-edr": 100e9,
+    "infiniband-hdr": 200e9,
+    "infiniband-ndr": 400e9,
+}
+
+
+def link_name(cluster: Cluster, source: str, destination: str) -> str:
+    names = cluster.device_names
+    return cluster.link_names[cluster.link[names.index(source), names.index(destination)]]
+
+
+def test_the_published_constants_of_a_k80() -> None:
+    """Addanki et al. 2019: overheads, bandwidth and memory of the simulated GPUs."""
+    published = parse_cluster("2xk80")
+    assert published.devices[1] == Device(
+        name="k80:1",
+        kind="k80",
+        memory_bytes=10_700_000_000,
+        op_overhead=5.7e-6,
+        transfer_overhead=25e-6,
+    )
+    assert published.bandwidth[0, 1] == published.bandwidth[1, 0] == 7.6e9
+    assert not published.latency.any()
+
+
+def test_the_host_of_the_k80s_has_their_overheads() -> None:
+    cpu = parse_cluster("1xcpu+4xk80").devices[0]
+    assert (cpu.op_overhead, cpu.transfer_overhead) == (5.7e-6, 25e-6)
+    assert not parse_cluster("1xcpu+4xk80").latency.any()
+
+
+@pytest.mark.parametrize("link", [None, *WITHIN])
+@pytest.mark.parametrize("kind", GPUS)
+def test_what_a_copy_takes_beside_its_bytes_is_counted_once(kind: str, link: str | None) -> None:
+    """Either as its latency, or as an overhead of its source after it."""
+    cluster = parse_cluster(f"1xcpu+2x{kind}+1xk80", link=link)
+    overhead = np.array([device.transfer_overhead for device in cluster.devices])
+    sent = ~np.eye(4, dtype=bool)
+    assert ((cluster.latency > 0) ^ (overhead[:, None] > 0))[sent].all()
+
+
+def test_later_gpus_start_an_op_sooner() -> None:
+    overheads = [parse_cluster(f"1x{kind}").devices[0].op_overhead for kind in KINDS[:-1]]
+    assert overheads[0] == 5.7e-6
+    assert max(overheads[1:3]) < overheads[0]
+    assert 0 < max(overheads[3:]) < min(overheads[1:3])
+
+
+def test_a_spec_names_devices_by_kind_and_number() -> None:
+    assert parse_cluster(" 1xCPU + 2xk80+1xv100+1xk80").device_names == (
+        "cpu:0",
+        "k80:0",
+        "k80:1",
+        "v100:0",
+        "k80:2",
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_makes_a_cluster(kind: str) -> None:
+    made = parse_cluster(f"1xcpu+2x{kind}")
+    assert {device.kind for device in made.devices} == {"cpu", kind}
+    assert made.bandwidth[1, 2] >= made.bandwidth[0, 1] or kind == "cpu"
+
+
+def test_a_machine_is_the_devices_without_brackets() -> None:
+    assert parse_cluster("1x(1xcpu+4xk80)") == parse_cluster("1xcpu+4xk80")
+    assert parse_cluster("4xv100", link="bus") == parse_cluster("4xv100")
+
+
+def test_machines_are_joined_by_the_network_card_of_the_source() -> None:
+    cluster = parse_cluster(" 2 x ( 1xcpu + 2xK80 ) ")
+    assert cluster.device_names == ("cpu:0", "k80:0", "k80:1", "cpu:1", "k80:2", "k80:3")
+    assert link_name(cluster, "k80:0", "k80:1") == "k80:0 bus"
+    assert link_name(cluster, "k80:0", "k80:2") == "machine 0 network"
+    assert link_name(cluster, "cpu:0", "cpu:1") == "machine 0 network"
+    assert link_name(cluster, "k80:2", "k80:0") == "machine 1 network"
+    assert cluster.num_links == 6 + 2
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    within=st.sampled_from([None, *WITHIN]),
+    network=st.sampled_from([None, *BITS]),
+)
+def test_links_keep_to_their_machines(
+    sizes: list[int], within: str | None, network: str | None
+) -> None:
+    """Which pairs share a link, written out pair by pair."""
+    spec = "+".join(f"1x({size}xa100)" for size in sizes)
+    asked = "+".join(name for name in (within, network) if name) or None
+    unused = (within and max(sizes) == 1) or (network and len(sizes) == 1)
+    if unused and sum(sizes) > 1:
+        with pytest.raises(GraphError, match="link: expected"):
+            parse_cluster(spec, link=asked)
+        return
+    cluster = parse_cluster(spec, link=asked)
+    machine = [number for number, size in enumerate(sizes) for _ in range(size)]
+
+    def resource(source: int, destination: int) -> tuple[object, ...]:
+        if machine[source] != machine[destination]:
+            return "network", machine[source]
+        if within == "nvlink":
+            return source, destination
+        return ("machine", machine[source]) if within == "pcie-shared" else (source,)
+
+    devices = range(len(machine))
+    pairs = [(one, other) for one in devices for other in devices if one != other]
+    resources = {pair: resource(*pair) for pair in pairs}
+    for pair in pairs:
+        for other in pairs:
+            shared = cluster.link[pair] == cluster.link[other]
+            assert shared == (resources[pair] == resources[other])
+    for one, other in pairs:
+        if machine[one] != machine[other]:
+            card = BITS[network or "ethernet-10g"] / 8
+            assert cluster.bandwidth[one, other] == min(card, 31.5e9)
+
+
+@pytest.mark.parametrize(("kind", "nvlink"), [("p100", 80e9), ("v100", 150e9), ("a100", 300e9)])
+def test_the_nvlinks_of_a_gpu_add_up_to_what_it_has(kind: str, nvlink: float) -> None:
+    cluster = parse_cluster(f"1xcpu+4x{kind}", link="nvlink")
+    between = cluster.bandwidth[1:, 1:]
+    assert between[~np.eye(4, dtype=bool)].reshape(4, 3).sum(axis=1) == pytest.approx(nvlink)
+    assert link_name(cluster, f"{kind}:0", f"{kind}:1") == f"{kind}:0 -> {kind}:1 NVLink"
+    assert link_name(cluster, f"{kind}:0", "cpu:0") == f"{kind}:0 bus"
+    switched = parse_cluster(f"1xcpu+4x{kind}")
+    assert switched.bandwidth[1, 2] == nvlink
+    assert switched.bandwidth[0].tolist() == cluster.bandwidth[0].tolist()
+
+
+@pytest.mark.parametrize("kind", GPUS)
+def test_pcie_is_slower_than_nvlink_and_infiniband_sooner_there_than_ethernet(kind: str) -> None:
+    nvlink, pcie = (parse_cluster(f"2x{kind}", link=link) for link in ("nvlink", "pcie"))
+    assert pcie.bandwidth[0, 1] < nvlink.bandwidth[0, 1]
+    assert pcie.latency[0, 1] > nvlink.latency[0, 1]
+    assert pcie.link_names == (f"{kind}:0 bus", f"{kind}:1 bus")
+    far = f"2x(1x{kind})"
+    infiniband, ethernet = (
+        parse_cluster(far, link=link) for link in ("infiniband-edr", "ethernet-100g")
+    )
+    assert infiniband.bandwidth.tolist() == ethernet.bandwidth.tolist()
+    assert infiniband.latency[0, 1] < ethernet.latency[0, 1]
+
+
+def test_processors_of_a_machine_keep_what_joins_them() -> None:
+    for link in ("bus", "pcie", "pcie-shared"):
+        assert parse_cluster("2xcpu", link=link).bandwidth[0, 1] == 19.2e9
+
+
+def test_one_device_sends_nothing_over_any_link() -> None:
+    for link in (*WITHIN, *BITS):
+        assert parse_cluster("1xv100", link=link) == parse_cluster("1xv100")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "cluster: expected terms such as 2xk80, joined by +, got ''"),
+        ("k80", "cluster: expected terms such as 2xk80"),
+        ("2xk80+", "cluster: expected terms such as 2xk80"),
+        ("2xtpu", "cluster: expected one of the kinds cpu, k80, p100"),
+        ("-1xk80", "cluster: expected terms"),
+        ("0xk80", "cluster: expected 1 to 1024 devices, got 0"),
+        ("1025xk80", "cluster: expected 1 to 1024 devices, got 1025"),
+        ("99999999999xk80", "cluster: expected terms such as 2xk80"),
+        ("2x(4xk80", "cluster: expected terms such as 2xk80"),
+        ("2x()", "cluster: expected terms such as 2xk80"),
+        ("(2xk80)", "cluster: expected terms such as 2xk80"),
+        ("2x(2x(1xk80))", "cluster: expected terms such as 2xk80"),
+        ("2x(2xtpu)", "cluster: expected one of the kinds cpu, k80, p100"),
+        ("2x(2xk80)+1xcpu", "cluster: expected either devices or machines, such as 2x(1xcpu+4xk80"),
+        ("0x(4xk80)", "cluster: expected 1 to 1024 devices, got 0"),
+        ("9999x(9999xk80)", "cluster: expected 1 to 1024 devices, got 99980001"),
+    ],
+)
+def test_a_wrong_spec_is_shown(spec: str, message: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)) as caught:
+        parse_cluster(spec)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "link", "message"),
+    [
+        (
+            "2xk80",
+            "token-ring",
+            "link: expected one of bus, nvlink, pcie, pcie-shared, ethernet-10g",
+        ),
+        ("2xk80", "", "link: expected a text that is not empty, got ''"),
+        ("2xk80", "pcie+", "link: expected one of bus, nvlink"),
+        (
+            "2xv100",
+            "bus+nvlink",
+            "link: expected at most one of bus, nvlink, pcie, pcie-shared, got",
+        ),
+        ("2x(2xk80)", "ethernet-10g+ethernet-25g", "link: expected at most one of ethernet-10g, "),
+        ("2xk80", "nvlink", "link: expected two of one kind of p100, v100, a100, h100, h200 in a"),
+        ("1xcpu+1xv100", "nvlink", "link: expected two of one kind of p100, v100"),
+        ("2xk80", "ethernet-10g", "link: expected several machines, such as 2x(4xk80), for 'ether"),
+        (
+            "2x(1xv100)",
+            "pcie",
+            "link: expected a machine with several devices for 'pcie', got none",
+        ),
+    ],
+)
+def test_a_link_that_joins_nothing_is_refused(spec: str, link: str, message: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)) as caught:
+        parse_cluster(spec, link=link)
+    assert "\n" not in str(caught.value)

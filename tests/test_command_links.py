@@ -1,0 +1,166 @@
+"""``--link`` and clusters of several machines, from ``build`` to pictures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_runs import SMALL_NMT
+from command_runs import build_profile
+from command_runs import check_picture
+from command_runs import fail
+from command_runs import invoke
+from command_runs import profile
+from command_runs import succeed
+from command_runs import succeed_json
+from placeto_graphs import PlacementProblem
+from placeto_graphs import load_problem
+from placeto_graphs import parse_cluster
+from placeto_graphs import save_cluster
+from placeto_graphs import save_placement
+
+MACHINES = "2x(2xv100)"
+LINK = "pcie-shared+infiniband-hdr"
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Path:
+    """Make a problem file of a profile on two machines."""
+    (tmp_path / "graph.txt").write_text(profile())
+    problem = tmp_path / "machines.json"
+    cluster = [f"--cluster={MACHINES}", f"--link={LINK}"]
+    succeed("build", tmp_path / "graph.txt", *cluster, "-o", problem)
+    return problem
+
+
+def scattered(problem: PlacementProblem, path: Path) -> list[int]:
+    """Save a placement on all devices; return the device of each group."""
+    placement = np.arange(problem.num_groups, dtype=np.int32) % problem.num_devices
+    save_placement(placement, problem, path)
+    found: list[int] = placement.tolist()
+    return found
+
+
+def test_a_problem_is_built_with_the_links_that_are_named(machines: Path, tmp_path: Path) -> None:
+    assert load_problem(machines).cluster == parse_cluster(MACHINES, link=LINK)
+    default = tmp_path / "default.json"
+    succeed("build", tmp_path / "graph.txt", "--link=nvlink", "-o", default)
+    assert load_problem(default).cluster == parse_cluster("2xv100", link="nvlink")
+
+
+def test_a_problem_on_a_cluster_file_has_its_links(machines: Path, tmp_path: Path) -> None:
+    save_cluster(parse_cluster(MACHINES, link=LINK), tmp_path / "cluster.toml")
+    cluster = ["--cluster", tmp_path / "cluster.toml"]
+    succeed("build", tmp_path / "graph.txt", *cluster, "-o", tmp_path / "same.json")
+    assert (tmp_path / "same.json").read_bytes() == machines.read_bytes()
+
+
+def test_inspection_shows_what_each_link_carries(machines: Path) -> None:
+    cluster = load_problem(machines).cluster
+    report = succeed_json("inspect", machines)
+    assert [row["link"] for row in report["links"]] == list(cluster.link_names)
+    assert sum(row["pairs"] for row in report["links"]) == 4 * 3
+    network = next(row for row in report["links"] if row["link"] == "machine 1 network")
+    assert network["sources"] == ["v100:2", "v100:3"]
+    assert network["destinations"] == ["v100:0", "v100:1"]
+    assert network["bandwidth"] == [15.75e9, 15.75e9]  # no faster than PCI Express
+    text = succeed("inspect", machines)
+    assert "machine 1 network" in text
+    assert "15.8 GB" in text
+
+
+def test_inspection_shows_free_bytes(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(
+        'format = "placeto-cluster"\nversion = 2\nbandwidth = inf\n'
+        + "".join(
+            f'[[devices]]\nname = "v100:{number}"\nkind = "v100"\nmemory_bytes = 1000\n'
+            "op_overhead = 0.0\ntransfer_overhead = 0.0\n"
+            for number in range(2)
+        )
+    )
+    (tmp_path / "graph.txt").write_text(profile())
+    path = tmp_path / "problem.json"
+    cluster = ["--cluster", tmp_path / "cluster.toml"]
+    succeed("build", tmp_path / "graph.txt", *cluster, "-o", path)
+    assert succeed_json("inspect", path)["links"][0]["bandwidth"] == [None, None]
+    assert "any number" in succeed("inspect", path)
+
+
+def test_a_simulation_shows_how_busy_each_link_is(machines: Path, tmp_path: Path) -> None:
+    problem = load_problem(machines)
+    devices = scattered(problem, tmp_path / "placement.json")
+    report = succeed_json("simulate", machines, tmp_path / "placement.json", "--members=1000")
+    assert [row["link"] for row in report["links"]] == list(problem.cluster.link_names)
+    assert sum(row["transfers"] for row in report["links"]) == report["transfers"] > 0
+    sent = [row["transferred_bytes"] for row in report["links"]]
+    assert sum(sent) == report["transferred_bytes"]
+    # The bytes of each link, from the graph: a tensor goes once to each device where it is read.
+    graph, group_of = problem.graph, problem.grouping.group_of.tolist()
+    expected = np.zeros(problem.cluster.num_links, np.int64)
+    for tensor, readers in enumerate(graph.consumers_of_tensor):
+        source = devices[group_of[graph.tensor_producer[tensor]]]
+        for there in {devices[group_of[reader]] for reader in readers.tolist()} - {source}:
+            expected[problem.cluster.link[source, there]] += graph.tensor_bytes[tensor]
+    assert sent == expected.tolist()
+    where = {row["where"] for row in report["critical_path"]["longest"]}
+    assert where <= {*problem.cluster.device_names, *problem.cluster.link_names}
+    text = succeed("simulate", machines, tmp_path / "placement.json")
+    assert "machine 0 network" in text
+    assert "machine 1 PCIe" in text
+
+
+def test_links_without_transfers_are_not_listed(machines: Path) -> None:
+    assert "network" not in succeed("simulate", machines, "v100:0")
+
+
+def test_many_links_are_drawn_and_the_busiest_listed(tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text(profile(40))
+    path = tmp_path / "problem.json"
+    cluster = ["--cluster=6xv100", "--link=nvlink"]
+    succeed("build", tmp_path / "graph.txt", *cluster, "-o", path)
+    scattered(load_problem(path), tmp_path / "placement.json")
+    assert "the busiest 15 of" in succeed("simulate", path, tmp_path / "placement.json")
+    assert "15 more" in succeed("inspect", path)  # of 30
+    picture = tmp_path / "picture.png"
+    succeed("plot", "timeline", path, tmp_path / "placement.json", "-o", picture)
+    check_picture(picture, width=1400)
+
+
+def test_a_comparison_says_what_joins_the_devices(tmp_path: Path) -> None:
+    command = ["compare", "nmt-2", *SMALL_NMT, "--placers=heft,scotch", "--link=pcie-shared"]
+    succeed(*command, "--gpus=2", "-o", tmp_path / "results")
+    saved = tmp_path / "results" / "nmt-2-2xk80-pcie-shared" / "problem.json.gz"
+    assert load_problem(saved).cluster == parse_cluster("2xk80", link="pcie-shared")
+    assert "2xk80 pcie-shared" in (tmp_path / "results" / "results.md").read_text()
+
+
+def test_a_link_that_joins_nothing_is_said_in_one_line(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    build = ["build", tmp_path / "graph.txt", "-o", tmp_path / "new.json"]
+    assert "link: expected one of bus, nvlink" in fail(*build, "--link=token-ring")
+    assert "link: expected at most one of bus" in fail(*build, "--link=bus+pcie")
+    assert "link: expected several machines" in fail(*build, "--link=ethernet-25g")
+    assert "link: expected two of one kind of" in fail(*build, "--cluster=2xk80", "--link=nvlink")
+    save_cluster(parse_cluster("2xv100"), tmp_path / "cluster.toml")
+    cluster = ["--cluster", tmp_path / "cluster.toml"]
+    assert "--link: expected none beside a file" in fail(*build, *cluster, "--link=pcie")
+    old = ["build", path, "-o", tmp_path / "new.json"]
+    assert "--link: expected --cluster beside it" in fail(*old, "--link=pcie")
+    assert "--link: expected --cluster beside it" in fail("compare", path, "--link=pcie")
+    experiment = ["experiment", "rewards", "nmt:1", "--scale=smoke", "-o", tmp_path / "folder"]
+    assert "link: expected one of bus, nvlink" in fail(*experiment, "--link=token-ring")
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_links_are_completed() -> None:
+    typed = {
+        "_PLACETO_COMPLETE": "bash_complete",
+        "COMP_WORDS": "placeto build --link nvlink+infini",
+        "COMP_CWORD": "3",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in typed.items():
+            patch.setenv(name, value)
+        output = invoke().output
+    assert "nvlink+infiniband-hdr" in output
+    assert "nvlink+ethernet-10g" not in output
