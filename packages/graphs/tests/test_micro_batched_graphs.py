@@ -45,9 +45,10 @@ def ops_of_batch(graph: OpGraph) -> set[str]:
         if attributes["phase"] == Phase.UPDATE:
             network.remove_node(op)
     whole = to_networkx(graph)
-    inputs = {
-        op for op in network if not whole.pred[op] and not network.nodes[op]["parameter_bytes"]
-    }
+    held = {op for op in network if network.nodes[op]["parameter_bytes"]}
+    inputs = {op for op in network if not whole.pred[op]} - held
+    if all(network.nodes[op]["phase"] != Phase.FORWARD for op in inputs):
+        return {op for op in network if whole.pred[op] or op not in held}
     return inputs.union(*(nx.descendants(network, op) for op in inputs))
 
 
@@ -355,6 +356,14 @@ def test_weights_that_a_layer_holds_itself_are_there_once() -> None:
     whole = micro_batched(from_networkx(step), 3)
     held = dict(zip(whole.op_names, whole.parameter_bytes.tolist(), strict=True))
     assert {name: size for name, size in held.items() if size} == {"layer@0": 64}
+
+
+def test_without_inputs_all_but_weights_and_the_update_depends_on_the_batch() -> None:
+    step = training_step()
+    step.remove_node("images")
+    whole = micro_batched(from_networkx(step), 2)
+    assert {name for name in whole.op_names if "@" not in name} == {"weights", "update"}
+    assert whole.num_ops == 2 + 3 * 2 + 1  # cast, layer, gradient, and the sum
 
 
 def test_what_follows_the_update_alone_runs_once() -> None:

@@ -19,7 +19,8 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     the second micro-batch on by an op of type ``placeto.add_gradients`` in the backward phase.
 
     - **Ops that depend on the batch** are those that can be reached from ops without inputs that
-      hold no weights, other than through the update. The copy of ``conv`` for the fourth
+      hold no weights, other than through the update. In a graph without such an op in the forward
+      pass they are all ops but weights and the update. The copy of ``conv`` for the fourth
       micro-batch is ``conv@3``. If such an op holds weights, its first copy has them.
     - **Parts.** A copy has one part of m of the FLOPs, bytes, measured times and tensors
       (`one_micro_batch`). Use `repeat_micro_batch` where a graph of the smaller batch is there.

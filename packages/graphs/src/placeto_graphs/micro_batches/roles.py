@@ -23,11 +23,19 @@ def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
     them, as their sizes mostly go with that of the batch. All that can be reached from there
     depends on the batch, except the update and what only the update leads to. All else is the same
     for every micro-batch: weights, buffers, and what is computed of weights alone.
+
+    Where nothing of that kind enters the forward pass, as in a profile whose first layer reads its
+    weights only, the batch is not in the graph. Then all ops depend on it but the update and those
+    that do nothing but hold weights.
     """
-    passes_on = graph.phases != Phase.UPDATE
+    passes_on: NDArray[np.bool_] = graph.phases != Phase.UPDATE
     has_inputs = np.zeros(graph.num_ops, np.bool_)
     has_inputs[graph.edge_consumers] = True
-    depends = (~has_inputs & (graph.parameter_bytes == 0) & passes_on).tolist()
+    holds_nothing: NDArray[np.bool_] = graph.parameter_bytes == 0
+    inputs = ~has_inputs & holds_nothing & passes_on
+    if not inputs[graph.phases == Phase.FORWARD].any():
+        return (has_inputs | holds_nothing) & passes_on
+    depends = inputs.tolist()
     producers, consumers = _edges_in_topological_order(graph)
     follows = passes_on.tolist()
     for producer, consumer in zip(producers, consumers, strict=True):
