@@ -12,6 +12,7 @@ from placeto_tools.options import Command
 from placeto_tools.options import force_option
 from placeto_tools.options import grouping_options
 from placeto_tools.options import json_option
+from placeto_tools.options import micro_batches_option
 from placeto_tools.options import output_option
 from placeto_tools.options import source_options
 from placeto_tools.outputs import check_file
@@ -33,6 +34,7 @@ from placeto_tools.tables import show_json
     "what the source was measured on]",
 )
 @source_options
+@micro_batches_option
 @grouping_options
 @output_option("The problem file: .json, or .json.gz to pack it.")
 @json_option
@@ -43,6 +45,7 @@ def build(
     batch_size: int | None,
     sizes: tuple[tuple[str, str], ...],
     family_seed: int,
+    micro_batches: int,
     grouping: GroupingOptions,
     output: Path,
     as_json: bool,
@@ -57,6 +60,7 @@ def build(
     \b
     placeto build inception-v3 --cluster 2xk80 --groups 128 -o problem.json.gz
     placeto build nmt-2 --batch-size 64 --set steps=16 -o nmt.json.gz
+    placeto build inception-v3 --cluster 4xk80 --micro-batches 8 -o pipeline.json.gz
     placeto build my_model:make --cluster 1xcpu+2xv100 -o mine.json.gz
     """
     check_file(output, force=force, suffixes=JSON_SUFFIXES)
@@ -64,7 +68,8 @@ def build(
     given = parse_sizes(sizes, batch_size)
     with showing_progress() as progress:
         progress.update(f"{source}: reading or capturing its graph ...")
-        problem = make_problem(load_source(source, given, family_seed), devices, grouping)
+        loaded = load_source(source, given, family_seed, micro_batches)
+        problem = make_problem(loaded, devices, grouping)
     with writing(output):
         save_problem(problem, output)
     if as_json:
