@@ -19,9 +19,11 @@ def fork_join_problem(seed: int, num_devices: int = 2) -> PlacementProblem:
 
     def add(milliseconds: float, *sources: int) -> int:
         seconds.append(1e-3 * milliseconds)
-        graph.add_node(len(seconds) - 1)
+        graph.add_node(len(seconds) - 1, outputs={})
         for source in sources:
-            graph.add_edge(source, len(seconds) - 1, bytes=int(generator.integers(1, 4)) * MEGABYTE)
+            name = len(graph.nodes[source]["outputs"])  # a tensor for each reader
+            graph.nodes[source]["outputs"][name] = int(generator.integers(1, 4)) * MEGABYTE
+            graph.add_edge(source, len(seconds) - 1, tensors=[name])
         return len(seconds) - 1
 
     end = add(1.0)

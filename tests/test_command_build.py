@@ -1,6 +1,7 @@
 """``placeto models``, ``build`` and ``inspect``, from the shell to the file."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,9 @@ from placeto_graphs import colocate_by_id
 from placeto_graphs import load_pipedream_profile
 from placeto_graphs import load_problem
 from placeto_graphs import measured_compute_time
+from placeto_graphs import micro_batched_problem
 from placeto_graphs import parse_cluster
+from placeto_graphs import repeat_micro_batch
 from placeto_graphs import save_graph
 from placeto_workloads import MODELS
 from placeto_workloads import cost_model
@@ -36,6 +39,9 @@ def make(width=4, **sizes):
 
 def with_loss():
     return nn.Linear(4, 2), torch.ones(3, 4), lambda outputs: outputs.square().sum()
+
+def with_batch_size(batch_size=8):
+    return make(batch_size=batch_size)
 
 def nothing():
     return None
@@ -133,6 +139,69 @@ def test_a_model_of_ones_own(tmp_path: Path, factory: str) -> None:
     assert any(scope == "loss" for scope in load_problem(path).graph.scopes)
 
 
+def test_a_model_in_micro_batches_is_captured_with_one_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.json"
+    succeed("build", "nmt-2", *SMALL_NMT, "--micro-batches=2", "-o", path)
+    problem = load_problem(path)
+    sizes = {"steps": 3, "units": 8, "vocabulary_size": 20}
+    part = load("nmt-2", batch_size=2, **sizes)
+    assert problem.graph == repeat_micro_batch(part, 2)
+    assert problem.num_groups == 8
+    # Also of sums of gradients, the time is what the cost model says: Adam moves as many bytes.
+    np.testing.assert_allclose(problem.compute_time[:, 0], cost_model(problem.graph, "k80"))
+    whole = load("nmt-2", batch_size=4, **sizes)
+    assert problem.graph.parameter_bytes.sum() == whole.parameter_bytes.sum()
+    succeed("build", "nmt-2", *SMALL_NMT, "--micro-batches=1", "--force", "-o", path)
+    assert load_problem(path).graph == whole
+
+
+def test_a_profile_in_micro_batches_is_divided(tmp_path: Path) -> None:
+    whole = load_problem(build_profile(tmp_path))
+    for source in ("graph.txt", "problem.json"):
+        succeed("build", tmp_path / source, "--micro-batches=4", "-o", tmp_path / "parts.json")
+        parts = load_problem(tmp_path / "parts.json")
+        assert parts == micro_batched_problem(whole, 4)
+        assert parts.graph.num_ops == 10 + 4 * 20  # weights once, layers there and back four times
+        assert parts.compute_time.sum() == pytest.approx(whole.compute_time.sum())
+        (tmp_path / "parts.json").unlink()
+
+
+def test_a_member_of_a_family_in_micro_batches(tmp_path: Path) -> None:
+    path = tmp_path / "member.json.gz"
+    sizes = ["--set=units=8", "--set=vocabulary_size=20"]
+    chosen = family("nmt", units=8, vocabulary_size=20)
+    member = next(m for m in (*chosen.training, *chosen.test) if m.sizes["batch_size"] % 2 == 0)
+    name = f"nmt:{int(member.name[-2:])}"
+    succeed("build", name, *sizes, "--micro-batches=2", "-o", path)
+    half = replace(member, sizes={**member.sizes, "batch_size": member.sizes["batch_size"] // 2})
+    assert load_problem(path).graph == repeat_micro_batch(half.graph(), 2)
+    assert (
+        f"divides the batch size {member.sizes['batch_size']} of {member.name}, got 1000"
+        in fail("build", name, *sizes, "--micro-batches=1000", "-o", tmp_path / "b.json")
+    )
+
+
+def test_a_factory_in_micro_batches_is_called_with_a_part_of_its_batch(
+    tmp_path: Path, factory: str
+) -> None:
+    path = tmp_path / "own.json"
+    succeed("build", f"{factory}:make", "--batch-size=6", "-o", path, "--micro-batches=3")
+    graph = load_problem(path).graph
+    inputs = [
+        int(graph.tensor_bytes[graph.tensors_of_op[op][0]])
+        for op, kind in enumerate(graph.op_types)
+        if kind == "input"
+    ]
+    assert inputs == [2 * 4 * 4] * 3  # two rows of four numbers
+    assert "expected --batch-size beside it" in fail(
+        "build", f"{factory}:make", "-o", tmp_path / "b.json", "--micro-batches=3"
+    )
+    succeed("build", f"{factory}:with_batch_size", "--force", "-o", path, "--micro-batches=4")
+    assert "divides the batch size 8 of" in fail(
+        "build", f"{factory}:with_batch_size", "-o", tmp_path / "b.json", "--micro-batches=3"
+    )
+
+
 def test_a_problem_file_is_put_on_another_cluster(tmp_path: Path) -> None:
     old = load_problem(build_profile(tmp_path))
     (tmp_path / "graph.json").write_bytes(b"")
@@ -203,6 +272,11 @@ def test_scopes_are_added_up_to_a_depth(tmp_path: Path) -> None:
         (["nmt-2", "--set=steps=x"], "--set steps: expected a whole number, got 'x'"),
         (["nmt-2", "--set=x=1"], "expected sizes among steps, batch_size"),
         (["nmt-2", "--set=x"], "expected NAME=VALUE, got 'x'"),
+        (
+            ["nmt-2", "--batch-size=6", "--micro-batches=4"],
+            "--micro-batches: expected a number that divides the batch size 6 of nmt-2, got 4",
+        ),
+        (["nmt-2", "--micro-batches=0"], "0 is not in the range x>=1"),
         (["nmt-2", "--batch-size=0"], "batch_size: expected an integer from 1"),
         (["nmt-2", "--cluster=2xabacus"], "cluster: expected one of the kinds"),
         (["nmt-2", "--cluster=missing.toml"], "missing.toml: No such file"),

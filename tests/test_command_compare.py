@@ -121,6 +121,16 @@ def test_a_problem_file_is_compared_as_it_is(tmp_path: Path) -> None:
     assert other["devices"] == ["v100:0"]
 
 
+def test_a_comparison_in_micro_batches_says_so(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    report = succeed_json("compare", path, "--placers=expert", "--micro-batches=4")["problems"][0]
+    whole = load_problem(path)
+    assert report["source"] == "problem in 4 micro-batches"
+    assert report["groups"] == whole.num_groups
+    assert report["ops"] > 2 * whole.graph.num_ops
+    assert report["schemes"][0]["runs"][0]["runtime"] >= report["lower_bound"] > 0
+
+
 def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
     text = succeed("compare", path, "--placers=cpu,heft")

@@ -47,8 +47,28 @@ def test_a_graph_by_hand_needs_no_attributes() -> None:
     by_hand = nx.DiGraph([("a", "b"), ("a", "c")])
     graph = from_networkx(by_hand)
     assert graph.op_names == ("a", "b", "c")
-    assert graph.tensor_bytes.tolist() == [0, 0]
-    assert graph.edges.tolist() == [[0, 1], [1, 2]]
+    assert graph.tensor_bytes.tolist() == [0]
+    assert graph.edges.tolist() == [[0, 1], [0, 2]]
+
+
+def test_an_op_without_names_for_tensors_makes_one() -> None:
+    by_hand = nx.DiGraph()
+    by_hand.add_edge("a", "b", bytes=4096)
+    by_hand.add_edge("a", "c", bytes=4096)
+    by_hand.add_edge("b", "c", bytes=7)
+    graph = from_networkx(by_hand)
+    assert graph.tensor_bytes.tolist() == [4096, 7]
+    assert graph.consumers_of_tensor[0].tolist() == [1, 2]
+    assert not len(graph.tensors_of_op[2])
+
+
+def test_bytes_may_be_said_again_where_tensors_have_names() -> None:
+    by_hand = graph_with({"outputs": {"x": 3, "y": 4}}, {"tensors": ["x", "y"], "bytes": 7})
+    assert from_networkx(by_hand).tensor_bytes.tolist() == [3, 4]
+
+
+def test_what_the_whole_graph_has_as_attributes_is_left_alone() -> None:
+    assert from_networkx(nx.DiGraph([("a", "b")], name="chain", size=3)).num_ops == 2
 
 
 def test_edges_that_name_one_output_share_the_tensor() -> None:
@@ -74,6 +94,13 @@ def graph_with(
     return graph
 
 
+def fork_of(left: int, right: int) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    graph.add_edge("a", "b", bytes=left)
+    graph.add_edge("a", "c", bytes=right)
+    return graph
+
+
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
@@ -84,14 +111,51 @@ def graph_with(
         (nx.DiGraph([("1", 1)]), "op_names[1]: '1' repeats op_names[0]"),
         (graph_with({"flops": "many"}), "flops: expected numbers, got text"),
         (graph_with({"outputs": 3}), "node 'a': outputs: expected a mapping of tensors to bytes"),
-        (graph_with({"outputs": {"x": -1}}), "tensor_bytes[0]: expected an integer from 0"),
+        (
+            graph_with({"outputs": {"x": -1}}, {"tensors": ["x"]}),
+            "node 'a': outputs['x']: bytes: expected an integer from 0",
+        ),
+        (
+            graph_with({"flop": 1.0}),
+            "node 'a': expected attributes among op_type, scope, phase, flops, bytes_accessed, "
+            "parameter_bytes, workspace_bytes, colocation, measured_time, outputs, got 'flop'",
+        ),
+        (
+            graph_with(edge={"size": 8}),
+            "edge 'a' -> 'b': expected attributes among bytes, tensors, positions, got 'size'",
+        ),
+        (graph_with(edge={"bytes": 8, "weight": 8}), "edge 'a' -> 'b': expected attributes among"),
+        (
+            fork_of(8, 9),
+            "edge 'a' -> 'c': bytes: expected 8 as on the other edges of the first op, which makes "
+            "one tensor unless it names several in outputs and its edges in tensors, got 9",
+        ),
+        (
+            graph_with({"outputs": {"x": 8}}, {"bytes": 8}),
+            "edge 'a' -> 'b': tensors: expected a sequence of outputs of the first op, got None",
+        ),
+        (
+            graph_with({"outputs": {"x": 8}}, {"tensors": ["x"], "bytes": 9}),
+            "edge 'a' -> 'b': bytes: expected 8, the sum of its tensors, got 9",
+        ),
         (graph_with({"measured_time": {"k80": 1.0}}), "node 'b': measured_time: expected times"),
-        (graph_with(edge={"bytes": -1}), "tensor_bytes[0]: expected an integer from 0"),
+        (graph_with(edge={"bytes": -1}), "edge 'a' -> 'b': bytes: expected an integer from 0"),
         (
             graph_with(edge={"tensors": ["x"]}),
-            "edge 'a' -> 'b': tensors: expected outputs of the first op, got 'x'",
+            "edge 'a' -> 'b': tensors: expected outputs of the first op, which has none, got ['x']",
         ),
-        (graph_with(edge={"tensors": 5}), "edge 'a' -> 'b': tensors: expected a sequence, got 5"),
+        (
+            graph_with({"outputs": {"x": 8}}, {"tensors": ["y"]}),
+            "edge 'a' -> 'b': tensors: expected outputs of the first op, got 'y'",
+        ),
+        (
+            graph_with({"outputs": {"x": 8}}, {"tensors": [["x"]]}),
+            "edge 'a' -> 'b': tensors: expected outputs of the first op, got ['x']",
+        ),
+        (
+            graph_with({"outputs": {"x": 8}}, {"tensors": 5}),
+            "edge 'a' -> 'b': tensors: expected a sequence of outputs of the first op, got 5",
+        ),
         (graph_with(edge={"positions": (1, 2)}), "edge 'a' -> 'b': positions: expected shape (1,)"),
         (graph_with(edge={"positions": 1}), "edge 'a' -> 'b': positions: expected shape (1,)"),
     ],

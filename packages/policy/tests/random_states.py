@@ -17,13 +17,13 @@ def random_problem(
     graph = nx.DiGraph()
     names = generator.permutation(num_groups).tolist()
     for name in range(num_groups):
-        graph.add_node(name, seconds=float(generator.random()))
+        graph.add_node(name, seconds=float(generator.random()), outputs={})
     for later in range(1, num_groups):
         for earlier in range(later):
             if generator.random() < 0.3:
-                graph.add_edge(
-                    names[earlier], names[later], bytes=int(generator.integers(1, 10**10))
-                )
+                source, reader = names[earlier], names[later]  # with a tensor for each reader
+                graph.nodes[source]["outputs"][reader] = int(generator.integers(1, 10**10))
+                graph.add_edge(source, reader, tensors=[reader])
     return problem_of(graph, num_devices)
 
 

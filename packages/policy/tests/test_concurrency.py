@@ -15,6 +15,7 @@ from placeto_policy import topology_of
 from placeto_policy.concurrency import NEAR
 from placeto_policy.concurrency import concurrency
 from placeto_policy.earliest import SLICES
+from scheduled_problems import without_seconds
 
 SEEDS = st.integers(0, 10**6)
 
@@ -32,7 +33,7 @@ def random_ops(seed: int, num_ops: int) -> nx.DiGraph:
 
 
 def in_groups(ops: nx.DiGraph, group_of: NDArray[np.int64], unit: float = 1.0) -> PlacementProblem:
-    graph = from_networkx(ops)
+    graph = from_networkx(without_seconds(ops))
     seconds = unit * np.array([ops.nodes[op]["seconds"] for op in ops])
     return PlacementProblem(
         graph=graph,

@@ -4,6 +4,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from placeto_graphs import from_networkx
+from placeto_graphs import micro_batched
 from placeto_workloads.costs.backward_convolutions import performed_flops
 
 CHANNELS = 12
@@ -34,6 +35,15 @@ def test_a_convolution_with_groups_works_as_much_as_one_convolution_per_group(gr
     ops.add_node("other", op_type="aten.mm", flops=1e9, colocation=3)
     performed = performed_flops(from_networkx(ops)).tolist()
     assert performed == [*counted(groups=1, calls=groups), 1e9]
+
+
+def test_each_micro_batch_is_limited_as_if_it_were_alone() -> None:
+    ops = nx.DiGraph([("images", "forward"), ("forward", "backward")])
+    ops.add_node("forward", op_type="aten.convolution", flops=4e9, colocation=3)
+    ops.add_node("backward", op_type="aten.convolution_backward", phase=1, flops=64e9, colocation=3)
+    graph = micro_batched(from_networkx(ops), 4)
+    performed = dict(zip(graph.op_names, performed_flops(graph).tolist(), strict=True))
+    assert [performed[f"backward@{number}"] for number in range(4)] == [2e9] * 4
 
 
 def test_a_backward_convolution_without_its_forward_one_keeps_its_count() -> None:

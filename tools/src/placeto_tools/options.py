@@ -201,6 +201,18 @@ def source_options(function: Any) -> Any:
     return decorated(function, decorators)
 
 
+def micro_batches_option(function: Function) -> Function:
+    """Add ``--micro-batches``."""
+    return click.option(
+        "--micro-batches",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="In how many parts of its batch a step runs, as in GPipe. Models are captured with a "
+        "part as their batch, files are divided.",
+    )(function)
+
+
 def grouping_options(function: Callable[..., Any]) -> Any:
     """Add the options of co-location and merging, as one argument ``grouping``."""
     decorators = [

@@ -13,7 +13,9 @@ from placeto_graphs import PlacementProblem
 from placeto_graphs import load_cluster
 from placeto_graphs import measured_compute_time
 from placeto_graphs import merge_and_colocate
+from placeto_graphs import micro_batched_problem
 from placeto_graphs import parse_cluster
+from placeto_graphs import repeat_micro_batch_problem
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.grouping_options import GroupingOptions
@@ -77,24 +79,15 @@ def make_problem(
     grouping
         What the user says of groups; what is left open is as in the source's problem, or else as
         suits the source.
+
+    Returns
+    -------
+    PlacementProblem
+        In the micro-batches of the source. Groups are made of the graph before that.
     """
-    options = grouping or GroupingOptions()
-    old = source.problem
-    if old is not None:
-        groups = old.grouping
-        if not options.says_nothing:
-            groups = options.grouping(source.graph, source.rules, source.num_groups)
-        if cluster is None:
-            return replace(old, grouping=groups)
-    else:
-        groups = options.grouping(source.graph, source.rules, source.num_groups)
-    devices = cluster or default_cluster(source)
-    return PlacementProblem(
-        graph=source.graph,
-        cluster=devices,
-        compute_time=compute_times(source.graph, devices),
-        grouping=groups,
-    )
+    problem = _problem_of_graph(source, cluster, grouping)
+    in_micro_batches = repeat_micro_batch_problem if source.is_part else micro_batched_problem
+    return in_micro_batches(problem, source.micro_batches)
 
 
 def read_problem(text: str) -> PlacementProblem:
@@ -135,3 +128,26 @@ def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> Pla
     else:
         grouping = GroupingOptions(num_groups=num_groups).grouping(problem.graph, source.rules)
     return replace(problem, grouping=grouping)
+
+
+def _problem_of_graph(
+    source: Source, cluster: Cluster | None, grouping: GroupingOptions | None
+) -> PlacementProblem:
+    """Return the problem of the graph of a source, whatever its micro-batches."""
+    options = grouping or GroupingOptions()
+    old = source.problem
+    if old is not None:
+        groups = old.grouping
+        if not options.says_nothing:
+            groups = options.grouping(source.graph, source.rules, source.num_groups)
+        if cluster is None:
+            return replace(old, grouping=groups)
+    else:
+        groups = options.grouping(source.graph, source.rules, source.num_groups)
+    devices = cluster or default_cluster(source)
+    return PlacementProblem(
+        graph=source.graph,
+        cluster=devices,
+        compute_time=compute_times(source.graph, devices),
+        grouping=groups,
+    )

@@ -1,6 +1,7 @@
 """From what a user names to the graph of a training step."""
 
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,7 @@ class Source:
     name : text
         What it is called in tables and file names.
     graph : `OpGraph`
-        One training step.
+        One training step, or one micro-batch of it.
     problem : `PlacementProblem` or None
         The problem of which the graph was read, if it was one.
     rules : rules of co-location
@@ -52,6 +54,10 @@ class Source:
         How many groups suit the graph.
     kind : text
         The kind of GPU that its times are known of.
+    micro_batches : int
+        In how many micro-batches a step runs.
+    is_part : bool
+        Whether the graph is that of one micro-batch, captured with its size.
     """
 
     name: str
@@ -60,9 +66,16 @@ class Source:
     rules: tuple[Rule, ...] = DEFAULT_RULES
     num_groups: int | None = None
     kind: str = DEFAULT_KIND
+    micro_batches: int = 1
+    is_part: bool = False
 
 
-def load_source(text: str, sizes: Mapping[str, int] | None = None, family_seed: int = 0) -> Source:
+def load_source(
+    text: str,
+    sizes: Mapping[str, int] | None = None,
+    family_seed: int = 0,
+    micro_batches: int = 1,
+) -> Source:
     """Return what a user named.
 
     Parameters
@@ -74,23 +87,32 @@ def load_source(text: str, sizes: Mapping[str, int] | None = None, family_seed: 
         Of the model, by name.
     family_seed
         Of the family.
+    micro_batches
+        In how many micro-batches a step runs. What is captured is captured with their size.
 
     Raises
     ------
     InputError
-        When it is nothing of that, or cannot be read.
+        When it is nothing of that, cannot be read, or its batch cannot be divided.
     """
-    given = dict(sizes or {})
+    source = _source_of(text, dict(sizes or {}), family_seed, micro_batches)
+    if micro_batches == 1:
+        return source
+    name = f"{source.name} in {micro_batches} micro-batches"
+    return replace(source, name=name, micro_batches=micro_batches)
+
+
+def _source_of(text: str, given: dict[str, int], family_seed: int, micro_batches: int) -> Source:
     if Path(text).is_file() or _looks_like_a_file(text):
         if given:
             raise InputError(f"--set {next(iter(given))}: expected no sizes for the file {text}")
         return _of_file(Path(text))
     member = MEMBER.fullmatch(text)
     if member:
-        return _of_family(member[1], int(member[2]), given, family_seed)
+        return _of_family(member[1], int(member[2]), given, family_seed, micro_batches)
     if FACTORY.fullmatch(text):
-        return _of_factory(text, given)
-    return _of_model(text, given)
+        return _of_factory(text, given, micro_batches)
+    return _of_model(text, given, micro_batches)
 
 
 def parse_sizes(pairs: Sequence[tuple[str, str]], batch_size: int | None) -> dict[str, int]:
@@ -138,7 +160,7 @@ def _gpu(problem: PlacementProblem) -> str:
     return kinds[0] if kinds else DEFAULT_KIND
 
 
-def _of_model(name: str, sizes: dict[str, int]) -> Source:
+def _of_model(name: str, sizes: dict[str, int], micro_batches: int) -> Source:
     from placeto_workloads import MODELS  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_workloads import load  # noqa: PLC0415
 
@@ -147,10 +169,14 @@ def _of_model(name: str, sizes: dict[str, int]) -> Source:
             f"{name}: expected {WHAT_SOURCES_ARE}; there is no such file, "
             f"and the models are {', '.join(MODELS)}"
         )
-    return Source(name, load(name, **sizes), rules=MODELS[name].colocation_rules)
+    whole = {**MODELS[name].sizes, **sizes}
+    graph = load(name, **{**sizes, **_part_of_batch(name, whole, micro_batches)})
+    return Source(name, graph, rules=MODELS[name].colocation_rules, is_part=True)
 
 
-def _of_family(name: str, number: int, sizes: dict[str, int], seed: int) -> Source:
+def _of_family(
+    name: str, number: int, sizes: dict[str, int], seed: int, micro_batches: int
+) -> Source:
     from placeto_workloads import family  # noqa: PLC0415 (torch takes seconds to import)
 
     chosen = family(name, seed=seed, sampler=None, **sizes)
@@ -158,17 +184,27 @@ def _of_family(name: str, number: int, sizes: dict[str, int], seed: int) -> Sour
     wanted = f"{name}-{number:02}"
     if wanted not in members:
         raise InputError(f"{name}:{number}: expected a member from 0 to {len(members) - 1}")
-    graph = members[wanted].graph()
-    return Source(wanted, graph, rules=chosen.colocation_rules, num_groups=chosen.num_groups)
+    member = members[wanted]
+    part = _part_of_batch(wanted, member.sizes, micro_batches)
+    graph = replace(member, sizes={**member.sizes, **part}).graph()
+    return Source(
+        wanted,
+        graph,
+        rules=chosen.colocation_rules,
+        num_groups=chosen.num_groups,
+        is_part=True,
+    )
 
 
-def _of_factory(text: str, sizes: dict[str, int]) -> Source:
+def _of_factory(text: str, sizes: dict[str, int], micro_batches: int) -> Source:
     """Capture the user's own model, whose code the user named to be run."""
     from placeto_workloads import TrainingStep  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_workloads import capture  # noqa: PLC0415
 
+    factory = _factory(text)
+    part = _part_of_batch(text, {**_defaults(factory), **sizes}, micro_batches)
     try:
-        made = _factory(text)(**sizes)
+        made = factory(**{**sizes, **part})
     except InputError:
         raise
     except Exception as error:
@@ -182,7 +218,32 @@ def _of_factory(text: str, sizes: dict[str, int]) -> Source:
         )
     model, example_inputs, *loss_fn = made
     graph = capture(model, example_inputs, loss_fn=loss_fn[0] if loss_fn else None)
-    return Source(text.rpartition(":")[2], graph)
+    return Source(text.rpartition(":")[2], graph, is_part=True)
+
+
+def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> dict[str, int]:
+    """Return the size of a micro-batch, as a size to capture with; none if there is only one."""
+    if micro_batches == 1:
+        return {}
+    batch_size = sizes.get("batch_size")
+    if not isinstance(batch_size, int):
+        raise InputError(
+            f"--micro-batches: expected --batch-size beside it, as {text} says no batch_size"
+        )
+    if batch_size % micro_batches:
+        raise InputError(
+            f"--micro-batches: expected a number that divides the batch size {batch_size} of "
+            f"{text}, got {micro_batches}"
+        )
+    return {"batch_size": batch_size // micro_batches}
+
+
+def _defaults(factory: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # of what is written in C
+        return {}
+    return {name: parameter.default for name, parameter in parameters.items()}
 
 
 def _factory(text: str) -> Callable[..., Any]:

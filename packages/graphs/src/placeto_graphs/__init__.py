@@ -28,6 +28,12 @@ from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import merge_and_colocate
 from placeto_graphs.grouping.reachability import Reachability
 from placeto_graphs.grouping.reachability import reachability
+from placeto_graphs.micro_batches.division import one_micro_batch
+from placeto_graphs.micro_batches.problems import micro_batched_problem
+from placeto_graphs.micro_batches.problems import repeat_micro_batch_problem
+from placeto_graphs.micro_batches.repetition import micro_batched
+from placeto_graphs.micro_batches.repetition import micro_batched_grouping
+from placeto_graphs.micro_batches.repetition import repeat_micro_batch
 from placeto_graphs.networkx_conversion import from_networkx
 from placeto_graphs.networkx_conversion import to_networkx
 from placeto_graphs.schema.cluster import Cluster
@@ -89,8 +95,14 @@ __all__ = [
     "measured_compute_time",
     "memory_penalised_runtime",
     "merge_and_colocate",
+    "micro_batched",
+    "micro_batched_grouping",
+    "micro_batched_problem",
+    "one_micro_batch",
     "parse_cluster",
     "reachability",
+    "repeat_micro_batch",
+    "repeat_micro_batch_problem",
     "save_cluster",
     "save_graph",
     "save_placement",

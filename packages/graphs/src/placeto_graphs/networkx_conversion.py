@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import networkx as nx
@@ -12,6 +12,7 @@ from placeto_graphs.errors import GraphError
 from placeto_graphs.errors import shown
 from placeto_graphs.errors import within
 from placeto_graphs.schema.arrays import int_array
+from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.op_graph import FREE
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
@@ -27,14 +28,10 @@ _PER_OP = {  # field of OpGraph: attribute of a node, default
     "colocation": ("colocation", FREE),
 }
 
+_OF_NODE = (*(attribute for attribute, _ in _PER_OP.values()), "measured_time", "outputs")
+_OF_EDGE = ("bytes", "tensors", "positions")
 _Tensor = tuple[int, Any]  # the op that makes it, and what it is called
-
-
-@dataclass(frozen=True)
-class _OnlyTo:
-    """The name of a tensor that one edge alone carries."""
-
-    destination: Hashable
+_ONLY = object()  # what the one output of an op is called that names none
 
 
 def to_networkx(graph: OpGraph) -> nx.DiGraph:
@@ -83,10 +80,12 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     """Return the graph of ops that a networkx graph describes.
 
     The attributes are those of `to_networkx`, and all of them may be missing. The name of an op is
-    the text of its node. An edge without ``tensors`` carries one tensor of its own, of ``bytes``
-    bytes (default 0). An op that sends one tensor to several others has it in its ``outputs``, and
-    the edges name it in ``tensors``. Without ``positions`` edges keep the order of the networkx
-    graph.
+    the text of its node. An op without ``outputs`` makes one tensor, of as many bytes as each of
+    its edges says in ``bytes`` (default 0), and all who read from it read that. An op that makes
+    several has their names and bytes in ``outputs``, and each of its edges says in ``tensors``
+    which of them it carries; ``bytes`` may then say what these have together. Without
+    ``positions`` edges keep the order of the networkx graph. What the whole graph has as
+    attributes is left alone.
 
     Parameters
     ----------
@@ -96,24 +95,29 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     Raises
     ------
     GraphError
-        When an attribute is not what the schema expects, or the graph has a cycle.
+        When an attribute is none of these or not what the schema expects, when the edges of an op
+        without ``outputs`` differ in ``bytes``, or when the graph has a cycle.
 
     Examples
     --------
     >>> chain = nx.DiGraph()
     >>> chain.add_node("matmul", flops=2e9, parameter_bytes=4096)
     >>> chain.add_edge("matmul", "relu", bytes=4096)
+    >>> chain.add_edge("matmul", "tanh", bytes=4096)
     >>> from_networkx(chain)
-    OpGraph(ops=2, tensors=1, edges=1)
+    OpGraph(ops=3, tensors=1, edges=2)
     """
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise GraphError(f"graph: expected a networkx.DiGraph, got {shown(graph)}")
     number = {node: index for index, node in enumerate(graph)}
     tensors = _outputs(graph, number)
+    named = {producer for producer, _ in tensors}
     reads: list[tuple[int, _Tensor, int]] = []
     for source, destination, attributes in graph.edges(data=True):
         with within(f"edge {shown(source)} -> {shown(destination)}: "):
-            carried = _carried(number[source], destination, attributes, tensors)
+            _check_known(attributes, _OF_EDGE)
+            carry = _named_tensors if number[source] in named else _only_tensor
+            carried = carry(number[source], attributes, tensors)
             given = attributes.get("positions", range(len(reads), len(reads) + len(carried)))
             positions = int_array("positions", given, np.int64, (len(carried),)).tolist()
         reads += zip(positions, carried, [number[destination]] * len(carried), strict=True)
@@ -132,36 +136,70 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     return OpGraph(**fields)
 
 
-def _outputs(graph: nx.DiGraph, number: dict[Any, int]) -> dict[_Tensor, Any]:
-    tensors: dict[_Tensor, Any] = {}
-    for node, outputs in graph.nodes(data="outputs", default={}):
-        if not isinstance(outputs, Mapping):
-            raise GraphError(
-                f"node {shown(node)}: outputs: expected a mapping of tensors to bytes, "
-                f"got {shown(outputs)}"
-            )
-        tensors.update({(number[node], name): size for name, size in outputs.items()})
+def _check_known(attributes: Mapping[Any, Any], known: Sequence[str]) -> None:
+    """Refuse an attribute that would be ignored: a step would be the cheaper for a wrong name."""
+    for attribute in attributes:
+        if attribute not in known:
+            raise GraphError(f"expected attributes among {', '.join(known)}, got {attribute!r}")
+
+
+def _outputs(graph: nx.DiGraph, number: Mapping[Any, int]) -> dict[_Tensor, int]:
+    tensors: dict[_Tensor, int] = {}
+    for node, attributes in graph.nodes(data=True):
+        with within(f"node {shown(node)}: "):
+            _check_known(attributes, _OF_NODE)
+            outputs = attributes.get("outputs", {})
+            if not isinstance(outputs, Mapping):
+                raise GraphError(
+                    f"outputs: expected a mapping of tensors to bytes, got {shown(outputs)}"
+                )
+            for name, size in outputs.items():
+                with within(f"outputs[{shown(name)}]: "):
+                    tensors[number[node], name] = integer("bytes", size)
     return tensors
 
 
-def _carried(
-    producer: int, destination: Any, attributes: Mapping[str, Any], tensors: dict[_Tensor, Any]
+def _only_tensor(
+    producer: int, attributes: Mapping[str, Any], tensors: dict[_Tensor, int]
 ) -> list[_Tensor]:
-    """Return the tensors on an edge; one that only this edge knows is added to the others."""
-    if "tensors" not in attributes:
-        own = (producer, _OnlyTo(destination))
-        tensors[own] = attributes.get("bytes", 0)
-        return [own]
-    if not isinstance(attributes["tensors"], list | tuple):
-        raise GraphError(f"tensors: expected a sequence, got {shown(attributes['tensors'])}")
-    carried = [(producer, name) for name in attributes["tensors"]]
-    for _, name in carried:
-        if (producer, name) not in tensors:
-            raise GraphError(f"tensors: expected outputs of the first op, got {shown(name)}")
+    """Return the one tensor of an op without ``outputs``; its first edge says how large it is."""
+    if "tensors" in attributes:
+        raise GraphError(
+            f"tensors: expected outputs of the first op, which has none, "
+            f"got {shown(attributes['tensors'])}"
+        )
+    size = integer("bytes", attributes.get("bytes", 0))
+    known = tensors.setdefault((producer, _ONLY), size)
+    if size != known:
+        raise GraphError(
+            f"bytes: expected {known} as on the other edges of the first op, which makes one "
+            f"tensor unless it names several in outputs and its edges in tensors, got {size}"
+        )
+    return [(producer, _ONLY)]
+
+
+def _named_tensors(
+    producer: int, attributes: Mapping[str, Any], tensors: Mapping[_Tensor, int]
+) -> list[_Tensor]:
+    """Return which of the ``outputs`` of an op an edge carries."""
+    names = attributes.get("tensors")
+    if not isinstance(names, list | tuple):
+        raise GraphError(
+            f"tensors: expected a sequence of outputs of the first op, got {shown(names)}"
+        )
+    carried = [(producer, name) for name in names]
+    for tensor in carried:
+        if not isinstance(tensor[1], Hashable) or tensor not in tensors:
+            raise GraphError(f"tensors: expected outputs of the first op, got {shown(tensor[1])}")
+    total = sum(tensors[tensor] for tensor in carried)
+    if attributes.get("bytes", total) != total:
+        raise GraphError(
+            f"bytes: expected {total}, the sum of its tensors, got {shown(attributes['bytes'])}"
+        )
     return carried
 
 
-def _ordered(tensors: dict[_Tensor, Any]) -> list[_Tensor]:
+def _ordered(tensors: Mapping[_Tensor, int]) -> list[_Tensor]:
     """Return the tensors by their names where these are 0, 1, ..., else by their ops."""
     names = [name for _, name in tensors]
     if all(type(name) is int for name in names) and sorted(names) == list(range(len(names))):

@@ -13,6 +13,7 @@ from placeto_tools.options import force_option
 from placeto_tools.options import grouping_options
 from placeto_tools.options import json_option
 from placeto_tools.options import link_option
+from placeto_tools.options import micro_batches_option
 from placeto_tools.options import output_option
 from placeto_tools.options import source_options
 from placeto_tools.outputs import check_file
@@ -36,6 +37,7 @@ from placeto_tools.tables import show_json
 )
 @link_option
 @source_options
+@micro_batches_option
 @grouping_options
 @output_option("The problem file: .json, or .json.gz to pack it.")
 @json_option
@@ -47,6 +49,7 @@ def build(
     batch_size: int | None,
     sizes: tuple[tuple[str, str], ...],
     family_seed: int,
+    micro_batches: int,
     grouping: GroupingOptions,
     output: Path,
     as_json: bool,
@@ -61,6 +64,7 @@ def build(
     \b
     placeto build inception-v3 --cluster 2xk80 --groups 128 -o problem.json.gz
     placeto build nmt-2 --batch-size 64 --set steps=16 -o nmt.json.gz
+    placeto build inception-v3 --cluster 4xk80 --micro-batches 8 -o pipeline.json.gz
     placeto build my_model:make --cluster 1xcpu+2xv100 -o mine.json.gz
     placeto build nmt-4 --cluster "2x(4xv100)" --link nvlink+infiniband-hdr -o machines.json.gz
     """
@@ -69,7 +73,7 @@ def build(
     given = parse_sizes(sizes, batch_size)
     with showing_progress() as progress:
         progress.update(f"{source}: reading or capturing its graph ...")
-        loaded = load_source(source, given, family_seed)
+        loaded = load_source(source, given, family_seed, micro_batches)
         if link and devices is None:
             devices = default_cluster(loaded, link)
         problem = make_problem(loaded, devices, grouping)

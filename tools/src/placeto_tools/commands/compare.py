@@ -26,6 +26,7 @@ from placeto_tools.options import force_option
 from placeto_tools.options import grouping_options
 from placeto_tools.options import json_option
 from placeto_tools.options import link_option
+from placeto_tools.options import micro_batches_option
 from placeto_tools.options import output_option
 from placeto_tools.options import source_options
 from placeto_tools.placers import PLACER_NAMES
@@ -90,6 +91,7 @@ SEARCHES_LAST = ("random", "local-search", "rnn", "placeto")
     help="With how many seeds each scheme runs that draws at random.",
 )
 @source_options
+@micro_batches_option
 @grouping_options
 @output_option("A folder for results.json, results.md, curves and placements.", required=False)
 @json_option
@@ -107,6 +109,7 @@ def compare(
     batch_size: int | None,
     sizes: tuple[tuple[str, str], ...],
     family_seed: int,
+    micro_batches: int,
     grouping: GroupingOptions,
     output: Path | None,
     as_json: bool,
@@ -132,7 +135,7 @@ def compare(
     with showing_progress() as progress:
         for text in sources:
             progress.update(f"{text}: reading or capturing its graph ...")
-            source = load_source(text, given, family_seed)
+            source = load_source(text, given, family_seed, micro_batches)
             for case in _cases(source, gpus, gpu_kind, clusters, link, grouping):
                 _compare(case, names or PLACER_NAMES, effort, reports, folder, progress)
     if as_json:

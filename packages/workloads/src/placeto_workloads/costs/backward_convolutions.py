@@ -15,9 +15,10 @@ def performed_flops(graph: OpGraph) -> NDArray[np.float64]:
     """Return float64[V], the FLOPs that each op performs.
 
     They are those of the graph, but a backward convolution has at most twice as many as the
-    convolutions that it shares its colocation id with. The formula of
-    ``torch.utils.flop_counter`` for the gradient of the weights leaves groups out of account, and
-    so counts those of a depthwise convolution as many times as it has channels.
+    largest convolution that it shares its colocation id with: a step in micro-batches has several
+    of equal size. The formula of ``torch.utils.flop_counter`` for the gradient of the weights
+    leaves groups out of account, and so counts those of a depthwise convolution as many times as
+    it has channels.
 
     Parameters
     ----------
@@ -37,11 +38,8 @@ def performed_flops(graph: OpGraph) -> NDArray[np.float64]:
     backward = np.array([op_type == BACKWARD for op_type in graph.op_types])
     colocated = graph.colocation >= 0
     forward = colocated & ~backward & _convolutions(graph)
-    flops_of_id = np.bincount(
-        graph.colocation[forward],
-        weights=graph.flops[forward],
-        minlength=int(graph.colocation.max()) + 1,
-    )
+    flops_of_id = np.zeros(int(graph.colocation.max()) + 1)
+    np.maximum.at(flops_of_id, graph.colocation[forward], graph.flops[forward])
     limited = colocated & backward
     limited[limited] &= flops_of_id[graph.colocation[limited]] > 0
     flops = graph.flops.copy()

@@ -24,8 +24,9 @@ def activation_bytes(graph: OpGraph) -> int:
     >>> from placeto_graphs import from_networkx
     >>> ops = nx.DiGraph()
     >>> ops.add_node("gradient", phase=1)
-    >>> ops.add_edge("relu", "gradient", bytes=64)
-    >>> ops.add_edge("relu", "next", bytes=32)
+    >>> ops.add_node("relu", outputs={"mask": 64, "values": 32})
+    >>> ops.add_edge("relu", "gradient", tensors=["mask"])
+    >>> ops.add_edge("relu", "next", tensors=["values"])
     >>> activation_bytes(from_networkx(ops))
     64
     """
