@@ -1,22 +1,33 @@
 """Runs of the ``placeto`` command on small problems, in this process and in others."""
 
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
 import numpy as np
 from click.testing import CliRunner
 from click.testing import Result
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from placeto_tools.main import placeto
 
 # Pants gives folders relative to where tests begin, and tests go elsewhere.
 sys.path[:] = [os.path.abspath(path) if path else path for path in sys.path]
+PATIENCE = 120.0  # seconds, for another process to get somewhere
+# Not imported, because that changes the command.
+PAUSED_COMMAND = Path(__file__).resolve().with_name("paused_command.py")
 # One cache for all tests of a process, so that each small model is captured once.
 CACHE = tempfile.TemporaryDirectory(prefix="placeto-tests-")
 SMALL_NMT = [
@@ -66,9 +77,40 @@ def environment() -> dict[str, str]:
 
 def start(*arguments: object) -> "subprocess.Popen[str]":
     """Run a command in another process."""
+    return _open("-m", "placeto_tools.main", *arguments)
+
+
+@dataclass(frozen=True)
+class Paused:
+    """A command in another process, which waits where a test wants it to."""
+
+    process: "subprocess.Popen[str]"
+    folder: Path
+
+    def send(self, number: signal.Signals) -> tuple[str, str]:
+        """Send a signal and let the process go on; return what it printed until its end."""
+        self.process.send_signal(number)
+        (self.folder / "goes-on").touch()
+        return self.process.communicate(timeout=PATIENCE)
+
+
+def start_paused(folder: Path, updates: int, *arguments: object) -> Paused:
+    """Run a command in another process until one of its trainings has made some updates."""
+    folder.mkdir()
+    variables = {"PLACETO_PAUSE_FOLDER": str(folder), "PLACETO_PAUSE_UPDATES": str(updates)}
+    process = _open(PAUSED_COMMAND, *arguments, **variables)
+    began = time.monotonic()
+    while not (folder / "waits").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.005)
+    return Paused(process, folder)
+
+
+def _open(*arguments: object, **variables: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "placeto_tools.main", *map(str, arguments)],
-        env=environment(),
+        [sys.executable, *map(str, arguments)],
+        env=environment() | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -96,8 +138,45 @@ def build_profile(folder: Path, num_layers: int = 10) -> Path:
     return problem
 
 
-def check_picture(path: Path, width: int) -> None:
-    """Check that a PNG has a width, and is not blank."""
-    pixels = matplotlib.image.imread(path)
-    assert pixels.shape[1] == width
-    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 10
+def _remember(figure: Figure, file: io.BytesIO, **options: Any) -> None:
+    SAVE(figure, file, **options)
+    DRAWN[file.getvalue()] = figure
+
+
+# What the commands of this process have drawn, by the content of the files.
+DRAWN: dict[bytes, Figure] = {}
+SAVE = Figure.savefig
+Figure.savefig = _remember  # type: ignore[method-assign, assignment]
+
+
+def check_picture(path: Path, width: int) -> Figure:
+    """Check that a command of this process drew a PNG, and that its axes show data; return it."""
+    figure = DRAWN[path.read_bytes()]
+    assert round(figure.get_figwidth() * figure.dpi) == width
+    assert figure.axes
+    for axes in figure.axes:
+        points = np.concatenate(list(_points(axes)))
+        assert np.isfinite(points).all()
+        (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+        shown = (points >= (left, bottom)) & (points <= (right, top))
+        assert shown.all(axis=1).mean() > 0.5
+    return figure
+
+
+def _points(axes: Axes) -> Iterator[NDArray[np.float64]]:
+    # Vertical and horizontal lines, and where a distribution begins, are at infinity or at a side.
+    for line in axes.lines:
+        points = np.asarray(line.get_xydata(), np.float64)
+        if line.get_transform() == axes.transData:
+            yield points[np.isfinite(points).all(axis=1)]
+    for collection in axes.collections:
+        if isinstance(collection, PathCollection):
+            yield np.asarray(collection.get_offsets(), np.float64)
+        else:
+            yield from (np.asarray(path.vertices, np.float64) for path in collection.get_paths())
+
+
+def legend_of(figure: Figure) -> list[str]:
+    """Return the texts of all legends of a picture."""
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    return [text.get_text() for legend in legends if legend for text in legend.get_texts()]

@@ -12,6 +12,7 @@ from command_runs import build_profile
 from command_runs import check_picture
 from command_runs import fail
 from command_runs import invoke
+from command_runs import legend_of
 from command_runs import profile
 from command_runs import succeed
 from command_runs import succeed_json
@@ -95,9 +96,11 @@ def test_the_page_has_the_papers_table_and_one_of_each_problem(results: Path) ->
 
 
 def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
-    check_picture(results / "nmt-2-3xk80" / "curves.png", width=900)
     succeed("plot", "curves", results, "-o", tmp_path / "curves.png")
-    check_picture(tmp_path / "curves.png", width=900)
+    for path in (results / "nmt-2-3xk80" / "curves.png", tmp_path / "curves.png"):
+        legend = legend_of(check_picture(path, width=900))
+        assert len(set(legend)) == len(legend)
+        assert {SCHEMES[name].title for name in ("placeto", "rnn", "single")} <= set(legend)
 
 
 def test_what_does_not_fit_is_oom(tmp_path: Path) -> None:

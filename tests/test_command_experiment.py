@@ -3,9 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ import pytest
 from command_runs import build_profile
 from command_runs import check_picture
 from command_runs import fail
-from command_runs import start
+from command_runs import start_paused
 from command_runs import succeed
 from placeto_graphs import load_problem
 from placeto_policy import load_policy
@@ -24,7 +21,7 @@ from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
 
 SMOKE = "--scale=smoke"
-PATIENCE = 120.0  # seconds, for another process to get somewhere
+UPDATES = 14
 FAMILY_SCHEMES = [
     "placeto-zero-shot",
     "placeto-zero-shot-sampled",
@@ -36,7 +33,7 @@ FAMILY_SCHEMES = [
     "scotch",
     "local-search",
 ]
-KINDS_OF_REWARD = ["rewards", "nmt:1", SMOKE, "--updates=40", "--seeds=2"]
+KINDS_OF_REWARD = ["rewards", "nmt:1", SMOKE, f"--updates={UPDATES}", "--seeds=2"]
 
 
 def trials_of(folder: Path, *, clocks: bool = False) -> dict[str, dict[str, Any]]:
@@ -245,11 +242,11 @@ def test_rewards_are_learned_from_and_their_last_episode_is_told(kinds_of_reward
         assert policy.settings.return_discount == discount
         for seed in range(2):
             learned = trials[f"seed{seed}/training/{reward}-{seed}"]
-            assert [row[0] for row in learned["updates"]] == list(range(1, 41))
-            assert learned["evaluations"] == 40 * 4 * per_episode
+            assert [row[0] for row in learned["updates"]] == list(range(1, UPDATES + 1))
+            assert learned["evaluations"] == UPDATES * 4 * per_episode
             steps = trials[f"seed{seed}/nmt-1/{reward}-final-episode"]["steps"]
             assert len(steps) == 12 + 1
-        assert cell(page, reward, 5) == f"{40 * 4 * per_episode:,}"
+        assert cell(page, reward, 5) == f"{UPDATES * 4 * per_episode:,}"
 
 
 def test_orders_of_traversal(tmp_path: Path) -> None:
@@ -333,44 +330,34 @@ def test_a_training_goes_on_in_its_middle(
     number: signal.Signals, kinds_of_reward: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "stopped"
-    process = start("experiment", *KINDS_OF_REWARD, "-o", folder)
+    paused = start_paused(tmp_path / "pause", 11, "experiment", *KINDS_OF_REWARD, "-o", folder)
     log = folder / "policies" / "intermediate-0.jsonl"
-    wait_for(process, lambda: log.exists() and log.read_text().count("\n") >= 11)
-    process.send_signal(number)
-    output, errors = process.communicate(timeout=PATIENCE)
+    assert len(log.read_text().splitlines()) == 11
+    output, errors = paused.send(number)
     if number == signal.SIGINT:
-        assert (process.returncode, output) == (1, "")
+        assert (paused.process.returncode, output) == (1, "")
         stopped = "placeto: error: stopped after 0 of 16 trials; the same command goes on"
         assert errors.splitlines()[-1] == stopped
         assert "Traceback" not in errors
     checkpoint = load_policy(folder / "policies" / "intermediate-0.safetensors")
-    assert checkpoint.settings.updates == 40
+    assert checkpoint.settings.updates == UPDATES
     succeed("experiment", *KINDS_OF_REWARD, "-o", folder)
     assert trials_of(folder) == trials_of(kinds_of_reward)
-    assert len(log.read_text().splitlines()) == 40
+    assert len(log.read_text().splitlines()) == UPDATES
 
 
 @pytest.mark.slow
 def test_several_processes_stop_and_come_to_the_same(kinds_of_reward: Path, tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
-    process = start("experiment", *KINDS_OF_REWARD, "--jobs=2", "-o", folder)
-    wait_for(process, (folder / "policies").exists)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
+    paused = start_paused(
+        tmp_path / "pause", 3, "experiment", *KINDS_OF_REWARD, "--jobs=2", "-o", folder
+    )
+    _, errors = paused.send(signal.SIGINT)
+    assert paused.process.returncode == 1
     assert errors.splitlines()[-1].endswith("of 16 trials; the same command goes on")
     assert "Traceback" not in errors
     succeed("experiment", *KINDS_OF_REWARD, "--jobs=2", "-o", folder)
     assert trials_of(folder) == trials_of(kinds_of_reward)
-
-
-def wait_for(process: "subprocess.Popen[str]", is_there: Callable[[], bool]) -> None:
-    """Wait until another process has got so far."""
-    began = time.monotonic()
-    while not is_there():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() - began < PATIENCE
-        time.sleep(0.005)
 
 
 def test_other_options_are_refused(kinds_of_reward: Path, tmp_path: Path) -> None:
@@ -380,8 +367,8 @@ def test_other_options_are_refused(kinds_of_reward: Path, tmp_path: Path) -> Non
     before = trials_of(folder)
     assert "begun with other options: seeds [0, 1], not [0]; --force" in fail(*command)
     same = [*command, "--seeds=2"]
-    assert "other options: updates 40, not 5; --force" in fail(*same)
-    same.append("--updates=40")
+    assert f"other options: updates {UPDATES}, not 5; --force" in fail(*same)
+    same.append(f"--updates={UPDATES}")
     assert "other options: hidden_units 16, not 8" in fail(*same, "--set=hidden_units=8")
     assert "other options: discount" in fail(*same, "--set=discount=0.5")
     assert "other options: gpus 2, not 4" in fail(*same, "--gpus=4")

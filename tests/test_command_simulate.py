@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba_array
 
 from command_runs import build_profile
 from command_runs import check_picture
 from command_runs import fail
+from command_runs import legend_of
 from command_runs import profile
 from command_runs import succeed
 from command_runs import succeed_json
@@ -19,6 +21,7 @@ from placeto_graphs import load_problem
 from placeto_graphs import save_placement
 from placeto_simulator import Simulator
 from placeto_tools.placers import PLACER_NAMES
+from placeto_tools.plots.png import COLOURS
 
 BUDGET = 336  # two updates of eight episodes on ten groups
 
@@ -109,11 +112,36 @@ def test_a_seed_gives_one_placement(problem: Path, tmp_path: Path) -> None:
     assert found.tolist() == result.placement.tolist()
 
 
+def test_groups_are_drawn_in_the_colours_of_their_devices(problem: Path, tmp_path: Path) -> None:
+    read, picture = load_problem(problem), tmp_path / "picture.png"
+    placement = np.arange(read.num_groups, dtype=np.int32) % 2
+    save_placement(placement, read, tmp_path / "placement.json")
+    succeed("plot", "placement", problem, tmp_path / "placement.json", "-o", picture)
+    figure = check_picture(picture, width=600)
+    _, nodes = figure.axes[0].collections
+    expected = to_rgba_array([COLOURS[device] for device in placement])
+    np.testing.assert_array_equal(nodes.get_facecolor(), expected)
+    counts = np.bincount(placement, minlength=2)
+    assert legend_of(figure) == [f"v100:0: {counts[0]}", f"v100:1: {counts[1]}"]
+
+
+def test_ops_are_drawn_where_and_when_they_run(problem: Path, tmp_path: Path) -> None:
+    read, picture = load_problem(problem), tmp_path / "picture.png"
+    succeed("plot", "timeline", problem, "v100:1", "-o", picture)
+    chart, memory = check_picture(picture, width=1400).axes
+    bars = [np.asarray(path.vertices) for bars in chart.collections for path in bars.get_paths()]
+    assert len(bars) == read.graph.num_ops  # nothing is sent
+    assert {round(bar[:, 1].max() + bar[:, 1].min()) for bar in bars} == {2 * 2}
+    busy = sum(np.ptp(bar[:, 0]) for bar in bars)
+    assert busy == pytest.approx(read.compute_time[:, 1].sum())
+    held = [np.asarray(line.get_ydata()).max() for line in memory.lines[::2]]
+    assert held[0] == 0 < held[1]
+
+
 @pytest.mark.parametrize("kind", ["placement", "timeline"])
-def test_a_placement_is_drawn(kind: str, problem: Path, tmp_path: Path) -> None:
+def test_equal_placements_give_equal_pictures(kind: str, problem: Path, tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
     succeed("plot", kind, problem, "heft", "-o", picture)
-    check_picture(picture, width=1400 if kind == "timeline" else 600)
     other = tmp_path / "other.png"
     succeed("plot", kind, problem, "v100:0", "-o", other)
     assert picture.read_bytes() != other.read_bytes()

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from command_runs import PATIENCE
 from command_runs import build_profile
 from command_runs import check_picture
 from command_runs import fail
 from command_runs import invoke
 from command_runs import profile
 from command_runs import start
+from command_runs import start_paused
 from command_runs import succeed
 from command_runs import succeed_json
 from placeto_graphs import load_placement
@@ -26,9 +28,8 @@ from placeto_policy import PlacetoPlacer
 from placeto_policy import load_policy
 from placeto_simulator import Simulator
 
-UPDATES = 40
+UPDATES = 12
 SMALL = ["--set=message_rounds=2", "--set=hidden_units=8", "--seed=5"]
-PATIENCE = 120.0  # seconds, for another process to get somewhere
 
 
 @pytest.fixture
@@ -117,7 +118,10 @@ def test_the_policy_places_as_it_is_or_trained_further(
 
 def test_learning_is_drawn(whole: Path, tmp_path: Path) -> None:
     succeed("plot", "curves", whole, "-o", tmp_path / "curves.png")
-    check_picture(tmp_path / "curves.png", width=900)
+    (axes,) = check_picture(tmp_path / "curves.png", width=900).axes
+    last = log_of(whole)[-1]
+    end = np.asarray(axes.lines[0].get_xydata())[-1]
+    assert end.tolist() == [last["evaluations"], last["best_runtime"]]
     assert "expected a folder" in fail("plot", "curves", tmp_path / "a", "-o", tmp_path / "a.png")
     assert "expected results.json or log.jsonl" in fail(
         "plot", "curves", tmp_path, "-o", tmp_path / "a.png"
@@ -132,14 +136,11 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(
     problem: Path, whole: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "killed"
-    process = start(
-        "train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3", "-o", folder
-    )
-    wait_for_updates(process, folder, 4)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert len(log_of(folder)) < UPDATES
+    train = ["train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3", "-o", folder]
+    paused = start_paused(tmp_path / "pause", 4, *train)
+    paused.send(signal.SIGKILL)
+    assert paused.process.returncode == -signal.SIGKILL
+    assert len(log_of(folder)) == 4
     report = succeed_json("train", "--resume", folder)
     assert report["updates"] == report["of_updates"] == UPDATES
     check_equal(folder, whole)
@@ -148,19 +149,14 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(
 
 def test_ctrl_c_stops_at_a_checkpoint(problem: Path, whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
-    process = start("train", problem, f"--updates={UPDATES}", *SMALL, "-o", folder)
-    began = time.monotonic()
-    log = folder / "log.jsonl"
-    while not (log.exists() and log.read_text().count("\n") >= 2):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() - began < PATIENCE
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, output) == (1, "")
+    train = ["train", problem, f"--updates={UPDATES}", *SMALL, "-o", folder]
+    paused = start_paused(tmp_path / "pause", 2, *train)
+    output, errors = paused.send(signal.SIGINT)
+    assert (paused.process.returncode, output) == (1, "")
     assert errors.splitlines()[-1].startswith("placeto: error: stopped after update ")
     assert "Traceback" not in errors
     done = len(log_of(folder))
+    assert done == 3
     assert (
         f"after update {done} of {UPDATES}; go on with: placeto train --resume {folder}" in errors
     )

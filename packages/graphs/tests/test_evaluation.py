@@ -83,7 +83,15 @@ def test_results_have_the_types_of_the_schema() -> None:
     assert type(found.evaluations) is int
     assert type(found.runtime) is float
     assert found.placement.dtype == np.int32
-    assert EvaluationBatch(runtime=np.array([]), peak_memory=np.zeros((0, 2), int)) is not None
+
+
+def test_a_batch_of_no_placements_has_the_types_of_the_schema() -> None:
+    wrong: Any = np.zeros((0, 2), np.int32)
+    batch = EvaluationBatch(runtime=wrong[:, 0], peak_memory=wrong)
+    assert batch.runtime.dtype == np.float64
+    assert batch.runtime.shape == (0,)
+    assert batch.peak_memory.dtype == np.int64
+    assert batch.peak_memory.shape == (0, 2)
 
 
 def test_a_result_says_whether_it_fits_the_memory() -> None:

@@ -57,15 +57,18 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from placeto_graphs.files.storage import write_atomically\n"
+        "print('begins', flush=True)\n"
         "for number in range(10**9):\n"
         "    write_atomically(sys.argv[1], str(number % 10).encode() * 1_000_000)\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    for delay in (0.3, 0.31, 0.32, 0.33):
-        writer = subprocess.Popen([sys.executable, "-c", script, str(path)], env=environment)
-        time.sleep(delay)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
+    command = [sys.executable, "-c", script, str(path)]
+    for delay in (0.01, 0.02, 0.03):
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout
+            writer.stdout.readline()
+            time.sleep(delay)
+            writer.send_signal(signal.SIGKILL)
         content = path.read_bytes()
         assert content == content[:1] * 1_000_000
 

@@ -95,17 +95,51 @@ def two_chains(length: int = 3) -> PlacementProblem:
 
 def heavy_chain(length: int = 6) -> PlacementProblem:
     """Return a chain along which moving data costs twice as much as a group."""
-    graph = nx.path_graph(length, create_using=nx.DiGraph)
-    nx.set_edge_attributes(graph, int(2 * BANDWIDTH), "bytes")
-    return problem_of(graph)
+    return problem_of(path(length, transfer_seconds=2))
 
 
 def too_large_for_one(length: int = 6) -> PlacementProblem:
     """Return a chain whose weights fill two devices, though one of them would be faster."""
-    graph = nx.path_graph(length, create_using=nx.DiGraph)
-    nx.set_edge_attributes(graph, int(0.1 * BANDWIDTH), "bytes")
+    graph = path(length, transfer_seconds=0.1)
     nx.set_node_attributes(graph, 2 * K80_BYTES // length, "parameter_bytes")
     return problem_of(graph)
+
+
+def two_speeds(length: int = 6) -> PlacementProblem:
+    """Return a chain that begins fast on either device, and goes on so on the second alone."""
+    problem = problem_of(path(length, transfer_seconds=0.2))
+    compute_time = problem.compute_time.copy()
+    compute_time[length // 2 :, 0] = 3.0
+    return with_compute_time(problem, compute_time)
+
+
+def two_by_turns(length: int = 6) -> PlacementProblem:
+    """Return a chain whose weights fill two devices, each of which is faster at every other op."""
+    graph = path(length, transfer_seconds=0.1)
+    nx.set_node_attributes(graph, 2 * K80_BYTES // length, "parameter_bytes")
+    problem = problem_of(graph)
+    compute_time = problem.compute_time.copy()
+    compute_time[::2, 0] = compute_time[1::2, 1] = 3.0
+    return with_compute_time(problem, compute_time)
+
+
+def path(length: int, transfer_seconds: float) -> nx.DiGraph:
+    """Return a chain."""
+    graph = nx.path_graph(length, create_using=nx.DiGraph)
+    nx.set_edge_attributes(graph, int(transfer_seconds * BANDWIDTH), "bytes")
+    return graph
+
+
+def with_compute_time(
+    problem: PlacementProblem, compute_time: NDArray[np.float64]
+) -> PlacementProblem:
+    """Return a problem with other times."""
+    return PlacementProblem(
+        graph=problem.graph,
+        cluster=problem.cluster,
+        compute_time=compute_time,
+        grouping=problem.grouping,
+    )
 
 
 def penalised(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -126,12 +160,7 @@ def partly_possible() -> PlacementProblem:
     problem = problem_of(nx.path_graph(3, create_using=nx.DiGraph))
     compute_time = problem.compute_time.copy()
     compute_time[0, 0] = np.inf
-    return PlacementProblem(
-        graph=problem.graph,
-        cluster=problem.cluster,
-        compute_time=compute_time,
-        grouping=problem.grouping,
-    )
+    return with_compute_time(problem, compute_time)
 
 
 class MovesOneByOne(ListSchedule):

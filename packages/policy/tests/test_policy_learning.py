@@ -17,9 +17,12 @@ from scheduled_problems import heavy_chain
 from scheduled_problems import optimum
 from scheduled_problems import penalised
 from scheduled_problems import too_large_for_one
+from scheduled_problems import two_by_turns
 from scheduled_problems import two_chains
+from scheduled_problems import two_speeds
 
-TINY = Settings(updates=100)
+TINY = Settings(updates=60)
+SEEDS = range(3)
 # With one step of Adam for each update, each may be a longer one.
 LONGER_STEPS = replace(
     TINY,
@@ -35,16 +38,26 @@ def greedy_cost(policy: PlacementPolicy, evaluator: ListSchedule) -> float:
     return float(penalised(evaluator, placement[None])[0])
 
 
+@pytest.mark.parametrize("problem", [two_chains, two_speeds, two_by_turns])
+def test_policies_that_were_not_trained_miss_the_best_placements(
+    problem: Callable[[], PlacementProblem],
+) -> None:
+    evaluator = ListSchedule(problem())
+    trainers = [Trainer([evaluator], TINY, seed=seed) for seed in SEEDS]
+    missed = [greedy_cost(trainer.policy, evaluator) > optimum(evaluator) for trainer in trainers]
+    assert sum(missed) >= 2
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("problem", "settings"),
     [
         (two_chains, TINY),
-        (heavy_chain, TINY),
+        (two_speeds, TINY),
         (two_chains, LONGER_STEPS),
-        (heavy_chain, LONGER_STEPS),
-        (too_large_for_one, LONGER_STEPS),
+        (two_speeds, LONGER_STEPS),
+        (two_by_turns, TINY),
     ],
 )
 def test_the_greedy_pass_of_a_trained_policy_is_the_best_placement(
@@ -57,7 +70,7 @@ def test_the_greedy_pass_of_a_trained_policy_is_the_best_placement(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_counterfactual_rewards_end_where_no_single_move_helps(seed: int) -> None:
     """Where devices are full, only a swap leads on, and no change of one group tells its worth.
 
@@ -75,12 +88,12 @@ def test_counterfactual_rewards_end_where_no_single_move_helps(seed: int) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_one_policy_learns_two_graphs_and_places_longer_ones_unseen(seed: int) -> None:
-    evaluators = [ListSchedule(two_chains()), ListSchedule(heavy_chain())]
+    evaluators = [ListSchedule(two_chains()), ListSchedule(two_speeds())]
     trainer = Trainer(evaluators, TINY, seed=seed)
     train(trainer)
-    unseen = [ListSchedule(two_chains(length=4)), ListSchedule(heavy_chain(length=8))]
+    unseen = [ListSchedule(two_chains(length=4)), ListSchedule(two_speeds(length=8))]
     for evaluator in (*evaluators, *unseen):
         assert greedy_cost(trainer.policy, evaluator) == pytest.approx(optimum(evaluator))
 
@@ -88,7 +101,7 @@ def test_one_policy_learns_two_graphs_and_places_longer_ones_unseen(seed: int) -
 def test_the_ablations_are_trained_like_the_rest() -> None:
     for embedding in ("simple-partitioner", "simple-aggregator"):
         evaluator = ListSchedule(heavy_chain())
-        settings = replace(TINY, embedding=embedding, updates=60)
+        settings = replace(TINY, embedding=embedding, updates=30)
         trainer = Trainer([evaluator], settings)
         first = trainer.update().runtime
         assert train(trainer)[-1].runtime < first

@@ -3,10 +3,9 @@
 Called as ``training_script.py FOLDER UPDATES [fail-RANK | pause]``.
 """
 
+import signal
 import sys
-import time
 import weakref
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from scheduled_problems import two_chains
 
 CHECKPOINT = "training.safetensors"
 WORKERS = 4
+UPDATES_BEFORE_PAUSE = 3
 MOST_OF_ONE_UPDATE = 1 + 2 * (6 + 6)  # two episodes of six groups that start alike
 
 
@@ -39,15 +39,15 @@ class Breaks(ListSchedule):
 
 
 class Tell:
-    """A log that prints how far the training is, and waits there to be killed if asked to."""
+    """A log that prints how far the training is, and waits to be killed if asked to."""
 
     def __init__(self, pause: bool) -> None:
         self.pause = pause
 
     def write(self, summary: UpdateSummary) -> None:
-        print(asdict(summary)["update"], flush=True)
-        if self.pause:
-            time.sleep(0.05)
+        print(summary.update, flush=True)
+        if self.pause and summary.update == UPDATES_BEFORE_PAUSE:
+            signal.pause()
 
 
 def new_or_resumed(

@@ -11,7 +11,7 @@ from typing import TypeVar
 from placeto_tools.errors import InputError
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from _typeshed import DataclassInstance  # pants: no-infer-dep
 
     from placeto_policy import Settings
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from typing import Any
 from typing import ParamSpec
 from typing import TypeVar
 from typing import cast
@@ -16,9 +17,13 @@ def compiled(
     """Compile a function with Numba on its first call, and keep the code on disk.
 
     The compiled code runs without the interpreter lock. Numba takes half a second to import, so
-    that modules with compiled functions are best imported by the functions that need them. Numba
-    compiles anew when the file of the function changes, but not when that of a function changes
-    that it calls: after such a change, remove the ``__pycache__`` of the package.
+    that modules with compiled functions are best imported by the functions that need them.
+
+    The code of a function in a package is kept in ``placeto/compiled`` in the user's cache folder
+    (``$XDG_CACHE_HOME`` or ``~/.cache`` on Linux), or ``compiled`` in ``$NUMBA_CACHE_DIR``. What
+    is kept there is of no use once any source file of the package changes, or of `placeto_graphs`:
+    a function may call compiled functions of these two packages, and of no other. A function that
+    is not in a package, or when that folder cannot be written, is compiled in each process.
 
     Parameters
     ----------
@@ -41,10 +46,11 @@ def compiled(
     """
     import numba  # noqa: PLC0415
 
-    flags = set(fastmath) or False
-    try:
-        compiled_function = numba.njit(cache=True, nogil=True, fastmath=flags)(function)
-    except RuntimeError:
-        # Neither the package's folder nor the user's cache folder can be written.
-        compiled_function = numba.njit(nogil=True, fastmath=flags)(function)
-    return cast(Callable[Parameters, Result], compiled_function)
+    from placeto_graphs.code_cache import code_cache  # noqa: PLC0415
+    from placeto_graphs.code_cache import name_closure  # noqa: PLC0415
+
+    name_closure(function)
+    dispatcher: Any = numba.njit(nogil=True, fastmath=set(fastmath) or False)(function)
+    if dispatcher is not function:  # as it is with NUMBA_DISABLE_JIT
+        dispatcher._cache = code_cache(function, set(fastmath))
+    return cast(Callable[Parameters, Result], dispatcher)
