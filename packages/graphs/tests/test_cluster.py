@@ -112,6 +112,8 @@ def test_a_wrong_device_is_named(changes: dict[str, Any], message: str) -> None:
             {"link": [[-1, 0], [0, -1]], "link_names": ["a", "b"]},
             "link_names: expected 1 texts, got 2",
         ),
+        ({"queue": "lifo"}, "queue: expected one of fifo, backward-first, got 'lifo'"),
+        ({"queue": 1}, "queue: expected a text, got 1"),
         ({"link_names": ["a", "a"]}, "link_names[1]: 'a' repeats link_names[0]"),
     ],
 )

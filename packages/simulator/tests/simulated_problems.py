@@ -12,6 +12,7 @@ from placeto_graphs import PlacementProblem
 from placeto_simulator.conformance import BANDWIDTHS
 from placeto_simulator.conformance import DURATIONS
 from placeto_simulator.conformance import OVERHEADS
+from placeto_simulator.conformance import QUEUES
 from placeto_simulator.conformance import SIZES
 from placeto_simulator.conformance import random_link_map
 
@@ -41,7 +42,7 @@ def op_graphs(draw: st.DrawFn, max_ops: int) -> OpGraph:
         op_names=tuple(f"op{op}" for op in range(count)),
         op_types=("op",) * count,
         scopes=("",) * count,
-        phases=np.zeros(count, np.int8),
+        phases=np.array(draw(listed(st.integers(0, 2), count)), np.int8),
         flops=np.zeros(count),
         bytes_accessed=np.zeros(count),
         parameter_bytes=np.array(draw(listed(sizes, count)), np.int64),
@@ -66,6 +67,7 @@ def clusters(draw: st.DrawFn, max_devices: int) -> Cluster:
         bandwidth=np.array([draw(listed(bandwidth, count)) for _ in range(count)]),
         latency=np.array([draw(listed(overheads, count)) for _ in range(count)]),
         link=random_link_map(np.random.default_rng(seed), count),
+        queue=draw(st.sampled_from(QUEUES)),
     )
 
 

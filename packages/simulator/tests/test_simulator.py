@@ -24,8 +24,8 @@ from placeto_simulator.benchmark_problems import random_placements
 from placeto_simulator.conformance import difference
 from placeto_simulator.conformance import main
 from placeto_simulator.conformance import random_problem
-from placeto_simulator.event_loop import few_resources
-from placeto_simulator.event_loop import many_resources
+from placeto_simulator.event_loop import FIFO_FEW
+from placeto_simulator.event_loop import FIFO_MANY
 from simulated_problems import placed_problems
 
 Placed = tuple[PlacementProblem, NDArray[np.int32]]
@@ -43,7 +43,7 @@ def test_every_event_time_and_byte_is_that_of_the_reference(placed: Placed) -> N
 def test_the_loop_for_many_resources_does_what_the_one_for_few_does(placed: Placed) -> None:
     problem, placements = placed
     loops = Simulator(problem, num_threads=1), Simulator(problem, num_threads=1)
-    for simulator, chosen in zip(loops, (few_resources, many_resources), strict=True):
+    for simulator, chosen in zip(loops, (FIFO_FEW, FIFO_MANY), strict=True):
         simulator._loops = chosen
     few, many = (simulator.schedule(placements) for simulator in loops)
     assert few == many

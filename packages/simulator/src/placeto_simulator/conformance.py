@@ -26,6 +26,7 @@ from placeto_simulator.timeline import Event
 DURATIONS = (0.0, 0.0, 1.0, 1.0, 2.0, 3.0, 0.5, 0.1, 0.3)
 OVERHEADS = (0.0, 0.0, 1.0, 1.0, 2.0, 0.5, 0.1, 1e-300)
 SIZES = (0, 0, 1, 2, 4, 100)
+QUEUES = ("fifo", "fifo", "backward-first")
 BANDWIDTHS = (1.0, 1.0, 2.0, 3.0, np.inf)
 
 
@@ -160,7 +161,7 @@ def _random_graph(generator: np.random.Generator, count: int) -> OpGraph:
         op_names=tuple(f"op{op}" for op in range(count)),
         op_types=("op",) * count,
         scopes=("",) * count,
-        phases=np.zeros(count, np.int8),
+        phases=generator.integers(0, 3, count).astype(np.int8),
         flops=np.zeros(count),
         bytes_accessed=np.zeros(count),
         parameter_bytes=generator.choice(SIZES, count),
@@ -182,6 +183,7 @@ def _random_cluster(generator: np.random.Generator, count: int) -> Cluster:
         bandwidth=generator.choice(BANDWIDTHS, shape),
         latency=generator.choice(OVERHEADS, shape),
         link=random_link_map(generator, count),
+        queue=str(generator.choice(QUEUES)),
     )
 
 

@@ -51,7 +51,12 @@ Simulate = Callable[[Tables, State, Memory, Log, NDArray[np.int32]], float]
 
 
 def _simulate(  # noqa: PLR0915
-    name: str, *, tracks_memory: bool, keeps_log: bool, has_many_resources: bool
+    name: str,
+    *,
+    tracks_memory: bool,
+    keeps_log: bool,
+    has_many_resources: bool,
+    backward_first: bool,
 ) -> Simulate:
     """Return the event loop, compiled with what is wanted of it, under a name of its own."""
 
@@ -72,6 +77,8 @@ def _simulate(  # noqa: PLR0915
         bandwidth = tables.bandwidth
         latency = tables.latency
         link_of = tables.link_of
+        rank = tables.rank
+        op_of_rank = tables.op_of_rank
         first_fed_link = tables.first_fed_link
         fed_links = tables.fed_links
         device_of = state.device_of
@@ -83,6 +90,9 @@ def _simulate(  # noqa: PLR0915
         next_time = state.next_time
         free_at = state.free_at
         is_waking = state.is_waking
+        heap = state.heap
+        first_ready = state.first_ready
+        num_ready = state.num_ready
         winner = state.winner
         completed = state.completed
         fed_device = state.fed_device
@@ -109,6 +119,59 @@ def _simulate(  # noqa: PLR0915
         num_leaves = unsigned(len(next_time))
         first_sentinel = num_ops + num_reads
 
+        # --- queues of which the first is backward, or else of the earliest micro-batch ----------
+
+        def lay_out_heaps() -> None:
+            """Give the heap of each device room for all its ops."""
+            num_ready[:] = 0
+            for op in range(num_ops):
+                num_ready[device_of[op]] += np.uint32(1)
+            start = np.uint32(0)
+            for device in range(num_devices):
+                first_ready[device] = start
+                start += num_ready[device]
+            num_ready[:] = 0
+
+        def push(device: int, op: int) -> None:
+            """Put an op on the heap of a device."""
+            root = unsigned(first_ready[device])
+            position = unsigned(num_ready[device])
+            num_ready[device] += np.uint32(1)
+            while position > ZERO:
+                parent = (position - ONE) >> ONE
+                if heap[root + parent] < rank[op]:
+                    break
+                heap[root + position] = heap[root + parent]
+                position = parent
+            heap[root + position] = rank[op]
+
+        def pop(device: int) -> int:
+            """Take the op of the lowest rank from the heap of a device."""
+            root = unsigned(first_ready[device])
+            lowest = heap[root]
+            num_ready[device] -= np.uint32(1)
+            end = unsigned(num_ready[device])
+            moved = heap[root + end]
+            position = ZERO
+            while True:
+                child = position + position + ONE
+                if child >= end:
+                    break
+                if child + ONE < end and heap[root + child + ONE] < heap[root + child]:
+                    child += ONE
+                if moved < heap[root + child]:
+                    break
+                heap[root + position] = heap[root + child]
+                position = child
+            heap[root + position] = moved
+            return unsigned(op_of_rank[lowest])
+
+        def has_waiting(device: int) -> bool:
+            """Return whether an op waits for a device."""
+            if backward_first:
+                return bool(num_ready[device] > 0)
+            return bool(taken[device] != last[device])
+
         def begin() -> None:
             """Empty all queues, then fill them with the ops without inputs."""
             for op in range(num_ops):
@@ -129,10 +192,15 @@ def _simulate(  # noqa: PLR0915
                 for distance in range(ONE, num_leaves):
                     node = num_leaves - distance
                     winner[node] = winner[node + node]
-            for op in tables.ready_ops:
-                device = device_of[op]
-                after[last[device]] = op
-                last[device] = op
+            if backward_first:
+                lay_out_heaps()
+            for ready_op in tables.ready_ops:
+                device = unsigned(device_of[ready_op])
+                if backward_first:
+                    push(device, unsigned(ready_op))
+                else:
+                    after[last[device]] = ready_op
+                    last[device] = ready_op
             if tracks_memory:
                 num_holds[ZERO] = 0
                 held[:] = 0
@@ -258,8 +326,12 @@ def _simulate(  # noqa: PLR0915
                 is_local = there == device
                 left = missing[reader] - np.int32(is_local)
                 missing[reader] = left
-                after[last_op] = np.uint32(reader)
-                last_op = either(is_local & (left == 0), unsigned(reader), last_op)
+                if backward_first:
+                    if is_local and left == 0:
+                        push(device, unsigned(reader))
+                else:
+                    after[last_op] = np.uint32(reader)
+                    last_op = either(is_local & (left == 0), unsigned(reader), last_op)
                 link = link_of[device, there]
                 last_transfer = unsigned(last[link])
                 after[last_transfer] = np.uint32(num_ops + read)
@@ -293,8 +365,12 @@ def _simulate(  # noqa: PLR0915
                 is_here = device_of[reader] == device
                 left = missing[reader] - np.int32(is_here)
                 missing[reader] = left
-                after[last_op] = np.uint32(reader)
-                last_op = either(is_here & (left == 0), unsigned(reader), last_op)
+                if backward_first:
+                    if is_here and left == 0:
+                        push(device, unsigned(reader))
+                else:
+                    after[last_op] = np.uint32(reader)
+                    last_op = either(is_here & (left == 0), unsigned(reader), last_op)
                 read += ONE
                 if code & LAST_OF_TENSOR:
                     break
@@ -303,11 +379,18 @@ def _simulate(  # noqa: PLR0915
 
         def start_op(now: float, device: int) -> None:
             """Start the first op in the queue of a device at rest, or wake it up later."""
-            op = unsigned(after[taken[device]])
-            duration = compute_time[op, device]
             start = max(now, free_at[device])
+            if backward_first:
+                if start > now:  # until then a better one may come
+                    is_waking[device] = True
+                    put_ahead(device, start)
+                    return
+                op = pop(device)
+            else:
+                op = unsigned(after[taken[device]])
+            duration = compute_time[op, device]
             end = start + duration
-            if end == start and start > now:
+            if not backward_first and end == start and start > now:
                 is_waking[device] = True
                 put_ahead(device, start)
                 return
@@ -349,7 +432,7 @@ def _simulate(  # noqa: PLR0915
         now = 0.0
         num_done = ZERO
         for device in range(num_devices):
-            if taken[device] != last[device]:
+            if has_waiting(device):
                 start_op(now, device)
         event = earliest()
         bus = device = ZERO
@@ -388,7 +471,7 @@ def _simulate(  # noqa: PLR0915
             for number in range(count):
                 if count > ONE:
                     device, bus = unsigned(fed_device[number]), unsigned(completed[number])
-                if next_time[device] == NEVER and taken[device] != last[device]:
+                if next_time[device] == NEVER and has_waiting(device):
                     start_op(now, device)
                     if comes_before(device, event):
                         event = device
@@ -406,25 +489,35 @@ def _simulate(  # noqa: PLR0915
 
 
 class Loops(NamedTuple):
-    """What is simulated of a batch of placements, for few or for many resources."""
+    """What is simulated of a batch of placements, and of one of them with a log."""
 
     runtimes: Callable[..., None]
     evaluate: Callable[..., None]
     schedule: Callable[..., None]
+    log: Simulate
 
 
-def _loops(size: str, *, has_many_resources: bool) -> Loops:
+def _loops(name: str, *, has_many_resources: bool, backward_first: bool) -> Loops:
     simulate_runtime = _simulate(
-        f"simulate_runtime_{size}",
+        f"simulate_runtime_{name}",
         tracks_memory=False,
         keeps_log=False,
         has_many_resources=has_many_resources,
+        backward_first=backward_first,
     )
     simulate_memory = _simulate(
-        f"simulate_memory_{size}",
+        f"simulate_memory_{name}",
         tracks_memory=True,
         keeps_log=False,
         has_many_resources=has_many_resources,
+        backward_first=backward_first,
+    )
+    simulate_log = _simulate(
+        f"simulate_log_{name}",
+        tracks_memory=True,
+        keeps_log=True,
+        has_many_resources=has_many_resources,
+        backward_first=backward_first,
     )
 
     def evaluate_runtimes(
@@ -476,8 +569,8 @@ def _loops(size: str, *, has_many_resources: bool) -> Loops:
 
     functions: list[Callable[..., None]] = [evaluate_runtimes, evaluate, evaluate_schedules]
     for function in functions:
-        function.__name__ = function.__qualname__ = f"{function.__name__}_{size}"
-    return Loops(*[compiled(function) for function in functions])
+        function.__name__ = function.__qualname__ = f"{function.__name__}_{name}"
+    return Loops(*[compiled(function) for function in functions], log=simulate_log)
 
 
 @compiled
@@ -496,8 +589,13 @@ def add_parameters(
 FEW = 16
 """Events of so many resources are looked through one by one; among more a knockout is faster."""
 
-few_resources = _loops("few", has_many_resources=False)
-many_resources = _loops("many", has_many_resources=True)
-simulate_with_log = _simulate(
-    "simulate_with_log", tracks_memory=True, keeps_log=True, has_many_resources=True
-)
+FIFO_FEW = _loops("fifo_few", has_many_resources=False, backward_first=False)
+FIFO_MANY = _loops("fifo_many", has_many_resources=True, backward_first=False)
+BACKWARD_FIRST = _loops("backward_first", has_many_resources=True, backward_first=True)
+
+
+def loops_of(queue: str, num_resources: int) -> Loops:
+    """Return the loops for a queue discipline (`Cluster.queue`) and so many resources."""
+    if queue == "backward-first":
+        return BACKWARD_FIRST
+    return FIFO_FEW if num_resources <= FEW else FIFO_MANY

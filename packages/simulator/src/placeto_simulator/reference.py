@@ -263,7 +263,10 @@ class _Simulation:
             self.devices[self.device_of[op]].queue.append(op)
 
     def start_op(self, number: int, device: Resource[int]) -> None:
-        op = device.queue.popleft()
+        op = device.queue[0]
+        if self.problem.cluster.queue == "backward-first":
+            op = min(device.queue, key=lambda each: (-self.graph.phases[each], each))
+        device.queue.remove(op)
         duration = float(self.problem.compute_time[op, number])
         overhead = self.problem.cluster.devices[number].op_overhead if duration > 0 else 0.0
         self.step.op_start[op] = self.now

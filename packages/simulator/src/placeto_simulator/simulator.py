@@ -72,10 +72,8 @@ class Simulator:
 
         self.problem = problem
         self.num_threads = threads
-        self._event_loop = event_loop
         self._tables = tables_of(problem)
-        is_small = self._tables.num_resources <= event_loop.FEW
-        self._loops = event_loop.few_resources if is_small else event_loop.many_resources
+        self._loops = event_loop.loops_of(problem.cluster.queue, self._tables.num_resources)
         self._cannot_run = _cannot_run(problem)
         self._some_cannot_run = bool(self._cannot_run.any())
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
@@ -180,8 +178,7 @@ class Simulator:
         log = new_log(self.problem.graph.num_ops, len(self.problem.graph.edges))
         state, memory = self._states.get()
         try:
-            simulate = self._event_loop.simulate_with_log
-            _check_done(np.array([simulate(self._tables, state, memory, log, rows[0])]))
+            _check_done(np.array([self._loops.log(self._tables, state, memory, log, rows[0])]))
             return timeline_of(self.problem, self._tables, state, log)
         finally:
             self._states.put((state, memory))

@@ -53,6 +53,10 @@ class State(NamedTuple):
         first resource.
     completed, fed_device : uint32[R]
         The resources that complete now, and the device where each hands over its tensors.
+    heap : uint32[V]
+        The ranks of the ops that wait for each device, where backward comes first.
+    first_ready, num_ready : uint32[D]
+        Where the heap of each device starts, and how many ops are on it.
     op_start, op_end : float64[V]
         When each op ran, seconds; not written where only runtimes are wanted.
     """
@@ -69,6 +73,9 @@ class State(NamedTuple):
     winner: NDArray[np.uint32]
     completed: NDArray[np.uint32]
     fed_device: NDArray[np.uint32]
+    heap: NDArray[np.uint32]
+    first_ready: NDArray[np.uint32]
+    num_ready: NDArray[np.uint32]
     op_start: NDArray[np.float64]
     op_end: NDArray[np.float64]
 
@@ -153,6 +160,9 @@ def new_state(tables: Tables) -> State:
         winner=np.zeros(2 * leaves, np.uint32),
         completed=np.zeros(resources, np.uint32),
         fed_device=np.zeros(resources, np.uint32),
+        heap=np.zeros(ops, np.uint32),
+        first_ready=np.zeros(devices, np.uint32),
+        num_ready=np.zeros(devices, np.uint32),
         op_start=np.zeros(ops),
         op_end=np.zeros(ops),
     )

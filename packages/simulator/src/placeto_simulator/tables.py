@@ -37,6 +37,9 @@ class Tables(NamedTuple):
         Seconds.
     num_inputs : int32[V]
         How many tensors each op reads.
+    rank, op_of_rank : uint32[V]
+        The place of each op among all where backward comes first: update, backward, forward, by
+        number within each; and the op of each place.
     ready_ops : uint32[]
         The ops that read none.
     first_output_read : uint32[V + 1]
@@ -76,6 +79,8 @@ class Tables(NamedTuple):
     group_parameter_bytes: NDArray[np.int64]
     compute_time: NDArray[np.float64]
     num_inputs: NDArray[np.int32]
+    rank: NDArray[np.uint32]
+    op_of_rank: NDArray[np.uint32]
     ready_ops: NDArray[np.uint32]
     first_output_read: NDArray[np.uint32]
     readers: NDArray[np.uint32]
@@ -120,6 +125,7 @@ def tables_of(problem: PlacementProblem) -> Tables:
     tensor_bytes = graph.tensor_bytes[tensors]
     stored_bytes = np.where(graph.parameter_bytes[producers] > 0, 0, tensor_bytes)
     unread = np.diff(first_reader) == 0
+    op_of_rank = np.lexsort((np.arange(num_ops), -graph.phases))
     fed = [np.unique(row[row != NO_LINK]) for row in cluster.link]
     fed = [cluster.num_devices + links for links in [*fed, *np.arange(cluster.num_links)[:, None]]]
     return Tables(
@@ -127,6 +133,8 @@ def tables_of(problem: PlacementProblem) -> Tables:
         group_parameter_bytes=_sums(group_of, graph.parameter_bytes, num_groups),
         compute_time=problem.compute_time,
         num_inputs=num_inputs.astype(np.int32),
+        rank=np.argsort(op_of_rank).astype(np.uint32),
+        op_of_rank=op_of_rank.astype(np.uint32),
         ready_ops=np.flatnonzero(num_inputs == 0).astype(np.uint32),
         first_output_read=first_output_read.astype(np.uint32),
         readers=_with_ends_marked(readers, first_reader, first_output_read),

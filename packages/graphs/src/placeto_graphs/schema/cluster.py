@@ -19,6 +19,7 @@ from placeto_graphs.schema.record import Record
 from placeto_graphs.schema.record import set_field
 
 MAX_DEVICES = 1024
+QUEUES = ("fifo", "backward-first")
 NO_LINK = -1  # from a device to itself
 
 _ONE_BUS_EACH: Any = None
@@ -101,6 +102,12 @@ class Cluster(Record):
         there. The diagonal is -1. By default ``link[d, :] = d``.
     link_names : L of text
         Unique. By default ``"DEVICE bus"`` for each outgoing bus, else ``"link NUMBER"``.
+    queue : text
+        In which order a device works off the ops that wait for it. ``"fifo"``: the first that came
+        is the first that runs, as in the paper. ``"backward-first"``: ops of the update, then
+        backward, then forward ones, and of these the one with the lowest number, which in a step of
+        micro-batches is of the earliest one (close to 1F1B, Narayanan et al. 2019). Links are first
+        in, first out with both.
 
     Raises
     ------
@@ -138,6 +145,7 @@ class Cluster(Record):
     latency: NDArray[np.float64]
     link: NDArray[np.int32] = _ONE_BUS_EACH
     link_names: tuple[str, ...] = _ONE_BUS_EACH
+    queue: str = "fifo"
 
     def __post_init__(self) -> None:
         set_field(self, "devices", _checked_devices(self.devices))
@@ -163,6 +171,8 @@ class Cluster(Record):
             names = _default_names(link, self.device_names)
         num_links = int(link.max()) + 1
         set_field(self, "link_names", texts("link_names", names, num_links, unique=True))
+        if text("queue", self.queue) not in QUEUES:
+            raise GraphError(f"queue: expected one of {', '.join(QUEUES)}, got {shown(self.queue)}")
 
     def __repr__(self) -> str:
         return f"Cluster({', '.join(self.device_names)})"
