@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import EvaluationBatch
-from placeto_graphs import IncrementalEvaluation
 from placeto_graphs import PlacementProblem
 
 OP_DONE, COPY_DONE, DEVICE_FREE, LINK_FREE = range(4)  # what happens first at one timestamp
@@ -189,44 +188,3 @@ class _Step:
                 done = now + (self.costs.latency[device][there] + seconds)
                 self.copies[tensor, there] = (now, done)
                 heapq.heappush(self.future, (done, COPY_DONE, link, (tensor, there)))
-
-
-class PlainIncrementalEvaluator(PlainEvaluator):
-    """The same, with the protocol of single moves; it counts those that were asked for."""
-
-    def __init__(self, problem: PlacementProblem) -> None:
-        super().__init__(problem)
-        self.asked = 0
-
-    def incremental(self, placement: NDArray[np.int32]) -> IncrementalEvaluation:
-        return _Moves(self, placement)
-
-
-class _Moves:
-    def __init__(self, evaluator: PlainIncrementalEvaluator, placement: NDArray[np.int32]) -> None:
-        self._evaluator = evaluator
-        self._placement = placement.copy()
-        self._tried = self._placement
-
-    @property
-    def placement(self) -> NDArray[np.int32]:
-        return self._placement.copy()
-
-    def try_move(self, group: int, device: int) -> EvaluationBatch:
-        self._tried = self.placement
-        self._tried[group] = device
-        self._evaluator.asked += 1
-        return self._evaluator.evaluate(self._tried[None])
-
-    def moves(self, group: int) -> EvaluationBatch:
-        count = self._evaluator.problem.num_devices
-        runs = np.isfinite(self._evaluator.problem.group_graph.compute_time[group])
-        rows = np.tile(self._placement, (count, 1))
-        rows[runs, group] = np.flatnonzero(runs)
-        self._evaluator.asked += 1
-        found = self._evaluator.evaluate(rows)
-        runtime = np.where(runs, found.runtime, np.inf)
-        return EvaluationBatch(runtime=runtime, peak_memory=found.peak_memory)
-
-    def commit(self) -> None:
-        self._placement = self._tried

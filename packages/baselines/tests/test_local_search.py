@@ -17,7 +17,6 @@ from placeto_baselines import BaselineError
 from placeto_baselines import LocalSearch
 from placeto_baselines import optimal
 from plain_evaluator import PlainEvaluator
-from plain_evaluator import PlainIncrementalEvaluator
 
 
 @settings(max_examples=60)
@@ -38,18 +37,6 @@ def test_the_budget_is_spent(annealing: float) -> None:
     evaluator = PlainEvaluator(problem)
     LocalSearch(budget=97, annealing=annealing).place(problem, evaluator)
     assert evaluator.evaluated == 97
-
-
-def test_an_evaluator_of_single_moves_gives_the_same_and_is_used() -> None:
-    for problem in random_problems(20):
-        plain = PlainEvaluator(problem)
-        incremental = PlainIncrementalEvaluator(problem)
-        expected = LocalSearch(budget=100).place(problem, plain, seed=1)
-        found = LocalSearch(budget=100).place(problem, incremental, seed=1)
-        assert found.placement.tolist() == expected.placement.tolist()
-        assert found.curve.tolist() == expected.curve.tolist()
-        can_move = (np.isfinite(problem.group_graph.compute_time).sum(axis=1) > 1).any()
-        assert (incremental.asked > 0) == can_move
 
 
 def test_hill_climbing_ends_where_no_single_move_helps() -> None:

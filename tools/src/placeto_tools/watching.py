@@ -2,14 +2,11 @@
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import EvaluationBatch
-from placeto_graphs import IncrementalEvaluation
-from placeto_graphs import IncrementalEvaluator
 from placeto_graphs import PlacementProblem
 from placeto_graphs import ScheduleBatch
 from placeto_graphs import SchedulingEvaluator
@@ -18,10 +15,6 @@ from placeto_graphs import memory_penalised_runtime
 SECONDS_BETWEEN_REPORTS = 0.2
 
 Report = Callable[[int, float], None]
-
-
-class SimulatorLike(IncrementalEvaluator, SchedulingEvaluator, Protocol):
-    """An evaluator that a placer may ask for everything."""
 
 
 class WatchedEvaluator:
@@ -37,7 +30,7 @@ class WatchedEvaluator:
         Gets the number of placements evaluated, and the lowest memory-penalised runtime in seconds.
     """
 
-    def __init__(self, evaluator: SimulatorLike, report: Report) -> None:
+    def __init__(self, evaluator: SchedulingEvaluator, report: Report) -> None:
         self.evaluations = 0
         self.best = np.inf
         self._evaluator = evaluator
@@ -60,10 +53,6 @@ class WatchedEvaluator:
         self.seen(schedule)
         return schedule
 
-    def incremental(self, placement: NDArray[np.int32]) -> IncrementalEvaluation:
-        """Return an evaluation of single moves."""
-        return _WatchedMoves(self._evaluator.incremental(placement), self)
-
     def seen(self, batch: EvaluationBatch) -> EvaluationBatch:
         """Count a batch, and report if it is time to."""
         self.evaluations += len(batch.runtime)
@@ -75,22 +64,3 @@ class WatchedEvaluator:
             self._reported = now
             self._report(self.evaluations, self.best)
         return batch
-
-
-class _WatchedMoves:
-    def __init__(self, moves: IncrementalEvaluation, watched: WatchedEvaluator) -> None:
-        self._moves = moves
-        self._watched = watched
-
-    @property
-    def placement(self) -> NDArray[np.int32]:
-        return self._moves.placement
-
-    def try_move(self, group: int, device: int) -> EvaluationBatch:
-        return self._watched.seen(self._moves.try_move(group, device))
-
-    def moves(self, group: int) -> EvaluationBatch:
-        return self._watched.seen(self._moves.moves(group))
-
-    def commit(self) -> None:
-        self._moves.commit()

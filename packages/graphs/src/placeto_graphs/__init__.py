@@ -40,8 +40,6 @@ from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.cluster import Device
 from placeto_graphs.schema.evaluation import EvaluationBatch
 from placeto_graphs.schema.evaluation import Evaluator
-from placeto_graphs.schema.evaluation import IncrementalEvaluation
-from placeto_graphs.schema.evaluation import IncrementalEvaluator
 from placeto_graphs.schema.evaluation import PlacementResult
 from placeto_graphs.schema.evaluation import Placer
 from placeto_graphs.schema.evaluation import ScheduleBatch
@@ -67,8 +65,6 @@ __all__ = [
     "GraphError",
     "GroupGraph",
     "Grouping",
-    "IncrementalEvaluation",
-    "IncrementalEvaluator",
     "OpGraph",
     "Phase",
     "PlacementProblem",

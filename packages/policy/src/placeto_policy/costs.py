@@ -1,15 +1,12 @@
 """What the placements of episodes cost, asked of an evaluator as seldom as possible."""
 
 from typing import Any
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import EvaluationBatch
 from placeto_graphs import Evaluator
-from placeto_graphs import IncrementalEvaluation
-from placeto_graphs import IncrementalEvaluator
 from placeto_graphs import PlacementProblem
 from placeto_graphs import memory_penalised_runtime
 from placeto_policy.errors import PolicyError
@@ -18,26 +15,6 @@ from placeto_policy.errors import shown
 MAX_REMEMBERED = 50_000
 # Of a placement that cannot run: as long as this many steps on one device.
 UNRUNNABLE_STEPS = 10
-
-
-class PlacementCosts(Protocol):
-    """Follows B placements that change by one group at a time."""
-
-    def start(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return float64[B], the memory-penalised runtimes of placements int32[B, G]."""
-        ...
-
-    def move(
-        self, placements: NDArray[np.int32], groups: NDArray[np.int64], moved: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
-        """Return float64[B] after ``groups[b]`` of each row in ``moved`` went to its new device."""
-        ...
-
-    def of_devices(
-        self, placements: NDArray[np.int32], groups: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """Return float64[B, D], what each row would cost with ``groups[b]`` on each device."""
-        ...
 
 
 def seconds_of_work(problem: PlacementProblem) -> float:
@@ -77,10 +54,11 @@ class _Objective:
         return np.where(np.isinf(penalised), self._unrunnable, penalised)
 
 
-class BatchCosts:
-    """Evaluates in batches, and each placement once while it is remembered.
+class PlacementCosts:
+    """Follows B placements that change by one group at a time.
 
-    Late in training most episodes take the same way, so that most placements are known.
+    They are evaluated in batches, and each placement once while it is remembered: late in training
+    most episodes take the same way, so that most placements are known.
     """
 
     def __init__(self, evaluator: Evaluator, memory_penalty: float) -> None:
@@ -90,17 +68,12 @@ class BatchCosts:
         self._last = np.zeros(0)
 
     def start(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return what placements int32[B, G] cost."""
+        """Return float64[B], the memory-penalised runtimes of placements int32[B, G]."""
         self._last = self.costs_of(placements)
         return self._last.copy()
 
-    def move(
-        self,
-        placements: NDArray[np.int32],
-        groups: NDArray[np.int64],  # noqa: ARG002 (a batch says everything)
-        moved: NDArray[np.bool_],
-    ) -> NDArray[np.float64]:
-        """Return what the placements cost of which the rows in ``moved`` changed."""
+    def move(self, placements: NDArray[np.int32], moved: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return float64[B] after the rows in ``moved`` changed."""
         if moved.any():
             self._last[moved] = self.costs_of(placements[moved])
         return self._last.copy()
@@ -126,44 +99,3 @@ class BatchCosts:
                 self._known = {key: self._known[key] for key in keys if key in self._known}
             self._known.update(zip(unknown, costs.tolist(), strict=True))
         return np.array([self._known[key] for key in keys])
-
-
-class IncrementalCosts:
-    """Evaluates only what each move changes."""
-
-    def __init__(self, evaluator: IncrementalEvaluator, memory_penalty: float) -> None:
-        self._evaluator = evaluator
-        self._objective = _Objective(evaluator, memory_penalty)
-        self._evaluations: list[IncrementalEvaluation] = []
-        self._last = np.zeros(0)
-
-    def start(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return what placements int32[B, G] cost."""
-        self._evaluations = [self._evaluator.incremental(row) for row in placements]
-        self._last = self._objective(self._evaluator.evaluate(placements), len(placements))
-        return self._last.copy()
-
-    def move(
-        self, placements: NDArray[np.int32], groups: NDArray[np.int64], moved: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
-        """Return what the placements cost of which the rows in ``moved`` changed."""
-        for row in np.flatnonzero(moved).tolist():
-            group = int(groups[row])
-            batch = self._evaluations[row].try_move(group, int(placements[row, group]))
-            self._last[row] = self._objective(batch, 1)[0]
-            self._evaluations[row].commit()
-        return self._last.copy()
-
-    def of_devices(
-        self,
-        placements: NDArray[np.int32],  # noqa: ARG002 (the evaluations know where they are)
-        groups: NDArray[np.int64],
-    ) -> NDArray[np.float64]:
-        """Return float64[B, D], what each row would cost with ``groups[b]`` on each device."""
-        num_devices = self._evaluator.problem.num_devices
-        return np.stack(
-            [
-                self._objective(evaluation.moves(group), num_devices)
-                for evaluation, group in zip(self._evaluations, groups.tolist(), strict=True)
-            ]
-        )

@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator
 from placeto_graphs import GraphError
-from placeto_graphs import IncrementalEvaluator
-from placeto_policy.costs import BatchCosts
-from placeto_policy.costs import IncrementalCosts
 from placeto_policy.costs import PlacementCosts
 from placeto_policy.costs import seconds_of_work
 from placeto_policy.errors import PolicyError
@@ -101,13 +98,9 @@ class PlacementEnvironment:
         self.seconds_of_work = seconds_of_work(evaluator.problem)
         scheduled = node_features == "costs-times-and-schedule"
         self._schedules = GroupSchedules(evaluator) if scheduled else None
-        self._costs_of_many = BatchCosts(evaluator, memory_penalty)
-        self._costs_of_one: PlacementCosts = self._costs_of_many
+        self._placement_costs = PlacementCosts(evaluator, memory_penalty)
         # Otherwise only last placements have a cost.
         self._follows_costs = self.looks_ahead or scheduled or reward == "intermediate"
-        if isinstance(evaluator, IncrementalEvaluator) and self._follows_costs:
-            self._costs_of_one = IncrementalCosts(evaluator, memory_penalty)
-        self._placement_costs: PlacementCosts = self._costs_of_many
 
     @classmethod
     def for_policy(
@@ -178,9 +171,6 @@ class PlacementEnvironment:
         self.order = self._orders(order, num_episodes, generators)
         self.placement = self._starts(start, num_episodes, generators)
         self.time = 0
-        # A batch goes to all cores, and knows placements that it met before: for several episodes
-        # that was measured to be faster than to simulate only what each move changes.
-        self._placement_costs = self._costs_of_one if num_episodes == 1 else self._costs_of_many
         self._position = np.argsort(self.order, axis=1)
         self._looked: tuple[int, NDArray[np.float64]] | None = None
         if self._follows_costs:
@@ -250,7 +240,7 @@ class PlacementEnvironment:
         before = self.costs
         at_end = self.time == self.topology.num_groups
         if self._follows_costs:
-            self.costs = self._placement_costs.move(self.placement, groups, moved)
+            self.costs = self._placement_costs.move(self.placement, moved)
         elif at_end:
             self.costs = self._placement_costs.start(self.placement)
         if self.reward == "intermediate":
@@ -259,7 +249,7 @@ class PlacementEnvironment:
 
     def costs_of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[N], the memory-penalised runtimes of placements int32[N, G], seconds."""
-        return self._costs_of_many.costs_of(placements)
+        return self._placement_costs.costs_of(placements)
 
     def _check_actions(self, groups: NDArray[np.int64], actions: NDArray[np.integer[Any]]) -> None:
         num_devices = self.topology.num_devices

@@ -1,16 +1,14 @@
 """Simulated annealing and hill climbing over moves of single groups."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeto_baselines.devices import allowed_devices
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.errors import check_at_least
 from placeto_baselines.fixed.random_placer import random_placements
-from placeto_baselines.search.moves import start_moves
 from placeto_baselines.trials import Trials
-from placeto_graphs import EvaluationBatch
 from placeto_graphs import Evaluator
-from placeto_graphs import IncrementalEvaluation
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 
@@ -21,9 +19,7 @@ class LocalSearch:
     Each start is a random placement. Annealing moves a random group to another device, and accepts
     what costs ``x`` seconds more with probability ``exp(-x / T)``; ``T`` falls geometrically. Hill
     climbing then goes through the groups in random order, moves each to its best device, and ends
-    when no move of a single group helps. What is minimised is the memory-penalised runtime. Where
-    the evaluator says faster what a single move costs (`placeto_graphs.IncrementalEvaluator`),
-    that is used.
+    when no move of a single group helps. What is minimised is the memory-penalised runtime.
 
     Parameters
     ----------
@@ -91,7 +87,7 @@ class LocalSearch:
 class _Climber:
     """One placement that moves, and the budget that its moves are taken from."""
 
-    moves: IncrementalEvaluation
+    placement: NDArray[np.int32]
     cost: float
 
     def __init__(self, trials: Trials, budget: int, generator: np.random.Generator) -> None:
@@ -112,9 +108,9 @@ class _Climber:
     def start(self) -> None:
         """Go to a random placement, if the budget allows it."""
         if self.budget_left:
-            placement = random_placements(self.trials.problem, 1, self.generator)
-            self.cost = float(self.trials.evaluate(placement)[0])
-            self.moves = start_moves(self.trials.evaluator, placement[0])
+            placements = random_placements(self.trials.problem, 1, self.generator)
+            self.cost = float(self.trials.evaluate(placements)[0])
+            self.placement = placements[0]
 
     def anneal(self, steps: int, first: float, last: float) -> None:
         """Try so many random moves, at temperatures in parts of the present cost."""
@@ -123,10 +119,10 @@ class _Climber:
         for temperature in temperatures[:steps].tolist():
             group = int(self.generator.choice(self.movable))
             device = self._another_device(group)
-            cost = self._try(group, device)
+            cost = float(self._costs_on(group, np.array([device]))[0])
             more = cost - self.cost
             if more <= 0 or self.generator.random() < np.exp(-more / max(temperature, 1e-300)):
-                self._commit(cost)
+                self._move(group, device, cost)
 
     def climb(self) -> None:
         """Move groups to their best devices until no move of a single group helps."""
@@ -140,30 +136,26 @@ class _Climber:
 
     def _move_to_best(self, group: int) -> bool:
         devices = np.flatnonzero(self.allowed[group])
-        batch = self.moves.moves(group)
-        rows = np.tile(self.moves.placement, (len(devices), 1))
-        rows[:, group] = devices
-        costs = self.trials.record(
-            rows,
-            EvaluationBatch(runtime=batch.runtime[devices], peak_memory=batch.peak_memory[devices]),
-        )
+        costs = self._costs_on(group, devices)
         best = int(costs.argmin())
         if not costs[best] < self.cost:
             return False
-        self._commit(self._try(group, int(devices[best])))
+        # Where costs are measured, the least of several is too low on average: it is taken anew.
+        again = self._costs_on(group, devices[[best]])
+        self._move(group, int(devices[best]), float(again[0]))
         return True
 
-    def _try(self, group: int, device: int) -> float:
-        batch = self.moves.try_move(group, device)
-        placement = self.moves.placement
-        placement[group] = device
-        return float(self.trials.record(placement[None], batch)[0])
+    def _costs_on(self, group: int, devices: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return what the placement costs with one group on each of some devices in turn."""
+        placements = np.tile(self.placement, (len(devices), 1))
+        placements[:, group] = devices
+        return self.trials.evaluate(placements)
 
-    def _commit(self, cost: float) -> None:
-        self.moves.commit()
+    def _move(self, group: int, device: int, cost: float) -> None:
+        self.placement[group] = device
         self.cost = cost
 
     def _another_device(self, group: int) -> int:
         devices = np.flatnonzero(self.allowed[group])
-        devices = devices[devices != self.moves.placement[group]]
+        devices = devices[devices != self.placement[group]]
         return int(self.generator.choice(devices))

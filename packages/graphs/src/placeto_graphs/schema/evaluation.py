@@ -225,61 +225,6 @@ class Evaluator(Protocol):
         ...
 
 
-class IncrementalEvaluation(Protocol):
-    """One placement, and what it would cost to move single groups of it to other devices.
-
-    What it returns is what `Evaluator.evaluate` returns for the same placements, to the last bit.
-
-    Examples
-    --------
-    >>> def move_to_fastest(evaluation: IncrementalEvaluation, group: int) -> None:
-    ...     evaluation.try_move(group, int(evaluation.moves(group).runtime.argmin()))
-    ...     evaluation.commit()
-    """
-
-    @property
-    def placement(self) -> NDArray[np.int32]:
-        """A copy of the placement int32[G] that moves start from."""
-        ...
-
-    def try_move(self, group: int, device: int) -> EvaluationBatch:
-        """Return what the placement costs with one group on another device: a batch of one.
-
-        The placement itself stays as it is until `commit`.
-        """
-        ...
-
-    def moves(self, group: int) -> EvaluationBatch:
-        """Return what the placement costs with one group on each of the D devices in turn.
-
-        The runtime is infinity for a device that cannot run the group.
-        """
-        ...
-
-    def commit(self) -> None:
-        """Adopt the move that was tried last."""
-        ...
-
-
-@runtime_checkable
-class IncrementalEvaluator(Evaluator, Protocol):
-    """An evaluator that says faster what a change of one group costs than what a placement does.
-
-    Examples
-    --------
-    >>> def costs_of_moves(evaluator, placement, group):
-    ...     if isinstance(evaluator, IncrementalEvaluator):
-    ...         return evaluator.incremental(placement).moves(group)
-    ...     placements = np.tile(placement, (evaluator.problem.num_devices, 1))
-    ...     placements[:, group] = np.arange(len(placements))
-    ...     return evaluator.evaluate(placements)
-    """
-
-    def incremental(self, placement: NDArray[np.int32]) -> IncrementalEvaluation:
-        """Return an evaluation of single moves that starts from a placement int32[G]."""
-        ...
-
-
 @runtime_checkable
 class SchedulingEvaluator(Evaluator, Protocol):
     """An evaluator that also says when each group is at work.
