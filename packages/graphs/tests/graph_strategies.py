@@ -90,6 +90,7 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
         latency=np.array(draw(arrays(arrays(seconds, count), count))),
         link=link,
         link_names=draw(st.one_of(st.none(), unique)),
+        queue=draw(st.sampled_from(["fifo", "backward-first"])),
     )
 
 

@@ -19,13 +19,13 @@ from placeto_graphs import PlacementProblem
 from placeto_graphs import SchedulingEvaluator
 from placeto_simulator import SimulationError
 from placeto_simulator import Simulator
+from placeto_simulator.batches import FIFO_FEW
+from placeto_simulator.batches import FIFO_MANY
 from placeto_simulator.benchmark_problems import random_layered_problem
 from placeto_simulator.benchmark_problems import random_placements
 from placeto_simulator.conformance import difference
 from placeto_simulator.conformance import main
 from placeto_simulator.conformance import random_problem
-from placeto_simulator.event_loop import FIFO_FEW
-from placeto_simulator.event_loop import FIFO_MANY
 from simulated_problems import placed_problems
 
 Placed = tuple[PlacementProblem, NDArray[np.int32]]
@@ -81,19 +81,18 @@ def test_no_placement_beats_its_work_or_its_longest_chain(placed: Placed) -> Non
 def test_times_scaled_by_a_power_of_two_scale_the_runtime_exactly(placed: Placed) -> None:
     problem, placements = placed
     cluster = problem.cluster
-    slower = PlacementProblem(
-        graph=problem.graph,
-        cluster=Cluster(
+    slower = replace(
+        problem,
+        cluster=replace(
+            cluster,
             devices=tuple(
-                Device(d.name, d.kind, d.memory_bytes, d.op_overhead * 8, d.transfer_overhead * 8)
+                replace(d, op_overhead=d.op_overhead * 8, transfer_overhead=d.transfer_overhead * 8)
                 for d in cluster.devices
             ),
             bandwidth=cluster.bandwidth / 8,
             latency=cluster.latency * 8,
-            link=cluster.link,
         ),
         compute_time=problem.compute_time * 8,
-        grouping=problem.grouping,
     )
     fast, slow = (Simulator(each, num_threads=1).evaluate(placements) for each in (problem, slower))
     assert slow.runtime.tolist() == (fast.runtime * 8).tolist()
@@ -227,7 +226,7 @@ def chain(num_devices: int, num_ops: int, **changes: Any) -> PlacementProblem:
         graph=graph,
         cluster=Cluster(**(fields | changes)),
         compute_time=np.ones((num_ops, num_devices)),
-        grouping=Grouping(np.arange(num_ops, dtype=np.int32), graph.op_names),
+        grouping=Grouping(group_of=np.arange(num_ops, dtype=np.int32), group_names=graph.op_names),
     )
 
 
@@ -235,7 +234,7 @@ def chain(num_devices: int, num_ops: int, **changes: Any) -> PlacementProblem:
 def test_any_number_of_devices(num_devices: int) -> None:
     problem = chain(num_devices, 4)
     last = num_devices - 1
-    placements = np.array([[0, last, 0, 0], [0, 64 % num_devices, last, 1]], np.int32)
+    placements = np.array([[0, last, 0, 0], [0, last - 1, last, 1]], np.int32)
     assert Simulator(problem).evaluate(placements).runtime.tolist() == [24.0, 34.0]
     assert difference(problem, placements[1]) is None
 
@@ -248,23 +247,27 @@ def test_a_link_for_each_pair_of_forty_devices() -> None:
         assert difference(problem, placement) is None
 
 
-def test_one_transfer_at_a_time_is_on_a_link_whoever_sends_it() -> None:
-    """Two senders of 10 s each to two devices: on a bus each, and on one bridge for all."""
-    graph = two_chains().graph
-    shape = (4, 4)
-    for link, runtime in ((None, 12.0), (np.where(np.eye(4), -1, 0), 22.0)):
-        problem = PlacementProblem(
-            graph=replace(graph, tensor_bytes=np.array([10, 10])),
-            cluster=Cluster(
-                devices=tuple(Device(f"gpu:{n}", "gpu", 10**9, 0.0, 0.0) for n in range(4)),
-                bandwidth=np.ones(shape),
-                latency=np.zeros(shape),
-                **({} if link is None else {"link": link}),
-            ),
-            compute_time=np.ones((4, 4)),
-            grouping=two_chains().grouping,
-        )
-        assert Simulator(problem).runtimes(np.array([[0, 1, 2, 3]])).tolist() == [runtime]
+@pytest.mark.parametrize(
+    ("link", "runtime"),
+    [(np.repeat(np.arange(4), 4).reshape(4, 4), 12.0), (np.zeros((4, 4), np.int64), 22.0)],
+    ids=["bus each", "one bridge"],
+)
+def test_one_transfer_at_a_time_is_on_a_link_whoever_sends_it(
+    link: NDArray[np.int64], runtime: float
+) -> None:
+    """Two devices send 10 s each to two others."""
+    problem = PlacementProblem(
+        graph=replace(two_chains().graph, tensor_bytes=np.array([10, 10])),
+        cluster=Cluster(
+            devices=tuple(Device(f"gpu:{n}", "gpu", 10**9, 0.0, 0.0) for n in range(4)),
+            bandwidth=np.ones((4, 4)),
+            latency=np.zeros((4, 4)),
+            link=np.where(np.eye(4, dtype=np.bool_), -1, link).astype(np.int32),
+        ),
+        compute_time=np.ones((4, 4)),
+        grouping=two_chains().grouping,
+    )
+    assert Simulator(problem).runtimes(np.array([[0, 1, 2, 3]])).tolist() == [runtime]
 
 
 def test_what_is_picked_when_an_overhead_ends_completes_in_a_later_round() -> None:
@@ -290,7 +293,7 @@ def test_what_is_picked_when_an_overhead_ends_completes_in_a_later_round() -> No
         graph=graph,
         cluster=cluster,
         compute_time=np.stack([seconds, seconds], axis=1),
-        grouping=Grouping(np.arange(6, dtype=np.int32), graph.op_names),
+        grouping=Grouping(group_of=np.arange(6, dtype=np.int32), group_names=graph.op_names),
     )
     placement = np.array([0, 0, 1, 0, 0, 1], np.int32)
     timeline = Simulator(problem).timeline(placement)
@@ -316,10 +319,61 @@ def test_the_campaign_compares_problems_and_finds_what_differs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["--problems", "20", "--seed", "3"]) == 0
-    assert "seed 3\n20 problems, 3 placements each: no difference" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.startswith("seed 3\n")
+    assert printed.endswith("20 problems, 3 placements each: no difference\n")
     monkeypatch.setattr("placeto_simulator.reference._peak", lambda held, _: held + 1)
     assert main(["--problems", "20", "--seed", "3"]) == 1
     assert "problem 0, placement [" in capsys.readouterr().out
+
+
+def test_backward_comes_first_and_the_earliest_micro_batch_of_it() -> None:
+    """While `a` runs, two forward ops, then two backward ones and an update come to wait."""
+    count = 6
+    graph = replace(
+        chain(1, count).graph,
+        phases=np.array([0, 0, 0, 1, 1, 2], np.int8),
+        tensor_producer=np.zeros(1, np.int32),
+        tensor_bytes=np.zeros(1, np.int64),
+        edges=np.array([[0, reader] for reader in (2, 1, 4, 5, 3)], np.int32),
+    )
+    for queue, order in (("fifo", [0, 2, 1, 4, 5, 3]), ("backward-first", [0, 5, 3, 4, 1, 2])):
+        problem = replace(
+            chain(1, count),
+            graph=graph,
+            cluster=replace(chain(1, count).cluster, queue=queue),
+        )
+        placement = np.zeros(count, np.int32)
+        timeline = Simulator(problem).timeline(placement)
+        assert np.argsort(timeline.op_start).tolist() == order
+        assert difference(problem, placement) is None
+
+
+def test_backward_that_comes_during_an_overhead_is_still_the_first() -> None:
+    """A device that is free again at 3 s does not choose before that."""
+    graph = replace(
+        chain(2, 4).graph,
+        phases=np.array([0, 0, 0, 1], np.int8),
+        tensor_producer=np.array([1], np.int32),
+        tensor_bytes=np.zeros(1, np.int64),
+        edges=np.array([[0, 3]], np.int32),
+    )
+    cluster = Cluster(
+        devices=(Device("0", "d", 9, 2.0, 0.0), Device("1", "d", 9, 0.0, 0.0)),
+        bandwidth=np.full((2, 2), np.inf),
+        latency=np.zeros((2, 2)),
+        queue="backward-first",
+    )
+    seconds = np.array([1.0, 2.0, 1.0, 1.0])
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=np.stack([seconds, seconds], axis=1),
+        grouping=Grouping(group_of=np.arange(4, dtype=np.int32), group_names=graph.op_names),
+    )
+    # Op 2 waits since 0 s; op 3, backward, since 2 s, in the overhead of op 0.
+    timeline = Simulator(problem).timeline(np.array([0, 1, 0, 0], np.int32))
+    assert timeline.op_start.tolist() == [0.0, 0.0, 6.0, 3.0]
 
 
 def test_random_problems_have_ties_overheads_and_things_of_no_length_together() -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -59,7 +60,8 @@ def test_no_resource_does_two_things_at_once_or_out_of_turn(placed: Placed) -> N
 
 @given(placed_problems())
 def test_queues_are_worked_off_in_order_and_without_a_pause(placed: Placed) -> None:
-    problem, timeline = placed[0], timeline_of(placed)
+    problem = replace(placed[0], cluster=replace(placed[0].cluster, queue="fifo"))
+    timeline = timeline_of((problem, placed[1]))
     queued = arrival_of_last_input(problem, timeline)
     seconds = problem.compute_time[np.arange(problem.graph.num_ops), timeline.op_device]
     for device in range(problem.num_devices):

@@ -47,7 +47,8 @@ def difference(problem: PlacementProblem, placement: NDArray[np.int32]) -> str |
 
     Examples
     --------
-    >>> difference(random_problem(np.random.default_rng(0)), np.zeros(1, np.int32))
+    >>> problem = random_problem(np.random.default_rng(0))
+    >>> difference(problem, np.zeros(problem.num_groups, np.int32))
     """
     expected = reference.simulate(problem, placement.tolist())
     simulator = Simulator(problem, num_threads=1)

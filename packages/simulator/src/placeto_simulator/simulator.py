@@ -68,12 +68,12 @@ class Simulator:
         if threads < 1:
             raise ValueError(f"num_threads: expected at least 1, got {threads}")
         # Numba takes half a second to import, which only simulating needs.
-        from placeto_simulator import event_loop  # noqa: PLC0415
+        from placeto_simulator.batches import loops_of  # noqa: PLC0415
 
         self.problem = problem
         self.num_threads = threads
         self._tables = tables_of(problem)
-        self._loops = event_loop.loops_of(problem.cluster.queue, self._tables.num_resources)
+        self._loops = loops_of(problem.cluster.queue, self._tables.num_resources)
         self._cannot_run = _cannot_run(problem)
         self._some_cannot_run = bool(self._cannot_run.any())
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None

@@ -3,6 +3,7 @@
 import os
 import tomllib
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -25,11 +26,12 @@ from placeto_graphs.files.link_fields import encoded_links
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
 from placeto_graphs.files.storage import write_atomically
+from placeto_graphs.schema.cluster import DEFAULT_QUEUE
 from placeto_graphs.schema.cluster import Cluster
-from placeto_graphs.schema.cluster import has_outgoing_buses
+from placeto_graphs.schema.cluster import is_first
 
 CLUSTER_FORMAT = "placeto-cluster"
-VERSION = 2  # 1 has no links: each device has one outgoing bus
+VERSION = 2  # 1 has no links and queues: each device has one outgoing bus, and fifo
 
 
 class _Pair(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,6 +60,7 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     latency: float = 0.0
     machines: dict[str, list[str]] = {}
     links: list[LinkFields] = []
+    queue: str = DEFAULT_QUEUE
 
 
 def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
@@ -73,7 +76,7 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     >>> from placeto_graphs import parse_cluster
     >>> save_cluster(parse_cluster("1xcpu+4xk80"), "cluster.toml")
     """
-    document = _first_file(cluster) if has_outgoing_buses(cluster) else _linked_file(cluster)
+    document = _first_file(cluster) if is_first(cluster) else _linked_file(cluster)
     write_atomically(path, tomli_w.dumps(msgspec.to_builtins(document)).encode())
 
 
@@ -103,6 +106,7 @@ def _linked_file(cluster: Cluster) -> _ClusterFile:
         version=VERSION,
         devices=encoded_devices(cluster.devices),
         links=encoded_links(cluster),
+        queue=cluster.queue,
     )
 
 
@@ -149,6 +153,9 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
         latency = 10e-6
 
         # ... and back
+
+    ``queue = "backward-first"`` says in which order devices work off what waits for them, see
+    `Cluster`.
 
     Without links, each device has one outgoing bus with the bandwidth and latency of the file. In
     files of version 1 that is so, too, and ``links`` names the pairs that differ, each by a
@@ -200,9 +207,10 @@ def _decoded_cluster(document: _ClusterFile) -> Cluster:
     devices = decoded_devices(document.devices)
     bandwidth = document.bandwidth
     if document.links or document.machines:
-        return decoded_links(
+        linked = decoded_links(
             document.links, devices, document.machines, bandwidth, document.latency
         )
+        return replace(linked, queue=document.queue)
     if bandwidth is None and len(devices) > 1:
         raise GraphError("bandwidth: expected one, as there are no links, got none")
     shape = (len(devices), len(devices))
@@ -210,6 +218,7 @@ def _decoded_cluster(document: _ClusterFile) -> Cluster:
         devices=devices,
         bandwidth=np.full(shape, np.inf if bandwidth is None else bandwidth),
         latency=np.full(shape, document.latency),
+        queue=document.queue,
     )
 
 

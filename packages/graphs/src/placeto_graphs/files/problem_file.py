@@ -25,14 +25,16 @@ from placeto_graphs.files.device_fields import encoded_devices
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
 from placeto_graphs.files.storage import write_atomically
+from placeto_graphs.schema.cluster import DEFAULT_QUEUE
 from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.cluster import has_outgoing_buses
+from placeto_graphs.schema.cluster import is_first
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 PROBLEM_FORMAT = "placeto-problem"
-PROBLEM_VERSION = 2  # 1 has no links: each device has one outgoing bus
+PROBLEM_VERSION = 2  # 1 has no links and queues: each device has one outgoing bus, and fifo
 GRAPH_FORMAT = "placeto-graph"
 GRAPH_VERSION = 1
 
@@ -78,6 +80,7 @@ class _Cluster(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     latency: list[list[float]]
     link: list[list[int]] | None = None
     link_names: list[str] | None = None
+    queue: str = DEFAULT_QUEUE
 
 
 class _Grouping(msgspec.Struct, forbid_unknown_fields=True):
@@ -135,7 +138,7 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     columns, device_column = _distinct_columns(problem.compute_time)
     document = _ProblemFile(
         format=PROBLEM_FORMAT,
-        version=1 if has_outgoing_buses(problem.cluster) else PROBLEM_VERSION,
+        version=1 if is_first(problem.cluster) else PROBLEM_VERSION,
         graph=_encoded_graph(problem.graph),
         cluster=_encoded_cluster(problem.cluster),
         compute_time=columns,
@@ -259,6 +262,7 @@ def _encoded_cluster(cluster: Cluster) -> _Cluster:
         latency=cluster.latency.tolist(),
         link=None if default else cluster.link.tolist(),
         link_names=None if default else list(cluster.link_names),
+        queue=cluster.queue,
     )
 
 
@@ -324,6 +328,7 @@ def _decoded_cluster(cluster: _Cluster) -> Cluster:
         latency=_rectangular("latency", cluster.latency),
         link=link,
         link_names=names,
+        queue=cluster.queue,
     )
 
 

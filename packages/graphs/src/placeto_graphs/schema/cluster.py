@@ -19,7 +19,9 @@ from placeto_graphs.schema.record import Record
 from placeto_graphs.schema.record import set_field
 
 MAX_DEVICES = 1024
-QUEUES = ("fifo", "backward-first")
+DEFAULT_QUEUE = "fifo"
+BACKWARD_FIRST = "backward-first"
+QUEUES = (DEFAULT_QUEUE, BACKWARD_FIRST)
 NO_LINK = -1  # from a device to itself
 
 _ONE_BUS_EACH: Any = None
@@ -145,7 +147,7 @@ class Cluster(Record):
     latency: NDArray[np.float64]
     link: NDArray[np.int32] = _ONE_BUS_EACH
     link_names: tuple[str, ...] = _ONE_BUS_EACH
-    queue: str = "fifo"
+    queue: str = DEFAULT_QUEUE
 
     def __post_init__(self) -> None:
         set_field(self, "devices", _checked_devices(self.devices))
@@ -228,6 +230,11 @@ def has_outgoing_buses(cluster: Cluster) -> bool:
     return np.array_equal(
         cluster.link, outgoing_buses(cluster.num_devices)
     ) and cluster.link_names == tuple(_default_names(cluster.link, cluster.device_names))
+
+
+def is_first(cluster: Cluster) -> bool:
+    """Return whether files of version 1 can hold a cluster: the default links and queue."""
+    return has_outgoing_buses(cluster) and cluster.queue == DEFAULT_QUEUE
 
 
 def _default_names(link: NDArray[np.int32], device_names: Sequence[str]) -> list[str]:
