@@ -11,6 +11,9 @@ def test_a_row_for_every_number_of_stages(
     pipelines.main(["--ops-per-layer", "1", "2"])
     lines = capsys.readouterr().out.splitlines()
     rows = [line for line in lines if line.startswith(("| 2 ", "| 3 "))]
-    assert len(rows) == 2 * 2 * 2 * 2
-    assert all("| 0.0% | 0.0% |" in row for row in rows[: len(rows) // 2])  # one op in a layer
+    assert len(rows) == 2 * 2 * 2 * 2 * 2
+    fifo, backward_first = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    assert all("| 0.0% | 0.0% |" in row for row in fifo[: len(fifo) // 2])  # one op in a layer
+    assert all("| 0.0% |" not in row.partition("| 0.0% ")[2] for row in fifo[len(fifo) // 2 :])
+    assert all("| 0.0% | 0.0% |" in row for row in backward_first)
     assert "| stages | m = 1 | m = 4 |" in lines

@@ -119,7 +119,8 @@ def relinked(generator: np.random.Generator, on: Cluster) -> Cluster:
     labels = [np.arange(num_pairs), np.zeros(num_pairs, int), any_links][generator.integers(0, 3)]
     link = np.full(apart.shape, -1, np.int32)
     link[apart] = np.unique(labels, return_inverse=True)[1]
-    return replace(on, link=link, link_names=None)
+    names = tuple(f"link {number}" for number in range(int(link.max()) + 1))
+    return replace(on, link=link, link_names=names)
 
 
 def _random_edges(generator: np.random.Generator, num_ops: int) -> list[tuple[int, int]]:

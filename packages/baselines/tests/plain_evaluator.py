@@ -146,7 +146,7 @@ class _Step:
                     self.arrived(reader)
 
     def source(self, tensor: int) -> int:
-        return self.at[self.costs.maker[tensor]]
+        return int(self.at[self.costs.maker[tensor]])
 
     def op_done(self, now: float, device: int, op: int) -> None:
         overhead = self.costs.op_overhead[device] if self.costs.seconds[op][device] > 0 else 0

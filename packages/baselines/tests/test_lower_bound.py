@@ -90,7 +90,8 @@ def test_a_shared_link_does_not_make_the_bound_too_high() -> None:
     own = problem_of(graph, cluster(["k80", "k80"]), np.array([here, there, there, here]))
     assert lower_bound(own) == pytest.approx(1 + 5 + 1)
     assert best_cost(own) == 7.0
-    shared = replace(own, cluster=replace(own.cluster, link=[[-1, 0], [0, -1]], link_names=["bus"]))
+    one_bus = np.array([[-1, 0], [0, -1]], np.int32)
+    shared = replace(own, cluster=replace(own.cluster, link=one_bus, link_names=("bus",)))
     assert lower_bound(shared) == pytest.approx(1 + 5 + 1)
     assert best_cost(shared) == 1 + 5 + 5 + 1
 

@@ -25,7 +25,7 @@ BITS = {
 
 def link_name(cluster: Cluster, source: str, destination: str) -> str:
     names = cluster.device_names
-    return cluster.link_names[cluster.link[names.index(source), names.index(destination)]]
+    return cluster.link_names[int(cluster.link[names.index(source), names.index(destination)])]
 
 
 def test_the_published_constants_of_a_k80() -> None:
@@ -127,9 +127,9 @@ def test_links_keep_to_their_machines(
     pairs = [(one, other) for one in devices for other in devices if one != other]
     resources = {pair: resource(*pair) for pair in pairs}
     for pair in pairs:
-        for other in pairs:
-            shared = cluster.link[pair] == cluster.link[other]
-            assert shared == (resources[pair] == resources[other])
+        for another in pairs:
+            shared = cluster.link[pair] == cluster.link[another]
+            assert shared == (resources[pair] == resources[another])
     for one, other in pairs:
         if machine[one] != machine[other]:
             card = BITS[network or "ethernet-10g"] / 8

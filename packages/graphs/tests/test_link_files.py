@@ -25,7 +25,7 @@ def shared(spec: str = "2xk80") -> Cluster:
         bandwidth=buses.bandwidth,
         latency=buses.latency,
         link=np.minimum(buses.link, 0),
-        link_names=["host bridge"],
+        link_names=("host bridge",),
     )
 
 

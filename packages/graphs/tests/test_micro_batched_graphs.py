@@ -35,7 +35,7 @@ SUM = "placeto.add_gradients"
 def named_graphs(draw: st.DrawFn) -> OpGraph:
     """Draw any graphs, with names that tell copies apart."""
     graph = draw(op_graphs())
-    return replace(graph, op_names=[f"op{op}" for op in range(graph.num_ops)])
+    return replace(graph, op_names=tuple(f"op{op}" for op in range(graph.num_ops)))
 
 
 def ops_of_batch(graph: OpGraph) -> set[str]:
@@ -233,10 +233,8 @@ def test_what_reads_a_tensor_reads_it_in_the_order_of_micro_batches(
 @settings(max_examples=60)
 @given(problems(), COUNTS)
 def test_a_problem_has_the_same_groups(problem: PlacementProblem, count: int) -> None:
-    problem = replace(
-        problem,
-        graph=replace(problem.graph, op_names=[f"op{op}" for op in range(problem.graph.num_ops)]),
-    )
+    names = tuple(f"op{op}" for op in range(problem.graph.num_ops))
+    problem = replace(problem, graph=replace(problem.graph, op_names=names))
     whole = micro_batched_problem(problem, count)
     assert whole.grouping.group_names == problem.grouping.group_names
     assert whole.grouping == micro_batched_grouping(problem.graph, problem.grouping, count)

@@ -115,7 +115,7 @@ def test_transfers_take_the_mean_of_all_pairs_whatever_they_share() -> None:
     ]
     expected = np.mean(seconds, axis=1)
     np.testing.assert_allclose(transfer_seconds(replace(problem, cluster=cluster)), expected)
-    one_link = replace(cluster, link=np.minimum(cluster.link, 0), link_names=["all"])
+    one_link = replace(cluster, link=np.minimum(cluster.link, 0), link_names=("all",))
     np.testing.assert_allclose(transfer_seconds(replace(problem, cluster=one_link)), expected)
 
 

@@ -4,12 +4,14 @@ A chain of k equal layers, each on a device of its own, is the case that GPipe a
 formula for: with m micro-batches, of which a layer takes f seconds forward and b backward, a step
 takes (m + k - 1)(f + b). No schedule is faster: the last device waits (k - 1) f for its first
 micro-batch, works m (f + b), and its last gradient needs (k - 1) b to the first device. A layer may
-be several ops: a queue may then begin a micro-batch before the one before it is through.
+be several ops: first in, first out then begins all micro-batches before one of them is through.
 """
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
+from itertools import product
 
 import networkx as nx
 import numpy as np
@@ -29,6 +31,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 BACKWARD_SECONDS = (1.0, 2.0)  # where a layer's forward takes one
 TRANSFER_SECONDS = (0.0, 0.1)
 OPS_PER_LAYER = (1, 2, 8)
+QUEUES = ("fifo", "backward-first")
 BANDWIDTH = 1e9
 ROUNDING = 1e-9  # what is less is none
 
@@ -49,6 +52,8 @@ class Pipeline:
         What the output of a layer, or its gradient, takes to another device.
     ops_per_layer : int
         How many equal ops a layer is, forward and backward each.
+    queue : text
+        In which order a device works off the ops that wait for it (`placeto_graphs.Cluster`).
     """
 
     stages: int
@@ -56,6 +61,7 @@ class Pipeline:
     backward_seconds: float
     transfer_seconds: float = 0.0
     ops_per_layer: int = 1
+    queue: str = "backward-first"
 
     def problem(self) -> PlacementProblem:
         """Return the problem with as many devices as layers; group i is layer i.
@@ -73,7 +79,8 @@ class Pipeline:
             compute_time=np.tile(np.array(seconds)[:, None], (1, self.stages)),
             grouping=colocate(graph, [colocate_by_id]),
         )
-        return micro_batched_problem(undivided, self.micro_batches)
+        problem = micro_batched_problem(undivided, self.micro_batches)
+        return replace(problem, cluster=replace(problem.cluster, queue=self.queue))
 
     def simulated_seconds(self) -> float:
         """Return what the step takes with each layer on a device of its own."""
@@ -105,34 +112,37 @@ class Pipeline:
         return chain, seconds
 
 
-def loss_table(backward_seconds: float, transfer_seconds: float, ops_per_layer: int) -> TextTable:
+def loss_table(
+    backward_seconds: float, transfer_seconds: float, ops_per_layer: int, queue: str
+) -> TextTable:
     """Return how much longer than the least each pipeline takes; parameters as for `Pipeline`."""
     rows = []
     for stages in STAGES:
         row = [str(stages)]
         for count in MICRO_BATCHES:
-            pipeline = Pipeline(stages, count, backward_seconds, transfer_seconds, ops_per_layer)
+            pipeline = Pipeline(
+                stages, count, backward_seconds, transfer_seconds, ops_per_layer, queue
+            )
             loss = pipeline.simulated_seconds() / pipeline.least_seconds() - 1
             row.append(f"{abs(loss):.1%}" if abs(loss) < ROUNDING else f"{loss:.1%}")
         rows.append(row)
     title = (
         f"Backward {backward_seconds:g} f, a transfer {transfer_seconds:g} f, "
-        f"{ops_per_layer} ops in a layer"
+        f"{ops_per_layer} ops in a layer, {queue}"
     )
     return TextTable(title, [">stages", *(f">m = {count}" for count in MICRO_BATCHES)], rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table for each number of ops, transfer time and backward time."""
+    """Print a table for each queue, number of ops, transfer time and backward time."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ops-per-layer", type=int, nargs="+", default=OPS_PER_LAYER)
     options = parser.parse_args(arguments)
     print("Longer than (m + k - 1)(f + b) and the transfers of one micro-batch, there and back")
-    for ops_per_layer in options.ops_per_layer:
-        for transfer_seconds in TRANSFER_SECONDS:
-            for backward_seconds in BACKWARD_SECONDS:
-                table = loss_table(backward_seconds, transfer_seconds, ops_per_layer)
-                print(f"\n{table.markdown()}")
+    cases = product(QUEUES, options.ops_per_layer, TRANSFER_SECONDS, BACKWARD_SECONDS)
+    for queue, ops_per_layer, transfer_seconds, backward_seconds in cases:
+        table = loss_table(backward_seconds, transfer_seconds, ops_per_layer, queue)
+        print(f"\n{table.markdown()}")
 
 
 def _cluster(num_devices: int, bandwidth: float) -> Cluster:
