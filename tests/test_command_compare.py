@@ -97,10 +97,14 @@ def test_the_page_has_the_papers_table_and_one_of_each_problem(results: Path) ->
 
 def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
     succeed("plot", "curves", results, "-o", tmp_path / "curves.png")
-    for path in (results / "nmt-2-3xk80" / "curves.png", tmp_path / "curves.png"):
-        legend = legend_of(check_picture(path, width=900))
+    searches = {scheme.title for scheme in SCHEMES.values() if scheme.budget}
+    of_one = legend_of(check_picture(results / "nmt-2-3xk80" / "curves.png", width=900))
+    assert searches | {SCHEMES["single"].title, "lower bound"} <= set(of_one)
+    of_both = legend_of(check_picture(tmp_path / "curves.png", width=900))
+    expected = {f"{title}, nmt-2 on {gpus}xk80" for title in searches for gpus in (2, 3)}
+    assert expected == set(of_both)
+    for legend in (of_one, of_both):
         assert len(set(legend)) == len(legend)
-        assert {SCHEMES[name].title for name in ("placeto", "rnn", "single")} <= set(legend)
 
 
 def test_what_does_not_fit_is_oom(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """To and from networkx: ops as nodes, tensors on edges."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from placeto_graphs.errors import GraphError
@@ -16,6 +18,9 @@ from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.op_graph import FREE
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _PER_OP = {  # field of OpGraph: attribute of a node, default
     "op_types": ("op_type", "op"),
@@ -46,11 +51,15 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
     Examples
     --------
     >>> from placeto_graphs import from_networkx
+    >>> import networkx as nx
     >>> chain = nx.DiGraph()
     >>> chain.add_edge("matmul", "relu", bytes=4096)
     >>> to_networkx(from_networkx(chain)).edges["matmul", "relu"]
     {'bytes': 4096, 'tensors': (0,), 'positions': (0,)}
     """
+    # networkx takes longer to import than all the rest of this package.
+    import networkx as nx  # noqa: PLC0415
+
     result = nx.DiGraph()
     columns = {
         attribute: np.asarray(getattr(graph, field), dtype=object)
@@ -100,6 +109,7 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
 
     Examples
     --------
+    >>> import networkx as nx
     >>> chain = nx.DiGraph()
     >>> chain.add_node("matmul", flops=2e9, parameter_bytes=4096)
     >>> chain.add_edge("matmul", "relu", bytes=4096)
@@ -107,6 +117,8 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     >>> from_networkx(chain)
     OpGraph(ops=3, tensors=1, edges=2)
     """
+    import networkx as nx  # noqa: PLC0415 (as above)
+
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise GraphError(f"graph: expected a networkx.DiGraph, got {shown(graph)}")
     number = {node: index for index, node in enumerate(graph)}
