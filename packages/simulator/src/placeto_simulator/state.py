@@ -14,6 +14,7 @@ a sentinel for each resource, which stands before the first element of its queue
     (if next_time[r] is not NEVER, and r is not waking up)
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from placeto_simulator.tables import Tables
 
 NEVER = np.inf
+LINE = 64  # bytes that processors cache together
 
 
 class State(NamedTuple):
@@ -148,23 +150,23 @@ def new_state(tables: Tables) -> State:
     devices, resources = len(tables.op_overhead), tables.num_resources
     leaves = 1 << (resources - 1).bit_length()
     return State(
-        device_of=np.zeros(ops, np.uint16),
-        missing=np.zeros(ops, np.int32),
-        sent_to=np.zeros(devices, np.uint32),
-        after=np.zeros(ops + reads + resources + 1, np.uint32),
-        taken=np.zeros(resources + 1, np.uint32),
-        last=np.zeros(resources + 1, np.uint32),
-        next_time=np.zeros(leaves),
-        free_at=np.zeros(resources),
-        is_waking=np.zeros(resources, np.bool_),
-        winner=np.zeros(2 * leaves, np.uint32),
-        completed=np.zeros(resources, np.uint32),
-        fed_device=np.zeros(resources, np.uint32),
-        heap=np.zeros(ops, np.uint32),
-        first_ready=np.zeros(devices, np.uint32),
-        num_ready=np.zeros(devices, np.uint32),
-        op_start=np.zeros(ops),
-        op_end=np.zeros(ops),
+        device_of=_alone(ops, np.uint16),
+        missing=_alone(ops, np.int32),
+        sent_to=_alone(devices, np.uint32),
+        after=_alone(ops + reads + resources + 1, np.uint32),
+        taken=_alone(resources + 1, np.uint32),
+        last=_alone(resources + 1, np.uint32),
+        next_time=_alone(leaves),
+        free_at=_alone(resources),
+        is_waking=_alone(resources, np.bool_),
+        winner=_alone(2 * leaves, np.uint32),
+        completed=_alone(resources, np.uint32),
+        fed_device=_alone(resources, np.uint32),
+        heap=_alone(ops, np.uint32),
+        first_ready=_alone(devices, np.uint32),
+        num_ready=_alone(devices, np.uint32),
+        op_start=_alone(ops),
+        op_end=_alone(ops),
     )
 
 
@@ -172,15 +174,15 @@ def new_memory(tables: Tables) -> Memory:
     """Return an account of memory for simulations with these tables."""
     ops, reads, devices = len(tables.num_inputs), len(tables.readers), len(tables.op_overhead)
     return Memory(
-        store_of_input=np.zeros(reads, np.uint32),
-        uses_left=np.zeros(len(tables.store_bytes), np.int32),
-        store_on=np.zeros(devices, np.uint32),
-        num_holds=np.zeros(1, np.int64),
-        hold_start=np.zeros(ops + reads),
-        hold_device=np.zeros(ops + reads, np.uint32),
-        hold_bytes=np.zeros(ops + reads, np.int64),
-        held=np.zeros(devices, np.int64),
-        peak=np.zeros(devices, np.int64),
+        store_of_input=_alone(reads, np.uint32),
+        uses_left=_alone(len(tables.store_bytes), np.int32),
+        store_on=_alone(devices, np.uint32),
+        num_holds=_alone(1, np.int64),
+        hold_start=_alone(ops + reads),
+        hold_device=_alone(ops + reads, np.uint32),
+        hold_bytes=_alone(ops + reads, np.int64),
+        held=_alone(devices, np.int64),
+        peak=_alone(devices, np.int64),
     )
 
 
@@ -202,3 +204,15 @@ def new_log(num_ops: int, num_reads: int) -> Log:
         transfer_start=np.zeros(num_reads),
         transfer_end=np.zeros(num_reads),
     )
+
+
+def _alone(length: int, dtype: type[np.generic] = np.float64) -> NDArray[Any]:
+    """Return zeros in lines of the cache of their own.
+
+    Two threads that write to one line wait for each other, whatever each writes there: with the
+    arrays of two states side by side, two threads were hardly faster than one.
+    """
+    size = length * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 3 * LINE, np.uint8)
+    start = 2 * LINE - memory.ctypes.data % LINE
+    return memory[start : start + size].view(dtype)
