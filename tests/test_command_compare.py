@@ -21,9 +21,11 @@ from placeto_graphs import Placer
 from placeto_graphs import load_placement
 from placeto_graphs import load_problem
 from placeto_simulator import Simulator
+from placeto_tools import micro_batch_table
 from placeto_tools.placements import run_placer
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
+from placeto_tools.tables import seconds_text
 
 # Two updates of eight episodes on eight groups; with three devices each looks at 16 placements.
 BUDGET = ["--budget=400", "--rnn-budget=20"]
@@ -136,6 +138,33 @@ def test_a_comparison_in_micro_batches_says_so(tmp_path: Path) -> None:
     assert report["groups"] == whole.num_groups
     assert report["ops"] > 2 * whole.graph.num_ops
     assert report["schemes"][0]["runs"][0]["runtime"] >= report["lower_bound"] > 0
+
+
+def test_speed_ups_are_those_over_the_undivided_step_on_one_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = build_profile(tmp_path)
+    compare = ["compare", path, "--gpus=2", "--gpus=3", "--placers=cpu,single,heft"]
+    for parts in (4, 1):
+        succeed(*compare, f"--micro-batches={parts}", "-o", tmp_path / str(parts))
+    with pytest.raises(SystemExit):
+        micro_batch_table.main([str(tmp_path / "4")])
+    assert "problem on 2 GPUs: expected an undivided step" in capsys.readouterr().err
+    micro_batch_table.main([str(tmp_path / "4"), str(tmp_path / "1")])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| prob")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [row[:3] for row in rows] == [
+        ["problem", gpus, parts] for gpus in "23" for parts in "14"
+    ]
+    single = Simulator(load_problem(tmp_path / "1/problem-2xv100/problem.json.gz"))
+    alone = single.runtimes(np.zeros((1, single.problem.num_groups), np.int32))[0]
+    for _, gpus, parts, printed, heft in rows:
+        assert printed == seconds_text(alone)
+        step = "problem" if parts == "1" else "problem-in-4-micro-batches"
+        folder = tmp_path / parts / f"{step}-{gpus}xv100"
+        simulator = Simulator(load_problem(folder / "problem.json.gz"))
+        placement = load_placement(folder / "heft.json", simulator.problem)
+        assert heft == f"{alone / simulator.runtimes(placement[None])[0]:.2f}"
 
 
 def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> None:

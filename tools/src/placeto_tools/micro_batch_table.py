@@ -1,0 +1,110 @@
+"""What micro-batches gain, as Markdown: ``python -m placeto_tools.micro_batch_table``.
+
+Reads folders of ``placeto compare``, one for each number of micro-batches, and puts the speed-up of
+every scheme over the undivided step on one device side by side.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from placeto_tools.comparison import find_scheme
+from placeto_tools.comparison import typical_runtime
+from placeto_tools.curve_files import RESULTS
+from placeto_tools.errors import InputError
+from placeto_tools.errors import reading
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import seconds_text
+
+Report = dict[str, Any]
+Key = tuple[str, int, int]  # model, GPUs, micro-batches
+OMITTED = ("cpu", "single")
+NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
+
+
+def read_problems(folders: Sequence[Path]) -> dict[Key, Report]:
+    """Return the reports in some folders by model, number of GPUs and of micro-batches, in order.
+
+    Parameters
+    ----------
+    folders
+        Folders of ``placeto compare``.
+    """
+    found = {}
+    for folder in folders:
+        with reading(folder / RESULTS):
+            text = (folder / RESULTS).read_text()
+        for problem in json.loads(text)["problems"]:
+            divided = re.fullmatch(r"(.*) in (\d+) micro-batches", problem["source"])
+            name, parts = divided.groups() if divided else (problem["source"], 1)
+            found[name, problem["gpus"], int(parts)] = problem
+    models = list(dict.fromkeys(model for model, _, _ in found))
+    return {key: found[key] for key in sorted(found, key=lambda key: (models.index(key[0]), *key))}
+
+
+def speedups(problems: dict[Key, Report]) -> TextTable:
+    """Return how much faster each scheme is than one device with the undivided step.
+
+    Parameters
+    ----------
+    problems
+        The reports; of each model and number of GPUs one is of an undivided step.
+    """
+    titles = {
+        scheme["name"]: scheme["title"]
+        for problem in problems.values()
+        for scheme in problem["schemes"]
+        if scheme["name"] not in OMITTED
+    }
+    columns = ["model", ">GPUs", ">micro-batches", ">single GPU, undivided"]
+    return TextTable(
+        "Step time of a single GPU over that of each scheme",
+        [*columns, *[f">{title}" for title in titles.values()]],
+        list(_rows(problems, list(titles))),
+    )
+
+
+def _rows(problems: dict[Key, Report], names: Sequence[str]) -> Iterator[list[str]]:
+    for (model, gpus, parts), problem in problems.items():
+        single, fits = _single(problems, model, gpus)
+        cells = [_speedup(problem, name, single) for name in names]
+        mark = "" if fits else " (OOM)"
+        yield [model, str(gpus), str(parts), seconds_text(single) + mark, *cells]
+
+
+def _single(problems: dict[Key, Report], model: str, gpus: int) -> tuple[float, bool]:
+    """Return the runtime on one GPU, which is known also where its memory does not suffice."""
+    scheme = find_scheme(problems.get((model, gpus, 1), {"schemes": []}), "single")
+    if scheme is None or not scheme["runs"]:
+        raise InputError(f"{model} on {gpus} GPUs: expected an undivided step on a single GPU")
+    return scheme["runs"][0]["runtime"], scheme["runs"][0]["fits"]
+
+
+def _speedup(problem: Report, name: str, single: float) -> str:
+    scheme = find_scheme(problem, name)
+    if scheme is None or not scheme["runs"]:
+        return NOTHING
+    runtime = typical_runtime(scheme)
+    return "OOM" if runtime is None else f"{single / runtime:.2f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table of some folders."""
+    parser = argparse.ArgumentParser(
+        prog="placeto_tools.micro_batch_table",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folders", nargs="+", type=Path, help="of placeto compare -o")
+    try:
+        print(speedups(read_problems(parser.parse_args(arguments).folders)).markdown())
+    except InputError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
