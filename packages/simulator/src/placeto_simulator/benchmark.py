@@ -20,9 +20,9 @@ from placeto_simulator.benchmark_problems import random_placements
 from placeto_simulator.benchmark_problems import random_training_problem
 from placeto_simulator.simulator import Simulator
 
-DEFAULT_SIZES = (3_000, 13_000, 100_000, 1_000_000)
-DEFAULT_DEVICES = (2, 4, 8)
-OPS_PER_BATCH = 300_000
+DEFAULT_SIZES = (3_000, 100_000, 1_000_000)
+DEFAULT_DEVICES = (2, 8)
+OPS_PER_BATCH = 4_000_000
 FIRST_EVALUATION = """
 import time
 start = time.perf_counter()
