@@ -1,6 +1,7 @@
 """``placeto models``, ``build`` and ``inspect``, from the shell to the file."""
 
 import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,20 @@ from placeto_workloads import load
 FACTORY = """
 from torch import nn
 import torch
+
+@torch.library.custom_op("own_library::swap", mutates_args=())
+def swap(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flip(0)
+
+swap.register_fake(torch.empty_like)
+swap.register_autograd(lambda context, gradient: swap(gradient))
+
+class Swapped(nn.Linear):
+    def forward(self, inputs):
+        return swap(super().forward(inputs))
+
+def with_own_op():
+    return Swapped(4, 2), torch.ones(3, 4)
 
 def make(width=4, **sizes):
     return nn.Linear(width, 2), torch.ones(sizes.get("batch_size", 3), width)
@@ -292,6 +307,16 @@ def test_what_cannot_be_built_is_said_in_one_line(
     monkeypatch.chdir(tmp_path)
     assert message in fail("build", *arguments, "-o", "problem.json")
     assert not list(tmp_path.iterdir())
+
+
+def test_types_of_ops_in_no_class_are_one_line_of_warning(tmp_path: Path, factory: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        result = invoke("build", f"{factory}:with_own_op", "-o", tmp_path / "problem.json")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("placeto: warning: ops of types in no class are costed by")
+    assert re.search(r"'own_library\.swap' \(\d+\.\d% on k80\)\n$", result.stderr)
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_factory_that_is_none_is_refused(factory: str) -> None:

@@ -1,3 +1,4 @@
+import warnings
 from dataclasses import replace
 
 import networkx as nx
@@ -13,10 +14,13 @@ from placeto_graphs import parse_cluster
 from placeto_workloads import DEVICE_KINDS
 from placeto_workloads import Efficiency
 from placeto_workloads import WorkloadError
+from placeto_workloads import WorkloadWarning
 from placeto_workloads import cost_model
+from placeto_workloads import cost_models
 from placeto_workloads.costs.op_classes import CLASS_OF_TYPE
 from placeto_workloads.costs.op_classes import NAMES_OF_CLASS
 from placeto_workloads.costs.op_classes import OpClass
+from placeto_workloads.costs.op_classes import class_of_type
 from placeto_workloads.costs.op_classes import op_class
 from placeto_workloads.costs.roofline import single_device_runtime
 
@@ -116,16 +120,76 @@ def test_an_unknown_kind_lists_the_known_ones() -> None:
     )
 
 
-def test_an_op_that_nothing_is_known_of_is_named() -> None:
+def graph_with_unknown_types() -> OpGraph:
+    """Return a sum beside ops of no class: two of one type, and one with many FLOPs."""
     ops = nx.DiGraph()
-    ops.add_node("relu", op_type="aten.relu")
-    ops.add_node("layer.magic", op_type="mylib.magic")
-    with pytest.raises(WorkloadError) as caught:
-        cost_model(from_networkx(ops), "k80")
-    assert str(caught.value) == (
-        "op_types[1]: expected a known type, FLOPs, bytes or measured times to tell the time of op "
-        "'layer.magic' on k80, got 'mylib.magic' without any"
-    )
+    ops.add_node("weights", op_type="parameter", parameter_bytes=4)
+    ops.add_node("sum", op_type="aten.add", bytes_accessed=3e9)
+    ops.add_node("layer.magic", op_type="mylib.magic", bytes_accessed=1e9)
+    ops.add_node("layer.more_magic", op_type="mylib.magic")
+    ops.add_node("attention", op_type="mylib.attention", flops=1e12, bytes_accessed=1e6)
+    return from_networkx(ops)
+
+
+def test_ops_in_no_class_are_costed_as_what_their_flops_and_bytes_resemble() -> None:
+    with pytest.warns(WorkloadWarning):
+        seconds_of_op = cost_model(graph_with_unknown_types(), "k80")
+    assert seconds_of_op[2] == seconds("k80", op_type="aten.add", bytes_accessed=1e9)
+    assert seconds_of_op[3] == DEVICE_KINDS["k80"].launch_overhead
+    product = seconds("k80", op_type="aten.mm", flops=1e12, bytes_accessed=1e6)
+    assert seconds_of_op[4] == product
+
+
+def test_one_warning_names_the_types_in_no_class_and_their_largest_share() -> None:
+    graph = graph_with_unknown_types()
+    with pytest.warns(WorkloadWarning) as caught:
+        times = cost_models(graph, ["k80", "v100"])
+    (warning,) = caught
+    assert warning.filename == __file__
+    shares = {kind: all_ops / all_ops.sum() for kind, all_ops in times.items()}
+    of_magic = {kind: share[2] + share[3] for kind, share in shares.items()}
+    of_attention = {kind: share[4] for kind, share in shares.items()}
+    expected = [
+        f"'mylib.attention' ({max(of_attention.values()):.1%} on "
+        f"{max(of_attention, key=lambda kind: of_attention[kind])})",
+        f"'mylib.magic' ({max(of_magic.values()):.1%} on "
+        f"{max(of_magic, key=lambda kind: of_magic[kind])})",
+    ]
+    assert str(warning.message).endswith(f"share of the time of all ops: {', '.join(expected)}")
+
+
+def test_measured_times_need_no_class() -> None:
+    graph = graph_of(op_type="mylib.magic", measured_time={"k80": 7.0})
+    assert cost_models(graph, ["k80"])["k80"].tolist() == [7.0]
+    with pytest.warns(WorkloadWarning, match=r": 'mylib\.magic' \(100\.0% on v100\)$"):
+        cost_models(graph, ["k80", "v100"])
+
+
+def core_functions() -> set[str]:
+    """Return the functions of ATen's core, to which all others can be reduced."""
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
+    return {
+        str(packet)
+        for packet in packets
+        if isinstance(packet, torch._ops.OpOverloadPacket)
+        for overload in packet.overloads()  # type: ignore[no-untyped-call]
+        if torch.Tag.core in getattr(packet, overload).tags
+    }
+
+
+def test_every_core_function_of_aten_has_a_class_or_is_costed_by_its_bytes() -> None:
+    core = core_functions()
+    assert len(core) > 100
+    without_class = {op_type for op_type in core if class_of_type(op_type) is None}
+    for op_type in sorted(core):
+        graph = graph_of(op_type=op_type, flops=1e6, bytes_accessed=8e6)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            (taken,) = cost_model(graph, "k80")
+        assert 8e6 / DEVICE_KINDS["k80"].memory_bandwidth < taken < np.inf
+        assert [op_type in str(warning.message) for warning in caught] == (
+            [True] if op_type in without_class else []
+        )
 
 
 @pytest.mark.parametrize(
@@ -142,12 +206,12 @@ def test_an_op_that_nothing_is_known_of_is_named() -> None:
         ("aten.cat", 0, 0, OpClass.COPY),
         ("mylib.attention", 1e9, 1e6, OpClass.MATRIX_PRODUCT),
         ("mylib.activation", 1e6, 1e6, OpClass.ELEMENTWISE),
-        ("mylib.magic", 0, 0, None),
+        ("mylib.magic", 0, 0, OpClass.ELEMENTWISE),
+        ("placeto.add_n", 0, 1e6, OpClass.ELEMENTWISE),
+        ("aten.lift_fresh", 0, 0, OpClass.COPY),
     ],
 )
-def test_the_class_of_an_op(
-    op_type: str, flops: float, moved: float, expected: OpClass | None
-) -> None:
+def test_the_class_of_an_op(op_type: str, flops: float, moved: float, expected: OpClass) -> None:
     assert op_class(op_type, flops, moved) is expected
 
 

@@ -2,8 +2,10 @@
 
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Any
+from typing import TextIO
 
 import click
 
@@ -20,11 +22,23 @@ from placeto_tools.commands.simulate import simulate
 from placeto_tools.commands.train import train
 from placeto_tools.errors import exit_code
 from placeto_tools.errors import one_line
+from placeto_tools.errors import printable
 from placeto_tools.options import DEBUG
 
 
+def _show_in_one_line(
+    message: Warning | str,
+    category: type[Warning],  # noqa: ARG001 (warnings calls it with these names)
+    filename: str,  # noqa: ARG001
+    lineno: int,  # noqa: ARG001
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    click.echo(f"placeto: warning: {printable(' '.join(str(message).split()))}", err=True)
+
+
 class OneLineErrors(click.Group):
-    """A group whose errors are one line each, with the exit codes 1 and 2."""
+    """A group whose errors and warnings are one line each, with the exit codes 1 and 2."""
 
     def main(
         self,
@@ -37,9 +51,11 @@ class OneLineErrors(click.Group):
         """Run the command; see `click.Group.main`."""
         arguments = list(sys.argv[1:] if args is None else args)
         try:
-            result = super().main(
-                arguments, prog_name, complete_var, standalone_mode=False, **extra
-            )
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_in_one_line
+                result = super().main(
+                    arguments, prog_name, complete_var, standalone_mode=False, **extra
+                )
         except (Exception, KeyboardInterrupt) as error:
             if not standalone_mode:
                 raise

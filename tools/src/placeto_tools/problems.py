@@ -59,9 +59,9 @@ def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
     """Return float64[V, D], the seconds of each op: measured where known, else of a cost model."""
     if all(device.kind in graph.measured_time for device in cluster.devices):
         return measured_compute_time(graph, cluster)
-    from placeto_workloads import cost_model  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_workloads import cost_models  # noqa: PLC0415 (torch takes seconds to import)
 
-    seconds = {kind: cost_model(graph, kind) for kind in {d.kind for d in cluster.devices}}
+    seconds = cost_models(graph, dict.fromkeys(device.kind for device in cluster.devices))
     return np.stack([seconds[device.kind] for device in cluster.devices], axis=1)
 
 

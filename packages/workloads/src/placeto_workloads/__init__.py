@@ -10,7 +10,9 @@ from placeto_workloads.costs.kinds import DEVICE_KINDS
 from placeto_workloads.costs.kinds import DeviceKind
 from placeto_workloads.costs.kinds import Efficiency
 from placeto_workloads.costs.roofline import cost_model
+from placeto_workloads.costs.roofline import cost_models
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.errors import WorkloadWarning
 from placeto_workloads.families.family import Family
 from placeto_workloads.families.family import FamilyMember
 from placeto_workloads.families.family import family
@@ -59,9 +61,11 @@ __all__ = [
     "TrainingStep",
     "UniformSampler",
     "WorkloadError",
+    "WorkloadWarning",
     "capture",
     "cell_with_loose_ends",
     "cost_model",
+    "cost_models",
     "enas_image_network",
     "enas_language_model",
     "family",

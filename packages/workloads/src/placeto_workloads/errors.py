@@ -1,4 +1,4 @@
-"""The one error of this package."""
+"""The one error of this package, and its one warning."""
 
 
 class WorkloadError(ValueError):
@@ -11,4 +11,15 @@ class WorkloadError(ValueError):
     Traceback (most recent call last):
     ...
     placeto_workloads.errors.WorkloadError: kind: expected one of cpu, k80, got 'abacus'
+    """
+
+
+class WorkloadWarning(UserWarning):
+    """What this package had to assume, said in one line.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from placeto_workloads import WorkloadWarning
+    >>> warnings.simplefilter("ignore", WorkloadWarning)
     """

@@ -51,7 +51,7 @@ NAMES_OF_CLASS = {
         _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
         _flash_attention_forward _flash_attention_backward _efficient_attention_forward
         _efficient_attention_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn
-        _cudnn_rnn_backward
+        _cudnn_rnn_backward _scaled_mm _grouped_mm _scaled_grouped_mm
     """,
     OpClass.NORMALISATION: """
         native_batch_norm native_batch_norm_backward _native_batch_norm_legit
@@ -59,7 +59,7 @@ NAMES_OF_CLASS = {
         _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update
         batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward native_layer_norm
         native_layer_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm
-        _fused_rms_norm_backward _softmax _softmax_backward_data _log_softmax
+        _fused_rms_norm_backward _softmax _safe_softmax _softmax_backward_data _log_softmax
         _log_softmax_backward_data _weight_norm_interface _weight_norm_interface_backward
     """,
     OpClass.ELEMENTWISE: """
@@ -83,7 +83,7 @@ NAMES_OF_CLASS = {
         binary_cross_entropy_with_logits nll_loss_backward nll_loss2d_backward soft_margin_loss
         soft_margin_loss_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward
         _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
-        _fused_dropout _masked_scale _fused_adam _fused_adamw _fused_sgd
+        _fused_dropout _masked_scale _fused_adam _fused_adamw _fused_sgd complex polar angle
     """,
     OpClass.REDUCTION: """
         sum mean prod var std var_mean std_mean amax amin max min argmax argmin any all norm
@@ -94,7 +94,9 @@ NAMES_OF_CLASS = {
         max_pool3d_with_indices_backward avg_pool2d avg_pool2d_backward avg_pool3d
         avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
         _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
-        _adaptive_avg_pool3d_backward embedding_bag _embedding_bag
+        _adaptive_avg_pool3d_backward embedding_bag _embedding_bag aminmax cummax cummin
+        _cummax_helper _cummin_helper searchsorted bucketize isin multinomial _cdist_forward
+        _cdist_backward _pdist_forward _pdist_backward _fft_r2c _fft_c2r _fft_c2c
     """,
     OpClass.COPY: """
         copy _to_copy clone contiguous cat stack repeat expand_copy view_copy slice_copy
@@ -109,13 +111,30 @@ NAMES_OF_CLASS = {
         embedding_renorm one_hot upsample_nearest2d upsample_nearest2d_backward
         upsample_bilinear2d upsample_bilinear2d_backward fill full full_like zero zeros
         zeros_like ones ones_like new_zeros new_ones new_full empty empty_like new_empty
-        empty_strided new_empty_strided scalar_tensor arange linspace eye lift_fresh_copy
-        _local_scalar_dense
+        empty_strided new_empty_strided scalar_tensor arange linspace logspace eye lift
+        lift_fresh lift_fresh_copy _local_scalar_dense tril_indices triu_indices diag_embed
+        reflection_pad1d reflection_pad1d_backward reflection_pad3d reflection_pad3d_backward
+        replication_pad1d replication_pad1d_backward replication_pad3d
+        replication_pad3d_backward upsample_linear1d upsample_linear1d_backward
+        upsample_bicubic2d upsample_bicubic2d_backward upsample_nearest1d
+        upsample_nearest1d_backward upsample_nearest3d upsample_nearest3d_backward
+        upsample_trilinear3d upsample_trilinear3d_backward _upsample_bilinear2d_aa
+        _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward
+        grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward
+        alias as_strided detach diagonal expand permute select slice split split_with_sizes
+        squeeze t transpose unbind unfold unsqueeze view view_as_complex view_as_real
+        _reshape_alias _unsafe_view
     """,
 }
 
 CLASS_OF_TYPE: dict[str, OpClass] = {
     f"aten.{name}": op_class for op_class, names in NAMES_OF_CLASS.items() for name in names.split()
+}
+
+# Types that this project makes itself: sums of gradients, with all terms at once and one by one.
+CLASS_OF_OWN_TYPE = {
+    "placeto.add_n": OpClass.ELEMENTWISE,
+    "placeto.add_gradients": OpClass.ELEMENTWISE,
 }
 
 
@@ -130,11 +149,12 @@ def class_of_type(op_type: str) -> OpClass | None:
     >>> str(class_of_type("aten._foreach_add_"))
     'elementwise'
     """
-    return CLASS_OF_TYPE.get(op_type.replace("aten._foreach_", "aten.").rstrip("_"))
+    own = CLASS_OF_OWN_TYPE.get(op_type)
+    return own or CLASS_OF_TYPE.get(op_type.replace("aten._foreach_", "aten.").rstrip("_"))
 
 
-def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass | None:
-    """Return the class of an op, None if nothing tells it.
+def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass:
+    """Return the class of an op.
 
     Parameters
     ----------
@@ -147,10 +167,10 @@ def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass | Non
 
     Returns
     -------
-    OpClass or None
-        That of the type. An op of an unknown type counts as a matrix product if it does at least
-        `DENSE_INTENSITY` FLOPs per byte, as elementwise if it does fewer, and as nothing if it
-        does no FLOPs and moves no bytes.
+    OpClass
+        That of the type. An op of a type in no class counts as a matrix product if it does some
+        FLOPs, and at least `DENSE_INTENSITY` of them per byte: so many have only ops whose FLOPs
+        torch counts by a formula. Else it counts as elementwise, so that its bytes tell its time.
 
     Examples
     --------
@@ -165,6 +185,4 @@ def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass | Non
         return OpClass.DEPTHWISE_CONVOLUTION
     if known is not None:
         return known
-    if flops == 0 and bytes_accessed == 0:
-        return None
-    return OpClass.MATRIX_PRODUCT if dense else OpClass.ELEMENTWISE
+    return OpClass.MATRIX_PRODUCT if dense and flops > 0 else OpClass.ELEMENTWISE

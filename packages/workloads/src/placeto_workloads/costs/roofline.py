@@ -1,5 +1,8 @@
 """The time of each op on a kind of device: measured, or by the roofline."""
 
+import warnings
+from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +15,10 @@ from placeto_workloads.costs.kinds import DEVICE_KINDS
 from placeto_workloads.costs.kinds import DeviceKind
 from placeto_workloads.costs.op_classes import RESIDENT_TYPES
 from placeto_workloads.costs.op_classes import OpClass
+from placeto_workloads.costs.op_classes import class_of_type
 from placeto_workloads.costs.op_classes import op_class
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.errors import WorkloadWarning
 
 
 def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
@@ -23,6 +28,10 @@ def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
     the launch overhead of the kind, plus its FLOPs at the kind's peak or its bytes at the kind's
     memory bandwidth, whichever takes longer, both reduced to the part that its class of op reaches
     (the roofline model, Williams et al. 2009). Parameters, buffers and inputs take no time.
+
+    An op of a type in no class counts as a matrix product where it does many FLOPs per byte, else
+    its bytes at the efficiency of elementwise ops tell its time. One warning at the end names all
+    such types and their share of the time.
 
     The time between two ops, the ``op_overhead`` of a cluster's device, is not in it.
 
@@ -41,8 +50,12 @@ def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
     Raises
     ------
     WorkloadError
-        When the kind is unknown, or nothing tells what an op does: its type is of no known class,
-        and it has neither FLOPs nor bytes.
+        When the kind is unknown.
+
+    Warns
+    -----
+    WorkloadWarning
+        When the graph has ops of types in no class, and no measured times for the kind.
 
     Examples
     --------
@@ -57,12 +70,95 @@ def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
     >>> cost_model(from_networkx(ops), "k80").round(3)
     array([0.   , 0.002, 0.352])
     """
+    return _times(graph, [kind])[kind]
+
+
+def cost_models(graph: OpGraph, kinds: Iterable[str]) -> dict[str, NDArray[np.float64]]:
+    """Return the seconds that each op of a graph takes on each of some kinds of devices.
+
+    Parameters
+    ----------
+    graph
+        The V ops.
+    kinds
+        As for `cost_model`.
+
+    Returns
+    -------
+    dict of str to float64[V]
+        Seconds on each kind, as `cost_model` gives them.
+
+    Raises
+    ------
+    WorkloadError
+        When a kind is unknown.
+
+    Warns
+    -----
+    WorkloadWarning
+        As `cost_model` does, but once for all kinds, with the largest share of each type.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("sum", op_type="aten.add", bytes_accessed=360e6)
+    >>> {kind: times.round(4).tolist() for kind, times in
+    ...     cost_models(from_networkx(ops), ["k80", "v100"]).items()}
+    {'k80': [0.002], 'v100': [0.0005]}
+    """
+    return _times(graph, kinds)
+
+
+def _times(graph: OpGraph, kinds: Iterable[str]) -> dict[str, NDArray[np.float64]]:
+    """Return the seconds of each op on each kind; warns on behalf of who called the caller."""
+    seconds = {kind: _times_on(graph, kind) for kind in kinds}
+    modelled = {kind: seconds[kind] for kind in seconds if kind not in graph.measured_time}
+    shares = _shares_without_class(graph, modelled)
+    if shares:
+        listed = ", ".join(
+            f"{op_type!r} ({share:.1%} on {kind})" for op_type, (share, kind) in shares.items()
+        )
+        warnings.warn(
+            "ops of types in no class are costed by their bytes, or as matrix products where they "
+            f"do many FLOPs; their share of the time of all ops: {listed}",
+            WorkloadWarning,
+            stacklevel=3,
+        )
+    return seconds
+
+
+def _times_on(graph: OpGraph, kind: str) -> NDArray[np.float64]:
     if kind in graph.measured_time:
         return graph.measured_time[kind].copy()
     if kind not in DEVICE_KINDS:
         known = ", ".join(sorted({*DEVICE_KINDS, *graph.measured_time}))
         raise WorkloadError(f"kind: expected one of {known}, got {kind!r}")
     return roofline(graph, DEVICE_KINDS[kind])
+
+
+def _shares_without_class(
+    graph: OpGraph, seconds: Mapping[str, NDArray[np.float64]]
+) -> dict[str, tuple[float, str]]:
+    """Return the largest share of the time of each type in no class, and on which kind it is that.
+
+    The type that takes the largest share is the first one.
+    """
+    types = np.array(graph.op_types)
+    shares: dict[str, tuple[float, str]] = {}
+    for op_type in dict.fromkeys(graph.op_types):
+        if op_type not in RESIDENT_TYPES and class_of_type(op_type) is None and seconds:
+            is_of_type = types == op_type
+            shares[op_type] = max(
+                (_part(float(times[is_of_type].sum()), float(times.sum())), kind)
+                for kind, times in seconds.items()
+            )
+    return dict(sorted(shares.items(), key=lambda entry: -entry[1][0]))
+
+
+def _part(amount: float, whole: float) -> float:
+    return amount / whole if whole else 0.0
 
 
 def roofline(graph: OpGraph, device: DeviceKind) -> NDArray[np.float64]:
@@ -79,11 +175,6 @@ def roofline(graph: OpGraph, device: DeviceKind) -> NDArray[np.float64]:
     -------
     float64[V]
         Seconds.
-
-    Raises
-    ------
-    WorkloadError
-        When nothing tells what an op does.
     """
     work = work_of(graph, device)
     by_class = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
@@ -111,26 +202,13 @@ class Work:
 
 
 def work_of(graph: OpGraph, device: DeviceKind) -> Work:
-    """Return the work of each op of a graph on a device.
-
-    Raises
-    ------
-    WorkloadError
-        When nothing tells what an op does.
-    """
+    """Return the work of each op of a graph on a device."""
     flops, moved = performed_flops(graph), graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
     position = {member: index for index, member in enumerate(OpClass)}
     classes = np.zeros(graph.num_ops, np.int64)
     for op in np.flatnonzero(~resident).tolist():
-        known = op_class(graph.op_types[op], flops[op], moved[op])
-        if known is None:
-            raise WorkloadError(
-                f"op_types[{op}]: expected a known type, FLOPs, bytes or measured times to tell "
-                f"the time of op {graph.op_names[op]!r} on {device.name}, "
-                f"got {graph.op_types[op]!r} without any"
-            )
-        classes[op] = position[known]
+        classes[op] = position[op_class(graph.op_types[op], flops[op], moved[op])]
     seconds = np.maximum(flops / device.peak_flops, moved / device.memory_bandwidth)
     return Work(resident, classes, np.where(resident, 0.0, seconds))
 
