@@ -145,8 +145,8 @@ def test_speed_ups_are_those_over_the_undivided_step_on_one_device(
 ) -> None:
     path = build_profile(tmp_path)
     compare = ["compare", path, "--gpus=2", "--gpus=3", "--placers=cpu,single,heft"]
-    for parts in (4, 1):
-        succeed(*compare, f"--micro-batches={parts}", "-o", tmp_path / str(parts))
+    for number in (4, 1):
+        succeed(*compare, f"--micro-batches={number}", "-o", tmp_path / str(number))
     with pytest.raises(SystemExit):
         micro_batch_table.main([str(tmp_path / "4")])
     assert "problem on 2 GPUs: expected an undivided step" in capsys.readouterr().err
