@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from captured_models import Case
+from placeto_workloads.capture.default_loss import default_loss
 from placeto_workloads.capture.step import OptimizerFactory
-from placeto_workloads.capture.step import default_loss
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]

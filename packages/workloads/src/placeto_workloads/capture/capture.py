@@ -42,8 +42,10 @@ def capture(
         Its positional arguments as a tuple, or its keyword arguments as a mapping; a single tensor
         is a tuple of one. Only the shapes, strides and dtypes of tensors matter.
     loss_fn
-        Takes what the model returns, gives the loss. The default is the first scalar that the model
-        returns, or if it returns none, the sum of the means of its floating-point tensors.
+        Takes what the model returns, gives the loss. The default is what the model itself calls
+        the loss, ``outputs.loss`` or ``outputs["loss"]``; else the one scalar that it returns, if
+        all weights are behind it that are behind its other outputs; else, if it returns no scalar,
+        the sum of the means of its floating-point tensors.
     optimizer
         Takes a list of parameters, gives a `torch.optim.Optimizer`, such as
         ``functools.partial(torch.optim.SGD, lr=0.1)``; Adam by default. The step is not the first
@@ -73,8 +75,10 @@ def capture(
     Raises
     ------
     WorkloadError
-        When a mode or a way to sum is none of these, or the step fails or depends on the values of
-        tensors; the message then begins with the path of the module where that happens.
+        When a mode or a way to sum is none of these, or the model returns several scalars or one
+        that leaves weights out, so that a loss function is needed. When the step fails or depends
+        on the values of tensors; the message then begins with the path of the module where that
+        happens.
 
     Examples
     --------

@@ -20,6 +20,7 @@ from torch.nn.attention import sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from placeto_graphs import Phase
+from placeto_workloads.capture.default_loss import default_loss
 from placeto_workloads.capture.fake_tensors import FakeModel
 from placeto_workloads.capture.fake_tensors import fake_like
 from placeto_workloads.capture.scopes import ModuleScopes
@@ -51,24 +52,6 @@ def trace_step(
             if mode == "inference":
                 return step.inference()
             return step.training(loss_fn or default_loss, optimizer or torch.optim.Adam)
-
-
-def default_loss(outputs: Any) -> torch.Tensor:
-    """Return the first scalar of a model's outputs, or the sum of the means of its outputs."""
-    floating = [
-        leaf
-        for leaf in pytree.tree_leaves(outputs)
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-    ]
-    if not floating:
-        raise WorkloadError("loss_fn: expected one, as the model gives no floating-point tensor")
-    for leaf in floating:
-        if leaf.dim() == 0:
-            return leaf
-    total = floating[0].mean()
-    for leaf in floating[1:]:
-        total = total + leaf.mean()
-    return total
 
 
 class _Step:
