@@ -128,7 +128,7 @@ def test_the_critical_path_leads_from_beginning_to_end_without_a_gap(
                 took_time = problem.compute_time[before.index, timeline.op_device[before.index]] > 0
                 gap = device.op_overhead if took_time else 0.0
             else:
-                device = problem.cluster.devices[timeline.transfer_source[step.index]]
+                device = problem.cluster.devices[timeline.transfer_source[before.index]]
                 gap = device.transfer_overhead
         assert step.start == before.end + gap
 
