@@ -28,17 +28,26 @@ KINDS = ("new", "add in place", "copy in place", "scale in place", "fill in plac
 
 
 class InPlaceProgram(nn.Module):
-    """Runs statements on a list of tensors, of which the first is a buffer."""
+    """Runs statements on a list of tensors.
+
+    The first are a buffer and a parameter, which overlap in ``memory``, and an input that may do
+    so, too; a number that is scaled with is in the same memory, but alone.
+    """
 
     buffer: torch.Tensor
+    scale: torch.Tensor
 
     def __init__(self, statements: list[Statement]) -> None:
         super().__init__()
         self.statements = statements
-        self.register_buffer("buffer", torch.linspace(-1, 1, 12).reshape(3, 4))
+        self.memory = torch.linspace(-1, 1, 24)
+        self.register_buffer("buffer", self.memory[:12].reshape(3, 4))
+        self.register_buffer("scale", self.memory[23])
+        self.weight = nn.Parameter(self.memory[6:18].reshape(3, 4), requires_grad=False)
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        tensors = [self.buffer, inputs * 2, torch.empty(3, 4).copy_(inputs)]
+    def forward(self, inputs: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+        tensors = [self.buffer, self.weight.detach(), shared, inputs * 2]
+        tensors += [torch.empty(3, 4).copy_(inputs)]
         for statement in self.statements:
             target = tensors[statement.target % len(tensors)]
             operand = tensors[statement.operand % len(tensors)]
@@ -52,7 +61,7 @@ class InPlaceProgram(nn.Module):
             elif statement.kind == "copy in place":
                 view.copy_(operand.mean().expand(view.shape))
             elif statement.kind == "scale in place":
-                view.mul_(0.5)
+                view.mul_(self.scale)
             else:
                 view.zero_()
         return torch.stack(tensors)
@@ -63,8 +72,8 @@ def programs() -> st.SearchStrategy[InPlaceProgram]:
     statement = st.builds(
         Statement,
         kind=st.sampled_from(KINDS),
-        target=st.integers(0, 7),
-        operand=st.integers(0, 7),
+        target=st.integers(0, 9),
+        operand=st.integers(0, 9),
         view=st.sampled_from(sorted(VIEWS)),
     )
     return st.builds(InPlaceProgram, st.lists(statement, max_size=12))

@@ -64,10 +64,11 @@ def capture(
     OpGraph
         The V ops in the order in which they ran. What is there before the step comes as ops of type
         ``"parameter"`` (with ``parameter_bytes`` for the weights and what the optimizer keeps for
-        them), ``"buffer"`` and ``"input"``, which take no time; tied weights are one op. Tensors
-        are storages: views, aliases and uninitialised memory are part of the op that writes them.
-        `placeto_workloads.capture.op_graph` says how in-place ops appear, and
-        `placeto_workloads.capture.counting` what ``flops`` and ``bytes_accessed`` count.
+        them), ``"buffer"`` and ``"input"``, which take no time; those that overlap in memory, as
+        tied weights do, are one op. Tensors are storages: views, aliases and uninitialised memory
+        are part of the op that writes them. `placeto_workloads.capture.op_graph` says how in-place
+        ops appear, and `placeto_workloads.capture.counting` what ``flops`` and ``bytes_accessed``
+        count.
         ``colocation`` ties gradient ops to the forward op they belong to, updates to their
         parameter, and ops that write a buffer to the buffer. ``scopes`` are paths of modules,
         ``"loss"`` for what the loss function runs.

@@ -10,6 +10,8 @@ versions: a write takes no further memory (its tensor has 0 bytes and says only 
 and happens on the device of the weights. Who reads a later version reads the op of the weights as
 well, because that is what a copy for another device costs.
 
+Parameters, buffers and inputs that overlap in memory are one storage, and so one op.
+
 A write waits for the ops that read the version that it replaces. Where no other path says so, the
 reader gets a tensor of 0 bytes that the writer reads. Any topological order of the ops may thus
 run in the memory that the model and autograd use.

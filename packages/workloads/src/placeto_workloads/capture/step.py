@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 
 from placeto_graphs import Phase
 from placeto_workloads.capture.default_loss import default_loss
+from placeto_workloads.capture.fake_memory import NamedTensors
 from placeto_workloads.capture.fake_tensors import FakeModel
-from placeto_workloads.capture.fake_tensors import fake_like
 from placeto_workloads.capture.scopes import ModuleScopes
 from placeto_workloads.capture.trace import Trace
 from placeto_workloads.capture.tracer import Tracer
@@ -58,13 +58,17 @@ class _Step:
     """One step of a copy of a model."""
 
     def __init__(self, model: nn.Module, example_inputs: Any) -> None:
-        self._fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.model = FakeModel(model, self._fake_mode)
+        fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        leaves, structure, inputs = _flattened(example_inputs)
+        self.model = FakeModel(model, inputs, fake_mode)
+        self._fake_mode = fake_mode
         self._module = self.model.module
         self._scopes = ModuleScopes(self._module)
-        self._tracer = Tracer(self._fake_mode, self._scopes)
-        self._add_resident_tensors()
-        self._args, self._kwargs = self._fake_inputs(example_inputs)
+        self._tracer = Tracer(self.model.memory, self._scopes)
+        fake_of = self.model.memory.fake_of
+        fakes = pytree.tree_unflatten([fake_of.get(id(leaf), leaf) for leaf in leaves], structure)
+        self._args: tuple[Any, ...] = () if isinstance(fakes, dict) else fakes
+        self._kwargs: dict[str, Any] = fakes if isinstance(fakes, dict) else {}
 
     def inference(self) -> Trace:
         """Run the forward pass."""
@@ -125,32 +129,6 @@ class _Step:
         with self._naming_failures("optimizer"), recording:
             optimizer.step()
 
-    def _add_resident_tensors(self) -> None:
-        for tensors in self.model.storages.values():
-            name, (_, tensor) = next(iter(tensors.items()))
-            op_type = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
-            self._tracer.add_source(name, name.rpartition(".")[0], op_type, tensors)
-
-    def _fake_inputs(self, example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if isinstance(example_inputs, torch.Tensor):
-            example_inputs = (example_inputs,)
-        if not isinstance(example_inputs, (tuple, list, Mapping)):
-            raise WorkloadError(
-                "example_inputs: expected a tensor, a tuple or a mapping, "
-                f"got {type(example_inputs).__name__}"
-            )
-        fakes: dict[int, Any] = {}
-        leaves, structure = pytree.tree_flatten_with_path(
-            dict(example_inputs) if isinstance(example_inputs, Mapping) else tuple(example_inputs)
-        )
-        for path, leaf in leaves:
-            if isinstance(leaf, torch.Tensor) and id(leaf) not in fakes:
-                name = ".".join(["input", *map(_key, path)])
-                fakes[id(leaf)] = fake_like(name, leaf, self._fake_mode)
-                self._tracer.add_source(name, "", "input", {name: (fakes[id(leaf)], leaf)})
-        inputs = pytree.tree_unflatten([fakes.get(id(leaf), leaf) for _, leaf in leaves], structure)
-        return ((), inputs) if isinstance(inputs, dict) else (inputs, {})
-
     @contextmanager
     def _naming_failures(self, part: str) -> Iterator[None]:
         """Put the module that failed, or the part of the step, in front of an error."""
@@ -203,6 +181,25 @@ def _check_loss(loss: Any) -> None:
             "loss_fn: expected a loss that depends on a parameter that requires a gradient, "
             "got one that depends on none"
         )
+
+
+def _flattened(example_inputs: Any) -> tuple[list[Any], pytree.TreeSpec, NamedTensors]:
+    """Return the leaves of inputs, their structure, and the tensors among them, each once."""
+    if isinstance(example_inputs, torch.Tensor):
+        example_inputs = (example_inputs,)
+    if not isinstance(example_inputs, (tuple, list, Mapping)):
+        raise WorkloadError(
+            "example_inputs: expected a tensor, a tuple or a mapping, "
+            f"got {type(example_inputs).__name__}"
+        )
+    leaves, structure = pytree.tree_flatten_with_path(
+        dict(example_inputs) if isinstance(example_inputs, Mapping) else tuple(example_inputs)
+    )
+    named: dict[int, tuple[str, torch.Tensor]] = {}
+    for path, leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            named.setdefault(id(leaf), (".".join(["input", *map(_key, path)]), leaf))
+    return [leaf for _, leaf in leaves], structure, list(named.values())
 
 
 def _key(key: Any) -> str:

@@ -69,7 +69,8 @@ class Source:
     op_type : str
         ``"parameter"``, ``"buffer"`` or ``"input"``.
     tensors : dict of str to `TensorRef`
-        What it holds, by name. Tied tensors have several names and one storage.
+        What it holds, by name, in one storage. Tied tensors have several names, and tensors that
+        overlap are parts of it.
     state : dict of str to `TensorRef`
         What the optimizer keeps for it, by name (``"layer.0.weight.exp_avg"``).
     values : dict of str to `torch.Tensor`

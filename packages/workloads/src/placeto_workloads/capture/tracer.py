@@ -14,14 +14,14 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_graphs import Phase
 from placeto_workloads.capture.autograd_nodes import AutogradNodes
 from placeto_workloads.capture.counting import count_bytes
 from placeto_workloads.capture.counting import count_flops
-from placeto_workloads.capture.fake_tensors import fake_like
+from placeto_workloads.capture.fake_memory import FakeMemory
+from placeto_workloads.capture.fake_memory import Region
 from placeto_workloads.capture.functions import Function
 from placeto_workloads.capture.functions import function_of
 from placeto_workloads.capture.scopes import ModuleScopes
@@ -39,6 +39,13 @@ LIFT_FRESH = torch.ops.aten.lift_fresh.default
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the ops that run while it is entered.
 
+    Parameters
+    ----------
+    memory
+        The tensors that are there before the step: each region is an op.
+    scopes
+        Which module is running.
+
     Attributes
     ----------
     ops : list of `Source` or `Call`
@@ -49,12 +56,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Of the ops that run.
     """
 
-    def __init__(self, fake_mode: FakeTensorMode, scopes: ModuleScopes) -> None:
+    def __init__(self, memory: FakeMemory, scopes: ModuleScopes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Source | Call] = []
         self.scope = ""
         self.phase = Phase.FORWARD
-        self._fake_mode = fake_mode
+        self._memory = memory
         self._scopes = scopes
         self._storages: list[torch.UntypedStorage] = []
         self._index_of_storage: dict[int, int] = {}
@@ -62,8 +69,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._source_of_storage: dict[int, tuple[int, Source]] = {}
         self._allocations: dict[int, Call] = {}  # of storages without values
         self._nodes = AutogradNodes()
-        self._fake_of_real: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+        self._cut_storages: set[int] = set()  # that overlap with others in a way not followed
         self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
+        for region in memory.regions:
+            name = next(iter(region.tensors))
+            scope = "" if region.op_type == "input" else name.rpartition(".")[0]
+            self._add_source(name, scope, region)
 
     def trace(self, results: dict[str, torch.Tensor]) -> Trace:
         """Return what was recorded."""
@@ -79,21 +90,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase, self.scope = phase, scope
         with self:
             yield
-
-    def add_source(
-        self,
-        name: str,
-        scope: str,
-        op_type: str,
-        tensors: dict[str, tuple[torch.Tensor, torch.Tensor]],
-    ) -> None:
-        """Record an op that holds tensors of one storage; each is given as (fake, real)."""
-        source, op = Source(name, scope, op_type, {}, {}), len(self.ops)
-        self.ops.append(source)
-        for key, (fake, value) in tensors.items():
-            source.tensors[key] = self._look_up(fake, maker=op)
-            source.values[key] = value
-            self._source_of_storage[source.tensors[key].storage] = op, source
 
     def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
         """Record what the optimizer keeps for a parameter, by name.
@@ -181,6 +177,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.reads = tuple(read)
         call.creates = tuple(dict.fromkeys((*call.creates, *first_written)))
         call.writes = tuple(s for s in written_storages if s not in call.creates)
+        if not self._cut_storages.isdisjoint(call.writes):
+            raise self._cannot_follow()
         call.belongs_to, call.scope = self._owner(call)
 
         op = len(self.ops)
@@ -264,20 +262,50 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return {key: self._fakes(item) for key, item in value.items()}
         return value
 
-    def _fake_of(self, tensor: torch.Tensor) -> FakeTensor:
-        """Return what stands for a tensor that is neither the model's nor an input."""
-        if id(tensor) not in self._fake_of_real:
+    def _fake_of(self, tensor: torch.Tensor) -> Any:
+        """Return what stands for a real tensor, which may be neither the model's nor an input."""
+        if id(tensor) not in self._memory.fake_of:
             if tensor.requires_grad:
                 raise WorkloadError(
                     f"{self._place}: expected tensors that are inputs or parameters of the model, "
                     f"got another one of shape {tuple(tensor.shape)} that requires a gradient; "
                     "register it as a parameter"
                 )
-            name = self._constant_name
-            fake = fake_like(name, tensor, self._fake_mode)
-            self.add_source(name, self._current_scope, "input", {name: (fake, tensor)})
-            self._fake_of_real[id(tensor)] = tensor, fake
-        return self._fake_of_real[id(tensor)][1]
+            self._add_constant(tensor)
+        return self._memory.fake_of[id(tensor)]
+
+    def _add_constant(self, tensor: torch.Tensor) -> None:
+        region, name, cut = self._memory.add_constant(self._constant_name, tensor)
+        known = self._source_of_storage.get(self._index_of_storage.get(region.storage._cdata, -1))
+        if known is None:
+            self._add_source(name, self._current_scope, region)
+        else:
+            _, source = known
+            fake, _ = region.tensors[name]
+            source.tensors[name] = self._look_up(fake)
+            source.values[name] = tensor
+        if cut:
+            storages = {self._index_of_storage[r.storage._cdata] for r in (region, *cut)}
+            self._cut_storages |= storages
+            for storage in storages:
+                if isinstance(self.ops[self._maker_of_storage[storage]], Call):
+                    raise self._cannot_follow()
+
+    def _add_source(self, name: str, scope: str, region: Region) -> None:
+        """Record an op that holds the tensors of a region."""
+        source, op = Source(name, scope, region.op_type, {}, {}), len(self.ops)
+        self.ops.append(source)
+        for key, (fake, value) in region.tensors.items():
+            source.tensors[key] = self._look_up(fake, maker=op)
+            source.values[key] = value
+            self._source_of_storage[source.tensors[key].storage] = op, source
+
+    def _cannot_follow(self) -> WorkloadError:
+        return WorkloadError(
+            f"{self._place}: expected that what is written shares its memory with parameters, "
+            "buffers and inputs only, got another tensor that overlaps with a part of it; register "
+            "that as a buffer"
+        )
 
     def _described(self, value: Any, found: list[TensorRef]) -> Any:
         """Return arguments with references in place of tensors, and add those to a list."""
