@@ -131,6 +131,14 @@ def graph_with_unknown_types() -> OpGraph:
     return from_networkx(ops)
 
 
+def test_what_nothing_is_known_of_is_refused() -> None:
+    step = nx.DiGraph([("images", "layer")])
+    step.nodes["images"]["op_type"] = "placeto.input"
+    step.nodes["layer"]["op_type"] = "Conv2d"
+    with pytest.raises(WorkloadError, match="got 'Conv2d' without any"):
+        cost_model(from_networkx(step), "k80")
+
+
 def test_ops_in_no_class_are_costed_as_what_their_flops_and_bytes_resemble() -> None:
     with pytest.warns(WorkloadWarning):
         seconds_of_op = cost_model(graph_with_unknown_types(), "k80")

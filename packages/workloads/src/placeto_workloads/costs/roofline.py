@@ -1,5 +1,6 @@
 """The time of each op on a kind of device: measured, or by the roofline."""
 
+import re
 import warnings
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from placeto_workloads.costs.op_classes import class_of_type
 from placeto_workloads.costs.op_classes import op_class
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.errors import WorkloadWarning
+
+FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name
 
 
 def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
@@ -50,7 +53,8 @@ def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
     Raises
     ------
     WorkloadError
-        When the kind is unknown.
+        When the kind is unknown, or nothing tells what an op does: its type is of no known class,
+        it is no function of torch, and it has neither FLOPs nor bytes.
 
     Warns
     -----
@@ -91,7 +95,7 @@ def cost_models(graph: OpGraph, kinds: Iterable[str]) -> dict[str, NDArray[np.fl
     Raises
     ------
     WorkloadError
-        When a kind is unknown.
+        As `cost_model` does.
 
     Warns
     -----
@@ -175,6 +179,11 @@ def roofline(graph: OpGraph, device: DeviceKind) -> NDArray[np.float64]:
     -------
     float64[V]
         Seconds.
+
+    Raises
+    ------
+    WorkloadError
+        When nothing tells what an op does.
     """
     work = work_of(graph, device)
     by_class = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
@@ -201,14 +210,33 @@ class Work:
     seconds: NDArray[np.float64]
 
 
+def _tells_nothing(op_type: str, flops: float, moved: float) -> bool:
+    """Return whether it is not known what an op does: torch's own may do and move nothing."""
+    is_torch_function = FUNCTION.fullmatch(op_type) is not None
+    return flops == 0 and moved == 0 and class_of_type(op_type) is None and not is_torch_function
+
+
 def work_of(graph: OpGraph, device: DeviceKind) -> Work:
-    """Return the work of each op of a graph on a device."""
+    """Return the work of each op of a graph on a device.
+
+    Raises
+    ------
+    WorkloadError
+        When nothing tells what an op does.
+    """
     flops, moved = performed_flops(graph), graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
     position = {member: index for index, member in enumerate(OpClass)}
     classes = np.zeros(graph.num_ops, np.int64)
     for op in np.flatnonzero(~resident).tolist():
-        classes[op] = position[op_class(graph.op_types[op], flops[op], moved[op])]
+        op_type = graph.op_types[op]
+        if _tells_nothing(op_type, flops[op], moved[op]):
+            raise WorkloadError(
+                f"op_types[{op}]: expected a known type, FLOPs, bytes or measured times to tell "
+                f"the time of op {graph.op_names[op]!r} on {device.name}, "
+                f"got {op_type!r} without any"
+            )
+        classes[op] = position[op_class(op_type, flops[op], moved[op])]
     seconds = np.maximum(flops / device.peak_flops, moved / device.memory_bandwidth)
     return Work(resident, classes, np.where(resident, 0.0, seconds))
 
