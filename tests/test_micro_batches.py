@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
 from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
 from placeto_graphs import colocate
@@ -16,6 +14,7 @@ from placeto_graphs import from_networkx
 from placeto_graphs import micro_batched_problem
 from placeto_simulator import Simulator
 from placeto_tools.pipelines import Pipeline
+from placeto_tools.pipelines import devices_without_overheads
 
 STAGES = st.integers(1, 8)
 COUNTS = st.integers(1, 32)
@@ -48,20 +47,7 @@ def problem_of(graph: OpGraph, seconds: dict[str, float], num_devices: int) -> P
     times = [seconds.get(name.rstrip("0123456789"), 0.0) for name in graph.op_names]
     return PlacementProblem(
         graph=graph,
-        cluster=Cluster(
-            devices=tuple(
-                Device(
-                    name=f"gpu{number}",
-                    kind="gpu",
-                    memory_bytes=10**9,
-                    op_overhead=0.0,
-                    transfer_overhead=0.0,
-                )
-                for number in range(num_devices)
-            ),
-            bandwidth=np.full((num_devices, num_devices), np.inf),
-            latency=np.zeros((num_devices, num_devices)),
-        ),
+        cluster=devices_without_overheads(num_devices, np.inf),
         compute_time=np.tile(np.array(times)[:, None], (1, num_devices)),
         grouping=colocate(graph),
     )

@@ -38,19 +38,43 @@ def read_curves(folder: Path) -> Curves:
     raise InputError(f"{folder}: expected {RESULTS} or {LOG} in it, got neither")
 
 
-def _of_comparison(path: Path) -> Curves:
-    curves: Curves = {}
+def read_results(path: Path) -> Any:
+    """Return the problems that a file of ``placeto compare`` reports.
+
+    Parameters
+    ----------
+    path
+        Its ``results.json``.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, or is no such file.
+    """
     with reading(path):
         text = path.read_bytes()
     try:
-        for problem in json.loads(text)["problems"]:
+        return json.loads(text)["problems"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise _not_a_comparison(path, error) from None
+
+
+def _not_a_comparison(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: expected what `placeto compare` writes: {error!r}")
+
+
+def _of_comparison(path: Path) -> Curves:
+    curves: Curves = {}
+    problems = read_results(path)
+    try:
+        for problem in problems:
             place = f"{problem['source']} on {problem['cluster']}"
             for scheme in problem["schemes"]:
                 if SCHEMES[scheme["name"]].budget and scheme["runs"]:
                     found = [_array(run["curve"]) for run in scheme["runs"]]
                     curves[f"{scheme['title']}, {place}"] = found
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: expected what `placeto compare` writes: {error!r}") from None
+        raise _not_a_comparison(path, error) from None
     return curves
 
 

@@ -5,25 +5,23 @@ every scheme over the undivided step on one device side by side.
 """
 
 import argparse
-import json
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from placeto_tools.comparison import find_scheme
 from placeto_tools.comparison import typical_runtime
+from placeto_tools.comparison_tables import NOTHING
+from placeto_tools.comparison_tables import Report
 from placeto_tools.curve_files import RESULTS
+from placeto_tools.curve_files import read_results
 from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
 
-Report = dict[str, Any]
 Key = tuple[str, int, int]  # model, GPUs, micro-batches
 OMITTED = ("cpu", "single")
-NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 
 
 def read_problems(folders: Sequence[Path]) -> dict[Key, Report]:
@@ -36,9 +34,7 @@ def read_problems(folders: Sequence[Path]) -> dict[Key, Report]:
     """
     found = {}
     for folder in folders:
-        with reading(folder / RESULTS):
-            text = (folder / RESULTS).read_text()
-        for problem in json.loads(text)["problems"]:
+        for problem in read_results(folder / RESULTS):
             divided = re.fullmatch(r"(.*) in (\d+) micro-batches", problem["source"])
             name, parts = divided.groups() if divided else (problem["source"], 1)
             found[name, problem["gpus"], int(parts)] = problem

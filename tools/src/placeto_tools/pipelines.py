@@ -73,9 +73,10 @@ class Pipeline:
         """
         chain, seconds = self._chain()
         graph = from_networkx(chain)
+        bandwidth = BANDWIDTH if self.transfer_seconds else np.inf
         undivided = PlacementProblem(
             graph=graph,
-            cluster=_cluster(self.stages, BANDWIDTH if self.transfer_seconds else np.inf),
+            cluster=devices_without_overheads(self.stages, bandwidth),
             compute_time=np.tile(np.array(seconds)[:, None], (1, self.stages)),
             grouping=colocate(graph, [colocate_by_id]),
         )
@@ -145,8 +146,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"\n{table.markdown()}")
 
 
-def _cluster(num_devices: int, bandwidth: float) -> Cluster:
-    """Return devices without overheads."""
+def devices_without_overheads(num_devices: int, bandwidth: float) -> Cluster:
+    """Return devices that take nothing but compute times, and bytes at a bandwidth in B/s.
+
+    Examples
+    --------
+    >>> devices_without_overheads(2, np.inf).device_names
+    ('gpu0', 'gpu1')
+    """
     return Cluster(
         devices=tuple(
             Device(

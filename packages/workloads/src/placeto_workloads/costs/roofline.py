@@ -212,8 +212,8 @@ class Work:
 
 def _tells_nothing(op_type: str, flops: float, moved: float) -> bool:
     """Return whether it is not known what an op does: torch's own may do and move nothing."""
-    is_torch_function = FUNCTION.fullmatch(op_type) is not None
-    return flops == 0 and moved == 0 and class_of_type(op_type) is None and not is_torch_function
+    does_nothing = flops == 0 and moved == 0
+    return does_nothing and class_of_type(op_type) is None and not FUNCTION.fullmatch(op_type)
 
 
 def work_of(graph: OpGraph, device: DeviceKind) -> Work:
