@@ -170,6 +170,17 @@ def test_a_model_in_micro_batches_is_captured_with_one_of_them(tmp_path: Path) -
     assert load_problem(path).graph == whole
 
 
+def test_a_step_in_micro_batches_stays_one_on_other_devices(tmp_path: Path) -> None:
+    build_profile(tmp_path)
+    divided = ["--micro-batches=4", "-o", tmp_path / "divided.json"]
+    succeed("build", tmp_path / "graph.txt", *divided)
+    moved, direct = tmp_path / "moved.json", tmp_path / "direct.json"
+    succeed("build", tmp_path / "divided.json", "--cluster=3xv100", "-o", moved)
+    succeed("build", tmp_path / "graph.txt", "--cluster=3xv100", "--micro-batches=4", "-o", direct)
+    assert load_problem(moved).cluster == load_problem(direct).cluster
+    assert load_problem(moved).cluster.queue == "backward-first"
+
+
 def test_a_profile_in_micro_batches_is_divided(tmp_path: Path) -> None:
     whole = load_problem(build_profile(tmp_path))
     for source in ("graph.txt", "problem.json"):

@@ -310,6 +310,24 @@ def test_a_sum_takes_its_part_of_the_time_of_the_update(
     assert seconds["layer@2"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize("bytes_accessed", [0, 1, 3 * 1000])
+def test_sums_for_one_update_of_many_gradients_share_its_time(bytes_accessed: int) -> None:
+    step = nx.DiGraph()
+    step.add_node("images")
+    step.add_node("update", phase=Phase.UPDATE, bytes_accessed=bytes_accessed)
+    for layer in range(4):
+        step.add_node(f"gradient{layer}", phase=Phase.BACKWARD)
+        step.add_edge("images", f"gradient{layer}", bytes=8)
+        step.add_edge(f"gradient{layer}", "update", bytes=100 * (layer + 1))
+    for name in step:
+        step.nodes[name]["measured_time"] = {"k80": 1.0 if name == "update" else 0.0}
+    whole = micro_batched(from_networkx(step), 3)
+    seconds = dict(zip(whole.op_names, whole.measured_time["k80"], strict=True))
+    sums = [seconds[f"gradient{layer}/sum0@{i}"] for layer in range(4) for i in (1, 2)]
+    assert sum(sums) == pytest.approx(2 * 1.0)
+    assert sums == pytest.approx(np.repeat([0.1, 0.2, 0.3, 0.4], 2))
+
+
 def test_a_sum_on_a_device_that_cannot_update_takes_no_time() -> None:
     graph = from_networkx(training_step())
     compute_time = np.stack([graph.measured_time["k80"]] * 2, axis=1)
@@ -376,6 +394,11 @@ def test_names_stay_unique() -> None:
     step.add_node("layer@1", parameter_bytes=4)
     whole = micro_batched(from_networkx(step), 2)
     assert set(whole.op_names) == {"layer@1", "layer@@0", "loss@@0", "layer@@1", "loss@@1"}
+    step = training_step()
+    step.add_node("gradient/sum0", measured_time={"k80": 0.0})
+    step.add_edge("images", "gradient/sum0", bytes=10)  # the name of a sum
+    named = micro_batched(from_networkx(step), 2)
+    assert {"gradient/sum0@@1", "gradient//sum0@@1"} <= set(named.op_names)
     twice = micro_batched(micro_batched(from_networkx(training_step()), 2), 2)
     assert len(set(twice.op_names)) == twice.num_ops
 

@@ -145,6 +145,8 @@ def _problem_of_graph(
     else:
         groups = options.grouping(source.graph, source.rules, source.num_groups)
     devices = cluster or default_cluster(source)
+    if old is not None:  # a step in micro-batches stays one on other devices
+        devices = replace(devices, queue=old.cluster.queue)
     return PlacementProblem(
         graph=source.graph,
         cluster=devices,

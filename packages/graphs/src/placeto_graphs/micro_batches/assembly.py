@@ -1,6 +1,7 @@
 """Puts the step of several micro-batches together, as its layout says."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -70,20 +71,20 @@ def repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
 
 def _names(graph: OpGraph, layout: Layout) -> tuple[str, ...]:
     """Return names with the number of the micro-batch, ``conv@3``, of what does not run once."""
-    names = [*graph.op_names, *(_name_of_sum(graph, tensor) for tensor in layout.gradients)]
     copies = list(zip(layout.source_op.tolist(), layout.micro_batch.tolist(), strict=True))
-    separator = "@"
-    while True:
-        made = [names[op] if i == ONCE else f"{names[op]}{separator}{i}" for op, i in copies]
+    for signs in count(1):  # more where an op of the graph has the name of a copy or of a sum
+        sums = [_name_of_sum(graph, tensor, "/" * signs) for tensor in layout.gradients]
+        names = [*graph.op_names, *sums]
+        made = [names[op] if i == ONCE else f"{names[op]}{'@' * signs}{i}" for op, i in copies]
         if len(set(made)) == len(made):
-            return tuple(made)
-        separator += "@"  # an op of the graph has the name of a copy of another one
+            break
+    return tuple(made)
 
 
-def _name_of_sum(graph: OpGraph, gradient: np.int64) -> str:
+def _name_of_sum(graph: OpGraph, gradient: np.int64, separator: str) -> str:
     maker = int(graph.tensor_producer[gradient])
     position = np.searchsorted(graph.tensors_of_op[maker], gradient)
-    return f"{graph.op_names[maker]}/sum{position}"
+    return f"{graph.op_names[maker]}{separator}sum{position}"
 
 
 def _edges(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
@@ -122,8 +123,8 @@ def _times_of_sums(
     """Return float64[A, ...], what it takes to add to each gradient, from float64[V, ...].
 
     It is the least time of an update op that reads the gradient, as a rule of one multiplication
-    and addition moves as many bytes, or of one that moves more that part. Where none is known to
-    take time it is 0.
+    and addition moves as many bytes; of one that reads several gradients, or moves more bytes, it
+    is that part. Where none is known to take time it is 0.
     """
     tensors, readers = graph.edges.T
     place = np.full(graph.num_tensors, -1)
@@ -131,7 +132,10 @@ def _times_of_sums(
     by_update = (place[tensors] >= 0) & (graph.phases[readers] == Phase.UPDATE)
     tensors, readers = tensors[by_update], readers[by_update]
     moved = PASSES_OF_SUM * graph.tensor_bytes[tensors]
-    part = moved / np.maximum(graph.bytes_accessed[readers], moved)
+    of_reader = np.bincount(readers, moved, graph.num_ops)[readers]
+    whole = np.maximum(graph.bytes_accessed[readers], of_reader)
+    equal = 1.0 / np.bincount(readers)[readers]
+    part = np.divide(moved, whole, out=equal, where=whole > 0)
     known = np.where(seconds[readers] > 0, seconds[readers], np.inf)
     least = np.full((len(layout.gradients), *seconds.shape[1:]), np.inf)
     np.minimum.at(least, place[tensors], (known.T * part).T)
