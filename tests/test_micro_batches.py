@@ -128,8 +128,8 @@ def test_a_training_step_has_the_work_weights_and_gradients_of_the_undivided_one
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_memory_grows_with_the_micro_batches_in_flight(stages: int) -> None:
-    """First in, first out starts all of them; backward first, about as many as there are stages."""
-    counts = (1, 2, 4, 8, 16)
+    """First in, first out starts all; backward first, until the first of them comes back."""
+    counts = (1, 2, 4, 16, 32)
     peaks: dict[str, list[float]] = {"fifo": [], "backward-first": []}
     for queue, held in peaks.items():
         for count in counts:
@@ -140,4 +140,4 @@ def test_memory_grows_with_the_micro_batches_in_flight(stages: int) -> None:
         assert held == sorted(held)
     for count, held_by_all in zip(counts, peaks["fifo"], strict=True):
         assert count < held_by_all <= count * peaks["fifo"][0]
-    assert peaks["backward-first"][-1] < 0.8 * peaks["fifo"][-1]
+    assert peaks["backward-first"][-1] == peaks["backward-first"][-2] == 3 * stages - 1

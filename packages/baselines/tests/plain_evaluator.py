@@ -26,6 +26,7 @@ class PlainEvaluator:
         self.evaluated = 0
         self.known: dict[tuple[int, ...], tuple[float, list[int]]] = {}
         graph, cluster = problem.graph, problem.cluster
+        assert cluster.queue == "fifo"
         self.num_ops = graph.num_ops
         self.group_of = problem.grouping.group_of.tolist()
         self.seconds = problem.compute_time.tolist()

@@ -74,6 +74,15 @@ def test_overheads_between_ops_count_but_not_the_last() -> None:
     assert best_cost(problem) == 4.0
 
 
+@pytest.mark.parametrize("overhead", [5e-324, 1e-310, 1e-30, 1e200])
+def test_times_of_any_size_have_a_bound(overhead: float) -> None:
+    graph = op_graph(1, [], parameter_bytes=np.array([100]))
+    on = cluster(["k80", "k80"], overhead=overhead, memory=50)
+    for seconds in (0.0, 5e-324, 1.0):
+        problem = problem_of(graph, on, np.full((1, 2), seconds))
+        assert lower_bound(problem, scale=1.0) == pytest.approx(seconds + 50.0)
+
+
 def test_a_path_that_must_change_devices_includes_its_transfers() -> None:
     graph = op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.array([5, 7, 1]))
     compute_time = np.array([[1.0, np.inf], [np.inf, 2.0], [3.0, np.inf]])

@@ -46,6 +46,9 @@ def test_the_host_of_the_k80s_has_their_overheads() -> None:
     cpu = parse_cluster("1xcpu+4xk80").devices[0]
     assert (cpu.op_overhead, cpu.transfer_overhead) == (5.7e-6, 25e-6)
     assert not parse_cluster("1xcpu+4xk80").latency.any()
+    machines = parse_cluster("2x(1xcpu+1xk80)")
+    between = np.repeat([[0, 1], [1, 0]], 2, axis=0).repeat(2, axis=1)
+    assert machines.latency.tolist() == (between * 10e-6).tolist()
 
 
 @pytest.mark.parametrize("link", [None, *WITHIN])

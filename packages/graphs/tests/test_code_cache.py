@@ -104,6 +104,17 @@ def test_code_of_edited_sources_is_not_kept_for_the_old_ones(run: Run, tmp_path:
     assert result(run(TWICE + HITS)) == ["3", "0", "1"]
 
 
+def test_sources_that_are_edited_while_they_are_imported(run: Run, tmp_path: Path) -> None:
+    package = make_package(tmp_path / "first")
+    (package / "constants.py").write_text("STEP = 1")
+    kernel = CALLED.replace("+ 1", "+ STEP")
+    (package / "called.py").write_text(f"from sample_package.constants import STEP\n{kernel}")
+    edit = f"pathlib.Path({str(package / 'constants.py')!r}).write_text('STEP = 10')"
+    begin = "import pathlib, placeto_graphs, sample_package.constants"
+    assert result(run(f"{begin}; {edit}; {TWICE + HITS}")) == ["3", "0", "1"]
+    assert result(run(TWICE + HITS)) == ["21", "0", "1"]
+
+
 def test_closures_do_not_take_each_others_place(run: Run) -> None:
     # Each compiles one of them, as the first function that it compiles.
     assert result(run("from sample_package.closures import add; print(add(5))")) == ["6"]

@@ -217,6 +217,27 @@ def test_a_link_takes_the_bandwidth_and_the_latency_of_the_file(tmp_path: Path) 
         ("left = ", "d = ", "machines: expected names that no device has, got 'd'"),
         ('name = "ethernet"', 'nam = "ethernet"', "links[2]: object "),
         ('name = "ethernet"', 'name = ""', "link_names[4]: expected a text that is not empty"),
+        (
+            'name = "ethernet"\nsources = ["left"]',
+            'name = "c bus"\nsources = ["left"]',
+            "links[2].name: expected a name that tells the links for each pair or source from "
+            "others, got 'c bus', which makes a second 'c bus'",
+        ),
+        (
+            "[[devices]]",
+            "bandwidth = -1.0\n[[devices]]",
+            "bandwidth: expected more than 0 B/s, got -1.0",
+        ),
+        (
+            "[[devices]]",
+            "bandwidth = 1.0\nlatency = -1.0\n[[devices]]",
+            "latency: expected a finite number >= 0, got -1.0",
+        ),
+        (
+            "bandwidth = 150e9",
+            "bandwidth = 1e-300",
+            "bandwidth[0, 1]: expected at least 5.2e-290 B/s, got 1e-300",
+        ),
         ("[machines]", "bandwidth = true\n[machines]", "devices[3]: object contains unknown field"),
     ],
 )
@@ -225,7 +246,7 @@ def test_a_wrong_link_of_a_cluster_file_is_named(
 ) -> None:
     assert old in TWO_MACHINES
     path = tmp_path / "cluster.toml"
-    path.write_text(TWO_MACHINES.replace(old, new))
+    path.write_text(TWO_MACHINES.replace(old, new, 1))
     with pytest.raises(GraphError, match=re.escape(f"{path}: {message}")) as caught:
         load_cluster(path)
     assert "\n" not in str(caught.value)

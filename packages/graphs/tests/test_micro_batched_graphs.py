@@ -47,9 +47,19 @@ def ops_of_batch(graph: OpGraph) -> set[str]:
     whole = to_networkx(graph)
     held = {op for op in network if network.nodes[op]["parameter_bytes"]}
     inputs = {op for op in network if not whole.pred[op]} - held
-    if all(network.nodes[op]["phase"] != Phase.FORWARD for op in inputs):
+    phases = nx.get_node_attributes(whole, "phase")
+    results = {
+        maker
+        for maker, reader in whole.edges
+        if (phases[maker], phases[reader]) == (Phase.BACKWARD, Phase.UPDATE)
+    } or {op for op in network if not network.succ[op]}
+    if not results & reached(network, {op for op in inputs if phases[op] == Phase.FORWARD}):
         return {op for op in network if whole.pred[op] or op not in held}
-    return inputs.union(*(nx.descendants(network, op) for op in inputs))
+    return reached(network, inputs)
+
+
+def reached(network: nx.DiGraph, begins: set[str]) -> set[str]:
+    return begins.union(*(nx.descendants(network, op) for op in begins))
 
 
 def gradients(graph: OpGraph) -> dict[int, str]:
@@ -64,6 +74,24 @@ def gradients(graph: OpGraph) -> dict[int, str]:
             and graph.tensor_bytes[tensor] > 0
         ):
             found[tensor] = graph.op_names[maker]
+    return found
+
+
+def gradients_and_their_terms(graph: OpGraph) -> set[int]:
+    """Return gradients, and what ops of the backward pass make them of that is as large."""
+    of_batch, found = ops_of_batch(graph), set(gradients(graph))
+    sizes, size_before = graph.tensor_bytes.tolist(), -1
+    while len(found) > size_before:
+        size_before = len(found)
+        for tensor in list(found):
+            inputs = graph.inputs_of_op[graph.tensor_producer[tensor]].tolist()
+            read = [each for each in inputs if sizes[each] > 0]
+            makers = [int(graph.tensor_producer[each]) for each in read]
+            if all(sizes[each] == sizes[tensor] for each in read) and all(
+                graph.phases[op] == Phase.BACKWARD and graph.op_names[op] in of_batch
+                for op in makers
+            ):
+                found.update(read)
     return found
 
 
@@ -180,7 +208,11 @@ def test_work_and_weights_are_those_of_the_undivided_step(graph: OpGraph, count:
         total = whole.measured_time[kind][~sums].sum()
         assert total == pytest.approx(seconds.sum())
     assert whole.parameter_bytes.sum() == graph.parameter_bytes.sum()
-    assert (whole.parameter_bytes > 0).sum() == (graph.parameter_bytes > 0).sum()
+    place = {name: op for op, name in enumerate(whole.op_names)}
+    for op, name in enumerate(graph.op_names):
+        held = whole.parameter_bytes[[place[copy] for copy in {*copies(graph, name, count)}]]
+        assert held.sum() == graph.parameter_bytes[op]
+        assert held.max() - held.min() <= 1
 
 
 @given(named_graphs(), COUNTS)
@@ -188,7 +220,7 @@ def test_tensors_of_copies_are_a_part_rounded_up_and_gradients_are_whole(
     graph: OpGraph, count: int
 ) -> None:
     whole = micro_batched(graph, count)
-    of_batch, found = ops_of_batch(graph), gradients(graph)
+    of_batch, kept = ops_of_batch(graph), gradients_and_their_terms(graph)
     place = {name: op for op, name in enumerate(whole.op_names)}
     for op, name in enumerate(graph.op_names):
         before = graph.tensors_of_op[op].tolist()
@@ -197,10 +229,8 @@ def test_tensors_of_copies_are_a_part_rounded_up_and_gradients_are_whole(
             assert len(after) == len(before)
             for old, new in zip(before, after, strict=True):
                 size, part = int(graph.tensor_bytes[old]), int(whole.tensor_bytes[new])
-                if name not in of_batch or old in found:
-                    assert part == size
-                else:
-                    assert part in {size, -(-size // count)}  # whole for the term of a gradient
+                is_whole = name not in of_batch or old in kept
+                assert part == (size if is_whole else -(-size // count))
 
 
 @given(named_graphs(), COUNTS)
@@ -230,6 +260,36 @@ def test_what_reads_a_tensor_reads_it_in_the_order_of_micro_batches(
         assert turns == sorted(turns)
 
 
+@given(named_graphs(), COUNTS)
+def test_copies_read_in_the_order_in_which_their_ops_do(graph: OpGraph, count: int) -> None:
+    whole = micro_batched(graph, count)
+    place = {name: op for op, name in enumerate(whole.op_names)}
+    forward_and_backward = np.flatnonzero(graph.phases != Phase.UPDATE)
+    for op in forward_and_backward.tolist():
+        makers = graph.tensor_producer[graph.inputs_of_op[op]]
+        for copy in copies(graph, graph.op_names[op], count):
+            read = whole.tensor_producer[whole.inputs_of_op[place[copy]]]
+            names = [re.split("[@/]", whole.op_names[maker])[0] for maker in read]
+            assert names == [graph.op_names[maker] for maker in makers]
+
+
+@given(named_graphs(), COUNTS)
+def test_tensors_are_read_in_the_order_in_which_those_of_the_graph_are(
+    graph: OpGraph, count: int
+) -> None:
+    whole, of_batch = micro_batched(graph, count), ops_of_batch(graph)
+    place = {name: op for op, name in enumerate(whole.op_names)}
+    for tensor, before in enumerate(graph.consumers_of_tensor):
+        by_phase = sorted(before.tolist(), key=lambda op: int(graph.phases[op]))
+        expected = [name for op in by_phase if (name := graph.op_names[op]) in of_batch]
+        maker = int(graph.tensor_producer[tensor])
+        number = graph.tensors_of_op[maker].tolist().index(tensor)
+        for i, copy in enumerate(copies(graph, graph.op_names[maker], count)):
+            after = whole.consumers_of_tensor[whole.tensors_of_op[place[copy]][number]]
+            names = [whole.op_names[op].split("@") for op in after]
+            assert [op for op, *of in names if of == [str(i)] and "/" not in op] == expected
+
+
 @settings(max_examples=60)
 @given(problems(), COUNTS)
 def test_a_problem_has_the_same_groups(problem: PlacementProblem, count: int) -> None:
@@ -255,9 +315,15 @@ def test_dividing_and_repeating_are_the_two_steps(problem: PlacementProblem, cou
     assert micro_batched(graph, count) == repeat_micro_batch(one_micro_batch(graph, count), count)
     repeated = repeat_micro_batch_problem(problem, count)
     assert repeated.graph == repeat_micro_batch(graph, count)
-    of_sums = np.array([kind == SUM for kind in repeated.graph.op_types])
-    copied = np.isin(repeated.compute_time[~of_sums], problem.compute_time)
-    assert copied.all()
+    place = {name: op for op, name in enumerate(repeated.graph.op_names)}
+    for op, name in enumerate(graph.op_names):
+        for copy in map(place.get, copies(graph, name, count)):
+            assert repeated.compute_time[copy].tolist() == problem.compute_time[op].tolist()
+            assert repeated.graph.flops[copy] == graph.flops[op]
+            before, after = graph.tensors_of_op[op], repeated.graph.tensors_of_op[copy]
+            assert (
+                repeated.graph.tensor_bytes[after].tolist() == graph.tensor_bytes[before].tolist()
+            )
 
 
 def test_a_step_by_hand() -> None:
@@ -308,6 +374,14 @@ def test_a_sum_takes_its_part_of_the_time_of_the_update(
     assert seconds["gradient/sum0@1"] == seconds["gradient/sum0@2"] == expected
     assert seconds["update"] == update_seconds
     assert seconds["layer@2"] == pytest.approx(1 / 3)
+
+
+def test_a_sum_takes_as_long_as_the_shortest_of_several_updates() -> None:
+    step = training_step(update=6.0)
+    step.add_node("momentum", phase=2, bytes_accessed=300, measured_time={"k80": 2.5})
+    step.add_edge("gradient", "momentum", bytes=100)
+    whole = micro_batched(from_networkx(step), 2)
+    assert whole.measured_time["k80"][whole.op_names.index("gradient/sum0@1")] == 2.5
 
 
 @pytest.mark.parametrize("bytes_accessed", [0, 1, 3 * 1000])
@@ -371,7 +445,11 @@ def test_weights_that_a_layer_holds_itself_are_there_once() -> None:
     step.nodes["layer"]["parameter_bytes"] = 64
     whole = micro_batched(from_networkx(step), 3)
     held = dict(zip(whole.op_names, whole.parameter_bytes.tolist(), strict=True))
-    assert {name: size for name, size in held.items() if size} == {"layer@0": 64}
+    assert {name: size for name, size in held.items() if size} == {
+        "layer@0": 22,
+        "layer@1": 21,
+        "layer@2": 21,
+    }
 
 
 def test_without_inputs_all_but_weights_and_the_update_depends_on_the_batch() -> None:
@@ -380,6 +458,9 @@ def test_without_inputs_all_but_weights_and_the_update_depends_on_the_batch() ->
     whole = micro_batched(from_networkx(step), 2)
     assert {name for name in whole.op_names if "@" not in name} == {"weights", "update"}
     assert whole.num_ops == 2 + 3 * 2 + 1  # cast, layer, gradient, and the sum
+    step.add_node("zeros", measured_time={"k80": 0.0})  # an input that leads to no gradient
+    with_zeros = micro_batched(from_networkx(step), 2)
+    assert set(with_zeros.op_names) == {*whole.op_names, "zeros@0", "zeros@1"}
 
 
 def test_what_follows_the_update_alone_runs_once() -> None:

@@ -22,6 +22,7 @@ import numba.core.caching
 import numba.core.dispatcher
 import numpy as np
 
+from placeto_graphs.compilation import IMPORT_BEGAN
 from placeto_graphs.files.storage import write_atomically
 
 core: Any = numba.core  # it has few types
@@ -46,12 +47,14 @@ def code_cache(function: Callable[..., Any], fastmath: set[str]) -> Any:
     -------
     Any
         What a dispatcher of Numba calls its cache. It keeps nothing when the function is not in
-        the source file of a package: then nothing tells which sources its code depends on.
+        the source file of a package: then nothing tells which sources its code depends on. Nor
+        does it when one was edited since this process began to read them: it may have read some
+        before that, and some after.
     """
     package = (function.__module__ or "").partition(".")[0]
     file = os.path.abspath(function.__code__.co_filename)
     with suppress(OSError):
-        if file in map(os.path.abspath, _sources(package)):
+        if file in map(os.path.abspath, _sources(package)) and not _is_edited(package):
             return CodeCache(function, fastmath, package)
     return core.caching.NullCache()
 
@@ -146,10 +149,20 @@ def digest(package: str) -> str:
     16
     """
     hashed = hashlib.sha256(repr((sys.version, numba.__version__, np.__version__)).encode())
-    for name in sorted({package, SHARED_PACKAGE}):
-        for file in sorted(_sources(name)):
-            hashed.update(hashlib.sha256(Path(file).read_bytes()).digest())
+    for file in _sources_of_code(package):
+        hashed.update(hashlib.sha256(Path(file).read_bytes()).digest())
     return hashed.hexdigest()[:16]
+
+
+@cache
+def _is_edited(package: str) -> bool:
+    status = map(os.stat, _sources_of_code(package))
+    return any(max(file.st_mtime, file.st_ctime) > IMPORT_BEGAN for file in status)
+
+
+def _sources_of_code(package: str) -> Iterator[str]:
+    for name in sorted({package, SHARED_PACKAGE}):
+        yield from sorted(_sources(name))
 
 
 def _sources(package: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from time import time
 from typing import Any
 from typing import ParamSpec
 from typing import TypeVar
@@ -9,6 +10,8 @@ from typing import cast
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+# Of what may be compiled nothing is read before this: it is the first module of its package.
+IMPORT_BEGAN = time()  # seconds since the epoch, as the times of files
 
 
 def compiled(

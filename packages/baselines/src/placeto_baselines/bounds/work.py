@@ -18,6 +18,8 @@ from placeto_baselines.bounds.paths import through_groups
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import PlacementProblem
 
+LARGEST_COST = 1e9  # the solver takes costs from 1e20 on for infinite, and is lost before
+
 
 @dataclass(frozen=True, eq=False)
 class WorkProgramme:
@@ -120,7 +122,8 @@ class WorkProgramme:
         """Return the multipliers of the optimum, as `bound` takes them.
 
         Inside, seconds are in units of the longest path or overhead, and bytes in units of the
-        largest memory: the solver's tolerances are absolute.
+        largest memory: the solver's tolerances are absolute. Where such a second is nothing beside
+        what too many bytes cost, it is longer.
 
         Raises
         ------
@@ -134,8 +137,10 @@ class WorkProgramme:
         of_device = csr_array(
             (np.ones(len(parts)), (devices, parts)), shape=(num_devices, len(parts))
         )
-        second = float(max(self.path[groups, devices].max(), self.overhead.max())) or 1.0
         byte = float(self.memory.max())
+        shortest = self.scale * byte / LARGEST_COST
+        longest = float(max(self.path[groups, devices].max(), self.overhead.max()))
+        second = max(longest, shortest) or 1.0
         # The columns are the parts, T, e, and the resident bytes of each device.
         matrix = block_array(
             [

@@ -197,7 +197,8 @@ def _bandwidth(within: str, network: Network, pairs: _Pairs) -> NDArray[np.float
 
 
 def _latency(within: str, network: Network, pairs: _Pairs) -> NDArray[np.float64]:
-    # What a kind with an overhead after each transfer sends has no latency: it is counted once.
+    # What a kind with an overhead after each transfer sends has no latency on the way to the host:
+    # it is counted once. A network is not part of what was measured as that overhead.
     counted = pairs.overhead[:, None] == 0
     through_hosts = np.where(counted, pairs.host_latency[:, None] + pairs.host_latency, 0.0)
     between = network.latency + (through_hosts if network.through_hosts else 0.0)

@@ -4,7 +4,8 @@ A fixed cost is counted once. What an op takes on a device on top of its work is
 time, `launch_overhead` of placeto-workloads, so it is taken off the published time per launch here.
 What a copy takes on top of its bytes is either the latency of its way or the `transfer_overhead` of
 its source: latencies are measured as the time per copy, one copy after the other, and nothing is
-left for an overhead; a K80 and its host have the published overhead, and what they send no latency.
+left for an overhead; a K80 and its host have the published overhead, and what they send within a
+machine no latency. Between machines the latency of the network comes on top of either.
 """
 
 from dataclasses import dataclass

@@ -98,6 +98,9 @@ def decoded_links(
         When a name is unknown, an entry has no bandwidth or no pair, or a pair is on two links or
         on none.
     """
+    if bandwidth is not None:
+        _more_than_0("bandwidth", bandwidth)
+    number("latency", latency)
     names = [device.name for device in devices]
     members = _members(names, machines)
     shape = (len(names), len(names))
@@ -105,6 +108,7 @@ def decoded_links(
     given_by = np.full(shape, NO_LINK, np.int32)  # the entry
     bandwidths, latencies = np.full(shape, np.inf), np.zeros(shape)
     numbers: dict[str, int] = {}
+    generated: dict[str, tuple[str, str | None]] = {}
     for index, entry in enumerate(entries):
         with within(f"links[{index}]"):
             pairs = _pairs(entry, members)
@@ -121,7 +125,15 @@ def decoded_links(
             )
         given_by[tuple(pairs.T)] = index
         for pair in pairs.tolist():
-            link[tuple(pair)] = numbers.setdefault(_name(entry, pair, names), len(numbers))
+            name = _name(entry, pair, names)
+            made_of = (entry.name, entry.for_each)
+            if generated.setdefault(name, made_of) != made_of:
+                raise GraphError(
+                    f"links[{index}].name: expected a name that tells the links for each pair or "
+                    f"source from others, got {shown(entry.name)}, which makes a second "
+                    f"{shown(name)}"
+                )
+            link[tuple(pair)] = numbers.setdefault(name, len(numbers))
     missing = np.argwhere((link == NO_LINK) & ~np.eye(len(names), dtype=np.bool_))
     if len(missing):
         raise GraphError(
@@ -179,9 +191,13 @@ def _bandwidth(entry: LinkFields, usual: float | None) -> float:
     given = usual if entry.bandwidth is None else entry.bandwidth
     if given is None:
         raise GraphError(".bandwidth: expected one, here or of the whole file, got none")
-    if not given > 0:  # also where NaN
-        raise GraphError(f".bandwidth: expected more than 0 B/s, got {given}")
-    return given
+    return _more_than_0(".bandwidth", given)
+
+
+def _more_than_0(field: str, bandwidth: float) -> float:
+    if not bandwidth > 0:  # also where NaN
+        raise GraphError(f"{field}: expected more than 0 B/s, got {bandwidth}")
+    return bandwidth
 
 
 def _name(entry: LinkFields, pair: Sequence[int], names: Sequence[str]) -> str:

@@ -40,7 +40,6 @@ def repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
     sizes = graph.tensor_bytes[layout.gradients]
     none = np.zeros(len(makers), np.int64)
     scopes_of_sums = [graph.scopes[maker] for maker in makers.tolist()]
-    is_first = np.isin(np.arange(len(layout.source_op)), layout.op[0])
 
     def of_ops(values: NDArray[Value], of_sums: NDArray[np.generic]) -> NDArray[Value]:
         return np.append(values, of_sums.astype(values.dtype))[layout.source_op]
@@ -56,7 +55,7 @@ def repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
         phases=of_ops(graph.phases, none + Phase.BACKWARD),
         flops=of_ops(graph.flops, sizes / BYTES_PER_NUMBER),
         bytes_accessed=of_ops(graph.bytes_accessed, PASSES_OF_SUM * sizes),
-        parameter_bytes=np.where(is_first, of_ops(graph.parameter_bytes, none), 0),
+        parameter_bytes=_shared_out(of_ops(graph.parameter_bytes, none), layout),
         workspace_bytes=of_ops(graph.workspace_bytes, none),
         colocation=of_ops(graph.colocation, graph.colocation[makers]),
         tensor_producer=layout.tensor_producer,
@@ -66,6 +65,17 @@ def repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
             kind: repeated_times(graph, seconds, layout)
             for kind, seconds in graph.measured_time.items()
         },
+    )
+
+
+def _shared_out(parameter_bytes: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
+    """Return what each copy holds of the weights of its op: about as much as any other.
+
+    Were they all the first copy's, the outputs of the others would live outside that storage.
+    """
+    count, number = len(layout.op), layout.micro_batch
+    return np.where(
+        number == ONCE, parameter_bytes, (parameter_bytes + count - 1 - number) // count
     )
 
 

@@ -19,9 +19,10 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     the second micro-batch on by an op of type ``placeto.add_gradients`` in the backward phase.
 
     - **Ops that depend on the batch** are those that can be reached from ops without inputs that
-      hold no weights, other than through the update. In a graph without such an op in the forward
-      pass they are all ops but weights and the update. The copy of ``conv`` for the fourth
-      micro-batch is ``conv@3``. If such an op holds weights, its first copy has them.
+      hold no weights, other than through the update. Where no gradient, or in a step without any
+      nothing that it ends with, can be reached from such an op of the forward pass, they are all
+      ops but weights and the update. The copy of ``conv`` for the fourth micro-batch is ``conv@3``.
+      If such an op holds weights, its copies share them out.
     - **Parts.** A copy has one part of m of the FLOPs, bytes, measured times and tensors
       (`one_micro_batch`). Use `repeat_micro_batch` where a graph of the smaller batch is there.
     - **Tensors** of what runs once are read by all copies. What the update reads of the forward
@@ -31,6 +32,8 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
       A sum takes no longer than an op of the update that reads the gradient, and if that one moves
       more bytes, its part of that time: an update with a rule of one multiplication and addition
       does the same work. For a kind of device that was not measured it has no time.
+      What clips or scales gradients belongs to the update: in the backward phase it would read
+      those of one micro-batch.
     - **Order.** First all forward ops, one micro-batch after the other, then all backward ops, then
       the update. In GPipe's figure the backward pass begins with the last micro-batch. Here it
       begins with the first one, which is ready first, as in PyTorch's ``ScheduleGPipe`` and in

@@ -24,24 +24,44 @@ def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
     depends on the batch, except the update and what only the update leads to. All else is the same
     for every micro-batch: weights, buffers, and what is computed of weights alone.
 
-    Where nothing of that kind enters the forward pass, as in a profile whose first layer reads its
-    weights only, the batch is not in the graph. Then all ops depend on it but the update and those
-    that do nothing but hold weights.
+    Where nothing that the step is there for depends on an input of the forward pass, as in a
+    profile whose first layer reads its weights only, the batch is not in the graph. Then all ops
+    depend on it but the update and those that do nothing but hold weights.
     """
     passes_on: NDArray[np.bool_] = graph.phases != Phase.UPDATE
     has_inputs = np.zeros(graph.num_ops, np.bool_)
     has_inputs[graph.edge_consumers] = True
     holds_nothing: NDArray[np.bool_] = graph.parameter_bytes == 0
     inputs = ~has_inputs & holds_nothing & passes_on
-    if not inputs[graph.phases == Phase.FORWARD].any():
+    of_forward = _reached(graph, inputs & (graph.phases == Phase.FORWARD), passes_on)
+    if not of_forward[_results(graph)].any():
         return (has_inputs | holds_nothing) & passes_on
-    depends = inputs.tolist()
+    return _reached(graph, inputs, passes_on)
+
+
+def _results(graph: OpGraph) -> NDArray[np.int32]:
+    """Return the ops that make gradients of weights; without any, those before the update."""
+    of_update = graph.phases[graph.edge_consumers] == Phase.UPDATE
+    of_backward = graph.phases[graph.edge_producers] == Phase.BACKWARD
+    makers = graph.edge_producers[of_update & of_backward]
+    if len(makers):
+        return makers
+    is_read = np.zeros(graph.num_ops, np.bool_)
+    is_read[graph.edge_producers[~of_update]] = True
+    return np.flatnonzero(~is_read & (graph.phases != Phase.UPDATE)).astype(np.int32)
+
+
+def _reached(
+    graph: OpGraph, begins: NDArray[np.bool_], passes_on: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return bool[V], the ops that edges lead to from some, through such as pass it on."""
+    reached = begins.tolist()
     producers, consumers = _edges_in_topological_order(graph)
     follows = passes_on.tolist()
     for producer, consumer in zip(producers, consumers, strict=True):
-        if depends[producer] and follows[consumer]:
-            depends[consumer] = True
-    return np.array(depends)
+        if reached[producer] and follows[consumer]:
+            reached[consumer] = True
+    return np.array(reached, np.bool_)
 
 
 def accumulated_gradients(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -23,6 +23,8 @@ DEFAULT_QUEUE = "fifo"
 BACKWARD_FIRST = "backward-first"
 QUEUES = (DEFAULT_QUEUE, BACKWARD_FIRST)
 NO_LINK = -1  # from a device to itself
+# With less, the seconds of a tensor that int64 can count might be no number of float64.
+LEAST_BANDWIDTH = 2.0**63 / np.finfo(np.float64).max
 
 _ONE_BUS_EACH: Any = None
 
@@ -108,8 +110,9 @@ class Cluster(Record):
         In which order a device works off the ops that wait for it. ``"fifo"``: the first that came
         is the first that runs, as in the paper. ``"backward-first"``: ops of the update, then
         backward, then forward ones, and of these the one with the lowest number, which in a step of
-        micro-batches is of the earliest one (close to 1F1B, Narayanan et al. 2019). Links are first
-        in, first out with both.
+        micro-batches is of the earliest one. It takes as long as 1F1B (Narayanan et al. 2019) does,
+        but starts micro-batches while it has nothing better to do, where 1F1B waits: it may hold
+        three or four of them for each stage, 1F1B one. Links are first in, first out with both.
 
     Raises
     ------
@@ -155,11 +158,13 @@ class Cluster(Record):
         bandwidth = float_array("bandwidth", self.bandwidth, shape, infinity_is="bytes are free")
         latency = float_array("latency", self.latency, shape)
         between = ~np.eye(self.num_devices, dtype=np.bool_)
-        missing = between & (bandwidth == 0)
+        missing = between & (bandwidth < LEAST_BANDWIDTH)
         if missing.any():
             source, destination = np.argwhere(missing)[0].tolist()
+            expected = "more than 0" if bandwidth[source, destination] == 0 else "at least 5.2e-290"
             raise GraphError(
-                f"bandwidth[{source}, {destination}]: expected more than 0 B/s, got 0.0"
+                f"bandwidth[{source}, {destination}]: expected {expected} B/s, "
+                f"got {bandwidth[source, destination]}"
             )
         set_field(self, "bandwidth", _read_only(np.where(between, bandwidth, np.inf)))
         set_field(self, "latency", _read_only(np.where(between, latency, 0.0)))
