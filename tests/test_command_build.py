@@ -3,6 +3,7 @@
 import re
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,12 @@ from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import colocate
 from placeto_graphs import colocate_by_id
+from placeto_graphs import colocate_scopes
+from placeto_graphs import colocate_updates
 from placeto_graphs import load_pipedream_profile
 from placeto_graphs import load_problem
 from placeto_graphs import measured_compute_time
+from placeto_graphs import merge_and_colocate
 from placeto_graphs import micro_batched_problem
 from placeto_graphs import parse_cluster
 from placeto_graphs import repeat_micro_batch
@@ -99,6 +103,7 @@ def test_a_profile_becomes_a_problem_on_what_it_was_measured_on(tmp_path: Path) 
         cluster=cluster,
         compute_time=measured_compute_time(graph, cluster),
         grouping=colocate(graph, [colocate_by_id]),
+        rules=("id",),
     )
 
 
@@ -318,6 +323,50 @@ def test_what_cannot_be_built_is_said_in_one_line(
     monkeypatch.chdir(tmp_path)
     assert message in fail("build", *arguments, "-o", "problem.json")
     assert not list(tmp_path.iterdir())
+
+
+def regrouped(path: Path, *arguments: object) -> PlacementProblem:
+    """Return the problem that ``build`` makes of a problem file."""
+    succeed("build", path, *arguments, "--force", "-o", path.with_name("again.json"))
+    return load_problem(path.with_name("again.json"))
+
+
+def test_a_problem_file_is_grouped_anew_by_the_rules_of_its_graph(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.json"
+    succeed("build", "nmt-2", *SMALL_NMT, "-o", path)
+    graph = load_problem(path).graph
+    rules = MODELS["nmt-2"].colocation_rules
+    assert colocate(graph, rules).num_groups > colocate(graph).num_groups
+    for count in (5, 20):
+        expected = merge_and_colocate(graph, colocate(graph, rules), num_groups=count)
+        assert expected != merge_and_colocate(graph, colocate(graph), num_groups=count)
+        again = regrouped(path, f"--groups={count}")
+        assert again.grouping == expected
+        assert again.rules == ("id", "gradients", "updates")
+    assert regrouped(path) == load_problem(path)
+    assert regrouped(path, "--cluster=1xcpu").rules == load_problem(path).rules
+
+
+def test_the_rules_of_the_user_stay_with_a_problem(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.json"
+    options = ["--rule=updates", r"--scope-pattern=decoder\.cell"]
+    succeed("build", "nmt-2", *SMALL_NMT, *options, "-o", path)
+    graph = load_problem(path).graph
+    rules = (colocate_by_id, colocate_updates, partial(colocate_scopes, pattern=r"decoder\.cell"))
+    again = regrouped(path, "--groups=20")
+    assert again.grouping == merge_and_colocate(graph, colocate(graph, rules), num_groups=20)
+    assert again.rules == ("id", "updates", r"scopes:decoder\.cell")
+    assert regrouped(path, "--rule=gradients").rules == ("id", "gradients")
+
+
+def test_a_problem_file_without_rules_is_merged_further(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.json"
+    succeed("build", "nmt-2", *SMALL_NMT, "--micro-batches=2", "-o", path)
+    problem = load_problem(path)
+    assert problem.rules is None
+    expected = merge_and_colocate(problem.graph, problem.grouping, num_groups=5)
+    assert regrouped(path, "--groups=5").grouping == expected
+    assert regrouped(path, "--groups=5").rules is None
 
 
 def test_types_of_ops_in_no_class_are_one_line_of_warning(tmp_path: Path, factory: str) -> None:

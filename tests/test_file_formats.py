@@ -46,6 +46,13 @@ def test_the_links_of_a_problem(tmp_path: Path) -> None:
     assert cluster.link.tolist() == [[-1, 0], [0, -1]]
 
 
+def test_the_rules_of_a_problem(tmp_path: Path) -> None:
+    content = json.loads(block("Problem")) | json.loads(blocks("Problem")[2]) | {"version": 3}
+    (tmp_path / "problem.json").write_text(json.dumps(content))
+    rules = load_problem(tmp_path / "problem.json").rules
+    assert rules == ("id", "gradients", "updates", r"scopes:decoder\.step\d+")
+
+
 def test_the_cluster(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(block("Cluster"))
     cluster = load_cluster(tmp_path / "cluster.toml")

@@ -1,6 +1,7 @@
 import gzip
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,19 @@ def test_a_placement_file_is_a_plain_object_of_names(folder: Path) -> None:
     }
 
 
+def test_rules_travel_with_a_problem(tmp_path: Path) -> None:
+    names = ("id", r"scopes:lstm\.step\d+", "single-consumers")
+    for rules, version in ((None, 1), ((), 3), (names, 3)):
+        problem = replace(diamond_problem(), rules=rules)
+        save_problem(problem, tmp_path / "problem.json")
+        assert json.loads((tmp_path / "problem.json").read_text())["version"] == version
+        assert load_problem(tmp_path / "problem.json") == problem
+        assert load_problem(tmp_path / "problem.json").rules == rules
+    assert replace(diamond_problem(), rules=names) != diamond_problem()
+    with pytest.raises(GraphError, match=r"^rules\[0\]: expected one of id, .* got 'friends'$"):
+        replace(diamond_problem(), rules=["friends"])
+
+
 def document(**changes: Any) -> dict[str, Any]:
     """Return the content of a problem file; a key such as "graph.flops" changes an inner field."""
     path = Path(changes.pop("folder")) / "document.json"
@@ -108,10 +122,13 @@ def document(**changes: Any) -> dict[str, Any]:
 PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"format": "placeto-graph"}, "format: expected 'placeto-problem', got 'placeto-graph'"),
     ({"format": ...}, "object missing required field format"),
-    ({"version": 3}, "version: expected at most 2, got 3: a newer release of placeto-graphs may"),
+    ({"version": 4}, "version: expected at most 3, got 4: a newer release of placeto-graphs may"),
     ({"version": 0}, "version: expected at least 1, got 0"),
     ({"version": "1"}, "version: expected int, got str ('1')"),
-    ({"version": 3, "novelty": 1}, "version: expected at most 2, got 3"),
+    ({"version": 4, "novelty": 1}, "version: expected at most 3, got 4"),
+    ({"rules": "id"}, "rules: expected array | null, got str ('id')"),
+    ({"rules": ["id", "friends"]}, "rules[1]: expected one of id, gradients, updates, single-"),
+    ({"rules": ["scopes:("]}, "rules[0]: expected a regular expression, got '(': "),
     ({"new\nname": 1}, r"object contains unknown field new\nname"),
     ({"novelty": 1}, "object contains unknown field novelty"),
     ({"graph": 3}, "graph: expected object, got int (3)"),

@@ -7,14 +7,12 @@ from functools import partial
 import numpy as np
 
 from placeto_graphs import DEFAULT_RULES
+from placeto_graphs import NAMED_RULES
 from placeto_graphs import Grouping
 from placeto_graphs import OpGraph
 from placeto_graphs import colocate
 from placeto_graphs import colocate_by_id
-from placeto_graphs import colocate_gradients
 from placeto_graphs import colocate_scopes
-from placeto_graphs import colocate_single_consumers
-from placeto_graphs import colocate_updates
 from placeto_graphs import merge_and_colocate
 
 Rule = Callable[[OpGraph], Grouping]
@@ -24,12 +22,6 @@ DEFAULT_NUM_GROUPS = 128
 GROUPINGS_OF_MANY = 4
 # Of the groups that a graph usually has: the least and the most in its other groupings.
 FEWEST, MOST = 0.7, 1.2
-RULES: dict[str, Rule] = {
-    "id": colocate_by_id,
-    "gradients": colocate_gradients,
-    "updates": colocate_updates,
-    "single-consumers": colocate_single_consumers,
-}
 
 
 @dataclass(frozen=True)
@@ -62,6 +54,24 @@ class GroupingOptions:
         """Whether the user left everything to the source."""
         return self == GroupingOptions()
 
+    @property
+    def says_only_how_many(self) -> bool:
+        """Whether the user said nothing but a number of groups."""
+        return self.num_groups is not None and self == GroupingOptions(num_groups=self.num_groups)
+
+    def chosen_rules(self, rules: tuple[Rule, ...] = DEFAULT_RULES) -> tuple[Rule, ...]:
+        """Return the rules of a graph.
+
+        Parameters
+        ----------
+        rules
+            Those that suit it.
+        """
+        if self.rules:
+            named = (NAMED_RULES[name] for name in self.rules if name != "none")
+            rules = tuple(dict.fromkeys((colocate_by_id, *named)))
+        return (*rules, *(partial(colocate_scopes, pattern=pattern) for pattern in self.patterns))
+
     def grouping(
         self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
     ) -> Grouping:
@@ -76,9 +86,7 @@ class GroupingOptions:
         num_groups
             How many suit it; by default 128.
         """
-        chosen = [colocate_by_id, *(RULES[name] for name in self.rules if name != "none")]
-        of_scopes = [partial(colocate_scopes, pattern=pattern) for pattern in self.patterns]
-        small = colocate(graph, [*(chosen if self.rules else rules), *of_scopes])
+        small = colocate(graph, self.chosen_rules(rules))
         if not self.merging:
             return small
         wanted = self.num_groups

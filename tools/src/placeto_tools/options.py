@@ -10,9 +10,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from placeto_graphs import LINK_NAMES
+from placeto_graphs import NAMED_RULES
 from placeto_graphs import GraphError
 from placeto_graphs import parse_cluster
-from placeto_tools.grouping_options import RULES
 from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.placers import PLACER_NAMES
 
@@ -219,7 +219,7 @@ def grouping_options(function: Callable[..., Any]) -> Any:
         click.option(
             "--rule",
             "rules",
-            type=click.Choice([*RULES, "none"]),
+            type=click.Choice([*NAMED_RULES, "none"]),
             multiple=True,
             help="Which ops are kept together; may be repeated. By default what suits the source.",
         ),

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import Cluster
+from placeto_graphs import Grouping
 from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
 from placeto_graphs import load_cluster
 from placeto_graphs import measured_compute_time
 from placeto_graphs import merge_and_colocate
 from placeto_graphs import micro_batched_problem
+from placeto_graphs import names_of_rules
 from placeto_graphs import parse_cluster
 from placeto_graphs import repeat_micro_batch_problem
 from placeto_tools.errors import InputError
@@ -104,7 +106,7 @@ def read_to_train_on(sources: Sequence[str], groupings: int) -> dict[str, Placem
         What the user named; also the names of the first problems.
     groupings
         In how many groupings each graph is to be, see `group_counts`. A graph that is too small for
-        some has less, and so has a problem file, see `regrouped`.
+        some has less, and so has a problem file that does not say its rules, see `regrouped`.
     """
     read = {text: load_source(text) for text in sources}
     found = {text: make_problem(source) for text, source in read.items()}
@@ -120,10 +122,10 @@ def read_to_train_on(sources: Sequence[str], groupings: int) -> dict[str, Placem
 def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> PlacementProblem:
     """Return a problem of a source in another number of groups.
 
-    The groups of a problem file are merged further, as it does not say what they were merged from;
-    those of other sources are made anew.
+    They are made anew by the rules of the graph. Where a problem file does not say its rules, as
+    that of a step in micro-batches, its groups are merged further.
     """
-    if source.problem is not None:
+    if source.problem is not None and source.problem.rules is None:
         grouping = merge_and_colocate(problem.graph, problem.grouping, num_groups=num_groups)
     else:
         grouping = GroupingOptions(num_groups=num_groups).grouping(problem.graph, source.rules)
@@ -136,14 +138,9 @@ def _problem_of_graph(
     """Return the problem of the graph of a source, whatever its micro-batches."""
     options = grouping or GroupingOptions()
     old = source.problem
-    if old is not None:
-        groups = old.grouping
-        if not options.says_nothing:
-            groups = options.grouping(source.graph, source.rules, source.num_groups)
-        if cluster is None:
-            return replace(old, grouping=groups)
-    else:
-        groups = options.grouping(source.graph, source.rules, source.num_groups)
+    groups, rules = _groups(source, options)
+    if old is not None and cluster is None:
+        return replace(old, grouping=groups, rules=rules)
     devices = cluster or default_cluster(source)
     if old is not None:  # a step in micro-batches stays one on other devices
         devices = replace(devices, queue=old.cluster.queue)
@@ -152,4 +149,18 @@ def _problem_of_graph(
         cluster=devices,
         compute_time=compute_times(source.graph, devices),
         grouping=groups,
+        rules=rules,
     )
+
+
+def _groups(source: Source, options: GroupingOptions) -> tuple[Grouping, tuple[str, ...] | None]:
+    """Return the groups of a source, and the names of the rules that made them, if it is known."""
+    old = source.problem
+    if old is not None and options.says_nothing:
+        return old.grouping, old.rules
+    if old is not None and old.rules is None and options.says_only_how_many:
+        wanted = options.num_groups or old.num_groups
+        if wanted <= old.num_groups:
+            return merge_and_colocate(source.graph, old.grouping, num_groups=wanted), None
+    groups = options.grouping(source.graph, source.rules, source.num_groups)
+    return groups, names_of_rules(options.chosen_rules(source.rules))

@@ -21,6 +21,7 @@ from placeto_graphs import colocate_by_id
 from placeto_graphs import load_graph
 from placeto_graphs import load_pipedream_profile
 from placeto_graphs import load_problem
+from placeto_graphs import rules_of_names
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.grouping_options import Rule
@@ -152,7 +153,14 @@ def _of_file(path: Path) -> Source:
                 return Source(stem, load_graph(path))
             except GraphError:
                 raise error from None
-    return Source(stem, problem.graph, problem, num_groups=problem.num_groups, kind=_gpu(problem))
+    return Source(
+        stem,
+        problem.graph,
+        problem,
+        rules=DEFAULT_RULES if problem.rules is None else rules_of_names(problem.rules),
+        num_groups=problem.num_groups,
+        kind=_gpu(problem),
+    )
 
 
 def _gpu(problem: PlacementProblem) -> str:

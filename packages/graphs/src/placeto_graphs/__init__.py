@@ -28,6 +28,9 @@ from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import merge_and_colocate
 from placeto_graphs.grouping.reachability import Reachability
 from placeto_graphs.grouping.reachability import reachability
+from placeto_graphs.grouping.rule_names import NAMED_RULES
+from placeto_graphs.grouping.rule_names import names_of_rules
+from placeto_graphs.grouping.rule_names import rules_of_names
 from placeto_graphs.micro_batches.division import one_micro_batch
 from placeto_graphs.micro_batches.problems import micro_batched_problem
 from placeto_graphs.micro_batches.problems import repeat_micro_batch_problem
@@ -58,6 +61,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DEFAULT_RULES",
     "LINK_NAMES",
+    "NAMED_RULES",
     "Cluster",
     "Device",
     "EvaluationBatch",
@@ -94,11 +98,13 @@ __all__ = [
     "micro_batched",
     "micro_batched_grouping",
     "micro_batched_problem",
+    "names_of_rules",
     "one_micro_batch",
     "parse_cluster",
     "reachability",
     "repeat_micro_batch",
     "repeat_micro_batch_problem",
+    "rules_of_names",
     "save_cluster",
     "save_graph",
     "save_placement",

@@ -34,7 +34,8 @@ from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 PROBLEM_FORMAT = "placeto-problem"
-PROBLEM_VERSION = 2  # 1 has no links and queues: each device has one outgoing bus, and fifo
+# 1 has no links and queues: each device has one outgoing bus, and fifo; 2 has no rules.
+PROBLEM_VERSION = 3
 GRAPH_FORMAT = "placeto-graph"
 GRAPH_VERSION = 1
 
@@ -94,7 +95,7 @@ class _GraphFile(msgspec.Struct, forbid_unknown_fields=True):
     graph: _Graph
 
 
-class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
+class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     format: str
     version: int
     graph: _Graph
@@ -103,6 +104,7 @@ class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
     compute_time: list[list[float | None]]
     device_column: list[int]
     grouping: _Grouping
+    rules: list[str] | None = None
 
 
 def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> None:
@@ -138,7 +140,7 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     columns, device_column = _distinct_columns(problem.compute_time)
     document = _ProblemFile(
         format=PROBLEM_FORMAT,
-        version=1 if is_first(problem.cluster) else PROBLEM_VERSION,
+        version=_version(problem),
         graph=_encoded_graph(problem.graph),
         cluster=_encoded_cluster(problem.cluster),
         compute_time=columns,
@@ -147,8 +149,16 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
             group_of=problem.grouping.group_of.tolist(),
             group_names=list(problem.grouping.group_names),
         ),
+        rules=None if problem.rules is None else list(problem.rules),
     )
     _write(path, document)
+
+
+def _version(problem: PlacementProblem) -> int:
+    """Return the earliest version that says all of a problem."""
+    if problem.rules is not None:
+        return PROBLEM_VERSION
+    return 1 if is_first(problem.cluster) else 2
 
 
 def load_problem(
@@ -296,6 +306,7 @@ def _decoded_problem(document: _ProblemFile) -> PlacementProblem:
         cluster=cluster,
         compute_time=compute_time[document.device_column].T,
         grouping=grouping,
+        rules=None if document.rules is None else tuple(document.rules),
     )
 
 

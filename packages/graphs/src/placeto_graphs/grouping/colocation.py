@@ -173,12 +173,7 @@ def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:
     >>> colocate_scopes(from_networkx(ops), r"lstm\.step\d+").group_of
     array([0, 0, 1], dtype=int32)
     """
-    try:
-        compiled_pattern = re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise GraphError(
-            f"pattern: expected a regular expression, got {shown(pattern)}: {error}"
-        ) from None
+    compiled_pattern = check_pattern("pattern", pattern)
     first_op: dict[str, int] = {}
     group_of_scope: dict[str, int | None] = {}
     members, leaders = [], []
@@ -191,6 +186,29 @@ def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:
             members.append(op)
             leaders.append(leader)
     return _joined(graph, np.array(members, np.int64), np.array(leaders, np.int64))
+
+
+def check_pattern(field: str, pattern: str) -> re.Pattern[str]:
+    """Return a pattern of scopes, compiled.
+
+    Parameters
+    ----------
+    field
+        What it is called in the error message.
+    pattern
+        A regular expression.
+
+    Raises
+    ------
+    GraphError
+        When it is not one.
+    """
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise GraphError(
+            f"{field}: expected a regular expression, got {shown(pattern)}: {error}"
+        ) from None
 
 
 DEFAULT_RULES: tuple[Rule, ...] = (

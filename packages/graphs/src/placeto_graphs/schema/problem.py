@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.errors import shown
+from placeto_graphs.grouping.rule_names import rules_of_names
 from placeto_graphs.schema.arrays import float_array
 from placeto_graphs.schema.arrays import int_array
+from placeto_graphs.schema.arrays import texts
 from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.group_graph import GroupGraph
 from placeto_graphs.schema.group_graph import group_compute_time
@@ -36,6 +38,9 @@ class PlacementProblem(Record):
         there is a device where all its ops can run.
     grouping : `Grouping`
         The partition of the ops into G groups. Ops with equal colocation ids are in one group.
+    rules : texts or None
+        The co-location rules that suit the graph and made the groups that these were merged from,
+        by the names that `rules_of_names` knows; None if nothing is known of them.
 
     Raises
     ------
@@ -61,6 +66,7 @@ class PlacementProblem(Record):
     cluster: Cluster
     compute_time: NDArray[np.float64]
     grouping: Grouping
+    rules: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, wanted in (("graph", OpGraph), ("cluster", Cluster), ("grouping", Grouping)):
@@ -74,6 +80,9 @@ class PlacementProblem(Record):
         )
         set_field(self, "compute_time", compute_time)
         self._check_grouping()
+        if self.rules is not None:
+            set_field(self, "rules", texts("rules", self.rules))
+            rules_of_names(self.rules)
 
     def __repr__(self) -> str:
         return (
