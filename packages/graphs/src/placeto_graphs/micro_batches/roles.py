@@ -43,7 +43,7 @@ def _results(graph: OpGraph) -> NDArray[np.int32]:
     """Return the ops that make gradients of weights; without any, those before the update."""
     of_update = graph.phases[graph.edge_consumers] == Phase.UPDATE
     of_backward = graph.phases[graph.edge_producers] == Phase.BACKWARD
-    makers = graph.edge_producers[of_update & of_backward]
+    makers: NDArray[np.int32] = graph.edge_producers[of_update & of_backward]
     if len(makers):
         return makers
     is_read = np.zeros(graph.num_ops, np.bool_)
