@@ -99,7 +99,7 @@ def test_rules_travel_with_a_problem(tmp_path: Path) -> None:
         assert load_problem(tmp_path / "problem.json").rules == rules
     assert replace(diamond_problem(), rules=names) != diamond_problem()
     with pytest.raises(GraphError, match=r"^rules\[0\]: expected one of id, .* got 'friends'$"):
-        replace(diamond_problem(), rules=["friends"])
+        replace(diamond_problem(), rules=("friends",))
 
 
 def document(**changes: Any) -> dict[str, Any]:

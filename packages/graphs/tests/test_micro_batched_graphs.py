@@ -317,7 +317,7 @@ def test_dividing_and_repeating_are_the_two_steps(problem: PlacementProblem, cou
     assert repeated.graph == repeat_micro_batch(graph, count)
     place = {name: op for op, name in enumerate(repeated.graph.op_names)}
     for op, name in enumerate(graph.op_names):
-        for copy in map(place.get, copies(graph, name, count)):
+        for copy in [place[copy] for copy in copies(graph, name, count)]:
             assert repeated.compute_time[copy].tolist() == problem.compute_time[op].tolist()
             assert repeated.graph.flops[copy] == graph.flops[op]
             before, after = graph.tensors_of_op[op], repeated.graph.tensors_of_op[copy]
