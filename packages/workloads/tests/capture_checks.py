@@ -59,7 +59,9 @@ def compared(
     mask_fraction: float | None = None,
 ) -> Comparison:
     """Capture a step and run it."""
-    trace = trace_step(example.model, example.inputs, None, optimizer, "training", mask_fraction)
+    trace = trace_step(
+        example.model, example.inputs, None, optimizer, "training", "cpu", mask_fraction
+    )
     eager = EagerTraining(example, optimizer)
     before = eager.values()
     counter = FlopCounterMode(display=False)
@@ -102,7 +104,8 @@ def check_flops(step: Comparison) -> None:
 def check_tensors(step: Comparison) -> None:
     """Check the bytes of the storages that each op makes."""
     made = []
-    for call in step.trace.calls:
+    calls = [part for call in step.trace.calls for part in call.parts or (call,)]
+    for call in calls:
         storages = dict.fromkeys(ref.storage for ref in call.outputs if ref is not None)
         sizes = [step.trace.storage_bytes[s] for s in storages if s in call.creates]
         if sizes and call.op_type not in ALLOCATIONS and not call.op_type.endswith("_"):

@@ -110,7 +110,7 @@ def plain_kernels() -> Iterator[None]:
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
             yield
     finally:
         torch._C._set_mkldnn_enabled(enabled)

@@ -156,7 +156,7 @@ def test_a_mask_picks_its_part(name: str) -> None:
     assert Counter(half.op_types) == Counter(whole.op_types)
     assert half.tensor_bytes.sum() < whole.tensor_bytes.sum()
     rows = example(MASKS["rows"])
-    trace = trace_step(rows.model, rows.inputs, None, None, "inference", 0.5)
+    trace = trace_step(rows.model, rows.inputs, None, None, "inference", "gpu", 0.5)
     assert trace.results["output.0"].size == (3, 4)
 
 

@@ -33,7 +33,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget_how_to_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_step: object, _gradient_sums: object) -> OpGraph:
+    def fail(*_: object) -> OpGraph:
         raise AssertionError("expected no capture")
 
     monkeypatch.setattr(registry, "capture_step", fail)
@@ -102,6 +102,13 @@ def test_a_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
         load("nmt-4", **SMALL_NMT)
     with pytest.raises(AssertionError, match="expected no capture"):
         load("nmt-2", **{**SMALL_NMT, "units": 7})
+
+
+def test_a_cpu_has_a_graph_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    load("nmt-2", **SMALL_NMT)
+    forget_how_to_capture(monkeypatch)
+    with pytest.raises(AssertionError, match="expected no capture"):
+        load("nmt-2", target="cpu", **SMALL_NMT)
 
 
 def test_published_sizes_given_or_left_out_are_the_same_graph(

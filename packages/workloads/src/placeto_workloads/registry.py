@@ -14,6 +14,7 @@ from placeto_graphs import OpGraph
 from placeto_workloads.cache import cached_graph
 from placeto_workloads.capture.capture import capture
 from placeto_workloads.capture.gradient_sums import GradientSums
+from placeto_workloads.capture.kernels import Target
 from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS
 from placeto_workloads.colocation import ColocationRule
 from placeto_workloads.errors import WorkloadError
@@ -172,7 +173,7 @@ def training_step(
     return model.build(**model.fixed, **checked, device=device, seed=seed)
 
 
-def load(name: str, **sizes: int) -> OpGraph:
+def load(name: str, *, target: Target = "gpu", **sizes: int) -> OpGraph:
     """Return the graph of one training step of a model, with Adam.
 
     It is captured once and kept in the user's cache folder: ``$PLACETO_CACHE_DIR/graphs``, else
@@ -183,6 +184,8 @@ def load(name: str, **sizes: int) -> OpGraph:
     ----------
     name
         One of `model_names`.
+    target
+        The device whose kernels run, see `capture`.
     **sizes
         Other sizes than the published ones; ``MODELS[name].sizes`` says which there are.
 
@@ -201,15 +204,24 @@ def load(name: str, **sizes: int) -> OpGraph:
     checked = checked_sizes(name, model.sizes, sizes)
 
     def make() -> OpGraph:
-        return capture_step(model.build(**model.fixed, **checked), model.gradient_sums)
+        step = model.build(**model.fixed, **checked)
+        return capture_step(step, model.gradient_sums, target)
 
-    return cached_graph(name, checked, make)
+    return cached_graph(name, {**checked, "target": target}, make)
 
 
-def capture_step(step: TrainingStep, gradient_sums: GradientSums = "as-they-come") -> OpGraph:
+def capture_step(
+    step: TrainingStep,
+    gradient_sums: GradientSums = "as-they-come",
+    target: Target = "gpu",
+) -> OpGraph:
     """Return the graph of a training step, with Adam."""
     return capture(
-        step.model, step.example_inputs, loss_fn=step.loss_fn, gradient_sums=gradient_sums
+        step.model,
+        step.example_inputs,
+        loss_fn=step.loss_fn,
+        gradient_sums=gradient_sums,
+        target=target,
     )
 
 

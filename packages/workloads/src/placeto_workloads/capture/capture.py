@@ -8,6 +8,7 @@ from placeto_graphs import OpGraph
 from placeto_workloads.capture.gradient_sums import GRADIENT_SUMS
 from placeto_workloads.capture.gradient_sums import GradientSums
 from placeto_workloads.capture.gradient_sums import with_sums_at_once
+from placeto_workloads.capture.kernels import Target
 from placeto_workloads.capture.op_graph import op_graph_of
 from placeto_workloads.capture.step import LossFunction
 from placeto_workloads.capture.step import OptimizerFactory
@@ -23,6 +24,7 @@ def capture(
     optimizer: OptimizerFactory | None = None,
     mode: str = "training",
     gradient_sums: GradientSums = "as-they-come",
+    target: Target = "gpu",
     mask_fraction: float | None = None,
 ) -> OpGraph:
     """Return the graph of the ATen ops of one step of a model.
@@ -37,10 +39,10 @@ def capture(
     Parameters
     ----------
     model
-        The model, on any device, also the meta device, which needs no memory for weights. Ops are
-        those that PyTorch runs on a CPU, with an LSTM, GRU or attention in its single ops, as any
-        device can run them. For training it is captured as it is if it is in training mode (so
-        submodules may be in evaluation mode), else it is put into it.
+        The model, on any device, also the meta device, which needs no memory for weights. An LSTM
+        or GRU is captured in its single ops, as any device can run them. For training the model is
+        captured as it is if it is in training mode (so submodules may be in evaluation mode), else
+        it is put into it.
     example_inputs
         Its positional arguments as a tuple, or its keyword arguments as a mapping; a single tensor
         is a tuple of one. Only the shapes, strides and dtypes of tensors matter, but for whole and
@@ -53,8 +55,8 @@ def capture(
     optimizer
         Takes a list of parameters, gives a `torch.optim.Optimizer`, such as
         ``functools.partial(torch.optim.SGD, lr=0.1)``; Adam by default. The step is not the first
-        one of the training: the optimizer's state is there. Updates are one set of ops for each
-        parameter.
+        one of the training: the optimizer's state is there. The update of each parameter is one
+        op of type ``"placeto.update"``, as of fused optimizers.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
     gradient_sums
@@ -62,6 +64,10 @@ def capture(
         at a time, as PyTorch does, or ``"at-once"``, all terms in one op of type
         ``"placeto.add_n"``, as TensorFlow does, which has them all in memory until the last one is
         there.
+    target
+        The device whose kernels run: ``"gpu"``, where dropout is one op, or ``"cpu"``. On either
+        attention is one op forward and one backward, unless its weights are dropped or its mask is
+        learned.
     mask_fraction
         Which part of all elements is picked where that depends on values that are not known, by a
         mask, ``nonzero`` or ``unique``: above 0 and up to 1, which is an upper bound. By default
@@ -100,11 +106,11 @@ def capture(
     >>> [name for name, kind in zip(graph.op_names, graph.op_types) if kind.startswith("aten")]
     ['0/aten.addmm', '1/aten.relu', '2/aten.addmm']
     >>> capture(model, batch)
-    OpGraph(ops=49, tensors=50, edges=77)
+    OpGraph(ops=21, tensors=34, edges=29)
     """
     if gradient_sums not in GRADIENT_SUMS:
         raise WorkloadError(
             f"gradient_sums: expected one of {', '.join(GRADIENT_SUMS)}, got {gradient_sums!r}"
         )
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, mask_fraction)
+    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction)
     return op_graph_of(with_sums_at_once(trace) if gradient_sums == "at-once" else trace)

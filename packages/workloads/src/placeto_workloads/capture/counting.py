@@ -27,6 +27,15 @@ from placeto_workloads.capture.functions import VECTOR_PRODUCTS
 from placeto_workloads.capture.functions import Function
 from placeto_workloads.capture.trace import TensorRef
 
+aten = torch.ops.aten
+# The kernel for CPUs has the shapes of that for GPUs.
+FORMULA_OF = {
+    aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        aten._scaled_dot_product_flash_attention_backward
+    ),
+}
+
 
 def count_flops(
     overload: Any,
@@ -37,7 +46,8 @@ def count_flops(
     tensors: Iterable[TensorRef],
 ) -> int:
     """Return the floating-point operations of a call; ``tensors`` are all that it touches."""
-    formula = flop_registry.get(overload.overloadpacket)
+    packet = FORMULA_OF.get(overload.overloadpacket, overload.overloadpacket)
+    formula = flop_registry.get(packet)
     if formula is not None:
         return int(formula(*args, **kwargs, out_val=result))
     if function.name in MOVES or function.allocates:

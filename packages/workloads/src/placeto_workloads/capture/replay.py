@@ -65,10 +65,12 @@ class Memory:
 
     def run(self, call: Call, seed: int) -> None:
         """Run an op; what it draws follows from a seed and from which draw it is."""
-        args, kwargs = self.arguments(call)
-        if call.draw is not None:
-            torch.manual_seed(seed + call.draw)
-        self.finish(call, call.function(*args, **kwargs))
+        for part in call.parts or (call,):
+            args, kwargs = self.arguments(part)
+            if part.draw is not None:
+                torch.manual_seed(seed + part.draw)
+            self.keep(part, part.function(*args, **kwargs))
+        self.finish(call)
 
     def written(self, call: Call) -> list[torch.Tensor]:
         """Return what an op changes, as the bytes of whole storages."""
@@ -78,11 +80,18 @@ class Memory:
             for storage, size in zip(call.writes, sizes, strict=True)
         ]
 
-    def finish(self, call: Call, result: Any) -> None:
-        """Take over what an op returned, and free what no other op uses."""
+    def keep(self, call: Call, result: Any) -> None:
+        """Take over what an op returned."""
         for ref, tensor in zip(call.outputs, tensor_leaves(result), strict=True):
             if ref is not None and tensor is not None and ref.storage not in self._storages:
                 self._take_over(ref, tensor)
+
+    def finish(self, call: Call) -> None:
+        """Free what no other op uses, and what was there only between the parts of an op."""
+        for part in call.parts:
+            for storage in part.creates:
+                if storage not in call.creates:
+                    self._storages.pop(storage, None)
         for storage in _touched(call):
             self._uses_left[storage] -= 1
             if not self._uses_left[storage]:

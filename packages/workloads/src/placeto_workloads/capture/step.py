@@ -14,9 +14,6 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.backends import mha
-from torch.nn.attention import SDPBackend
-from torch.nn.attention import sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from placeto_graphs import Phase
@@ -24,10 +21,14 @@ from placeto_workloads.capture.conditions import dearer_branches
 from placeto_workloads.capture.default_loss import default_loss
 from placeto_workloads.capture.fake_memory import NamedTensors
 from placeto_workloads.capture.fake_tensors import FakeModel
+from placeto_workloads.capture.kernels import TARGETS
+from placeto_workloads.capture.kernels import Target
+from placeto_workloads.capture.kernels import kernels_of
 from placeto_workloads.capture.scopes import ModuleScopes
 from placeto_workloads.capture.scopes import failed_line
 from placeto_workloads.capture.trace import Trace
 from placeto_workloads.capture.tracer import Tracer
+from placeto_workloads.capture.updates import with_whole_updates
 from placeto_workloads.errors import WorkloadError
 
 MODES = ("training", "inference")
@@ -43,6 +44,7 @@ def trace_step(
     loss_fn: LossFunction | None,
     optimizer: OptimizerFactory | None,
     mode: str,
+    target: Target = "gpu",
     mask_fraction: float | None = None,
 ) -> Trace:
     """Return what ran in one step; the parameters are those of `placeto_workloads.capture`."""
@@ -54,12 +56,15 @@ def trace_step(
         raise WorkloadError(
             f"mask_fraction: expected a number above 0 and up to 1, or None, got {mask_fraction}"
         )
-    with _nothing_of_the_caller():
+    if target not in TARGETS:
+        raise WorkloadError(f"target: expected one of {', '.join(TARGETS)}, got {target!r}")
+    with _nothing_of_the_caller(), kernels_of(target):
         step = _Step(model, example_inputs, mask_fraction)
         with step.model.in_place_of_the_model():
             if mode == "inference":
                 return step.inference()
-            return step.training(loss_fn or default_loss, optimizer or torch.optim.Adam)
+            trace = step.training(loss_fn or default_loss, optimizer or torch.optim.Adam)
+    return with_whole_updates(trace)
 
 
 class _Step:
@@ -161,12 +166,7 @@ class _Step:
 
 @contextmanager
 def _nothing_of_the_caller() -> Iterator[None]:
-    """Run what is inside apart from the caller's modes, settings and random numbers.
-
-    Kernels of one library take several ops at once (an LSTM, attention) on some devices only: the
-    graph has the ops that every device can run.
-    """
-    mkldnn, fast_path = torch._C._get_mkldnn_enabled(), mha.get_fastpath_enabled()
+    """Run what is inside apart from the caller's modes, settings and random numbers."""
     log = logging.getLogger(FakeTensorMode.__module__)  # it prints errors before it raises them
     with ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
@@ -175,11 +175,6 @@ def _nothing_of_the_caller() -> Iterator[None]:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.device("cpu"))
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.callback(mha.set_fastpath_enabled, fast_path)
-        mha.set_fastpath_enabled(False)
-        stack.callback(torch._C._set_mkldnn_enabled, mkldnn)
-        torch._C._set_mkldnn_enabled(False)
         yield
 
 

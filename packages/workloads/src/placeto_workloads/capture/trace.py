@@ -13,6 +13,8 @@ import torch
 
 from placeto_graphs import Phase
 
+UPDATE_TYPE = "placeto.update"
+
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
@@ -123,6 +125,8 @@ class Call:
     draw : int or None
         Which of the draws of random numbers it is; one that was drawn before has its number again,
         as where activations are computed again. None for what draws none.
+    parts : tuple of `Call`
+        The ops that it stands for, one after the other, where it is the whole update of a weight.
     """
 
     function: Any
@@ -138,11 +142,12 @@ class Call:
     bytes_accessed: int
     belongs_to: int | None
     draw: int | None = None
+    parts: "tuple[Call, ...]" = ()
 
     @property
     def op_type(self) -> str:
         """Such as ``"aten.mm"``: the name of the function without the overload."""
-        return str(self.function.overloadpacket)
+        return UPDATE_TYPE if self.parts else str(self.function.overloadpacket)
 
 
 @dataclass(frozen=True)
@@ -182,3 +187,14 @@ def tensor_leaves(value: Any) -> Iterator[torch.Tensor | None]:
             yield from tensor_leaves(item)
     else:
         yield value if isinstance(value, torch.Tensor) else None
+
+
+def references(value: Any) -> Iterator[TensorRef]:
+    """Yield the references to tensors in the arguments of a call."""
+    if isinstance(value, TensorRef):
+        yield value
+    elif isinstance(value, dict):
+        yield from references(tuple(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from references(item)

@@ -102,7 +102,7 @@ class Family:
     >>> from placeto_workloads import family
     >>> nmt = family("nmt", units=8, vocabulary_size=10)
     >>> nmt.grouping(nmt.test[0].graph()).num_groups
-    128
+    160
     """
 
     name: str
@@ -133,7 +133,7 @@ _RECIPES = {
         drawn={"steps": (16, 32), "batch_size": (64, 128)},
         fixed={"layers": 2},
         draw_architecture=lambda _sampler, _generator: None,
-        num_groups=128,
+        num_groups=160,
         colocation_rules=RULES_OF_UNROLLED_NETWORKS,
     ),
     "ptb": _Recipe(
@@ -149,7 +149,7 @@ _RECIPES = {
         drawn={"batch_size": (240, 360)},
         fixed={},
         draw_architecture=lambda sampler, generator: sampler.convolutional_cells(generator),
-        num_groups=160,
+        num_groups=128,
         colocation_rules=DEFAULT_RULES,
     ),
 }

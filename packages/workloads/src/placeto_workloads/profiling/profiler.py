@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from placeto_workloads.capture.kernels import Target
 from placeto_workloads.capture.replay import Memory
 from placeto_workloads.capture.step import LossFunction
 from placeto_workloads.capture.step import OptimizerFactory
@@ -30,6 +31,7 @@ def profile(
     loss_fn: LossFunction | None = None,
     optimizer: OptimizerFactory | None = None,
     mode: str = "training",
+    target: Target = "gpu",
     warmup: int = 2,
     repeats: int = 7,
     seed: int = 0,
@@ -37,12 +39,13 @@ def profile(
     """Return how long each op of a captured graph takes on a torch device.
 
     The ops run for real, one at a time, in the order of the captured step, each several times in a
-    row. A tensor is made when it is first needed and freed after its last use, so that no more is
-    in memory than the step itself needs, and one copy of what an in-place op changes.
+    row; the update of a weight as the several ops that the optimizer runs without a fused kernel. A
+    tensor is made when it is first needed and freed after its last use, so that no more is in
+    memory than the step itself needs, and one copy of what an in-place op changes.
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, mode
+    model, example_inputs, loss_fn, optimizer, mode, target
         As for `capture`. Tensors on the meta device get random values from ``seed`` where they hold
         floating-point numbers, else zeros.
     device
@@ -79,7 +82,7 @@ def profile(
             f"repeats: expected at least 1 after at least 0 to warm up, got {repeats} and {warmup}"
         )
     place = _checked_device(device)
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode)
+    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target)
     return measured_times(trace, place, warmup=warmup, repeats=repeats, seed=seed)
 
 
@@ -95,7 +98,9 @@ def measured_times(
         for op, call in enumerate(trace.ops):
             if isinstance(call, Call):
                 try:
-                    seconds[op] = _measure(call, memory, device, warmup, repeats)
+                    for part in call.parts or (call,):
+                        seconds[op] += _measure(part, memory, device, warmup, repeats)
+                    memory.finish(call)
                 except Exception as error:
                     message = " ".join(str(error).split())
                     raise WorkloadError(
@@ -119,7 +124,7 @@ def _measure(call: Call, memory: Memory, device: torch.device, warmup: int, repe
         result[0] = call.function(*args, **kwargs)
 
     seconds = median_seconds(run, device, warmup, repeats, before=restore)
-    memory.finish(call, result[0])
+    memory.keep(call, result[0])
     return seconds
 
 
