@@ -11,6 +11,7 @@ from placeto_graphs import OpGraph
 from placeto_graphs import colocate
 from placeto_workloads import MODELS
 from placeto_workloads import WorkloadError
+from placeto_workloads import graph_for
 from placeto_workloads import load
 from placeto_workloads import model_names
 from placeto_workloads import registry
@@ -108,7 +109,7 @@ def test_a_cpu_has_a_graph_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     load("nmt-2", **SMALL_NMT)
     forget_how_to_capture(monkeypatch)
     with pytest.raises(AssertionError, match="expected no capture"):
-        load("nmt-2", target="cpu", **SMALL_NMT)
+        graph_for("nmt-2", "cpu", SMALL_NMT)
 
 
 def test_published_sizes_given_or_left_out_are_the_same_graph(

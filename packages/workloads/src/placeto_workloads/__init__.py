@@ -36,6 +36,7 @@ from placeto_workloads.models.training_step import TrainingStep
 from placeto_workloads.profiling.profiler import profile
 from placeto_workloads.registry import MODELS
 from placeto_workloads.registry import RegisteredModel
+from placeto_workloads.registry import graph_for
 from placeto_workloads.registry import load
 from placeto_workloads.registry import model_names
 from placeto_workloads.registry import training_step
@@ -70,6 +71,7 @@ __all__ = [
     "enas_language_model",
     "family",
     "family_names",
+    "graph_for",
     "inception_v3",
     "load",
     "model_names",

@@ -173,7 +173,7 @@ def training_step(
     return model.build(**model.fixed, **checked, device=device, seed=seed)
 
 
-def load(name: str, *, target: Target = "gpu", **sizes: int) -> OpGraph:
+def load(name: str, **sizes: int) -> OpGraph:
     """Return the graph of one training step of a model, with Adam.
 
     It is captured once and kept in the user's cache folder: ``$PLACETO_CACHE_DIR/graphs``, else
@@ -184,8 +184,6 @@ def load(name: str, *, target: Target = "gpu", **sizes: int) -> OpGraph:
     ----------
     name
         One of `model_names`.
-    target
-        The device whose kernels run, see `capture`.
     **sizes
         Other sizes than the published ones; ``MODELS[name].sizes`` says which there are.
 
@@ -198,6 +196,32 @@ def load(name: str, *, target: Target = "gpu", **sizes: int) -> OpGraph:
     --------
     >>> graph = load("nmt-2", steps=4, batch_size=8, units=16, vocabulary_size=100)
     >>> "encoder.layer1.step3" in graph.scopes
+    True
+    """
+    return graph_for(name, "gpu", sizes)
+
+
+def graph_for(name: str, target: Target, sizes: Mapping[str, int]) -> OpGraph:
+    """Return the graph of a model as `load` does, with the kernels of a device.
+
+    Parameters
+    ----------
+    name
+        One of `model_names`.
+    target
+        The device, as `capture` takes it.
+    sizes
+        Other sizes than the published ones.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no such model, target or size, or the sizes make no network.
+
+    Examples
+    --------
+    >>> sizes = {"steps": 4, "batch_size": 8, "units": 16, "vocabulary_size": 100}
+    >>> graph_for("nmt-2", "cpu", sizes).num_ops == load("nmt-2", **sizes).num_ops
     True
     """
     model = _model(name)
