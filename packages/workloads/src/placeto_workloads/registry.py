@@ -207,9 +207,20 @@ def load(name: str, **sizes: int) -> OpGraph:
 
 
 def capture_step(step: TrainingStep, gradient_sums: GradientSums = "as-they-come") -> OpGraph:
-    """Return the graph of a training step, with Adam."""
+    """Return the graph of a training step, with Adam unless it has another optimizer.
+
+    Examples
+    --------
+    >>> capture_step(training_step("inception-v3", batch_size=2)).num_ops
+    3401
+    """
     return capture(
-        step.model, step.example_inputs, loss_fn=step.loss_fn, gradient_sums=gradient_sums
+        step.model,
+        step.keywords or step.example_inputs,
+        loss_fn=step.loss_fn,
+        optimizer=step.optimizer,
+        mode=step.mode,
+        gradient_sums=gradient_sums,
     )
 
 
