@@ -148,7 +148,7 @@ def _config(library: Any, name: str, settings: Mapping[str, Any]) -> Any:
         raise WorkloadError(
             f"transformers:{name}: expected settings that the library takes, got {one_line(error)}"
         ) from error
-    config.architectures = architectures if isinstance(architectures, list) else None
+    config.architectures = architectures if isinstance(architectures, list) else []
     for part in _parts(config):
         for key, value in FIXED.items():
             if hasattr(part, key):
