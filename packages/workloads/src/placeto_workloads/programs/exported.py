@@ -76,7 +76,14 @@ class _Reader:
         self._path = archive.path
         self._module = archive.program.graph_module
         self._metas = self._module.graph.tensor_values
-        self._values = archive.values()
+        self._values = archive.values(
+            {
+                described[TENSORS[kind]]
+                for spec in self._module.signature.input_specs
+                for kind, described in spec.items()
+                if kind in {"buffer", "tensor_constant"}
+            }
+        )
         self._batch_size = batch_size
         self._tree = ModuleTree(str(archive.path))
         self._placed: dict[str, str] = {}  # names of values: names of tensors

@@ -3,6 +3,7 @@
 import math
 import os
 import zipfile
+from collections.abc import Container
 from typing import TypeVar
 
 import msgspec
@@ -53,14 +54,16 @@ class ProgramArchive:
         """Close the file."""
         self._archive.close()
 
-    def values(self) -> dict[str, torch.Tensor]:
-        """Return buffers and constants by name, those that are stored as plain numbers."""
+    def values(self, names: Container[str]) -> dict[str, torch.Tensor]:
+        """Return those of some tensors that are stored as plain numbers, by name."""
         found = {}
         for folder in ("weights", "constants"):
             config = f"data/{folder}/{self._name}_{folder}_config.json"
             if config not in self._members:
                 continue
             for name, payload in self._decoded(config, Payloads).config.items():
+                if name not in names:
+                    continue
                 tensor = self._tensor(f"data/{folder}/{payload.path_name}", payload)
                 if tensor is not None:
                     found[name] = tensor
@@ -77,7 +80,7 @@ class ProgramArchive:
             sizes_of(meta.strides),
         )
         item = torch.empty(0, dtype=dtype).element_size()
-        if not math.prod(size) or math.prod(size) * item > MAX_BYTES:
+        if min(size, default=1) < 1 or math.prod(size) * item > MAX_BYTES:
             return None
         values = self._read(member)
         if any(step < 0 for step in stride) or len(size) != len(stride):
