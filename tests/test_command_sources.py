@@ -230,17 +230,17 @@ def test_an_onnx_file_is_a_source(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "simulate", "place", "train"])
 def test_options_of_a_problem_are_those_of_every_command(tmp_path: Path, command: str) -> None:
-    arguments = {
+    arguments: dict[str, list[object]] = {
         "inspect": [],
         "simulate": ["heft"],
         "place": ["--placer=heft", "-o", tmp_path / "placement.json"],
         "train": ["--updates=1", "-o", tmp_path / "run"],
-    }[command]
+    }
     sizes = (
         [size.replace("--set", "--size") for size in SMALL_NMT] if command == "train" else SMALL_NMT
     )
     options = [*sizes, "--cluster=3xv100", "--link=pcie", "--rule=none", "--micro-batches=2"]
-    report = succeed_json(command, "nmt-2", *arguments, *options)
+    report = succeed_json(command, "nmt-2", *arguments[command], *options)
     if command in {"inspect", "simulate"}:
         assert [row["device"] for row in report["devices"]] == ["v100:0", "v100:1", "v100:2"]
     elif command == "place":

@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+
+from placeto_workloads import WorkloadError
+from placeto_workloads import capture
+from placeto_workloads import capture_step
+from placeto_workloads import program_step
 from written_programs import Edit
 from written_programs import attention
 from written_programs import convolutions
@@ -15,11 +20,6 @@ from written_programs import edited
 from written_programs import exported
 from written_programs import rewritten
 from written_programs import trap
-
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
-from placeto_workloads import capture_step
-from placeto_workloads import program_step
 
 MODELS = {"convolutions": convolutions, "attention": attention}
 CODE = "__import__('pathlib').Path('sprung').write_text('sprung')"

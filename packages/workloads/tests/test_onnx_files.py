@@ -1,8 +1,10 @@
 """ONNX files: what is captured of the file is what is captured of the module."""
 
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from written_programs import convolutions
 
 from placeto_graphs import OpGraph
 from placeto_workloads import WorkloadError
 from placeto_workloads import capture
 from placeto_workloads import capture_step
 from placeto_workloads import program_step
+from written_programs import convolutions
 
 onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")
@@ -42,7 +44,7 @@ def written(path: Path, model: nn.Module, inputs: tuple[torch.Tensor, ...], **op
 def made(
     path: Path,
     nodes: Sequence[Any],
-    inputs: dict[str, tuple[int | str, ...]],
+    inputs: Mapping[str, tuple[int | str, ...]],
     initializers: Sequence[Any] = (),
     *,
     version: int = 18,
@@ -120,7 +122,7 @@ SHAPE = (2, 4, 6, 6)
 IMAGE = {"x": SHAPE}
 TWO = {"x": SHAPE, "y": (4, 1, 6)}
 # Each against the reference implementation of the onnx library.
-OPS: dict[str, tuple[Any, dict[str, tuple[int, ...]], list[Any]]] = {
+OPS: dict[str, tuple[Any, Mapping[str, tuple[int, ...]], list[Any]]] = {
     "average pooling": (
         op("AveragePool", "x", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 0]),
         IMAGE,
@@ -305,6 +307,6 @@ def test_the_library_that_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path / "model.onnx", *perceptron())
-    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(WorkloadError, match=r"pip install 'placeto-workloads\[onnx\]'$"):
         program_step(path)

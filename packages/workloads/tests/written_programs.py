@@ -14,7 +14,9 @@ Edit = Callable[[dict[str, Any]], None]
 
 
 class SmallAttention(nn.Module):
-    """A block of a transformer with a loss of its own."""
+    """A block of a transformer, and a buffer that its step reads."""
+
+    scale: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

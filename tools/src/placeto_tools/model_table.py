@@ -104,21 +104,20 @@ def _run(request: str, time_limit: float, memory_limit: float) -> Report:
 @contextmanager
 def _started(request: str) -> Iterator["subprocess.Popen[str]"]:
     """Start a process; it is ended at the latest when this is left."""
-    process = subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603 (this command itself)
         [sys.executable, "-m", "placeto_tools.model_check"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-    )
-    try:
-        assert process.stdin is not None  # noqa: S101 (it is a pipe)
-        process.stdin.write(request)
-        process.stdin.close()
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            assert process.stdin is not None  # noqa: S101 (it is a pipe)
+            process.stdin.write(request)
+            process.stdin.close()
+            yield process
+        finally:
+            process.kill()
 
 
 def _memory_of(pid: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 from placeto_workloads.errors import WorkloadError
 
@@ -65,7 +66,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 def offline() -> Iterator[None]:
     """Let the hub of models answer nothing, whatever a configuration asks it for."""
     try:
-        constants = importlib.import_module("huggingface_hub.constants")
+        constants: Any = importlib.import_module("huggingface_hub.constants")
     except ModuleNotFoundError:
         yield
         return

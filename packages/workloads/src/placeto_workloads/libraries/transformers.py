@@ -179,8 +179,10 @@ def _merged(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
     merged = dict(values)
     for key, value in settings.items():
         old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(old, value) if both else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(old, value)
+        else:
+            merged[key] = value
     return merged
 
 

@@ -60,9 +60,7 @@ def inputs_of(
 class _Inputs:
     """The inputs of one model."""
 
-    def __init__(
-        self, name: str, model: nn.Module, batch_size: int, sequence_length: int | None
-    ) -> None:
+    def __init__(self, name: str, model: Any, batch_size: int, sequence_length: int | None) -> None:
         if batch_size < 1:
             raise WorkloadError(f"batch_size: expected at least 1, got {batch_size}")
         self._name = name

@@ -51,8 +51,8 @@ def _weights_on_meta() -> Iterator[None]:
     """Move each weight as soon as a module gets it: what was made for it is unused memory yet."""
     moved: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}  # so that tied weights stay tied
 
-    def move(_module: nn.Module, _name: str, weight: nn.Parameter) -> nn.Parameter | None:
-        if weight is None or weight.is_meta or not _is_plain(weight):
+    def move(_module: nn.Module, _name: str, weight: Any) -> Any:
+        if type(weight) is not nn.Parameter or weight.is_meta:
             return None
         if id(weight) not in moved:
             there = nn.Parameter(weight.detach().to("meta"), requires_grad=weight.requires_grad)
@@ -64,7 +64,3 @@ def _weights_on_meta() -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-def _is_plain(weight: Any) -> bool:
-    return type(weight) is nn.Parameter

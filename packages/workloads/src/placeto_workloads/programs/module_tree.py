@@ -73,7 +73,7 @@ class Scope(nn.Module):
             child = module._modules[part]
             assert child is not None  # noqa: S101 (trees have no gaps)
             module = child
-        found = module._parameters.get(last)
+        found: torch.Tensor | None = module._parameters.get(last)
         if found is None:
             found = module._buffers[last]
         assert found is not None  # noqa: S101 (both come from a tree)

@@ -125,7 +125,8 @@ class _Reader:
             self._placed[item.name] = name
 
     def _inputs(self) -> tuple[list[str], list[torch.Tensor]]:
-        names, tensors = [], []
+        names: list[str] = []
+        tensors: list[torch.Tensor] = []
         for value in self._graph.input:
             if value.name in self._placed or value.name in self._known:
                 continue

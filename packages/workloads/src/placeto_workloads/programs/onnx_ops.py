@@ -1,5 +1,6 @@
 """Ops of ONNX that work element by element, or multiply or reduce."""
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from functools import reduce
@@ -36,11 +37,11 @@ def optional(inputs: list[Any], place: int) -> Any:
     return inputs[place] if place < len(inputs) else None
 
 
-def _unary(function: Callable[[Tensor], Tensor]) -> Op:
+def _unary(function: Callable[..., Any]) -> Op:
     return lambda inputs, _: function(inputs[0])
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> Op:
+def _binary(function: Callable[..., Any]) -> Op:
     def run(inputs: list[Any], _attributes: Attributes) -> Any:
         return function(tensor(inputs[0]), tensor(inputs[1]))
 
@@ -153,61 +154,61 @@ def _modulo(inputs: list[Any], attributes: Attributes) -> Any:
     return function(tensor(inputs[0]), tensor(inputs[1]))
 
 
+def _itself(value: Tensor) -> Tensor:
+    return value
+
+
+_UNARY: dict[str, Callable[..., Any]] = {
+    "Abs": torch.abs,
+    "Acos": torch.acos,
+    "Asin": torch.asin,
+    "Atan": torch.atan,
+    "Ceil": torch.ceil,
+    "Cos": torch.cos,
+    "Cosh": torch.cosh,
+    "Erf": torch.erf,
+    "Exp": torch.exp,
+    "Floor": torch.floor,
+    "HardSwish": F.hardswish,
+    "Identity": _itself,
+    "IsInf": torch.isinf,
+    "IsNaN": torch.isnan,
+    "Log": torch.log,
+    "Mish": F.mish,
+    "Neg": torch.neg,
+    "Not": torch.logical_not,
+    "Reciprocal": torch.reciprocal,
+    "Relu": F.relu,
+    "Round": torch.round,
+    "Sigmoid": torch.sigmoid,
+    "Sign": torch.sign,
+    "Sin": torch.sin,
+    "Sinh": torch.sinh,
+    "Softplus": F.softplus,
+    "Softsign": F.softsign,
+    "Sqrt": torch.sqrt,
+    "Tan": torch.tan,
+    "Tanh": torch.tanh,
+}
+_BINARY: dict[str, Callable[..., Any]] = {
+    "Add": operator.add,
+    "And": torch.logical_and,
+    "Div": _divided,
+    "Equal": operator.eq,
+    "Greater": operator.gt,
+    "GreaterOrEqual": operator.ge,
+    "Less": operator.lt,
+    "LessOrEqual": operator.le,
+    "MatMul": torch.matmul,
+    "Mul": operator.mul,
+    "Or": torch.logical_or,
+    "Pow": torch.pow,
+    "Sub": operator.sub,
+    "Xor": torch.logical_xor,
+}
 OPS: dict[str, Op] = {
-    **{
-        name: _unary(function)
-        for name, function in {
-            "Abs": torch.abs,
-            "Acos": torch.acos,
-            "Asin": torch.asin,
-            "Atan": torch.atan,
-            "Ceil": torch.ceil,
-            "Cos": torch.cos,
-            "Cosh": torch.cosh,
-            "Erf": torch.erf,
-            "Exp": torch.exp,
-            "Floor": torch.floor,
-            "HardSwish": F.hardswish,
-            "Identity": lambda value: value,
-            "IsInf": torch.isinf,
-            "IsNaN": torch.isnan,
-            "Log": torch.log,
-            "Mish": F.mish,
-            "Neg": torch.neg,
-            "Not": torch.logical_not,
-            "Reciprocal": torch.reciprocal,
-            "Relu": F.relu,
-            "Round": torch.round,
-            "Sigmoid": torch.sigmoid,
-            "Sign": torch.sign,
-            "Sin": torch.sin,
-            "Sinh": torch.sinh,
-            "Softplus": F.softplus,
-            "Softsign": F.softsign,
-            "Sqrt": torch.sqrt,
-            "Tan": torch.tan,
-            "Tanh": torch.tanh,
-        }.items()
-    },
-    **{
-        name: _binary(function)
-        for name, function in {
-            "Add": lambda first, second: first + second,
-            "And": torch.logical_and,
-            "Div": _divided,
-            "Equal": lambda first, second: first == second,
-            "Greater": lambda first, second: first > second,
-            "GreaterOrEqual": lambda first, second: first >= second,
-            "Less": lambda first, second: first < second,
-            "LessOrEqual": lambda first, second: first <= second,
-            "MatMul": torch.matmul,
-            "Mul": lambda first, second: first * second,
-            "Or": torch.logical_or,
-            "Pow": torch.pow,
-            "Sub": lambda first, second: first - second,
-            "Xor": torch.logical_xor,
-        }.items()
-    },
+    **{name: _unary(function) for name, function in _UNARY.items()},
+    **{name: _binary(function) for name, function in _BINARY.items()},
     "Max": _variadic(torch.maximum),
     "Min": _variadic(torch.minimum),
     "Sum": _variadic(torch.add),

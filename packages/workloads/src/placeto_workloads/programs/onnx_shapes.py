@@ -138,7 +138,8 @@ def _scatter_nd(inputs: list[Any], attributes: Attributes) -> Any:
 def _expand(inputs: list[Any], _attributes: Attributes) -> Any:
     values = inputs[0]
     wanted = whole_numbers(inputs[1], "shapes")
-    return values.expand(torch.broadcast_shapes(values.shape, tuple(wanted)))
+    shape = np.broadcast_shapes(tuple(values.shape), tuple(wanted))
+    return values.expand(shape)
 
 
 def _tile(inputs: list[Any], _attributes: Attributes) -> Any:
@@ -158,9 +159,8 @@ def _pad(inputs: list[Any], attributes: Attributes) -> Any:
         axes = [axis % values.dim() for axis in whole_numbers(inputs[3], "axes")]
     sides = {axis: (pads[n], pads[n + len(axes)]) for n, axis in enumerate(axes)}
     both = [side for axis in reversed(range(values.dim())) for side in sides.get(axis, (0, 0))]
-    mode = {"edge": "replicate", "wrap": "circular"}.get(
-        mode := attributes.get("mode", "constant"), mode
-    )
+    mode = str(attributes.get("mode", "constant"))
+    mode = {"edge": "replicate", "wrap": "circular"}.get(mode, mode)
     if mode == "constant":
         return F.pad(values, both, value=fill)
     while len(both) > 2 and both[-2:] == [0, 0]:  # only the last axes can be padded so
