@@ -104,7 +104,7 @@ def _run(request: str, time_limit: float, memory_limit: float) -> Report:
 @contextmanager
 def _started(request: str) -> Iterator["subprocess.Popen[str]"]:
     """Start a process; it is ended at the latest when this is left."""
-    with subprocess.Popen(  # noqa: S603 (this command itself)
+    with subprocess.Popen(
         [sys.executable, "-m", "placeto_tools.model_check"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

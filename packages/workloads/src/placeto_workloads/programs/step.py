@@ -27,6 +27,14 @@ def program_step(path: str | os.PathLike[str], **sizes: int) -> TrainingStep:
         When it is no such file, is damaged, or computes what this package does not know.
     OSError
         When it cannot be read.
+
+    Examples
+    --------
+    >>> program_step("model.safetensors")
+    Traceback (most recent call last):
+    ...
+    placeto_workloads.errors.WorkloadError: model.safetensors: expected a file that ends in .pt2 \
+or .onnx
     """
     if Path(path).suffix == ".pt2":
         return exported_step(path, **sizes)
