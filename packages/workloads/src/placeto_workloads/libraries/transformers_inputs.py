@@ -67,7 +67,11 @@ class _Inputs:
         self._config: Any = model.config
         self._text: Any = self._config.get_text_config()
         self._class = type(model).__name__
-        self._taken = set(inspect.signature(model.forward).parameters)
+        parameters = inspect.signature(model.forward).parameters
+        self._taken = set(parameters)
+        self._needed = {
+            name for name, parameter in parameters.items() if parameter.default is parameter.empty
+        }
         self._main = str(getattr(model, "main_input_name", "input_ids"))
         self._batch = batch_size
         self._length = self._checked_length(sequence_length)
@@ -87,6 +91,7 @@ class _Inputs:
                 f"got {self._class}, which takes {main}"
             )
         inputs: dict[str, Any] = {main: makers[main]()}
+        inputs |= {name: make() for name, make in makers.items() if name in self._needed - {main}}
         if {"input_ids", "pixel_values"} <= self._taken and "return_loss" in self._taken:
             inputs |= {"input_ids": self._words(), "pixel_values": self._images()}
             inputs["return_loss"] = True
