@@ -10,16 +10,18 @@ from packaging.utils import canonicalize_name
 
 PIN_LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!]+)")
 REQUIREMENTS = Path("3rdparty/python/requirements.txt")
+MODELS = Path("3rdparty/python/models.txt")  # libraries that are not installed in CI
 PROJECTS = sorted([*Path("packages").glob("*/pyproject.toml"), Path("tools/pyproject.toml")])
 
 
-def pin_lines() -> list[str]:
-    lines = (line.strip() for line in REQUIREMENTS.read_text().splitlines())
+def pin_lines(*paths: Path) -> list[str]:
+    text = "\n".join(path.read_text() for path in paths or (REQUIREMENTS,))
+    lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def pins() -> dict[str, str]:
-    matches = (PIN_LINE.fullmatch(line) for line in pin_lines())
+def pins(*paths: Path) -> dict[str, str]:
+    matches = (PIN_LINE.fullmatch(line) for line in pin_lines(*paths))
     return {canonicalize_name(match["name"]): match["version"] for match in matches if match}
 
 
@@ -38,8 +40,9 @@ def stated_requirements(project: dict[str, Any]) -> list[Requirement]:
 
 
 def test_every_line_pins_one_version() -> None:
-    assert [line for line in pin_lines() if not PIN_LINE.fullmatch(line)] == []
-    assert len(pins()) == len(pin_lines())
+    both = (REQUIREMENTS, MODELS)
+    assert [line for line in pin_lines(*both) if not PIN_LINE.fullmatch(line)] == []
+    assert len(pins(*both)) == len(pin_lines(*both))
 
 
 @pytest.mark.parametrize("tool", ["pytest", "mypy"])
@@ -54,7 +57,7 @@ def test_the_build_runs_the_pinned_tools(tool: str) -> None:
 def test_every_stated_range_admits_the_pin(path: Path) -> None:
     for requirement in stated_requirements(read_toml(path)):
         if not requirement.name.startswith("placeto-"):
-            pin = pins()[canonicalize_name(requirement.name)]
+            pin = pins(REQUIREMENTS, MODELS)[canonicalize_name(requirement.name)]
             assert requirement.specifier.contains(pin, prereleases=True), requirement
 
 

@@ -1,7 +1,6 @@
 """Options that several subcommands share, and the class of all subcommands."""
 
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any
 from typing import TypeVar
@@ -10,10 +9,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from placeto_graphs import LINK_NAMES
-from placeto_graphs import NAMED_RULES
 from placeto_graphs import GraphError
 from placeto_graphs import parse_cluster
-from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.placers import PLACER_NAMES
 
 DEBUG = "--debug"
@@ -175,98 +172,6 @@ def output_option(help_text: str, *, required: bool = True) -> Decorator:
         required=required,
         help=help_text,
     )
-
-
-def source_options(function: Any) -> Any:
-    """Add what says which member or size of a source is meant."""
-    decorators = [
-        click.option(
-            "--batch-size", type=int, help="Examples in a step; short for --set batch_size=N."
-        ),
-        click.option(
-            "--set",
-            "sizes",
-            type=KeyValue(),
-            multiple=True,
-            help="A size of the model, such as steps=16; `placeto models` lists them.",
-        ),
-        click.option(
-            "--family-seed",
-            type=click.IntRange(min=0),
-            default=0,
-            show_default=True,
-            help="Which draw of a family's 32 members.",
-        ),
-    ]
-    return decorated(function, decorators)
-
-
-def micro_batches_option(function: Function) -> Function:
-    """Add ``--micro-batches``."""
-    return click.option(
-        "--micro-batches",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        help="In how many parts of its batch a step runs, as in GPipe. Models are captured with a "
-        "part as their batch, files are divided.",
-    )(function)
-
-
-def grouping_options(function: Callable[..., Any]) -> Any:
-    """Add the options of co-location and merging, as one argument ``grouping``."""
-    decorators = [
-        click.option(
-            "--rule",
-            "rules",
-            type=click.Choice([*NAMED_RULES, "none"]),
-            multiple=True,
-            help="Which ops are kept together; may be repeated. By default what suits the source.",
-        ),
-        click.option(
-            "--scope-pattern",
-            "patterns",
-            multiple=True,
-            metavar="REGEX",
-            help="Also keep together ops whose scopes begin with the same match.",
-        ),
-        click.option(
-            "--groups",
-            "num_groups",
-            type=click.IntRange(min=1),
-            help="Merge until so many groups are left.  [default: 128, or those of the family]",
-        ),
-        click.option(
-            "--min-output-bytes",
-            type=click.IntRange(min=1),
-            metavar="BYTES",
-            help="Leave groups alone whose outputs have so many bytes.",
-        ),
-        click.option("--no-merging", is_flag=True, help="Keep the groups of the rules."),
-    ]
-
-    @wraps(function)
-    def gathered(
-        *args: Any,
-        rules: tuple[str, ...],
-        patterns: tuple[str, ...],
-        num_groups: int | None,
-        min_output_bytes: int | None,
-        no_merging: bool,
-        **named: Any,
-    ) -> Any:
-        if no_merging and (num_groups or min_output_bytes):
-            raise click.UsageError("--no-merging: expected no --groups or --min-output-bytes")
-        grouping = GroupingOptions(
-            rules=rules,
-            patterns=patterns,
-            num_groups=num_groups,
-            min_output_bytes=min_output_bytes,
-            merging=not no_merging,
-        )
-        return function(*args, grouping=grouping, **named)
-
-    return decorated(gathered, decorators)
 
 
 def decorated(function: Any, decorators: list[Decorator]) -> Any:

@@ -22,6 +22,7 @@ from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.grouping_options import group_counts
+from placeto_tools.problem_options import ProblemOptions
 from placeto_tools.sources import Source
 from placeto_tools.sources import load_source
 
@@ -92,12 +93,38 @@ def make_problem(
     return in_micro_batches(problem, source.micro_batches)
 
 
-def read_problem(text: str) -> PlacementProblem:
-    """Return a problem from its file, or from any other source with all that suits it."""
-    return make_problem(load_source(text))
+def read_source(text: str, asked: ProblemOptions) -> Source:
+    """Return what a user named, in the size that was asked for."""
+    return load_source(text, asked.choice.sizes, asked.choice.family_seed, asked.micro_batches)
 
 
-def read_to_train_on(sources: Sequence[str], groupings: int) -> dict[str, PlacementProblem]:
+def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:
+    """Return the problem of a source on the devices and in the groups that were asked for."""
+    devices = read_cluster(asked.cluster, asked.link) if asked.cluster else None
+    if asked.link and devices is None:
+        devices = default_cluster(source, asked.link)
+    return make_problem(source, devices, asked.grouping)
+
+
+def read_problem(text: str, asked: ProblemOptions | None = None) -> PlacementProblem:
+    """Return a problem from its file, or from any other source.
+
+    Parameters
+    ----------
+    text
+        What the user named.
+    asked
+        What the user said of it; what is left open is as suits the source.
+    """
+    wanted = asked or ProblemOptions()
+    if wanted.cluster:
+        read_cluster(wanted.cluster, wanted.link)  # what is wrong with it is known at once
+    return problem_of(read_source(text, wanted), wanted)
+
+
+def read_to_train_on(
+    sources: Sequence[str], groupings: int, asked: ProblemOptions | None = None
+) -> dict[str, PlacementProblem]:
     """Return problems as `read_problem` does, and behind them others of the same graphs.
 
     Parameters
@@ -107,9 +134,12 @@ def read_to_train_on(sources: Sequence[str], groupings: int) -> dict[str, Placem
     groupings
         In how many groupings each graph is to be, see `group_counts`. A graph that is too small for
         some has less, and so has a problem file that does not say its rules, see `regrouped`.
+    asked
+        What the user said of all of them.
     """
-    read = {text: load_source(text) for text in sources}
-    found = {text: make_problem(source) for text, source in read.items()}
+    wanted = asked or ProblemOptions()
+    read = {text: read_source(text, wanted) for text in sources}
+    found = {text: problem_of(source, wanted) for text, source in read.items()}
     for text, source in read.items():
         usual = found[text]
         for count in group_counts(usual.num_groups, groupings)[1:]:

@@ -1,11 +1,8 @@
 """From what a user names to the graph of a training step."""
 
-import importlib
-import inspect
+import json
 import os
 import re
-import sys
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +21,9 @@ from placeto_graphs import load_problem
 from placeto_graphs import rules_of_names
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
+from placeto_tools.factories import defaults_of
+from placeto_tools.factories import find_factory
+from placeto_tools.factories import made_step
 from placeto_tools.grouping_options import Rule
 
 PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on
@@ -31,9 +31,13 @@ DEFAULT_KIND = "k80"
 JSON_SUFFIXES = (".json", ".json.gz")
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+LIBRARY = re.compile(r"(diffusers|timm|torchvision|transformers):(.+)", re.DOTALL)
+# Files that are captured, so that they have sizes of their own.
+PROGRAM_SUFFIXES = (".pt2", ".onnx")
 WHAT_SOURCES_ARE = (
-    "a model (inception-v3), a member of a family (nmt:7), a problem file, a PipeDream profile, "
-    "or package.module:factory"
+    "a model (inception-v3), a member of a family (nmt:7), a model of a library "
+    "(transformers:gpt2, timm:resnet50), a problem file, a PipeDream profile, an ONNX file, "
+    "an exported program (.pt2), or package.module:factory"
 )
 
 
@@ -73,7 +77,7 @@ class Source:
 
 def load_source(
     text: str,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, Any] | None = None,
     family_seed: int = 0,
     micro_batches: int = 1,
 ) -> Source:
@@ -82,10 +86,11 @@ def load_source(
     Parameters
     ----------
     text
-        The name of a registered model; ``FAMILY:NUMBER``; the path of a problem file, a graph file
-        or a PipeDream profile; or ``package.module:factory``.
+        The name of a registered model; ``FAMILY:NUMBER``; ``LIBRARY:NAME``; the path of a problem
+        file, a graph file, a PipeDream profile, an ONNX file or an exported program; or
+        ``package.module:factory``.
     sizes
-        Of the model, by name.
+        Of the model, by name; of a model of a library and of a factory any values that JSON has.
     family_seed
         Of the family.
     micro_batches
@@ -103,36 +108,64 @@ def load_source(
     return replace(source, name=name, micro_batches=micro_batches)
 
 
-def _source_of(text: str, given: dict[str, int], family_seed: int, micro_batches: int) -> Source:
+def _source_of(text: str, given: dict[str, Any], family_seed: int, micro_batches: int) -> Source:
+    if LIBRARY.fullmatch(text):
+        return _of_library(text, given, micro_batches)
+    if text.endswith(PROGRAM_SUFFIXES):
+        return _of_program(Path(text), given)
     if Path(text).is_file() or _looks_like_a_file(text):
         if given:
             raise InputError(f"--set {next(iter(given))}: expected no sizes for the file {text}")
         return _of_file(Path(text))
     member = MEMBER.fullmatch(text)
     if member:
-        return _of_family(member[1], int(member[2]), given, family_seed, micro_batches)
+        sizes = _whole_numbers(given)
+        return _of_family(member[1], int(member[2]), sizes, family_seed, micro_batches)
     if FACTORY.fullmatch(text):
         return _of_factory(text, given, micro_batches)
-    return _of_model(text, given, micro_batches)
+    return _of_model(text, _whole_numbers(given), micro_batches)
 
 
-def parse_sizes(pairs: Sequence[tuple[str, str]], batch_size: int | None) -> dict[str, int]:
-    """Return sizes as numbers.
+def parse_sizes(
+    pairs: Sequence[tuple[str, str]],
+    batch_size: int | None = None,
+    sequence_length: int | None = None,
+) -> dict[str, Any]:
+    """Return what was set: a value is JSON, or else the text itself.
 
     Parameters
     ----------
     pairs
         Names and values, as given.
-    batch_size
-        Also that, if there is one.
+    batch_size, sequence_length
+        Also these, if they are there.
+
+    Examples
+    --------
+    >>> parse_sizes([("units", "8"), ("bias", "false"), ("act", "relu")], batch_size=4)
+    {'batch_size': 4, 'units': 8, 'bias': False, 'act': 'relu'}
     """
-    sizes = {} if batch_size is None else {"batch_size": batch_size}
-    for name, value in pairs:
-        try:
-            sizes[name] = int(value)
-        except ValueError:
-            raise InputError(f"--set {name}: expected a whole number, got {value!r}") from None
-    return sizes
+    named = {"batch_size": batch_size, "sequence_length": sequence_length}
+    given = {name: size for name, size in named.items() if size is not None}
+    return given | {name: _value(text) for name, text in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(name)  # NaN and Infinity, which JSON does not have
+
+
+def _whole_numbers(given: Mapping[str, Any]) -> dict[str, int]:
+    for name, value in given.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InputError(f"--set {name}: expected a whole number, got {value!r}")
+    return dict(given)
 
 
 def _looks_like_a_file(text: str) -> bool:
@@ -161,6 +194,16 @@ def _of_file(path: Path) -> Source:
         num_groups=problem.num_groups,
         kind=_gpu(problem),
     )
+
+
+def _of_program(path: Path, given: dict[str, Any]) -> Source:
+    """Capture a model from a file that says what it computes; nothing in it is executed."""
+    from placeto_workloads import capture_step  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_workloads import program_step  # noqa: PLC0415
+
+    with reading(path):
+        graph = capture_step(program_step(path, **_whole_numbers(given)))
+    return Source(path.stem, graph)
 
 
 def _gpu(problem: PlacementProblem) -> str:
@@ -204,28 +247,26 @@ def _of_family(
     )
 
 
-def _of_factory(text: str, sizes: dict[str, int], micro_batches: int) -> Source:
-    """Capture the user's own model, whose code the user named to be run."""
-    from placeto_workloads import TrainingStep  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_workloads import capture  # noqa: PLC0415
+def _of_library(text: str, values: dict[str, Any], micro_batches: int) -> Source:
+    """Capture a model that another library defines."""
+    from placeto_workloads import LIBRARIES  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_workloads import capture_step  # noqa: PLC0415
+    from placeto_workloads import library_step  # noqa: PLC0415
 
-    factory = _factory(text)
-    part = _part_of_batch(text, {**_defaults(factory), **sizes}, micro_batches)
-    try:
-        made = factory(**{**sizes, **part})
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{text}: {type(error).__name__}: {error}") from error
-    if isinstance(made, TrainingStep):
-        made = (made.model, made.example_inputs, made.loss_fn)
-    if not (isinstance(made, tuple) and len(made) in {2, 3}):
-        raise InputError(
-            f"{text}: expected a model and example inputs, or these and a loss function, "
-            f"got {type(made).__name__}"
-        )
-    model, example_inputs, *loss_fn = made
-    graph = capture(model, example_inputs, loss_fn=loss_fn[0] if loss_fn else None)
+    usual = defaults_of(LIBRARIES[text.partition(":")[0]])
+    part = _part_of_batch(text, {**usual, **values}, micro_batches)
+    step = library_step(text, **{**values, **part})
+    name = Path(text.partition(":")[2]).name.removesuffix(".json")
+    return Source(name, capture_step(step), is_part=True)
+
+
+def _of_factory(text: str, values: dict[str, Any], micro_batches: int) -> Source:
+    """Capture the user's own model, whose code the user named to be run."""
+    from placeto_workloads import capture_step  # noqa: PLC0415 (torch takes seconds to import)
+
+    factory = find_factory(text)
+    part = _part_of_batch(text, {**defaults_of(factory), **values}, micro_batches)
+    graph = capture_step(made_step(text, factory, {**values, **part}))
     return Source(text.rpartition(":")[2], graph, is_part=True)
 
 
@@ -234,7 +275,7 @@ def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> d
     if micro_batches == 1:
         return {}
     batch_size = sizes.get("batch_size")
-    if not isinstance(batch_size, int):
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool):
         raise InputError(
             f"--micro-batches: expected --batch-size beside it, as {text} says no batch_size"
         )
@@ -244,31 +285,3 @@ def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> d
             f"{text}, got {micro_batches}"
         )
     return {"batch_size": batch_size // micro_batches}
-
-
-def _defaults(factory: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # of what is written in C
-        return {}
-    return {name: parameter.default for name, parameter in parameters.items()}
-
-
-def _factory(text: str) -> Callable[..., Any]:
-    module_name, _, attribute = text.partition(":")
-    if "" not in sys.path and os.getcwd() not in sys.path:  # a console script has its own folder
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:
-        raise InputError(
-            f"{text}: expected a module that can be imported, got {type(error).__name__}: {error}"
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise InputError(f"{text}: expected {module_name} to have {part!r}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise InputError(f"{text}: expected something that can be called, got {found!r}")
-    function: Callable[..., Any] = found
-    return function

@@ -19,6 +19,8 @@ from placeto_workloads.families.family import family
 from placeto_workloads.families.family import family_names
 from placeto_workloads.families.sampler import ArchitectureSampler
 from placeto_workloads.families.sampler import UniformSampler
+from placeto_workloads.libraries.named import LIBRARIES
+from placeto_workloads.libraries.named import library_step
 from placeto_workloads.models.cell_architecture import Activation
 from placeto_workloads.models.cell_architecture import Block
 from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
@@ -34,8 +36,10 @@ from placeto_workloads.models.nasnet import nasnet
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
 from placeto_workloads.profiling.profiler import profile
+from placeto_workloads.programs.step import program_step
 from placeto_workloads.registry import MODELS
 from placeto_workloads.registry import RegisteredModel
+from placeto_workloads.registry import capture_step
 from placeto_workloads.registry import graph_for
 from placeto_workloads.registry import load
 from placeto_workloads.registry import model_names
@@ -45,6 +49,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEVICE_KINDS",
+    "LIBRARIES",
     "MODELS",
     "NASNET_A",
     "Activation",
@@ -64,6 +69,7 @@ __all__ = [
     "WorkloadError",
     "WorkloadWarning",
     "capture",
+    "capture_step",
     "cell_with_loose_ends",
     "cost_model",
     "cost_models",
@@ -73,10 +79,12 @@ __all__ = [
     "family_names",
     "graph_for",
     "inception_v3",
+    "library_step",
     "load",
     "model_names",
     "nasnet",
     "nmt",
     "profile",
+    "program_step",
     "training_step",
 ]

@@ -239,11 +239,19 @@ def capture_step(
     gradient_sums: GradientSums = "as-they-come",
     target: Target = "gpu",
 ) -> OpGraph:
-    """Return the graph of a training step, with Adam."""
+    """Return the graph of a training step, with Adam unless it has another optimizer.
+
+    Examples
+    --------
+    >>> capture_step(training_step("inception-v3", batch_size=2)).num_ops
+    1411
+    """
     return capture(
         step.model,
-        step.example_inputs,
+        step.keywords or step.example_inputs,
         loss_fn=step.loss_fn,
+        optimizer=step.optimizer,
+        mode=step.mode,
         gradient_sums=gradient_sums,
         target=target,
     )

@@ -23,14 +23,15 @@ from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.options import Command
 from placeto_tools.options import PlacerNames
 from placeto_tools.options import force_option
-from placeto_tools.options import grouping_options
 from placeto_tools.options import json_option
 from placeto_tools.options import link_option
-from placeto_tools.options import micro_batches_option
 from placeto_tools.options import output_option
-from placeto_tools.options import source_options
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
+from placeto_tools.problem_options import SourceOptions
+from placeto_tools.problem_options import grouping_options
+from placeto_tools.problem_options import micro_batches_option
+from placeto_tools.problem_options import source_options
 from placeto_tools.problems import DEFAULT_NUM_GPUS
 from placeto_tools.problems import make_problem
 from placeto_tools.problems import read_cluster
@@ -38,7 +39,6 @@ from placeto_tools.progress import Progress
 from placeto_tools.progress import showing_progress
 from placeto_tools.sources import Source
 from placeto_tools.sources import load_source
-from placeto_tools.sources import parse_sizes
 from placeto_tools.tables import show
 from placeto_tools.tables import show_json
 
@@ -106,9 +106,7 @@ def compare(
     budget: int | None,
     rnn_budget: int | None,
     seeds: int,
-    batch_size: int | None,
-    sizes: tuple[tuple[str, str], ...],
-    family_seed: int,
+    choice: SourceOptions,
     micro_batches: int,
     grouping: GroupingOptions,
     output: Path | None,
@@ -128,14 +126,13 @@ def compare(
     if clusters and (gpus or gpu_kind):
         raise InputError("--cluster: expected no --gpus or --gpu-kind beside it")
     folder = ComparisonFolder(output, force=force) if output else None
-    given = parse_sizes(sizes, batch_size)
     effort = Effort(seeds, budget, rnn_budget)
     names = sorted({name for some in placers for name in some}, key=PLACER_NAMES.index)
     reports: list[Report] = []
     with showing_progress() as progress:
         for text in sources:
             progress.update(f"{text}: reading or capturing its graph ...")
-            source = load_source(text, given, family_seed, micro_batches)
+            source = load_source(text, choice.sizes, choice.family_seed, micro_batches)
             for case in _cases(source, gpus, gpu_kind, clusters, link, grouping):
                 _compare(case, names or PLACER_NAMES, effort, reports, folder, progress)
     if as_json:

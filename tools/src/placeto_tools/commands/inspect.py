@@ -8,6 +8,8 @@ import click
 from placeto_tools.inspection import inspect_problem
 from placeto_tools.options import Command
 from placeto_tools.options import json_option
+from placeto_tools.problem_options import ProblemOptions
+from placeto_tools.problem_options import problem_options
 from placeto_tools.problems import read_problem
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import bytes_text
@@ -31,18 +33,19 @@ SUM_COLUMNS = [">ops", ">FLOPs", ">read, written", ">parameters", ">outputs", ">
     show_default=True,
     help="How many parts of a scope count.",
 )
+@problem_options()
 @json_option
-def inspect(file: str, scope_depth: int, as_json: bool) -> None:
+def inspect(file: str, scope_depth: int, asked: ProblemOptions, as_json: bool) -> None:
     """Show what is in a problem: ops, bytes, groups, what fits one device, the lower bound.
 
-    FILE is a problem file, or any other SOURCE of `placeto build`. Times are those of the fastest
-    device of each op. The lower bound is a runtime that no placement beats.
+    FILE is a problem file, or any other SOURCE of `placeto build`, with its options. Times are
+    those of the fastest device of each op. The lower bound is a runtime that no placement beats.
 
     \b
     placeto inspect problem.json.gz
     placeto inspect problem.json.gz --scope-depth 3 --json
     """
-    report = inspect_problem(read_problem(file), scope_depth)
+    report = inspect_problem(read_problem(file, asked), scope_depth)
     if as_json:
         show_json(report)
     else:

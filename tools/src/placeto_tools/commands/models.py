@@ -4,22 +4,59 @@ from typing import Any
 
 import click
 
+from placeto_tools.checked_models import CHECKED_MODELS
+from placeto_tools.errors import InputError
+from placeto_tools.model_table import check_models
+from placeto_tools.model_table import model_table
+from placeto_tools.model_table import success_line
 from placeto_tools.options import Command
 from placeto_tools.options import json_option
+from placeto_tools.progress import showing_progress
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import show
 from placeto_tools.tables import show_json
 
+SEARCH_SECONDS = 10.0
+MEMORY_LIMIT = 12e9  # bytes
+
 
 @click.command(cls=Command)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Capture and place about ninety models of other libraries, and print a table of them.",
+)
+@click.option(
+    "--only",
+    metavar="TEXT",
+    multiple=True,
+    help="With --check: only models whose names have this in them; may be repeated.",
+)
+@click.option(
+    "--time-limit",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --check: of each model.",
+)
 @json_option
-def models(as_json: bool) -> None:
+def models(check: bool, only: tuple[str, ...], time_limit: int, as_json: bool) -> None:
     """List the registered models and the families of graphs, with their sizes.
+
+    With --check, capture and place models of timm, torchvision, transformers and diffusers, each in
+    a process of its own, and print what came of it (docs/models.md).
 
     \b
     placeto models
     placeto models --json
+    placeto models --check > table.md
     """
+    if check:
+        _check(only, time_limit, as_json)
+        return
+    if only:
+        raise InputError("--only: expected --check beside it")
     from placeto_workloads import MODELS  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_workloads import family  # noqa: PLC0415
     from placeto_workloads import family_names  # noqa: PLC0415
@@ -69,6 +106,27 @@ def models(as_json: bool) -> None:
             ],
         ),
     )
+
+
+def _check(only: tuple[str, ...], time_limit: int, as_json: bool) -> None:
+    chosen = [
+        model for model in CHECKED_MODELS if not only or any(text in model.command for text in only)
+    ]
+    if not chosen:
+        raise InputError(f"--only: expected a part of a name of a model, got {', '.join(only)}")
+    with showing_progress() as progress:
+        reports = check_models(
+            chosen,
+            progress,
+            search_seconds=SEARCH_SECONDS,
+            time_limit=time_limit,
+            memory_limit=MEMORY_LIMIT,
+        )
+    if as_json:
+        show_json({"models": reports})
+        return
+    click.echo(model_table(reports).markdown())
+    click.echo(f"\n{success_line(reports)}")
 
 
 def _number(name: str) -> int:

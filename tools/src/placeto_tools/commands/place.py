@@ -22,6 +22,8 @@ from placeto_tools.placements import run_placer
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
 from placeto_tools.placers import make_placer
+from placeto_tools.problem_options import ProblemOptions
+from placeto_tools.problem_options import problem_options
 from placeto_tools.problems import read_problem
 from placeto_tools.progress import showing_progress
 from placeto_tools.run_folder import CHECKPOINT
@@ -57,6 +59,7 @@ DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more 
     help="With --policy: how often, at most, all groups are then moved to where that costs least, "
     f"one after the other, while it helps; by default {DEFAULT_SWEEPS}.",
 )
+@problem_options()
 @seed_option
 @output_option("The placement file: .json.")
 @json_option
@@ -68,6 +71,7 @@ def place(
     budget: int | None,
     samples: int | None,
     sweeps: int | None,
+    asked: ProblemOptions,
     seed: int,
     output: Path,
     as_json: bool,
@@ -75,7 +79,8 @@ def place(
 ) -> None:
     """Place a problem with one scheme, or with a policy that was trained.
 
-    PROBLEM is a problem file or any other SOURCE of `placeto build`.
+    PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. A placement
+    of any but a problem file needs the same options again, wherever it is used.
 
     \b
     placeto place problem.json.gz --placer local-search --budget 5000 -o placement.json
@@ -87,7 +92,7 @@ def place(
         if value is not None and policy is None:
             raise InputError(f"{option}: expected --policy beside it")
     check_file(output, force=force, suffixes=(".json",))
-    read = read_problem(problem)
+    read = read_problem(problem, asked)
     chosen, total = _chosen(read, placer, policy, budget, samples, sweeps)
     with showing_progress() as progress:
         result = run_placer(chosen, read, progress, seed=seed, budget=total)

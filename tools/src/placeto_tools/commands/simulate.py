@@ -12,6 +12,8 @@ from placeto_tools.options import force_option
 from placeto_tools.options import json_option
 from placeto_tools.outputs import check_file
 from placeto_tools.placements import find_placement
+from placeto_tools.problem_options import ProblemOptions
+from placeto_tools.problem_options import problem_options
 from placeto_tools.problems import read_problem
 from placeto_tools.progress import showing_progress
 from placeto_tools.simulation import timeline_report
@@ -40,15 +42,22 @@ NUM_LINKS = 15
     show_default=True,
     help="How many members of the critical path are shown.",
 )
+@problem_options()
 @json_option
 @force_option
 def simulate(
-    problem: str, placement: str, trace: Path | None, members: int, as_json: bool, force: bool
+    problem: str,
+    placement: str,
+    trace: Path | None,
+    members: int,
+    asked: ProblemOptions,
+    as_json: bool,
+    force: bool,
 ) -> None:
     """Simulate a step: runtime, peak memory, how busy devices and links are, the critical path.
 
-    PROBLEM is a problem file or any other SOURCE of `placeto build`. PLACEMENT is a placement file,
-    the name of a device for everything on it, or the name of a placer.
+    PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. PLACEMENT is
+    a placement file, the name of a device for everything on it, or the name of a placer.
 
     \b
     placeto simulate problem.json.gz placement.json --trace trace.json
@@ -57,7 +66,7 @@ def simulate(
     """
     if trace:
         check_file(trace, force=force, suffixes=(".json", ".json.gz"))
-    read = read_problem(problem)
+    read = read_problem(problem, asked)
     with showing_progress() as progress:
         found = find_placement(placement, read, progress)
     timeline = Simulator(read, num_threads=1).timeline(found)

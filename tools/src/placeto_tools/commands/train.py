@@ -25,6 +25,8 @@ from placeto_tools.options import force_option
 from placeto_tools.options import json_option
 from placeto_tools.options import output_option
 from placeto_tools.options import preset_option
+from placeto_tools.problem_options import ProblemOptions
+from placeto_tools.problem_options import problem_options
 from placeto_tools.problems import read_to_train_on
 from placeto_tools.progress import Progress
 from placeto_tools.progress import clock
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
     metavar="UPDATES",
     help="How many updates are lost at most.",
 )
+@problem_options(set_option="--size")
 @json_option
 @force_option
 def train(
@@ -96,14 +99,16 @@ def train(
     seed: int | None,
     workers: int,
     checkpoint_every: int,
+    asked: ProblemOptions,
     as_json: bool,
     force: bool,
 ) -> None:
     """Train a policy on one problem, or on several at once.
 
-    PROBLEMS are problem files or other SOURCES of `placeto build`, on equally many devices. The
-    folder gets checkpoints, a log (log.jsonl, and one for TensorBoard), and the best placements;
-    `placeto place --policy FOLDER` uses the policy. Ctrl-C stops after the update at a checkpoint.
+    PROBLEMS are problem files or other SOURCES of `placeto build`, on equally many devices, with
+    its options; what is --set there is --size here. The folder gets checkpoints, a log (log.jsonl,
+    and one for TensorBoard), and the best placements; `placeto place --policy FOLDER` uses the
+    policy. Ctrl-C stops after the update at a checkpoint.
 
     \b
     placeto train problem.json.gz --updates 200 -o run
@@ -119,13 +124,15 @@ def train(
     rank = worker_rank()
     if resume:
         _refuse_what_is_fixed(problems, output, updates, settings, preset_name, groupings, seed)
+        if not asked.says_nothing:
+            raise InputError("--resume: expected no options of PROBLEMS: they are fixed")
     elif not problems or not output:
         raise InputError("expected PROBLEMS and -o FOLDER, or --resume FOLDER")
     folder = RunFolder(resume or output or Path())
     if not resume:
         chosen = parse_settings(settings, updates, preset_name)
         alone = len(problems) == 1 or preset_name == "paper"
-        read = read_to_train_on(problems, groupings or (1 if alone else GROUPINGS_OF_MANY))
+        read = read_to_train_on(problems, groupings or (1 if alone else GROUPINGS_OF_MANY), asked)
         _check(read, chosen, workers)
         drawn = seed or 0
         if not rank:

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import nn
 
+from placeto_workloads.capture.step import LossFunction
+from placeto_workloads.capture.step import OptimizerFactory
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.failing_layer import failing_layer
 
@@ -26,6 +29,12 @@ class TrainingStep:
         but no content and take no memory.
     loss_fn
         From what the model returns to a scalar; None where the model returns the loss itself.
+    keywords
+        The keyword arguments of a model that is called with these alone.
+    optimizer
+        From parameters to an optimizer; None for Adam.
+    mode
+        ``"training"`` or ``"inference"``, see `placeto_workloads.capture`.
 
     Examples
     --------
@@ -39,7 +48,10 @@ class TrainingStep:
 
     model: nn.Module
     example_inputs: tuple[Tensor, ...]
-    loss_fn: Callable[[Any], Tensor] | None = None
+    loss_fn: LossFunction | None = None
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: OptimizerFactory | None = None
+    mode: str = "training"
 
 
 class Classification(nn.Module):

@@ -1,0 +1,120 @@
+"""Networks of the diffusers library, which take noise out of what is drawn."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import nn
+
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.libraries.importing import import_library
+from placeto_workloads.libraries.importing import nearest
+from placeto_workloads.libraries.importing import offline
+from placeto_workloads.libraries.importing import one_line
+from placeto_workloads.libraries.weightless import built
+from placeto_workloads.models.training_step import TrainingStep
+
+DEFAULT_SIDE = 32
+DEFAULT_WORDS = 77
+KINDS = ("Model", "Autoencoder", "VQ")
+
+
+def diffusers_step(
+    name: str,
+    *,
+    batch_size: int = 4,
+    sequence_length: int = DEFAULT_WORDS,
+    device: torch.device | str = "meta",
+    seed: int = 0,
+    **settings: Any,
+) -> TrainingStep:
+    """Build a training step of a network of the diffusers library, without trained weights.
+
+    The loss is the mean of what it gives.
+
+    Parameters
+    ----------
+    name
+        A class, such as ``"UNet2DConditionModel"`` or ``"AutoencoderKL"``.
+    batch_size
+        Examples in a step.
+    sequence_length
+        Words of the text that tells what to draw.
+    device
+        Where the weights and inputs are; on the default, meta, weights take no memory.
+    seed
+        Of weights and inputs on any other device.
+    **settings
+        Of the configuration, such as ``sample_size``.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no such class, or it refuses a setting.
+    """
+    library = import_library("diffusers", "diffusers")
+    known = [key for key in dir(library) if any(kind in key for kind in KINDS)]
+    model_class = getattr(library, name, None) if name in known else None
+    if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
+        raise WorkloadError(
+            f"diffusers:{name}: expected a known network, such as {nearest(name, known)}, "
+            f"got {name!r}"
+        )
+    taken = inspect.signature(model_class.__init__).parameters
+    for key in settings:
+        if key not in taken:
+            raise WorkloadError(
+                f"diffusers:{name}: expected settings such as {nearest(key, list(taken))}, "
+                f"got {key!r}"
+            )
+    with offline():
+        try:
+            model = built(lambda: model_class(**settings), device, seed).train()
+        except Exception as error:
+            raise WorkloadError(f"diffusers:{name}: {one_line(error)}") from error
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        inputs = _inputs(model, batch_size, sequence_length)
+    there = {key: value.to(device) for key, value in inputs.items()}
+    return TrainingStep(model, (), keywords=there)
+
+
+def _inputs(model: Any, batch_size: int, words: int) -> dict[str, Tensor]:
+    config: Mapping[str, Any] = model.config
+    taken = inspect.signature(model.forward).parameters
+    inputs = {}
+    first = "hidden_states" if "hidden_states" in taken else next(iter(taken))
+    inputs[first] = torch.randn(batch_size, *_shape(config))
+    if "timestep" in taken:
+        inputs["timestep"] = torch.randint(1000, (batch_size,))
+    if "encoder_hidden_states" in taken:
+        width = _first(config, "cross_attention_dim", "joint_attention_dim", "caption_channels")
+        if width:
+            inputs["encoder_hidden_states"] = torch.randn(batch_size, words, width)
+    if "pooled_projections" in taken:
+        width = _first(config, "pooled_projection_dim")
+        inputs["pooled_projections"] = torch.randn(batch_size, width or 1)
+    if "class_labels" in taken and _first(config, "num_embeds_ada_norm"):
+        classes = _first(config, "num_embeds_ada_norm")
+        inputs["class_labels"] = torch.randint(classes or 1, (batch_size,))
+    return inputs
+
+
+def _shape(config: Mapping[str, Any]) -> tuple[int, ...]:
+    channels = _first(config, "in_channels", "out_channels") or 3
+    side = config.get("sample_size")
+    if isinstance(side, list | tuple):
+        return (channels, *side)
+    return channels, side or DEFAULT_SIDE, side or DEFAULT_SIDE
+
+
+def _first(config: Mapping[str, Any], *keys: str) -> int | None:
+    for key in keys:
+        value = config.get(key)
+        if isinstance(value, list | tuple) and value:
+            value = value[0]
+        if isinstance(value, int) and value > 0:
+            return value
+    return None

@@ -1,0 +1,51 @@
+"""Models of other libraries by name."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.libraries.diffusers import diffusers_step
+from placeto_workloads.libraries.timm import timm_step
+from placeto_workloads.libraries.torchvision import torchvision_step
+from placeto_workloads.libraries.transformers import transformers_step
+from placeto_workloads.models.training_step import TrainingStep
+
+LIBRARIES: Mapping[str, Callable[..., TrainingStep]] = MappingProxyType(
+    {
+        "diffusers": diffusers_step,
+        "timm": timm_step,
+        "torchvision": torchvision_step,
+        "transformers": transformers_step,
+    }
+)
+
+
+def library_step(source: str, **settings: Any) -> TrainingStep:
+    """Build a training step of a model of another library.
+
+    Parameters
+    ----------
+    source
+        The library and the name of the model: ``"transformers:gpt2"``, ``"timm:resnet50"``.
+    **settings
+        What the function of the library in `LIBRARIES` takes.
+
+    Raises
+    ------
+    WorkloadError
+        When the library is not installed, or has no such model or setting.
+
+    Examples
+    --------
+    >>> library_step("keras:resnet")
+    Traceback (most recent call last):
+    ...
+    placeto_workloads.errors.WorkloadError: keras:resnet: expected a model of diffusers, timm, \
+torchvision, transformers
+    """
+    library, _, name = source.partition(":")
+    if library not in LIBRARIES:
+        raise WorkloadError(f"{source}: expected a model of {', '.join(LIBRARIES)}")
+    return LIBRARIES[library](name, **settings)

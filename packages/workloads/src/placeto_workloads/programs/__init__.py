@@ -1,0 +1,1 @@
+"""Training steps of models that come as files: exported programs and ONNX."""

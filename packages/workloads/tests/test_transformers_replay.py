@@ -1,0 +1,137 @@
+"""Twelve small transformers: what is captured of them is what PyTorch runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from capture_checks import check_flops
+from capture_checks import check_parameter_bytes
+from capture_checks import check_replay
+from capture_checks import compared
+from captured_models import Case
+from placeto_workloads import library_step
+
+pytest.importorskip("transformers")
+
+WIDTHS = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+DECODER = {**WIDTHS, "num_hidden_layers": 2, "num_key_value_heads": 1, "vocab_size": 30}
+SPEECH = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 40}
+HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+FEED_FORWARD = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 1}
+SMALL: Mapping[str, Mapping[str, Any]] = {
+    "gpt2": {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 30},
+    "llama": DECODER,
+    "bert": {**WIDTHS, "num_hidden_layers": 2, "vocab_size": 30},
+    "electra": {**WIDTHS, "num_hidden_layers": 2, "vocab_size": 30, "embedding_size": 8},
+    "t5": {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "vocab_size": 30},
+    "bart": {**SPEECH, **HEADS, **FEED_FORWARD, **ENDS, "max_position_embeddings": 16},
+    "mixtral": {**DECODER, "num_local_experts": 4},
+    "vit": {**WIDTHS, "num_hidden_layers": 2, "image_size": 16, "patch_size": 8},
+    "convnext": {"depths": [1, 1], "hidden_sizes": [4, 8], "num_stages": 2, "image_size": 16},
+    "wav2vec2": {
+        **WIDTHS,
+        "num_hidden_layers": 1,
+        "conv_dim": [4, 4],
+        "conv_kernel": [4, 2],
+        "conv_stride": [4, 2],
+        "num_feat_extract_layers": 2,
+        "num_conv_pos_embeddings": 4,
+        "num_conv_pos_embedding_groups": 2,
+        "classifier_proj_size": 4,
+    },
+    "whisper": {
+        **SPEECH,
+        **HEADS,
+        **FEED_FORWARD,
+        **ENDS,
+        "num_mel_bins": 4,
+        "max_source_positions": 6,
+        "max_target_positions": 8,
+    },
+    "mamba": {"hidden_size": 8, "num_hidden_layers": 1, "state_size": 4, "vocab_size": 20},
+}
+
+
+class ByPosition(nn.Module):
+    """Calls a model with keyword arguments, in the order of their names."""
+
+    def __init__(self, model: nn.Module, keywords: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = list(keywords)
+
+    def forward(self, *values: Any) -> Any:
+        return self.model(**dict(zip(self.names, values, strict=True)))
+
+
+def small(name: str, **more: Any) -> Case:
+    step = library_step(
+        f"transformers:{name}",
+        **{"batch_size": 2, "device": "cpu", "seed": 3, **SMALL[name], **more},
+    )
+    return Case(ByPosition(step.model, step.keywords), tuple(step.keywords.values()))
+
+
+def lengths(name: str) -> dict[str, int]:
+    return {} if name in {"vit", "convnext"} else {"sequence_length": 6}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library
+@pytest.mark.parametrize("name", SMALL)
+def test_a_replayed_step_of_a_small_transformer(name: str) -> None:
+    step = compared(small(name, **lengths(name)))
+    check_replay(step, num_orders=1)
+    check_parameter_bytes(step)
+    if name != "mixtral":  # whose ops torch has no formula for
+        check_flops(step)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library
+def test_experts_count_the_products_that_they_make() -> None:
+    step = compared(small("mixtral", num_hidden_layers=1, **lengths("mixtral")))
+    counted = {
+        op_type: [
+            flops
+            for other, flops in zip(step.graph.op_types, step.graph.flops.tolist(), strict=True)
+            if other == op_type
+        ]
+        for op_type in step.graph.op_types
+        if "grouped_mm" in op_type
+    }
+    rows = 2 * 6 * 2  # two examples of six words, each with two of the experts
+    up, down = 2 * rows * 16 * 48, 2 * rows * 24 * 16
+    assert counted == {
+        "transformers.grouped_mm_fallback": [up, down],
+        "transformers.grouped_mm_fallback_backward": [2 * down, 2 * up],
+    }
+
+
+def test_there_are_twelve_of_all_kinds() -> None:
+    assert len(SMALL) == 12
+
+
+def test_on_the_meta_device_weights_take_no_memory() -> None:
+    step = library_step("transformers:llama", batch_size=1, sequence_length=4)
+    weights = list(step.model.parameters())
+    assert sum(weight.numel() for weight in weights) == step.model.num_parameters() > 6e9  # type: ignore[operator]
+    assert all(weight.is_meta for weight in weights)
+    assert not step.model.config.use_cache  # type: ignore[union-attr]
+
+
+def test_tied_weights_are_one() -> None:
+    model = library_step("transformers:gpt2", **SMALL["gpt2"]).model
+    names = [name for name, _ in model.named_parameters()]
+    assert "lm_head.weight" not in names
+    assert model.get_parameter("lm_head.weight") is model.get_parameter("transformer.wte.weight")
+
+
+def test_the_seed_fixes_weights_and_inputs_and_nothing_else() -> None:
+    before = torch.get_rng_state()
+    first, again = small("bert", sequence_length=6), small("bert", sequence_length=6)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(map(torch.equal, first.inputs, again.inputs))
+    assert all(map(torch.equal, first.model.parameters(), again.model.parameters()))

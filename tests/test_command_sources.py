@@ -1,0 +1,277 @@
+"""Sources of ``placeto``: models of libraries, programs in files, factories of any values."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from command_runs import SMALL_NMT
+from command_runs import build_profile
+from command_runs import fail
+from command_runs import succeed
+from command_runs import succeed_json
+from placeto_graphs import load_problem
+from placeto_workloads import capture
+
+FACTORY = """
+import functools
+import torch
+from torch import nn
+
+def make(width=4, act="relu", bias=True, rates=(0.1,), options=None, batch_size=3):
+    assert isinstance(width, int) and isinstance(bias, bool)
+    layers = [nn.Linear(width, width, bias=bias)]
+    layers += [nn.Dropout(rate) for rate in rates]
+    layers += [{"relu": nn.ReLU, "tanh": nn.Tanh}[act]()]
+    layers += [nn.Tanh()] * (options or {}).get("more", 0)
+    return nn.Sequential(*layers), torch.ones(batch_size, width)
+
+def given(**values):
+    raise ValueError(repr(values))
+
+def with_momentum():
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(
+        [{"params": [model.weight], "momentum": 0.9}, {"params": [model.bias]}], lr=0.1
+    )
+    return model, torch.ones(3, 4), None, optimizer
+
+def with_maker():
+    return nn.Linear(4, 2), torch.ones(3, 4), None, functools.partial(torch.optim.SGD, lr=0.1)
+
+def to_infer():
+    inputs = {"input": torch.ones(3, 4)}
+    return {"model": nn.Linear(4, 2), "example_inputs": inputs, "mode": "inference"}
+
+def of_another():
+    return nn.Linear(4, 2), torch.ones(3, 4), None, torch.optim.SGD([torch.ones(1)], lr=0.1)
+
+def wrong_optimizer():
+    return nn.Linear(4, 2), torch.ones(3, 4), None, 3
+
+def wrong_key():
+    return {"model": nn.Linear(4, 2), "inputs": torch.ones(3, 4)}
+
+def missing():
+    return {"model": nn.Linear(4, 2)}
+
+def wrong_mode():
+    return nn.Linear(4, 2), torch.ones(3, 4), None, None, "dreaming"
+"""
+# Of each kind of architecture, as a user would make them small.
+WIDTHS = "hidden_size=16 intermediate_size=24 num_attention_heads=2 "
+SPEECH = (
+    "d_model=16 encoder_layers=1 decoder_layers=1 encoder_attention_heads=2 "
+    "decoder_attention_heads=2 encoder_ffn_dim=24 decoder_ffn_dim=24 vocab_size=40 bos_token_id=1 "
+    "eos_token_id=2 pad_token_id=0 decoder_start_token_id=1 "
+)
+DECODER = WIDTHS + "num_hidden_layers=2 num_key_value_heads=1 vocab_size=30 sequence_length=6"
+SMALL = {
+    "gpt2": "n_layer=2 n_embd=16 n_head=2 vocab_size=30 sequence_length=6",
+    "llama": DECODER,
+    "bert": WIDTHS + "num_hidden_layers=2 vocab_size=30 sequence_length=6",
+    "electra": WIDTHS + "num_hidden_layers=2 vocab_size=30 embedding_size=8 sequence_length=6",
+    "t5": "d_model=16 d_kv=8 d_ff=24 num_layers=2 num_heads=2 vocab_size=30 sequence_length=6",
+    "bart": SPEECH + "max_position_embeddings=16",
+    "mixtral": DECODER + " num_local_experts=4",
+    "vit": WIDTHS + "num_hidden_layers=2 image_size=16 patch_size=8",
+    "convnext": "depths=[1,1] hidden_sizes=[4,8] num_stages=2 image_size=16",
+    "wav2vec2": WIDTHS + "num_hidden_layers=1 conv_dim=[4,4] conv_kernel=[4,2] conv_stride=[4,2] "
+    "num_feat_extract_layers=2 num_conv_pos_embeddings=4 num_conv_pos_embedding_groups=2 "
+    "classifier_proj_size=4 sequence_length=6",
+    "whisper": SPEECH + "num_mel_bins=4 max_source_positions=6 max_target_positions=8",
+    "mamba": "hidden_size=8 num_hidden_layers=1 state_size=4 vocab_size=20 sequence_length=6",
+}
+
+
+@pytest.fixture
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"own_source_{re.sub(r'[^a-z0-9]', '', tmp_path.name.lower())}"
+    (tmp_path / f"{name}.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def settings(text: str) -> list[str]:
+    return [f"--set={setting}" for setting in text.split()]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_transformer_is_placed_and_simulated(name: str) -> None:
+    pytest.importorskip("transformers")
+    options = [*settings(SMALL[name]), "--batch-size=2", "--cluster=4xv100", "--groups=12"]
+    report = succeed_json("simulate", f"transformers:{name}", "heft", *options)
+    assert report["runtime"] > 0
+    assert sum(row["groups"] for row in report["devices"]) <= 12
+    alone = succeed_json("simulate", f"transformers:{name}", "v100:3", *options)
+    busy = [row["busy"] for row in alone["devices"]]
+    assert busy[:3] == [0, 0, 0]
+    assert busy[3] > 0.1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_transformer_in_micro_batches(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    path = tmp_path / "problem.json.gz"
+    options = settings(SMALL["gpt2"])
+    source = "transformers:gpt2"
+    succeed("build", source, *options, "--batch-size=4", "--micro-batches=2", "-o", path)
+    names = load_problem(path).graph.op_names
+    assert {"input.input_ids@0", "input.input_ids@1"} <= set(names)
+    assert "divides the batch size 8 of transformers:gpt2, got 3" in fail(
+        "build", source, "--micro-batches=3", "-o", tmp_path / "b.json"
+    )
+
+
+def test_values_of_a_factory_are_json(tmp_path: Path, factory: str) -> None:
+    path = tmp_path / "problem.json"
+    options = ["act=tanh", "bias=false", "rates=[0.5,0.25]", 'options={"more":2}', "width=6"]
+    succeed("build", f"{factory}:make", *settings(" ".join(options)), "-o", path)
+    graph = load_problem(path).graph
+    assert graph.op_types.count("aten.tanh") == 3
+    assert [kind for kind in graph.op_types if "addmm" in kind] == []
+    assert (
+        graph.op_types.count("aten.bernoulli_") + graph.op_types.count("aten.native_dropout") == 2
+    )
+
+
+def test_a_value_is_json_or_else_a_text(factory: str) -> None:
+    given = ["a=1", "b=1.5", "c=true", "d=null", 'e="3"', "f=[1,[2]]", "g=word", "h=NaN", "i=[1"]
+    line = fail("build", f"{factory}:given", *settings(" ".join(given)), "-o", "problem.json")
+    expected = {
+        "a": 1,
+        "b": 1.5,
+        "c": True,
+        "d": None,
+        "e": "3",
+        "f": [1, [2]],
+        "g": "word",
+        "h": "NaN",
+        "i": "[1",
+    }
+    assert line.endswith(f"ValueError: {expected!r}\n")
+
+
+def graph_of(path: Path, source: str) -> Any:
+    succeed("build", source, "--force", "-o", path)
+    return load_problem(path).graph
+
+
+def test_the_optimizer_of_a_factory_is_used(tmp_path: Path, factory: str) -> None:
+    path = tmp_path / "problem.json"
+    model, inputs = nn.Linear(4, 2), torch.ones(3, 4)
+    plain = graph_of(path, f"{factory}:with_maker")
+    assert plain == capture(model, inputs, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    both = graph_of(path, f"{factory}:with_momentum")
+    held = dict(zip(both.op_names, both.parameter_bytes.tolist(), strict=True))
+    assert (held["weight"], held["bias"]) == (2 * 4 * 8, 4 * 2)  # one of them has a momentum
+
+
+def test_the_mode_of_a_factory_is_used(tmp_path: Path, factory: str) -> None:
+    graph = graph_of(tmp_path / "problem.json", f"{factory}:to_infer")
+    assert set(graph.phases.tolist()) == {0}
+    assert "mode: expected one of training, inference, got 'dreaming'" in fail(
+        "build", f"{factory}:wrong_mode", "-o", tmp_path / "b.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("of_another", "expected an optimizer of parameters of the model"),
+        ("wrong_optimizer", "that makes one, got int"),
+        ("wrong_key", "got 'inputs' in it"),
+        ("missing", "got none of example_inputs"),
+    ],
+)
+def test_a_factory_that_returns_something_else_is_refused(
+    factory: str, name: str, message: str
+) -> None:
+    assert message in fail("build", f"{factory}:{name}", "-o", "problem.json")
+
+
+def test_an_exported_program_is_a_source(tmp_path: Path) -> None:
+    model, inputs = nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.ones(3, 4)
+    path = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(model, (inputs,)), path)
+    assert graph_of(tmp_path / "problem.json", str(path)) == capture(model, inputs)
+    (tmp_path / "cut.pt2").write_bytes(path.read_bytes()[:100])
+    assert "cut.pt2: expected an exported program" in fail("inspect", tmp_path / "cut.pt2")
+    assert "none.pt2: No such file" in fail("inspect", tmp_path / "none.pt2")
+    assert "batch_size: expected none for" in fail("inspect", path, "--batch-size=4")
+    assert "--set batch_size: expected a whole number, got 'x'" in fail(
+        "inspect", path, "--set=batch_size=x"
+    )
+
+
+def test_an_onnx_file_is_a_source(tmp_path: Path) -> None:
+    helper = pytest.importorskip("onnx.helper")
+    weight = helper.make_tensor("w", 1, [4, 2], np.ones(8, np.float32))
+    rows = helper.make_tensor_value_info("x", 1, ["batch", 4])
+    scores = helper.make_tensor_value_info("y", 1, None)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "graph", [rows], [scores], [weight])
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    report = succeed_json("inspect", path, "--batch-size=3")
+    forward = next(row for row in report["phases"] if row["phase"] == "forward")
+    assert forward["flops"] >= 2 * 3 * 4 * 2
+    assert "--set batch=N" in fail("inspect", path)
+    path.write_bytes(b"nothing")
+    assert "model.onnx: expected an ONNX file" in fail("inspect", path)
+
+
+@pytest.mark.parametrize("command", ["inspect", "simulate", "place", "train"])
+def test_options_of_a_problem_are_those_of_every_command(tmp_path: Path, command: str) -> None:
+    arguments: dict[str, list[object]] = {
+        "inspect": [],
+        "simulate": ["heft"],
+        "place": ["--placer=heft", "-o", tmp_path / "placement.json"],
+        "train": ["--updates=1", "-o", tmp_path / "run"],
+    }
+    sizes = (
+        [size.replace("--set", "--size") for size in SMALL_NMT] if command == "train" else SMALL_NMT
+    )
+    options = [*sizes, "--cluster=3xv100", "--link=pcie", "--rule=none", "--micro-batches=2"]
+    report = succeed_json(command, "nmt-2", *arguments[command], *options)
+    if command in {"inspect", "simulate"}:
+        assert [row["device"] for row in report["devices"]] == ["v100:0", "v100:1", "v100:2"]
+    elif command == "place":
+        assert len(report["peak_memory"]) == 3
+        placed = json.loads((tmp_path / "placement.json").read_text())
+        assert len(placed) == 8
+        again = succeed_json("simulate", "nmt-2", tmp_path / "placement.json", *options)
+        assert again["runtime"] == report["runtime"]
+    else:
+        assert len(report["placements"]) == 1
+
+
+def test_a_problem_file_is_placed_on_other_devices(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    report = succeed_json("inspect", path, "--cluster=3xv100")
+    assert [row["device"] for row in report["devices"]] == ["v100:0", "v100:1", "v100:2"]
+    assert "expected --cluster beside it" in fail("inspect", path, "--link=pcie")
+    assert "expected no options of PROBLEMS" in fail(
+        "train", "--resume", tmp_path / "run", "--batch-size=3"
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_library_refuses_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    path = tmp_path / "problem.json"
+    assert "such as" in fail("build", "transformers:lama", "-o", path)
+    assert "expected int, got str" in fail(
+        "build", "transformers:gpt2", "--set=n_layer=many", "-o", path
+    )
+    assert "sequence_length: expected from 1 to 1024" in fail(
+        "build", "transformers:gpt2", "--sequence-length=5000", "-o", path
+    )
+    assert not path.exists()

@@ -1,0 +1,119 @@
+"""The table of models: each in a process of its own, which may fail, hang or eat memory."""
+
+import io
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from placeto_graphs import parse_cluster
+from placeto_simulator import Simulator
+from placeto_tools.checked_models import CHECKED_MODELS
+from placeto_tools.checked_models import CheckedModel
+from placeto_tools.model_check import TimedEvaluator
+from placeto_tools.model_check import check
+from placeto_tools.model_check import searched
+from placeto_tools.model_table import Report
+from placeto_tools.model_table import check_models
+from placeto_tools.model_table import model_table
+from placeto_tools.problems import make_problem
+from placeto_tools.progress import Progress
+from placeto_tools.sources import Source
+from placeto_workloads import load
+from placeto_workloads import training_step
+
+SIZES = {"steps": 2, "batch_size": 2, "units": 8, "vocabulary_size": 20}
+SMALL = CheckedModel("nmt-2", tuple((name, str(size)) for name, size in SIZES.items()))
+NONE = CheckedModel("nmt-3")
+
+
+def checked(
+    *models: CheckedModel, time_limit: float = 120.0, memory_limit: float = 1e12
+) -> tuple[list[Report], str]:
+    shown = io.StringIO()
+    reports = check_models(
+        models,
+        Progress(None, shown),
+        search_seconds=0.1,
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+    )
+    return reports, shown.getvalue()
+
+
+def test_a_row_has_the_numbers_of_the_model() -> None:
+    (report, failed), shown = checked(SMALL, NONE)
+    graph = load("nmt-2", **SIZES)
+    problem = make_problem(Source("nmt-2", graph), parse_cluster("4xv100"))
+    alone = Simulator(problem).evaluate(np.zeros((1, problem.num_groups), np.int32))
+    model = training_step("nmt-2", steps=2, batch_size=2, units=8, vocabulary_size=20).model
+    assert report["ops"] == graph.num_ops
+    assert report["parameters"] == sum(weight.numel() for weight in model.parameters())
+    assert report["flops"] == graph.flops.sum()
+    assert report["groups"] == problem.num_groups
+    assert report["one_device"] == alone.runtime[0]
+    assert 0 < report["searched"] <= report["one_device"]
+    assert report["one_device_fits"]
+    assert report["searched_fits"]
+    assert "expected one of" in failed["error"]
+    assert shown.splitlines()[0].startswith(f"1 of 2: {SMALL.command}: {graph.num_ops:,} ops, ")
+    assert shown.splitlines()[1].startswith("2 of 2: nmt-3: name: expected one of ")
+
+
+def test_a_process_that_takes_too_much_is_ended() -> None:
+    (late,), _ = checked(SMALL, time_limit=0.05)
+    assert late["error"] == "expected at most 0 s, and took longer"
+    (large,), _ = checked(SMALL, memory_limit=1.0)
+    assert large["error"] == "expected at most 0 GB, and took more"
+
+
+def test_other_weights_than_the_librarys_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"ops": 1, "weight_bytes": 8, "captured_weight_bytes": 4}
+    monkeypatch.setattr("placeto_tools.model_table._run", lambda *_limits: answer)
+    (report,), _ = checked(SMALL)
+    assert report["error"] == "expected 8 bytes of weights, got 4"
+
+
+def test_ctrl_c_leaves_the_rows_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([{"ops": 1, "weight_bytes": 4, "captured_weight_bytes": 4}])
+
+    def run(*_limits: object) -> Report:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr("placeto_tools.model_table._run", run)
+    assert [report["ops"] for report in checked(SMALL, SMALL, SMALL)[0]] == [1]
+
+
+def test_what_does_not_fit_has_a_star() -> None:
+    report = check("nmt-2", [[name, str(size)] for name, size in SIZES.items()], 0.0)
+    named = {"model": "nmt-2", **report, "one_device_fits": False}
+    failed = {"model": "nmt-3", "error": "expected | something"}
+    lines = model_table([named, failed]).markdown().splitlines()
+    cells = [cell.strip() for cell in lines[2].split("|")]
+    assert cells[-3].endswith("s*")
+    assert not cells[-2].endswith("*")
+    assert lines[3].startswith(r"| nmt-3 | expected \| something |")
+    assert {line.count("|") - line.count(r"\|") for line in lines} == {10}
+
+
+def test_the_cost_of_what_does_not_fit_is_not_its_runtime() -> None:
+    cluster = parse_cluster("4xv100")
+    problem = make_problem(Source("nmt-2", load("nmt-2", **SIZES)), cluster)
+    placements = np.zeros((1, problem.num_groups), np.int32)
+    evaluator = TimedEvaluator(Simulator(problem), 60.0)
+    expected = evaluator.evaluate(placements).runtime[0]
+    assert evaluator.runtime == evaluator.best == expected
+    evaluator._limits = np.zeros(4)
+    evaluator.best = np.inf
+    evaluator.evaluate(placements)
+    assert evaluator.runtime == expected < evaluator.best
+    assert searched(problem, 0.0)[0] <= expected
+
+
+def test_at_least_eighty_different_models_are_checked() -> None:
+    assert len(CHECKED_MODELS) == len({model.command for model in CHECKED_MODELS}) >= 80
+    libraries = Counter(model.source.partition(":")[0] for model in CHECKED_MODELS)
+    assert {"timm", "torchvision", "transformers", "diffusers"} < libraries.keys()
