@@ -142,6 +142,19 @@ def test_values_of_a_factory_are_json(tmp_path: Path, factory: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("cluster", "dropped_by"),
+    [("2xcpu", "aten.bernoulli_"), ("1xcpu+1xk80", "aten.native_dropout")],
+)
+def test_kernels_are_those_of_the_cluster(
+    tmp_path: Path, factory: str, cluster: str, dropped_by: str
+) -> None:
+    path = tmp_path / "problem.json"
+    succeed("build", f"{factory}:make", "--cluster", cluster, "-o", path)
+    drops = {"aten.bernoulli_", "aten.native_dropout"} & set(load_problem(path).graph.op_types)
+    assert drops == {dropped_by}
+
+
 def test_a_value_is_json_or_else_a_text(factory: str) -> None:
     given = ["a=1", "b=1.5", "c=true", "d=null", 'e="3"', "f=[1,[2]]", "g=word", "h=NaN", "i=[1"]
     line = fail("build", f"{factory}:given", *settings(" ".join(given)), "-o", "problem.json")

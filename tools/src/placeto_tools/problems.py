@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from placeto_tools.grouping_options import group_counts
 from placeto_tools.problem_options import ProblemOptions
 from placeto_tools.sources import Source
 from placeto_tools.sources import load_source
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from placeto_workloads import Target
 
 DEFAULT_NUM_GPUS = 2
 
@@ -94,16 +98,23 @@ def make_problem(
 
 
 def read_source(text: str, asked: ProblemOptions) -> Source:
-    """Return what a user named, in the size that was asked for."""
-    return load_source(text, asked.choice.sizes, asked.choice.family_seed, asked.micro_batches)
+    """Return what a user named, in the size and with the kernels of the devices asked for."""
+    choice, devices = asked.choice, _asked_cluster(asked)
+    only_cpus = devices is not None and {device.kind for device in devices.devices} == {"cpu"}
+    target: Target = "cpu" if only_cpus else "gpu"
+    return load_source(text, choice.sizes, choice.family_seed, asked.micro_batches, target)
 
 
 def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:
     """Return the problem of a source on the devices and in the groups that were asked for."""
-    devices = read_cluster(asked.cluster, asked.link) if asked.cluster else None
+    devices = _asked_cluster(asked)
     if asked.link and devices is None:
         devices = default_cluster(source, asked.link)
     return make_problem(source, devices, asked.grouping)
+
+
+def _asked_cluster(asked: ProblemOptions) -> Cluster | None:
+    return read_cluster(asked.cluster, asked.link) if asked.cluster else None
 
 
 def read_problem(text: str, asked: ProblemOptions | None = None) -> PlacementProblem:

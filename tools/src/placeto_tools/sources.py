@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 
 from placeto_graphs import DEFAULT_RULES
@@ -25,6 +26,9 @@ from placeto_tools.factories import defaults_of
 from placeto_tools.factories import find_factory
 from placeto_tools.factories import made_step
 from placeto_tools.grouping_options import Rule
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from placeto_workloads import Target
 
 PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on
 DEFAULT_KIND = "k80"
@@ -80,6 +84,7 @@ def load_source(
     sizes: Mapping[str, Any] | None = None,
     family_seed: int = 0,
     micro_batches: int = 1,
+    target: "Target" = "gpu",
 ) -> Source:
     """Return what a user named.
 
@@ -95,24 +100,28 @@ def load_source(
         Of the family.
     micro_batches
         In how many micro-batches a step runs. What is captured is captured with their size.
+    target
+        The device whose kernels what is captured runs, ``"gpu"`` or ``"cpu"``.
 
     Raises
     ------
     InputError
         When it is nothing of that, cannot be read, or its batch cannot be divided.
     """
-    source = _source_of(text, dict(sizes or {}), family_seed, micro_batches)
+    source = _source_of(text, dict(sizes or {}), family_seed, micro_batches, target)
     if micro_batches == 1:
         return source
     name = f"{source.name} in {micro_batches} micro-batches"
     return replace(source, name=name, micro_batches=micro_batches)
 
 
-def _source_of(text: str, given: dict[str, Any], family_seed: int, micro_batches: int) -> Source:
+def _source_of(
+    text: str, given: dict[str, Any], family_seed: int, micro_batches: int, target: "Target"
+) -> Source:
     if LIBRARY.fullmatch(text):
-        return _of_library(text, given, micro_batches)
+        return _of_library(text, given, micro_batches, target)
     if text.endswith(PROGRAM_SUFFIXES):
-        return _of_program(Path(text), given)
+        return _of_program(Path(text), given, target)
     if Path(text).is_file() or _looks_like_a_file(text):
         if given:
             raise InputError(f"--set {next(iter(given))}: expected no sizes for the file {text}")
@@ -122,8 +131,8 @@ def _source_of(text: str, given: dict[str, Any], family_seed: int, micro_batches
         sizes = _whole_numbers(given)
         return _of_family(member[1], int(member[2]), sizes, family_seed, micro_batches)
     if FACTORY.fullmatch(text):
-        return _of_factory(text, given, micro_batches)
-    return _of_model(text, _whole_numbers(given), micro_batches)
+        return _of_factory(text, given, micro_batches, target)
+    return _of_model(text, _whole_numbers(given), micro_batches, target)
 
 
 def parse_sizes(
@@ -196,13 +205,13 @@ def _of_file(path: Path) -> Source:
     )
 
 
-def _of_program(path: Path, given: dict[str, Any]) -> Source:
+def _of_program(path: Path, given: dict[str, Any], target: "Target") -> Source:
     """Capture a model from a file that says what it computes; nothing in it is executed."""
     from placeto_workloads import capture_step  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_workloads import program_step  # noqa: PLC0415
 
     with reading(path):
-        graph = capture_step(program_step(path, **_whole_numbers(given)))
+        graph = capture_step(program_step(path, **_whole_numbers(given)), target=target)
     return Source(path.stem, graph)
 
 
@@ -211,9 +220,9 @@ def _gpu(problem: PlacementProblem) -> str:
     return kinds[0] if kinds else DEFAULT_KIND
 
 
-def _of_model(name: str, sizes: dict[str, int], micro_batches: int) -> Source:
+def _of_model(name: str, sizes: dict[str, int], micro_batches: int, target: "Target") -> Source:
     from placeto_workloads import MODELS  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_workloads import load  # noqa: PLC0415
+    from placeto_workloads import graph_for  # noqa: PLC0415
 
     if name not in MODELS:
         raise InputError(
@@ -221,7 +230,7 @@ def _of_model(name: str, sizes: dict[str, int], micro_batches: int) -> Source:
             f"and the models are {', '.join(MODELS)}"
         )
     whole = {**MODELS[name].sizes, **sizes}
-    graph = load(name, **{**sizes, **_part_of_batch(name, whole, micro_batches)})
+    graph = graph_for(name, target, {**sizes, **_part_of_batch(name, whole, micro_batches)})
     return Source(name, graph, rules=MODELS[name].colocation_rules, is_part=True)
 
 
@@ -247,7 +256,7 @@ def _of_family(
     )
 
 
-def _of_library(text: str, values: dict[str, Any], micro_batches: int) -> Source:
+def _of_library(text: str, values: dict[str, Any], micro_batches: int, target: "Target") -> Source:
     """Capture a model that another library defines."""
     from placeto_workloads import LIBRARIES  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_workloads import capture_step  # noqa: PLC0415
@@ -257,16 +266,16 @@ def _of_library(text: str, values: dict[str, Any], micro_batches: int) -> Source
     part = _part_of_batch(text, {**usual, **values}, micro_batches)
     step = library_step(text, **{**values, **part})
     name = Path(text.partition(":")[2]).name.removesuffix(".json")
-    return Source(name, capture_step(step), is_part=True)
+    return Source(name, capture_step(step, target=target), is_part=True)
 
 
-def _of_factory(text: str, values: dict[str, Any], micro_batches: int) -> Source:
+def _of_factory(text: str, values: dict[str, Any], micro_batches: int, target: "Target") -> Source:
     """Capture the user's own model, whose code the user named to be run."""
     from placeto_workloads import capture_step  # noqa: PLC0415 (torch takes seconds to import)
 
     factory = find_factory(text)
     part = _part_of_batch(text, {**defaults_of(factory), **values}, micro_batches)
-    graph = capture_step(made_step(text, factory, {**values, **part}))
+    graph = capture_step(made_step(text, factory, {**values, **part}), target=target)
     return Source(text.rpartition(":")[2], graph, is_part=True)
 
 

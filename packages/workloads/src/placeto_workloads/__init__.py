@@ -6,6 +6,7 @@ is an ``OpGraph`` of ``placeto_graphs``.
 """
 
 from placeto_workloads.capture.capture import capture
+from placeto_workloads.capture.kernels import Target
 from placeto_workloads.costs.kinds import DEVICE_KINDS
 from placeto_workloads.costs.kinds import DeviceKind
 from placeto_workloads.costs.kinds import Efficiency
@@ -64,6 +65,7 @@ __all__ = [
     "Operation",
     "RecurrentCell",
     "RegisteredModel",
+    "Target",
     "TrainingStep",
     "UniformSampler",
     "WorkloadError",
