@@ -53,9 +53,13 @@ class Comparison:
     resident_bytes: int
 
 
-def compared(example: Case, optimizer: OptimizerFactory = torch.optim.Adam) -> Comparison:
+def compared(
+    example: Case,
+    optimizer: OptimizerFactory = torch.optim.Adam,
+    mask_fraction: float | None = None,
+) -> Comparison:
     """Capture a step and run it."""
-    trace = trace_step(example.model, example.inputs, None, optimizer, "training")
+    trace = trace_step(example.model, example.inputs, None, optimizer, "training", mask_fraction)
     eager = EagerTraining(example, optimizer)
     before = eager.values()
     counter = FlopCounterMode(display=False)
@@ -69,7 +73,7 @@ def compared(example: Case, optimizer: OptimizerFactory = torch.optim.Adam) -> C
         before=before,
         after=eager.results(),
         made=eager.watch.made,
-        flops={str(op): count for op, count in counter.get_flop_counts()["Global"].items()},
+        flops={str(op): count for op, count in counter.get_flop_counts().get("Global", {}).items()},
         resident_bytes=sum(value.nbytes for value in resident if isinstance(value, torch.Tensor)),
     )
 

@@ -149,11 +149,15 @@ class WritesInPieces(nn.Module):
 class Recomputed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.block = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+        self.first, self.second = (
+            nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Tanh(), nn.Linear(8, 4))
+            for _ in range(2)
+        )
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = checkpoint(self.block, inputs, use_reentrant=False)
-        return hidden
+        hidden = checkpoint(self.first, inputs, use_reentrant=False)
+        result: torch.Tensor = checkpoint(self.second, hidden, use_reentrant=False)
+        return result
 
 
 class Spectrum(nn.Module):

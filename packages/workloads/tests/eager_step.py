@@ -21,6 +21,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seed = seed
+        self._drawn_in: list[torch.Tensor] = []  # states of the generator
         self.made: list[tuple[str, list[int]]] = []  # op, bytes of the storages that it makes
         self._known: dict[int, torch.UntypedStorage] = {}
 
@@ -35,9 +36,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         self.know([leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is_tensor(leaf)])
         if torch.Tag.nondeterministic_seeded in func.tags:
-            torch.manual_seed(self.seed)
-            self.seed += 1
-        result = func(*args, **(kwargs or {}))
+            result = self._drawn(func, args, kwargs or {})
+        else:
+            result = func(*args, **(kwargs or {}))
         fresh = []
         for tensor in filter(_is_tensor, pytree.tree_leaves(result)):
             storage = tensor.untyped_storage()
@@ -46,6 +47,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 fresh.append(storage.nbytes())
         if fresh:
             self.made.append((str(func.overloadpacket), fresh))
+        return result
+
+    def _drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Draw by a seed for each state of the generator; PyTorch sets it back to draw again."""
+        state = torch.get_rng_state()
+        known = [number for number, each in enumerate(self._drawn_in) if torch.equal(each, state)]
+        if not known:
+            self._drawn_in.append(state)
+        torch.manual_seed(self.seed + (known or [len(self._drawn_in) - 1])[0])
+        result = func(*args, **kwargs)
+        torch.set_rng_state(state)
+        torch.rand(())
         return result
 
 
@@ -62,7 +75,7 @@ class EagerTraining:
         self.step(seed=1)
 
     def step(self, seed: int) -> None:
-        """Run a step; the n-th random op draws what it draws after the seed ``seed + n``."""
+        """Run a step; the n-th random draw is what an op draws after the seed ``seed + n``."""
         self.watch = Watch(seed)
         self.watch.know([*self.values().values()])
         with plain_kernels(), torch.random.fork_rng(devices=[]):

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_a_model_that_changes_itself_stays_as_it_was(fails: bool) -> None:
     model = Selfish(fails)
     before = fingerprint(model)
     if fails:
-        with pytest.raises(WorkloadError, match=r"^model: ArithmeticError: too much$"):
+        with pytest.raises(WorkloadError, match=WITH_LINE.format("too much")):
             capture(model, torch.ones(1, 3))
     else:
         capture(model, torch.ones(1, 3))
@@ -129,6 +130,7 @@ class Inner(nn.Module):
         return self.function(self.layer, inputs)
 
 
+WITH_LINE = r"^model: ArithmeticError: {} \(line \d+ of test_capture_isolation\.py\)$"
 VALUE = r"asks for the value of a tensor, as \.item\(\), bool\(\), int\(\) or an if on a tensor do"
 SHAPE = "the shape of what aten.nonzero gives depends on the values of a tensor"
 
@@ -146,13 +148,14 @@ SHAPE = "the shape of what aten.nonzero gives depends on the values of a tensor"
         (lambda layer, x: layer(x) + {1: x}[0], "0: KeyError: 0"),
     ],
 )
-def test_what_cannot_be_followed_is_named_with_its_module(
+def test_what_cannot_be_followed_is_named_with_its_module_and_line(
     function: Callable[[nn.Module, torch.Tensor], torch.Tensor], message: str
 ) -> None:
     model = nn.Sequential(Inner(function))
     before = fingerprint(model)
     with pytest.raises(WorkloadError, match=f"^{message}") as error:
         capture(model, torch.ones(1, 3))
+    assert re.search(r" \(line \d+ of test_capture_isolation\.py\)$", str(error.value))
     assert "\n" not in str(error.value)
     assert fingerprint(model) == before
 
@@ -175,7 +178,7 @@ LINEAR = nn.Linear(3, 2)
         ({"loss_fn": lambda y: y @ y}, "loss_fn: RuntimeError: "),
         ({"loss_fn": lambda y: y.sum() * LINEAR.bias.sum()}, "loss: expected tensors that are"),
         ({"optimizer": lambda _: 3}, "optimizer: expected a function that gives .*, got .* int"),
-        ({"optimizer": torch.optim.LBFGS}, "optimizer: TypeError"),
+        ({"optimizer": torch.optim.LBFGS}, "optimizer: TypeError: .*closure'; torch.optim"),
         ({"optimizer": torch.optim.ASGD}, "optimizer: expected one that does not ask for values"),
         ({"model": nn.Embedding(3, 3)}, "model: (Type|Runtime)Error: "),
     ],

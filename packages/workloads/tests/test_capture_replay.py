@@ -11,6 +11,7 @@ from torch import nn
 from capture_checks import check_replay
 from capture_checks import compared
 from captured_models import CASES
+from captured_models import Case
 from captured_models import case
 from inplace_programs import InPlaceProgram
 from inplace_programs import programs
@@ -35,6 +36,7 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
     "Adamax": torch.optim.Adamax,
     "NAdam": torch.optim.NAdam,
     "RAdam": torch.optim.RAdam,
+    "Rprop": torch.optim.Rprop,
 }
 
 
@@ -46,6 +48,11 @@ def test_a_replayed_step_gives_what_pytorch_gives(name: str) -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_updates_as_in_pytorch(name: str) -> None:
     check_replay(compared(case("perceptron"), OPTIMIZERS[name]))
+
+
+def test_an_optimizer_of_matrices_updates_as_in_pytorch() -> None:
+    layers = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 2, bias=False))
+    check_replay(compared(Case(layers, (torch.randn(5, 3),)), torch.optim.Muon))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -211,8 +211,9 @@ def capture_step(step: TrainingStep, gradient_sums: GradientSums = "as-they-come
 
     Examples
     --------
-    >>> capture_step(training_step("inception-v3", batch_size=2)).num_ops
-    3401
+    >>> graph = capture_step(training_step("inception-v3", batch_size=2))
+    >>> "aten.convolution" in graph.op_types
+    True
     """
     return capture(
         step.model,

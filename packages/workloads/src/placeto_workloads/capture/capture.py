@@ -23,13 +23,16 @@ def capture(
     optimizer: OptimizerFactory | None = None,
     mode: str = "training",
     gradient_sums: GradientSums = "as-they-come",
+    mask_fraction: float | None = None,
 ) -> OpGraph:
     """Return the graph of the ATen ops of one step of a model.
 
     The step runs on fake tensors (`torch._subclasses.FakeTensorMode`), which have a shape and a
     dtype but neither memory nor values, and each ATen op of its forward pass, loss, backward pass
     and optimizer update is recorded in the order in which it runs. Nothing is computed, and the
-    model stays as it is.
+    model stays as it is. Where a step asks for values, those are known that follow from constants,
+    buffers, whole or boolean numbers among the inputs, and random draws, which are those of one
+    step. Of the two branches of `torch.cond` on a tensor the one with more FLOPs is recorded.
 
     Parameters
     ----------
@@ -40,7 +43,8 @@ def capture(
         submodules may be in evaluation mode), else it is put into it.
     example_inputs
         Its positional arguments as a tuple, or its keyword arguments as a mapping; a single tensor
-        is a tuple of one. Only the shapes, strides and dtypes of tensors matter.
+        is a tuple of one. Only the shapes, strides and dtypes of tensors matter, but for whole and
+        boolean numbers that the model makes decisions by.
     loss_fn
         Takes what the model returns, gives the loss. The default is what the model itself calls
         the loss, ``outputs.loss`` or ``outputs["loss"]``; else the one scalar that it returns, if
@@ -58,6 +62,10 @@ def capture(
         at a time, as PyTorch does, or ``"at-once"``, all terms in one op of type
         ``"placeto.add_n"``, as TensorFlow does, which has them all in memory until the last one is
         there.
+    mask_fraction
+        Which part of all elements is picked where that depends on values that are not known, by a
+        mask, ``nonzero`` or ``unique``: above 0 and up to 1, which is an upper bound. By default
+        such a step is refused.
 
     Returns
     -------
@@ -76,10 +84,10 @@ def capture(
     Raises
     ------
     WorkloadError
-        When a mode or a way to sum is none of these, or the model returns several scalars or one
-        that leaves weights out, so that a loss function is needed. When the step fails or depends
-        on the values of tensors; the message then begins with the path of the module where that
-        happens.
+        When a mode, a way to sum or a fraction is none of these, or the model returns several
+        scalars or one that leaves weights out, so that a loss function is needed. When the step
+        fails or depends on values of weights or of floating-point inputs; the message then begins
+        with the path of the module where that happens, and ends with the line of its code.
 
     Examples
     --------
@@ -98,5 +106,5 @@ def capture(
         raise WorkloadError(
             f"gradient_sums: expected one of {', '.join(GRADIENT_SUMS)}, got {gradient_sums!r}"
         )
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode)
+    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, mask_fraction)
     return op_graph_of(with_sums_at_once(trace) if gradient_sums == "at-once" else trace)

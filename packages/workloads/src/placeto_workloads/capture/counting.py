@@ -16,8 +16,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.utils.flop_counter import flop_registry
 
+from placeto_workloads.capture.functions import GROUPED_PRODUCTS
 from placeto_workloads.capture.functions import MOVES
 from placeto_workloads.capture.functions import OVERWRITES
 from placeto_workloads.capture.functions import PICKS
@@ -40,8 +42,16 @@ def count_flops(
         return int(formula(*args, **kwargs, out_val=result))
     if function.name in MOVES or function.allocates:
         return 0
+    if function.name in GROUPED_PRODUCTS:
+        return _grouped_flops(args[0], args[1])
     largest = max((tensor.num_elements for tensor in tensors), default=0)
     return 2 * largest if function.name in VECTOR_PRODUCTS else largest
+
+
+def _grouped_flops(left: torch.Tensor, right: torch.Tensor) -> int:
+    """Return what products of groups perform: each row, or each term, is in one group."""
+    products = left.shape[0] if left.dim() == right.dim() == 3 else 1
+    return 2 * products * left.shape[-2] * left.shape[-1] * right.shape[-1]
 
 
 def count_bytes(

@@ -115,6 +115,10 @@ PICKS = frozenset(
 VECTOR_PRODUCTS = frozenset(f"aten.{name}" for name in ("addmv", "dot", "mv", "vdot"))
 
 
+# Products of groups of rows, each with a matrix of its own, for which torch has no formula.
+GROUPED_PRODUCTS = frozenset({"aten._grouped_mm"})
+
+
 @dataclass(frozen=True)
 class Function:
     """An ATen function.

@@ -61,7 +61,14 @@ class Memory:
 
     def arguments(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what an op is called with."""
-        return self._real(call.arguments), self._real(call.keywords)
+        return self.real(call.arguments), self.real(call.keywords)
+
+    def run(self, call: Call, seed: int) -> None:
+        """Run an op; what it draws follows from a seed and from which draw it is."""
+        args, kwargs = self.arguments(call)
+        if call.draw is not None:
+            torch.manual_seed(seed + call.draw)
+        self.finish(call, call.function(*args, **kwargs))
 
     def written(self, call: Call) -> list[torch.Tensor]:
         """Return what an op changes, as the bytes of whole storages."""
@@ -103,7 +110,8 @@ class Memory:
             self._trace.storage_bytes[storage], dtype=torch.uint8, device=self._device
         ).untyped_storage()
 
-    def _real(self, value: Any) -> Any:
+    def real(self, value: Any) -> Any:
+        """Return arguments with tensors in place of references."""
         if isinstance(value, TensorRef):
             return self.tensor(value)
         if isinstance(value, torch.Tensor):  # a constant, whose values the op itself holds
@@ -111,9 +119,9 @@ class Memory:
         if isinstance(value, torch.device):
             return self._device
         if isinstance(value, (list, tuple)):
-            return type(value)(self._real(item) for item in value)
+            return type(value)(self.real(item) for item in value)
         if isinstance(value, dict):
-            return {key: self._real(item) for key, item in value.items()}
+            return {key: self.real(item) for key, item in value.items()}
         return value
 
 
@@ -136,7 +144,7 @@ def replay(
     order
         The indices of all ops in any topological order; that of the trace by default.
     seed
-        The n-th op of the trace that draws random numbers draws those that it draws after
+        An op whose `Call.draw` is n draws the random numbers that it draws after
         ``torch.manual_seed(seed + n)``, whatever the order.
 
     Returns
@@ -156,18 +164,11 @@ def replay(
         if source.is_resident:
             wanted |= {**source.tensors, **source.state}
     memory = Memory(trace, torch.device("cpu"), value_of, {ref.storage for ref in wanted.values()})
-    random_calls = [
-        op for op, call in enumerate(trace.ops) if isinstance(call, Call) and call.is_random
-    ]
-    seeds = {op: seed + number for number, op in enumerate(random_calls)}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for op in range(len(trace.ops)) if order is None else order:
             call = trace.ops[op]
             if isinstance(call, Call):
-                args, kwargs = memory.arguments(call)
-                if op in seeds:
-                    torch.manual_seed(seeds[op])
-                memory.finish(call, call.function(*args, **kwargs))
+                memory.run(call, seed)
         return {name: memory.tensor(ref).clone() for name, ref in wanted.items()}
 
 

@@ -1,9 +1,15 @@
-"""Which module is running, and which one failed."""
+"""Which module is running, and which one failed in which line of its code."""
 
 import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+
+# Code of others: PyTorch's own modules, and capture.
+OTHERS = (Path(torch.__file__).parent, Path(__file__).parent)
 
 
 class ModuleScopes:
@@ -37,3 +43,15 @@ class ModuleScopes:
 
         module.register_forward_pre_hook(enter, prepend=True)
         module.register_forward_hook(leave, always_call=True)
+
+
+def failed_line(error: BaseException) -> str:
+    """Return the innermost line of a model's code that an exception came through.
+
+    Such as ``" (line 12 of model.py)"``; nothing where there is none.
+    """
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file = Path(frame.f_code.co_filename)
+        if file.is_absolute() and not any(file.is_relative_to(folder) for folder in OTHERS):
+            return f" (line {line} of {file.name})"
+    return ""

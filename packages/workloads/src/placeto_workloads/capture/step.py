@@ -20,15 +20,18 @@ from torch.nn.attention import sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from placeto_graphs import Phase
+from placeto_workloads.capture.conditions import dearer_branches
 from placeto_workloads.capture.default_loss import default_loss
 from placeto_workloads.capture.fake_memory import NamedTensors
 from placeto_workloads.capture.fake_tensors import FakeModel
 from placeto_workloads.capture.scopes import ModuleScopes
+from placeto_workloads.capture.scopes import failed_line
 from placeto_workloads.capture.trace import Trace
 from placeto_workloads.capture.tracer import Tracer
 from placeto_workloads.errors import WorkloadError
 
 MODES = ("training", "inference")
+_WORKING_OPTIMIZERS = "torch.optim.SGD, Adam and AdamW"
 
 LossFunction = Callable[[Any], torch.Tensor]
 OptimizerFactory = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
@@ -40,14 +43,19 @@ def trace_step(
     loss_fn: LossFunction | None,
     optimizer: OptimizerFactory | None,
     mode: str,
+    mask_fraction: float | None = None,
 ) -> Trace:
     """Return what ran in one step; the parameters are those of `placeto_workloads.capture`."""
     if not isinstance(model, nn.Module):
         raise WorkloadError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     if mode not in MODES:
         raise WorkloadError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+    if mask_fraction is not None and not 0 < mask_fraction <= 1:
+        raise WorkloadError(
+            f"mask_fraction: expected a number above 0 and up to 1, or None, got {mask_fraction}"
+        )
     with _nothing_of_the_caller():
-        step = _Step(model, example_inputs)
+        step = _Step(model, example_inputs, mask_fraction)
         with step.model.in_place_of_the_model():
             if mode == "inference":
                 return step.inference()
@@ -57,14 +65,14 @@ def trace_step(
 class _Step:
     """One step of a copy of a model."""
 
-    def __init__(self, model: nn.Module, example_inputs: Any) -> None:
+    def __init__(self, model: nn.Module, example_inputs: Any, mask_fraction: float | None) -> None:
         fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         leaves, structure, inputs = _flattened(example_inputs)
         self.model = FakeModel(model, inputs, fake_mode)
         self._fake_mode = fake_mode
         self._module = self.model.module
         self._scopes = ModuleScopes(self._module)
-        self._tracer = Tracer(self.model.memory, self._scopes)
+        self._tracer = Tracer(self.model.memory, self._scopes, mask_fraction)
         fake_of = self.model.memory.fake_of
         fakes = pytree.tree_unflatten([fake_of.get(id(leaf), leaf) for leaf in leaves], structure)
         self._args: tuple[Any, ...] = () if isinstance(fakes, dict) else fakes
@@ -99,7 +107,8 @@ class _Step:
         return self._tracer.trace(results)
 
     def _forward(self) -> Any:
-        with self._naming_failures("model"), self._tracer.recording(Phase.FORWARD, ""):
+        recording = self._tracer.recording(Phase.FORWARD, "")
+        with self._naming_failures("model"), dearer_branches(self._fake_mode), recording:
             return self._module(*self._args, **self._kwargs)
 
     def _optimizer(self, factory: OptimizerFactory) -> torch.optim.Optimizer:
@@ -134,16 +143,20 @@ class _Step:
         """Put the module that failed, or the part of the step, in front of an error."""
         try:
             yield
-        except WorkloadError:
-            raise
+        except WorkloadError as error:
+            raise WorkloadError(f"{error}{failed_line(error)}") from error
         except DataDependentOutputException as error:
             raise WorkloadError(
-                f"{part}: expected one that does not ask for values of tensors, got one that does"
+                f"{part}: expected one that does not ask for values of tensors, as "
+                f"{_WORKING_OPTIMIZERS} do not, got one that does"
             ) from error
         except Exception as error:
             place = self._scopes.failed(error) or part
             message = " ".join(str(error).split())
-            raise WorkloadError(f"{place}: {type(error).__name__}: {message}") from error
+            if part == "optimizer":
+                message += f"; {_WORKING_OPTIMIZERS} can be captured"
+            line = failed_line(error)
+            raise WorkloadError(f"{place}: {type(error).__name__}: {message}{line}") from error
 
 
 @contextmanager

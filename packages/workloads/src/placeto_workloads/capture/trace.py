@@ -120,6 +120,9 @@ class Call:
     belongs_to : int or None
         Index of the op that it has to share a device with: the forward op of a gradient op, the
         parameter of an update op.
+    draw : int or None
+        Which of the draws of random numbers it is; one that was drawn before has its number again,
+        as where activations are computed again. None for what draws none.
     """
 
     function: Any
@@ -134,16 +137,12 @@ class Call:
     flops: int
     bytes_accessed: int
     belongs_to: int | None
+    draw: int | None = None
 
     @property
     def op_type(self) -> str:
         """Such as ``"aten.mm"``: the name of the function without the overload."""
         return str(self.function.overloadpacket)
-
-    @property
-    def is_random(self) -> bool:
-        """Whether it draws random numbers."""
-        return torch.Tag.nondeterministic_seeded in self.function.tags
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_graphs import Phase
@@ -22,8 +23,14 @@ from placeto_workloads.capture.counting import count_bytes
 from placeto_workloads.capture.counting import count_flops
 from placeto_workloads.capture.fake_memory import FakeMemory
 from placeto_workloads.capture.fake_memory import Region
+from placeto_workloads.capture.fake_results import Picking
+from placeto_workloads.capture.fake_results import own_result
+from placeto_workloads.capture.fake_results import picked_result
 from placeto_workloads.capture.functions import Function
 from placeto_workloads.capture.functions import function_of
+from placeto_workloads.capture.known_values import CONSTANT
+from placeto_workloads.capture.known_values import KnownValues
+from placeto_workloads.capture.random_draws import RandomDraws
 from placeto_workloads.capture.scopes import ModuleScopes
 from placeto_workloads.capture.trace import Call
 from placeto_workloads.capture.trace import Source
@@ -45,6 +52,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         The tensors that are there before the step: each region is an op.
     scopes
         Which module is running.
+    mask_fraction
+        The part of all elements that a mask of unknown values picks; None refuses such masks.
 
     Attributes
     ----------
@@ -56,20 +65,25 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Of the ops that run.
     """
 
-    def __init__(self, memory: FakeMemory, scopes: ModuleScopes) -> None:
+    def __init__(
+        self, memory: FakeMemory, scopes: ModuleScopes, mask_fraction: float | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Source | Call] = []
         self.scope = ""
         self.phase = Phase.FORWARD
         self._memory = memory
         self._scopes = scopes
+        self._mask_fraction = mask_fraction
         self._storages: list[torch.UntypedStorage] = []
         self._index_of_storage: dict[int, int] = {}
         self._maker_of_storage: list[int] = []  # the last op that wrote each storage
         self._source_of_storage: dict[int, tuple[int, Source]] = {}
         self._allocations: dict[int, Call] = {}  # of storages without values
         self._nodes = AutogradNodes()
+        self._draws = RandomDraws()
         self._cut_storages: set[int] = set()  # that overlap with others in a way not followed
+        self._known_values = KnownValues()
         self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
         for region in memory.regions:
             name = next(iter(region.tensors))
@@ -134,7 +148,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written: list[TensorRef] = []
         self._described(function.written(args, kwargs), written)
         node = self._nodes.before_op(args, kwargs)
-        result = self._run(func, args, kwargs)
+        draw = self._draws.next() if torch.Tag.nondeterministic_seeded in func.tags else None
+        try:
+            result = own_result(func, args, kwargs)
+            result = func(*args, **kwargs) if result is None else result
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            result = self._of_values(func, (args, kwargs), (arguments, keywords), error)
 
         storages_before = len(self._storages)
         outputs = tuple(
@@ -158,6 +177,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             flops=count_flops(func, function, args, kwargs, result, (*inputs, *made)),
             bytes_accessed=count_bytes(function, inputs, written, made),
             belongs_to=None,
+            draw=draw,
         )
         if function.allocates and not written:
             self._allocations.update(dict.fromkeys(call.creates, call))
@@ -229,24 +249,45 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._owner_of_storage.update(dict.fromkeys(call.creates, owner))
         return owner, self.ops[owner].scope
 
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return func(*args, **kwargs)
-        except DataDependentOutputException:
+    def _of_values(
+        self,
+        func: Any,
+        called_with: tuple[tuple[Any, ...], dict[str, Any]],
+        described: tuple[tuple[Any, ...], dict[str, Any]],
+        error: Exception,
+    ) -> Any:
+        """Return the result of an op that asks for values, if these follow from constants."""
+        known = self._known(func, *described)
+        if known is not None:
+            return pytree.tree_map_only(torch.Tensor, _alike, known)
+        if isinstance(error, DataDependentOutputException):
             raise WorkloadError(
                 f"{self._place}: {func.overloadpacket} asks for the value of a tensor, as .item(), "
                 "bool(), int() or an if on a tensor do, and capture has none; choose between "
                 "tensors with torch.where or a mask, or decide by numbers that are not tensors"
             ) from None
-        except DynamicOutputShapeException:
-            raise WorkloadError(
-                f"{self._place}: the shape of what {func.overloadpacket} gives depends on the "
-                "values of a tensor, and capture has none; use a mask of fixed shape"
-            ) from None
+        picked = picked_result(
+            func, *called_with, Picking(self._mask_fraction, self._count_of_known_mask)
+        )
+        if picked is not None:
+            return picked
+        raise WorkloadError(
+            f"{self._place}: the shape of what {func.overloadpacket} gives depends on the values "
+            "of a tensor, and capture has none; use a mask of fixed shape, or say with "
+            "mask_fraction which part of the elements a mask picks"
+        ) from None
+
+    def _known(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        sizes = [storage.nbytes() for storage in self._storages]
+        return self._known_values.result(func, args, kwargs, self.ops, sizes)
+
+    def _count_of_known_mask(self, mask: torch.Tensor) -> int | None:
+        count: int | None = self._known(_count_of, (self._look_up(mask),), {})
+        return count
 
     @property
     def _constant_name(self) -> str:
-        return f"{self._current_scope}.constant" if self._current_scope else "constant"
+        return f"{self._current_scope}.{CONSTANT}" if self._current_scope else CONSTANT
 
     @property
     def _place(self) -> str:
@@ -299,6 +340,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             source.tensors[key] = self._look_up(fake, maker=op)
             source.values[key] = value
             self._source_of_storage[source.tensors[key].storage] = op, source
+        self._known_values.add(source)
 
     def _cannot_follow(self) -> WorkloadError:
         return WorkloadError(
@@ -350,3 +392,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         whole = TensorRef(storage, torch.uint8, (tensor.untyped_storage().nbytes(),), (1,), 0)
         self.ops.append(Source(name, self._current_scope, "input", {name: whole}, {}))
         return len(self.ops) - 1
+
+
+def _count_of(mask: torch.Tensor) -> int:
+    return int(mask.count_nonzero())
+
+
+def _alike(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a fake tensor that looks like a real one."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
