@@ -192,6 +192,23 @@ def test_a_configuration_comes_from_a_file_without_what_would_run(tmp_path: Path
     assert not (tmp_path / "sprung").exists()
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_nor_within_a_part_of_a_configuration(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    part = {**sizes, "num_hidden_layers": 1, "vocab_size": 600, "max_position_embeddings": 8}
+    bad = {"_attn_implementation": "someone/attention", "auto_map": {"AutoModel": "evil.Model"}}
+    vision = {**sizes, "num_hidden_layers": 1, "image_size": 8, "patch_size": 4, **bad}
+    config = {"model_type": "clip", "text_config": {**part, **bad}, "vision_config": vision}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    model: Any = library_step(f"transformers:{path}", batch_size=2).model
+    for made in (model.config.text_config, model.config.vision_config):
+        assert made.hidden_size == 16
+        assert made._attn_implementation in {"eager", "sdpa"}
+        assert not hasattr(made, "auto_map")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -66,6 +66,7 @@ FIXED: Mapping[str, Any] = {
     "encoder_layerdrop": 0.0,
     "decoder_layerdrop": 0.0,
     "apply_spec_augment": False,
+    "use_pretrained_backbone": False,
 }
 # What would bring other code or other weights than the library's own.
 REFUSED = (
@@ -141,9 +142,8 @@ def _config(library: Any, name: str, settings: Mapping[str, Any]) -> Any:
         )
     config_class = library.CONFIG_MAPPING[model_type]
     _check_settings(name, config_class, settings)
-    values = {key: value for key, value in given.items() if key not in REFUSED}
     try:
-        config = config_class.from_dict(_merged(values, settings))
+        config = config_class.from_dict(_harmless(_merged(given, settings)))
     except Exception as error:
         raise WorkloadError(
             f"transformers:{name}: expected settings that the library takes, got {one_line(error)}"
@@ -186,6 +186,17 @@ def _merged(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
     return merged
 
 
+def _harmless(value: Any) -> Any:
+    """Return a value without what would bring other code, however deep it stands."""
+    if isinstance(value, Mapping):
+        return {
+            key: _harmless(item)
+            for key, item in value.items()
+            if key not in REFUSED and not key.startswith("_")
+        }
+    return [_harmless(item) for item in value] if isinstance(value, list) else value
+
+
 def _is_path(name: str) -> bool:
     return name.endswith(".json") or "/" in name
 
@@ -199,7 +210,7 @@ def _read(path: str) -> dict[str, Any]:
         raise WorkloadError(f"{path}: expected JSON, got {one_line(error)}") from error
     if not isinstance(found, dict):
         raise WorkloadError(f"{path}: expected a mapping, got {type(found).__name__}")
-    return {key: value for key, value in found.items() if not key.startswith("_")}
+    return found
 
 
 def _parts(config: Any) -> Iterator[Any]:
