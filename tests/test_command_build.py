@@ -167,7 +167,7 @@ def test_a_model_in_micro_batches_is_captured_with_one_of_them(tmp_path: Path) -
     part = load("nmt-2", batch_size=2, **sizes)
     assert problem.graph == repeat_micro_batch(part, 2)
     assert problem.num_groups == 8
-    # Also of sums of gradients, the time is what the cost model says: Adam moves as many bytes.
+    # Also of sums of gradients, the time is what the cost model says.
     np.testing.assert_allclose(problem.compute_time[:, 0], cost_model(problem.graph, "k80"))
     whole = load("nmt-2", batch_size=4, **sizes)
     assert problem.graph.parameter_bytes.sum() == whole.parameter_bytes.sum()

@@ -1,5 +1,6 @@
 """From a source to a problem: the cluster, the times of ops on it, the groups."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,11 +91,18 @@ def make_problem(
     Returns
     -------
     PlacementProblem
-        In the micro-batches of the source. Groups are made of the graph before that.
+        In the micro-batches of the source. Groups are made of the graph before that. Sums of
+        gradients take what the cost model says, where it says what the other ops take.
     """
     problem = _problem_of_graph(source, cluster, grouping)
-    in_micro_batches = repeat_micro_batch_problem if source.is_part else micro_batched_problem
-    return in_micro_batches(problem, source.micro_batches)
+    if not source.is_part:
+        return micro_batched_problem(problem, source.micro_batches)
+    whole = repeat_micro_batch_problem(problem, source.micro_batches)
+    if source.micro_batches == 1 or whole.graph.measured_time:
+        return whole
+    with warnings.catch_warnings():  # what there is to say of its ops has been said
+        warnings.simplefilter("ignore")
+        return replace(whole, compute_time=compute_times(whole.graph, whole.cluster))
 
 
 def read_source(text: str, asked: ProblemOptions) -> Source:
