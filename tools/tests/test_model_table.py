@@ -19,6 +19,7 @@ from placeto_tools.model_table import model_table
 from placeto_tools.problems import make_problem
 from placeto_tools.progress import Progress
 from placeto_tools.sources import Source
+from placeto_workloads import MODELS
 from placeto_workloads import load
 from placeto_workloads import training_step
 
@@ -44,7 +45,8 @@ def checked(
 def test_a_row_has_the_numbers_of_the_model() -> None:
     (report, failed), shown = checked(SMALL, NONE)
     graph = load("nmt-2", **SIZES)
-    problem = make_problem(Source("nmt-2", graph), parse_cluster("4xv100"))
+    source = Source("nmt-2", graph, rules=MODELS["nmt-2"].colocation_rules)
+    problem = make_problem(source, parse_cluster("4xv100"))
     alone = Simulator(problem).evaluate(np.zeros((1, problem.num_groups), np.int32))
     model = training_step("nmt-2", steps=2, batch_size=2, units=8, vocabulary_size=20).model
     assert report["ops"] == graph.num_ops

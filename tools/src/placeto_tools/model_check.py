@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines import LocalSearch
+from placeto_graphs import DEFAULT_RULES
 from placeto_graphs import EvaluationBatch
 from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
@@ -100,14 +101,18 @@ def check(source: str, settings: list[list[str]], seconds: float) -> dict[str, A
     seconds
         How long is searched.
     """
-    from placeto_workloads import capture_step  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_workloads import MODELS  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_workloads import capture_step  # noqa: PLC0415
     from placeto_workloads import library_step  # noqa: PLC0415
     from placeto_workloads import training_step  # noqa: PLC0415
 
-    make = library_step if LIBRARY.fullmatch(source) else training_step
+    of_library = LIBRARY.fullmatch(source) is not None
+    make = library_step if of_library else training_step
     step = make(source, **parse_sizes([(name, value) for name, value in settings]))
+    sums = "as-they-come" if of_library else MODELS[source].gradient_sums
+    rules = DEFAULT_RULES if of_library else MODELS[source].colocation_rules
     began = time.monotonic()
-    graph = capture_step(step)
+    graph = capture_step(step, sums)
     taken = time.monotonic() - began
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     weights = list(step.model.parameters())
@@ -120,7 +125,7 @@ def check(source: str, settings: list[list[str]], seconds: float) -> dict[str, A
         "weight_bytes": sum(weight.nbytes for weight in weights),
         "captured_weight_bytes": _weight_bytes(graph),
     }
-    problem = make_problem(Source(source, graph), parse_cluster(CLUSTER))
+    problem = make_problem(Source(source, graph, rules=rules), parse_cluster(CLUSTER))
     alone = Simulator(problem).evaluate(np.zeros((1, problem.num_groups), np.int32))
     runtime, fits = searched(problem, seconds)
     return report | {
