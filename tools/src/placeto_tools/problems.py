@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +25,8 @@ from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.grouping_options import group_counts
 from placeto_tools.problem_options import ProblemOptions
 from placeto_tools.sources import Source
+from placeto_tools.sources import Target
 from placeto_tools.sources import load_source
-
-if TYPE_CHECKING:  # torch takes seconds to import
-    from placeto_workloads import Target
 
 DEFAULT_NUM_GPUS = 2
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from typing import Any
+from typing import Literal
 
 from placeto_graphs import DEFAULT_RULES
 from placeto_graphs import GraphError
@@ -27,9 +27,7 @@ from placeto_tools.factories import find_factory
 from placeto_tools.factories import made_step
 from placeto_tools.grouping_options import Rule
 
-if TYPE_CHECKING:  # torch takes seconds to import
-    from placeto_workloads import Target
-
+Target = Literal["gpu", "cpu"]  # whose kernels what is captured runs
 PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on
 DEFAULT_KIND = "k80"
 JSON_SUFFIXES = (".json", ".json.gz")
@@ -84,7 +82,7 @@ def load_source(
     sizes: Mapping[str, Any] | None = None,
     family_seed: int = 0,
     micro_batches: int = 1,
-    target: "Target" = "gpu",
+    target: Target = "gpu",
 ) -> Source:
     """Return what a user named.
 
@@ -116,7 +114,7 @@ def load_source(
 
 
 def _source_of(
-    text: str, given: dict[str, Any], family_seed: int, micro_batches: int, target: "Target"
+    text: str, given: dict[str, Any], family_seed: int, micro_batches: int, target: Target
 ) -> Source:
     if LIBRARY.fullmatch(text):
         return _of_library(text, given, micro_batches, target)
@@ -205,7 +203,7 @@ def _of_file(path: Path) -> Source:
     )
 
 
-def _of_program(path: Path, given: dict[str, Any], target: "Target") -> Source:
+def _of_program(path: Path, given: dict[str, Any], target: Target) -> Source:
     """Capture a model from a file that says what it computes; nothing in it is executed."""
     from placeto_workloads import capture_step  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_workloads import program_step  # noqa: PLC0415
@@ -220,7 +218,7 @@ def _gpu(problem: PlacementProblem) -> str:
     return kinds[0] if kinds else DEFAULT_KIND
 
 
-def _of_model(name: str, sizes: dict[str, int], micro_batches: int, target: "Target") -> Source:
+def _of_model(name: str, sizes: dict[str, int], micro_batches: int, target: Target) -> Source:
     from placeto_workloads import MODELS  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_workloads import graph_for  # noqa: PLC0415
 
@@ -256,7 +254,7 @@ def _of_family(
     )
 
 
-def _of_library(text: str, values: dict[str, Any], micro_batches: int, target: "Target") -> Source:
+def _of_library(text: str, values: dict[str, Any], micro_batches: int, target: Target) -> Source:
     """Capture a model that another library defines."""
     from placeto_workloads import LIBRARIES  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_workloads import capture_step  # noqa: PLC0415
@@ -269,7 +267,7 @@ def _of_library(text: str, values: dict[str, Any], micro_batches: int, target: "
     return Source(name, capture_step(step, target=target), is_part=True)
 
 
-def _of_factory(text: str, values: dict[str, Any], micro_batches: int, target: "Target") -> Source:
+def _of_factory(text: str, values: dict[str, Any], micro_batches: int, target: Target) -> Source:
     """Capture the user's own model, whose code the user named to be run."""
     from placeto_workloads import capture_step  # noqa: PLC0415 (torch takes seconds to import)
 

@@ -6,7 +6,6 @@ is an ``OpGraph`` of ``placeto_graphs``.
 """
 
 from placeto_workloads.capture.capture import capture
-from placeto_workloads.capture.kernels import Target
 from placeto_workloads.costs.kinds import DEVICE_KINDS
 from placeto_workloads.costs.kinds import DeviceKind
 from placeto_workloads.costs.kinds import Efficiency
@@ -65,7 +64,6 @@ __all__ = [
     "Operation",
     "RecurrentCell",
     "RegisteredModel",
-    "Target",
     "TrainingStep",
     "UniformSampler",
     "WorkloadError",

@@ -106,6 +106,7 @@ class ProgramArchive:
             zipfile.BadZipFile,
             EOFError,
             NotImplementedError,
+            OSError,  # a damaged directory may point before the beginning of the file
             RuntimeError,
             ValueError,
         ) as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from placeto_workloads.errors import WorkloadError
 
@@ -37,6 +38,11 @@ TEXTS = {
 CHECKS = ("_assert", "sym_constrain_range")
 
 
+def _dropout(values: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """Drop in the kernel of the device that is captured for, which the function of modules has."""
+    return functional.dropout(values, p, train)
+
+
 def op_named(owner: str, target: str) -> Callable[..., Any] | None:
     """Return an op; None for one that only checks values.
 
@@ -62,6 +68,8 @@ def op_named(owner: str, target: str) -> Callable[..., Any] | None:
     placeto_workloads.errors.WorkloadError: program: expected an op on tensors, got \
 'torch.ops.aten.from_file.default', which takes a filename
     """
+    if target == "torch.ops.aten.dropout.default":
+        return _dropout
     number = OF_NUMBERS.get(target.removeprefix("_operator.")) if "." in target else None
     if number is not None:
         return number
