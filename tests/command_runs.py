@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 from click.testing import Result
 from matplotlib.axes import Axes
@@ -174,6 +176,15 @@ def _points(axes: Axes) -> Iterator[NDArray[np.float64]]:
             yield np.asarray(collection.get_offsets(), np.float64)
         else:
             yield from (np.asarray(path.vertices, np.float64) for path in collection.get_paths())
+
+
+def write_module(folder: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> str:
+    """Write a module into a folder, make that the current one, and return the module's name."""
+    name = f"own_module_{re.sub(r'[^a-z0-9]', '', folder.name.lower())}"
+    (folder / f"{name}.py").write_text(content)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    return name
 
 
 def legend_of(figure: Figure) -> list[str]:

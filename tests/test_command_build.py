@@ -16,6 +16,7 @@ from command_runs import invoke
 from command_runs import profile
 from command_runs import succeed
 from command_runs import succeed_json
+from command_runs import write_module
 from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import colocate
@@ -75,11 +76,7 @@ number = 3
 @pytest.fixture
 def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the name of a module that only the current folder has."""
-    name = f"own_model_{re.sub(r'[^a-z0-9]', '', tmp_path.name.lower())}"
-    (tmp_path / f"{name}.py").write_text(FACTORY)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    return name
+    return write_module(tmp_path, monkeypatch, FACTORY)
 
 
 def test_models_are_listed_with_their_sizes() -> None:

@@ -1,7 +1,6 @@
 """Sources of ``placeto``: models of libraries, programs in files, factories of any values."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from command_runs import build_profile
 from command_runs import fail
 from command_runs import succeed
 from command_runs import succeed_json
+from command_runs import write_module
 from placeto_graphs import load_problem
 from placeto_workloads import capture
 
@@ -91,11 +91,7 @@ SMALL = {
 
 @pytest.fixture
 def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    name = f"own_source_{re.sub(r'[^a-z0-9]', '', tmp_path.name.lower())}"
-    (tmp_path / f"{name}.py").write_text(FACTORY)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    return name
+    return write_module(tmp_path, monkeypatch, FACTORY)
 
 
 def settings(text: str) -> list[str]:

@@ -133,8 +133,6 @@ def read_problem(text: str, asked: ProblemOptions | None = None) -> PlacementPro
         What the user said of it; what is left open is as suits the source.
     """
     wanted = asked or ProblemOptions()
-    if wanted.cluster:
-        read_cluster(wanted.cluster, wanted.link)  # what is wrong with it is known at once
     return problem_of(read_source(text, wanted), wanted)
 
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,11 +24,12 @@ def with_whole_updates(trace: Trace) -> Trace:
     removed = {op for ops in merged.values() for op in ops[:-1]}
     kept = [op for op in range(len(trace.ops)) if op not in removed]
     place = {op: index for index, op in enumerate(kept)}
+    users = _users(trace)
     ops: list[Source | Call] = []
     for op in kept:
         made = trace.ops[op]
         if op in merged:
-            made = _whole(trace, merged[op])
+            made = _whole(trace, merged[op], users)
         if isinstance(made, Call) and made.belongs_to is not None:
             made = replace(made, belongs_to=place[made.belongs_to])
         ops.append(made)
@@ -74,10 +76,11 @@ def _is_free(trace: Trace, ops: Sequence[int]) -> bool:
     return True
 
 
-def _whole(trace: Trace, ops: Sequence[int]) -> Call:
+def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> Call:
     parts = tuple(_calls(trace, ops))
     made = {storage for part in parts for storage in part.creates}
-    kept = made & _used_elsewhere(trace, ops)
+    own = set(ops)
+    kept = {storage for storage in made if not users.get(storage, own) <= own}
     reads = dict.fromkeys(s for part in parts for s in part.reads if s not in made)
     writes = dict.fromkeys(s for part in parts for s in part.writes if s not in made)
     return replace(
@@ -100,13 +103,16 @@ def _calls(trace: Trace, ops: Iterable[int]) -> list[Call]:
     return [call for call in (trace.ops[op] for op in ops) if isinstance(call, Call)]
 
 
-def _used_elsewhere(trace: Trace, ops: Sequence[int]) -> set[int]:
-    own = set(ops)
-    used = {ref.storage for ref in trace.results.values()}
+def _users(trace: Trace) -> Mapping[int, set[int]]:
+    """Return the ops that read or write each storage, and -1 for those that hold results."""
+    users: defaultdict[int, set[int]] = defaultdict(set)
     for op, call in enumerate(trace.ops):
-        if op not in own and isinstance(call, Call):
-            used.update(call.reads, call.writes)
-    return used
+        if isinstance(call, Call):
+            for storage in (*call.reads, *call.writes):
+                users[storage].add(op)
+    for ref in trace.results.values():
+        users[ref.storage].add(-1)
+    return users
 
 
 def _bytes_of(parts: Sequence[Call], inside: set[int]) -> int:
