@@ -33,7 +33,7 @@ def _all(library: str, names: str, **settings: int | str) -> tuple[CheckedModel,
 
 # Each kind of architecture, in the sizes that the libraries give when nothing is said.
 CHECKED_MODELS: tuple[CheckedModel, ...] = (
-    *(CheckedModel(name) for name in ("inception-v3", "nasnet", "nmt-2", "nmt-4", "nmt-2-at-once")),
+    *(CheckedModel(name) for name in ("inception-v3", "nasnet", "nmt-2", "nmt-4")),
     *_all(
         "timm",
         "resnet50 resnext50_32x4d seresnet50 densenet121 vgg16 efficientnet_b0 "

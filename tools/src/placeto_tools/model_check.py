@@ -109,10 +109,9 @@ def check(source: str, settings: list[list[str]], seconds: float) -> dict[str, A
     of_library = LIBRARY.fullmatch(source) is not None
     make = library_step if of_library else training_step
     step = make(source, **parse_sizes([(name, value) for name, value in settings]))
-    sums = "as-they-come" if of_library else MODELS[source].gradient_sums
     rules = DEFAULT_RULES if of_library else MODELS[source].colocation_rules
     began = time.monotonic()
-    graph = capture_step(step, sums)
+    graph = capture_step(step)
     taken = time.monotonic() - began
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     weights = list(step.model.parameters())

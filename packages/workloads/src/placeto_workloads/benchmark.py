@@ -38,8 +38,6 @@ TENSORFLOW_OPS = {
     "nasnet": 12_942,
     "nmt-2": 6_361,
     "nmt-4": 10_812,
-    "nmt-2-at-once": 6_361,
-    "nmt-4-at-once": 10_812,
 }
 GIGABYTE = 10**9
 MEGABYTE = 10**6

@@ -13,7 +13,6 @@ from placeto_graphs import DEFAULT_RULES
 from placeto_graphs import OpGraph
 from placeto_workloads.cache import cached_graph
 from placeto_workloads.capture.capture import capture
-from placeto_workloads.capture.gradient_sums import GradientSums
 from placeto_workloads.capture.kernels import Target
 from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS
 from placeto_workloads.colocation import ColocationRule
@@ -41,14 +40,12 @@ class RegisteredModel:
         Sizes that its name fixes.
     colocation_rules
         The rules that make the groups to merge from.
-    gradient_sums
-        How gradients of weights are summed, see `placeto_workloads.capture`.
 
     Examples
     --------
     >>> from placeto_workloads import MODELS
     >>> dict(MODELS["nmt-2"].sizes)
-    {'steps': 32, 'batch_size': 128, 'units': 1024, 'vocabulary_size': 32000}
+    {'steps': 32, 'batch_size': 128, 'units': 2400, 'vocabulary_size': 32000}
     """
 
     name: str
@@ -56,7 +53,6 @@ class RegisteredModel:
     build: Callable[..., TrainingStep]
     fixed: Mapping[str, int] = field(default_factory=dict)
     colocation_rules: tuple[ColocationRule, ...] = DEFAULT_RULES
-    gradient_sums: GradientSums = "as-they-come"
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -110,22 +106,6 @@ _MODELS = (
         {"layers": 4},
         RULES_OF_UNROLLED_NETWORKS,
     ),
-    RegisteredModel(
-        "nmt-2-at-once",
-        "nmt-2 with all terms of a gradient added at once, as TensorFlow does",
-        nmt,
-        {"layers": 2},
-        RULES_OF_UNROLLED_NETWORKS,
-        "at-once",
-    ),
-    RegisteredModel(
-        "nmt-4-at-once",
-        "nmt-4 with all terms of a gradient added at once, as TensorFlow does",
-        nmt,
-        {"layers": 4},
-        RULES_OF_UNROLLED_NETWORKS,
-        "at-once",
-    ),
 )
 MODELS: Mapping[str, RegisteredModel] = MappingProxyType({model.name: model for model in _MODELS})
 
@@ -136,7 +116,7 @@ def model_names() -> tuple[str, ...]:
     Examples
     --------
     >>> model_names()
-    ('inception-v3', 'nasnet', 'nmt-2', 'nmt-4', 'nmt-2-at-once', 'nmt-4-at-once')
+    ('inception-v3', 'nasnet', 'nmt-2', 'nmt-4')
     """
     return tuple(MODELS)
 
@@ -229,16 +209,12 @@ def graph_for(name: str, target: Target, sizes: Mapping[str, int]) -> OpGraph:
 
     def make() -> OpGraph:
         step = model.build(**model.fixed, **checked)
-        return capture_step(step, model.gradient_sums, target)
+        return capture_step(step, target)
 
     return cached_graph(name, {**checked, "target": target}, make)
 
 
-def capture_step(
-    step: TrainingStep,
-    gradient_sums: GradientSums = "as-they-come",
-    target: Target = "gpu",
-) -> OpGraph:
+def capture_step(step: TrainingStep, target: Target = "gpu") -> OpGraph:
     """Return the graph of a training step, with Adam unless it has another optimizer.
 
     Examples
@@ -253,7 +229,6 @@ def capture_step(
         loss_fn=step.loss_fn,
         optimizer=step.optimizer,
         mode=step.mode,
-        gradient_sums=gradient_sums,
         target=target,
     )
 

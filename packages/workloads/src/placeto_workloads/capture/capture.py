@@ -5,9 +5,6 @@ from typing import Any
 from torch import nn
 
 from placeto_graphs import OpGraph
-from placeto_workloads.capture.gradient_sums import GRADIENT_SUMS
-from placeto_workloads.capture.gradient_sums import GradientSums
-from placeto_workloads.capture.gradient_sums import with_sums_at_once
 from placeto_workloads.capture.kernels import Target
 from placeto_workloads.capture.op_graph import op_graph_of
 from placeto_workloads.capture.step import LossFunction
@@ -23,7 +20,6 @@ def capture(
     loss_fn: LossFunction | None = None,
     optimizer: OptimizerFactory | None = None,
     mode: str = "training",
-    gradient_sums: GradientSums = "as-they-come",
     target: Target = "gpu",
     mask_fraction: float | None = None,
 ) -> OpGraph:
@@ -59,11 +55,6 @@ def capture(
         op of type ``"placeto.update"``, as of fused optimizers.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
-    gradient_sums
-        How the gradient of a weight that several ops read is summed: ``"as-they-come"``, two terms
-        at a time, as PyTorch does, or ``"at-once"``, all terms in one op of type
-        ``"placeto.add_n"``, as TensorFlow does, which has them all in memory until the last one is
-        there.
     target
         The device whose kernels run: ``"gpu"``, where dropout is one op, or ``"cpu"``. On either
         attention is one op forward and one backward, unless its weights are dropped or its mask is
@@ -90,7 +81,7 @@ def capture(
     Raises
     ------
     WorkloadError
-        When a mode, a way to sum or a fraction is none of these, or the model returns several
+        When a mode or a fraction is none of these, or the model returns several
         scalars or one that leaves weights out, so that a loss function is needed. When the step
         fails or depends on values of weights or of floating-point inputs; the message then begins
         with the path of the module where that happens, and ends with the line of its code.
@@ -108,9 +99,5 @@ def capture(
     >>> capture(model, batch)
     OpGraph(ops=21, tensors=34, edges=29)
     """
-    if gradient_sums not in GRADIENT_SUMS:
-        raise WorkloadError(
-            f"gradient_sums: expected one of {', '.join(GRADIENT_SUMS)}, got {gradient_sums!r}"
-        )
     trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction)
-    return op_graph_of(with_sums_at_once(trace) if gradient_sums == "at-once" else trace)
+    return op_graph_of(trace)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from placeto_graphs import OpGraph
 from placeto_graphs import Phase
 
-ADDITIONS = frozenset({"aten.add", "aten.add_", "placeto.add_n"})
+ADDITIONS = frozenset({"aten.add", "aten.add_"})
 
 
 def activation_bytes(graph: OpGraph) -> int:
@@ -42,8 +42,7 @@ def gradient_term_bytes(graph: OpGraph) -> int:
     """Return the bytes of the terms that are added up to the gradients of weights.
 
     The gradient of a weight that several ops read, as the steps of an unrolled network do, is a sum
-    with a term from each. PyTorch adds a term as soon as there are two. TensorFlow, by its default
-    ``AggregationMethod.ADD_N``, adds all terms in one op, and so has all of them in memory at once.
+    with a term from each.
 
     Examples
     --------

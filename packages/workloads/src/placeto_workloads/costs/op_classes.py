@@ -133,7 +133,6 @@ CLASS_OF_TYPE: dict[str, OpClass] = {
 
 # Types that this project makes itself: sums of gradients, with all terms at once and one by one.
 CLASS_OF_OWN_TYPE = {
-    "placeto.add_n": OpClass.ELEMENTWISE,
     "placeto.update": OpClass.ELEMENTWISE,
     "placeto.add_gradients": OpClass.ELEMENTWISE,
 }

@@ -32,6 +32,7 @@ from placeto_workloads.registry import checked_sizes
 from placeto_workloads.registry import default_sizes
 
 NUM_MEMBERS = 32
+UNITS_OF_TRANSLATION = 1_024  # Wu et al. (2016)
 
 Architecture = RecurrentCell | ConvolutionalArchitecture
 
@@ -129,7 +130,7 @@ class _Recipe:
 
 _RECIPES = {
     "nmt": _Recipe(
-        build=nmt,
+        build=partial(nmt, units=UNITS_OF_TRANSLATION),
         drawn={"steps": (16, 32), "batch_size": (64, 128)},
         fixed={"layers": 2},
         draw_architecture=lambda _sampler, _generator: None,
@@ -178,8 +179,8 @@ def family(
     ``nmt``: translation with 2 layers, unrolled over 16 to 32 steps, 64 to 128 sentences a batch.
     ``ptb``: language models of sampled recurrent cells, 25 to 40 steps, 1,536 to 3,072 sequences.
     ``cifar10``: image networks of sampled cells, 240 to 360 images. What is drawn is drawn evenly
-    (Addanki et al. 2019). All other sizes are those of `nmt`, `enas_language_model`
-    and `enas_image_network`, the published ones.
+    (Addanki et al. 2019). All other sizes are those of `nmt` with 1,024 units, as in Wu et al.
+    (2016), `enas_language_model` and `enas_image_network`.
 
     Parameters
     ----------

@@ -1,0 +1,51 @@
+"""Translation as Addanki et al. (2019) have it: as long on a CPU, and too large for one K80."""
+
+import numpy as np
+import pytest
+
+from placeto_baselines import CpuOnly
+from placeto_baselines import ExpertPlacer
+from placeto_baselines import LocalSearch
+from placeto_baselines import SingleDevice
+from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
+from placeto_graphs import Placer
+from placeto_graphs import parse_cluster
+from placeto_simulator import Simulator
+from placeto_tools.expert_scopes import expert_scopes
+from placeto_tools.experiments.paper import TABLE_1
+from placeto_tools.problems import make_problem
+from placeto_tools.sources import Source
+from placeto_workloads import MODELS
+from placeto_workloads import load
+
+pytestmark = pytest.mark.slow
+
+
+def problem_of(model: str, cluster: str) -> PlacementProblem:
+    source = Source(model, load(model), rules=MODELS[model].colocation_rules)
+    return make_problem(source, parse_cluster(cluster))
+
+
+def placed(problem: PlacementProblem, placer: Placer) -> PlacementResult:
+    return placer.place(problem, Simulator(problem))
+
+
+def fits(problem: PlacementProblem, result: PlacementResult) -> bool:
+    limits = [device.memory_bytes for device in problem.cluster.devices]
+    return bool((np.asarray(result.peak_memory) <= limits).all())
+
+
+def test_four_layers_take_as_long_on_a_cpu_as_published() -> None:
+    (published,) = {row.cpu for row in TABLE_1 if row.model == "NMT"}
+    problem = problem_of("nmt-4", "1xcpu+4xk80")
+    assert placed(problem, CpuOnly()).runtime == pytest.approx(published, rel=0.03)
+
+
+@pytest.mark.parametrize(("model", "cluster"), [("nmt-2", "2xk80"), ("nmt-4", "4xk80")])
+def test_one_gpu_and_the_expert_run_out_of_memory_as_published(model: str, cluster: str) -> None:
+    problem = problem_of(model, f"1xcpu+{cluster}")
+    expert = ExpertPlacer(expert_scopes(problem.graph.scopes))
+    assert not fits(problem, placed(problem, SingleDevice()))
+    assert not fits(problem, placed(problem, expert))
+    assert fits(problem, placed(problem, LocalSearch(budget=2000)))
