@@ -20,7 +20,7 @@ def test_the_first_steps_with_a_model_of_ones_own(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     lines = [shlex.split(line) for line in shell.splitlines()]
-    assert len(lines) == 7
+    assert len(lines) == 8
     for program, *arguments in lines:
         assert program == "placeto"
         succeed(*arguments)

@@ -14,6 +14,8 @@ COMMANDS = [
     "build",
     "inspect",
     "simulate",
+    "explain",
+    "diff",
     "place",
     "train",
     "compare",

@@ -13,7 +13,9 @@ from placeto_tools import __version__
 from placeto_tools.commands.bench import bench
 from placeto_tools.commands.build import build
 from placeto_tools.commands.compare import compare
+from placeto_tools.commands.diff import diff
 from placeto_tools.commands.experiment import experiment
+from placeto_tools.commands.explain import explain
 from placeto_tools.commands.inspect import inspect
 from placeto_tools.commands.models import models
 from placeto_tools.commands.place import place
@@ -86,7 +88,21 @@ def placeto() -> None:
     """
 
 
-for command in (models, build, inspect, simulate, place, train, compare, experiment, bench, plot):
+COMMANDS = (
+    models,
+    build,
+    inspect,
+    place,
+    simulate,
+    explain,
+    diff,
+    train,
+    compare,
+    experiment,
+    bench,
+    plot,
+)
+for command in COMMANDS:
     placeto.add_command(command)
 
 

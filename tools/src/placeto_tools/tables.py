@@ -86,6 +86,19 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds * 1e9:.4g} ns"
 
 
+def change_text(seconds: float) -> str:
+    """Return a difference of durations with its sign and a unit.
+
+    Examples
+    --------
+    >>> change_text(0.0123), change_text(-1.5), change_text(0.0)
+    ('+12.30 ms', '-1.500 s', 'nothing')
+    """
+    if seconds == 0:
+        return "nothing"
+    return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
+
+
 def bytes_text(count: float) -> str:
     """Return a number of bytes with a unit.
 

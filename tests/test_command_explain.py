@@ -1,0 +1,179 @@
+"""``placeto explain`` and ``placeto diff``."""
+
+from itertools import permutations
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from command_runs import build_profile
+from command_runs import fail
+from command_runs import succeed
+from command_runs import succeed_json
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import from_networkx
+from placeto_graphs import load_problem
+from placeto_graphs import memory_penalised_runtime
+from placeto_graphs import save_placement
+from placeto_simulator import Simulator
+from placeto_tools.attribution import moves_between
+from placeto_tools.explanation import Wait
+from placeto_tools.explanation import waits
+from placeto_tools.pipelines import devices_without_overheads
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    return build_profile(tmp_path)
+
+
+def cost(problem: PlacementProblem, placement: NDArray[np.int32]) -> float:
+    """The memory-penalised runtime of one placement, by the simulator alone."""
+    batch = Simulator(problem).evaluate(placement[None])
+    limits = [device.memory_bytes for device in problem.cluster.devices]
+    return float(memory_penalised_runtime(batch, limits)[0])
+
+
+def drawn(problem: PlacementProblem, seed: int) -> NDArray[np.int32]:
+    return np.random.default_rng(seed).integers(0, 2, problem.num_groups, np.int32)
+
+
+def moved(placement: NDArray[np.int32], groups: int | list[int], device: int) -> NDArray[np.int32]:
+    result = placement.copy()
+    result[groups] = device
+    return result
+
+
+def test_every_group_has_the_cost_of_the_best_other_device(problem: Path, tmp_path: Path) -> None:
+    read = load_problem(problem)
+    placement = drawn(read, 0)
+    save_placement(placement, read, tmp_path / "placement.json")
+    report = succeed_json("explain", problem, tmp_path / "placement.json")
+    assert report["cost"] == cost(read, placement)
+    assert [row["group"] for row in report["groups"]] == list(read.grouping.group_names)
+    for group, row in enumerate(report["groups"]):
+        other = 1 - placement[group]
+        assert row["best_elsewhere"] == read.cluster.device_names[other]
+        assert row["cost_elsewhere"] == cost(read, moved(placement, group, other))
+    simulated = succeed_json("simulate", problem, tmp_path / "placement.json")
+    on_path = sum(row["critical_seconds"] for row in report["groups"])
+    assert on_path == pytest.approx(simulated["critical_path"]["op_seconds"])
+    text = succeed("explain", problem, tmp_path / "placement.json")
+    assert "of 10 groups" in text
+    assert "Idle devices" in text
+
+
+def test_a_group_has_the_cost_of_each_device_alone_and_with_its_neighbours(
+    problem: Path, tmp_path: Path
+) -> None:
+    read = load_problem(problem)
+    placement = drawn(read, 1)
+    save_placement(placement, read, tmp_path / "placement.json")
+    group = 4
+    name = read.grouping.group_names[group]
+    undirected = nx.Graph(read.group_graph.edges.tolist())
+    near = [group, *undirected[group]]
+    report = succeed_json("explain", problem, tmp_path / "placement.json", name)
+    assert report["device"] == read.cluster.device_names[placement[group]]
+    for device, row in enumerate(report["devices"]):
+        assert row["alone"] == cost(read, moved(placement, group, device))
+        assert row["with_neighbours"] == cost(read, moved(placement, near, device))
+    assert report["devices"][placement[group]]["alone"] == report["cost"]
+    assert "with its neighbours" in succeed("explain", problem, tmp_path / "placement.json", name)
+
+
+def of_ops(edges: dict[tuple[str, str], int], seconds: dict[str, float]) -> PlacementProblem:
+    """A problem of two devices without overheads, with a group for each op; 1 GB/s."""
+    network = nx.DiGraph()
+    network.add_nodes_from(seconds)
+    for (producer, consumer), count in edges.items():
+        network.add_edge(producer, consumer, bytes=count)
+    graph = from_networkx(network)
+    times = np.array([seconds[name] for name in graph.op_names])
+    return PlacementProblem(
+        graph=graph,
+        cluster=devices_without_overheads(2, 1e9),
+        compute_time=np.stack([times, times], axis=1),
+        grouping=colocate(graph, rules=()),
+    )
+
+
+def test_the_group_whose_tensor_comes_last_is_waited_for() -> None:
+    """b begins at 0, so device 1 waits from 2 on, until the tensor of a comes at 3 + 4."""
+    problem = of_ops(
+        {("a", "c"): 4_000_000_000, ("b", "c"): 8}, {"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.5}
+    )
+    names = problem.grouping.group_names
+    placement = np.array([int(name in "bc") for name in names], np.int32)
+    timeline = Simulator(problem).timeline(placement)
+    assert timeline.runtime == 8.0
+    assert waits(timeline) == [Wait("c", "a", ops=1, transferred=1, idle=5.0)]
+
+
+def test_devices_that_are_never_idle_wait_for_nothing() -> None:
+    problem = of_ops({("a", "b"): 8, ("b", "c"): 8}, {"a": 3.0, "b": 2.0, "c": 1.0})
+    assert waits(Simulator(problem).timeline(np.zeros(3, np.int32))) == []
+
+
+def test_shares_add_up_to_the_difference_between_two_placements(problem: Path) -> None:
+    read = load_problem(problem)
+    file = problem.with_name("placement.json")
+    save_placement(drawn(read, 4), read, file)
+    report = succeed_json("diff", problem, "v100:0", file)
+    before, after = report["cost"]
+    assert before == cost(read, np.zeros(read.num_groups, np.int32))
+    assert after == cost(read, drawn(read, 4))
+    shares = [move["share"] for move in report["moves"]]
+    assert sum(shares) == pytest.approx(after - before)
+    assert [abs(share) for share in shares] == sorted(map(abs, shares), reverse=True)
+    assert all((move["from"], move["to"]) == ("v100:0", "v100:1") for move in report["moves"])
+    assert succeed_json("diff", problem, "v100:0", file) == report
+    assert "moves" in succeed("diff", problem, "v100:0", file)
+
+
+def test_a_move_costs_what_the_simulator_says_first_and_last(problem: Path) -> None:
+    read = load_problem(problem)
+    before, after = drawn(read, 2), drawn(read, 3)
+    moves = moves_between(Simulator(read), before, after, 2, np.random.default_rng(0))
+    assert [move.group for move in moves] == np.flatnonzero(before != after).tolist()
+    start, end = cost(read, before), cost(read, after)
+    for move in moves:
+        alone = moved(before, move.group, after[move.group])
+        undone = moved(after, move.group, before[move.group])
+        assert move.first == pytest.approx(cost(read, alone) - start)
+        assert move.last == pytest.approx(end - cost(read, undone))
+
+
+def test_shares_are_means_over_all_orders(problem: Path) -> None:
+    """Three moves have six orders; twelve hundred draws come near to all of them."""
+    read = load_problem(problem)
+    before = np.zeros(read.num_groups, np.int32)
+    chosen = [4, 5, 6]  # neighbours: each move makes the next one cheaper
+    after = moved(before, chosen, 1)
+    exact = dict.fromkeys(chosen, 0.0)
+    for order in permutations(chosen):
+        now = before
+        for group in order:
+            then = moved(now, group, 1)
+            exact[group] += (cost(read, then) - cost(read, now)) / 6
+            now = then
+    moves = moves_between(Simulator(read), before, after, 600, np.random.default_rng(0))
+    spread = max(map(abs, exact.values()))
+    for move in moves:
+        assert move.share == pytest.approx(exact[move.group], abs=0.05 * spread)
+    assert any(abs(move.share - move.first) > 0.1 * spread for move in moves)
+
+
+def test_equal_placements_are_said_to_be_the_same(problem: Path) -> None:
+    assert succeed("diff", problem, "v100:0", "v100:0") == "the two placements are the same\n"
+    assert succeed_json("diff", problem, "v100:0", "v100:0")["moves"] == []
+
+
+def test_what_is_not_there_is_named(problem: Path) -> None:
+    line = fail("explain", problem, "v100:0", "node44")
+    assert "GROUP: expected a group of the problem, such as node4" in line
+    assert "got 'node44'" in line
+    assert "expected a placement file" in fail("diff", problem, "v100:0", "v100:9")
