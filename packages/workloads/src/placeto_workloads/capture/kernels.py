@@ -13,6 +13,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend
 from torch.nn.attention import sdpa_kernel
 
+from placeto_workloads.capture.autocast import autocast_for_gpus
+
 Target = Literal["gpu", "cpu"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 
@@ -23,8 +25,8 @@ def kernels_of(target: Target) -> Iterator[None]:
 
     Attention is one op forward and one backward (flash attention, of which PyTorch's kernel for
     CPUs has the shape of that for GPUs), but with dropout of its weights, or a mask that is
-    learned. Dropout is one op on a GPU. An LSTM or GRU is in its single ops, as any device can run
-    them.
+    learned. Dropout is one op on a GPU, and ``torch.autocast("cuda")`` applies there. An LSTM or
+    GRU is in its single ops, as any device can run them.
 
     Parameters
     ----------
@@ -40,6 +42,7 @@ def kernels_of(target: Target) -> Iterator[None]:
         stack.callback(torch._C._set_mkldnn_enabled, mkldnn)
         torch._C._set_mkldnn_enabled(False)
         if target == "gpu":
+            stack.enter_context(autocast_for_gpus())
             stack.callback(setattr, functional, "dropout", dropout)
             functional.dropout = _dropout_at_once
         yield

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import OpGraph
 from placeto_graphs import Phase
+from placeto_workloads.capture.op_types import op_type_of
 from placeto_workloads.capture.trace import Call
 from placeto_workloads.capture.trace import Source
 from placeto_workloads.capture.trace import Trace
@@ -36,7 +37,7 @@ def op_graph_of(trace: Trace) -> OpGraph:
     calls = [op if isinstance(op, Call) else None for op in trace.ops]
     return OpGraph(
         op_names=_unique_names(trace),
-        op_types=tuple(op.op_type for op in trace.ops),
+        op_types=tuple(op_type_of(op) for op in trace.ops),
         scopes=tuple(op.scope for op in trace.ops),
         phases=np.array([call.phase if call else Phase.FORWARD for call in calls], np.int8),
         flops=np.array([call.flops if call else 0 for call in calls], np.float64),

@@ -175,6 +175,7 @@ def _nothing_of_the_caller() -> Iterator[None]:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.device("cpu"))
+        stack.enter_context(torch.autocast("cpu", enabled=False))
         yield
 
 

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import OpGraph
+from placeto_workloads.capture.op_types import split_type
 from placeto_workloads.costs.op_classes import OpClass
 from placeto_workloads.costs.op_classes import class_of_type
 
@@ -35,7 +36,7 @@ def performed_flops(graph: OpGraph) -> NDArray[np.float64]:
     >>> performed_flops(from_networkx(ops)).tolist()
     [1000000.0, 2000000.0]
     """
-    backward = np.array([op_type == BACKWARD for op_type in graph.op_types])
+    backward = np.array([split_type(op_type)[0] == BACKWARD for op_type in graph.op_types])
     colocated = graph.colocation >= 0
     forward = colocated & ~backward & _convolutions(graph)
     flops_of_id = np.zeros(int(graph.colocation.max()) + 1)

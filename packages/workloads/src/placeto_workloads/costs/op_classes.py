@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from placeto_workloads.capture.op_types import split_type
+
 
 class OpClass(StrEnum):
     """A class of ops that use a device about equally well.
@@ -34,6 +36,15 @@ RESIDENT_TYPES = frozenset({"parameter", "buffer", "input"})
 # with a window of k x k does k^2 / 4 of them and its backward k^2 / 3, for 5 x 5 at most 8.4; a
 # dense one from c to c channels with a window of 1 x 1 does c / 4, from 3 to 32 with 3 x 3, 9.8.
 DENSE_INTENSITY = 9.0
+
+# Bytes of a number in relation to one of float32, by which that intensity grows or shrinks.
+WIDTH_OF_DTYPE = {
+    "float64": 2.0,
+    "bfloat16": 0.5,
+    "float16": 0.5,
+    "float8_e4m3fn": 0.25,
+    "float8_e5m2": 0.25,
+}
 
 NAMES_OF_CLASS = {
     OpClass.CONVOLUTION: """
@@ -141,16 +152,17 @@ CLASS_OF_OWN_TYPE = {
 def class_of_type(op_type: str) -> OpClass | None:
     """Return the class that a type stands in, None for a type that is not known.
 
-    A trailing underscore, the mark of an op that works in place, makes no difference, nor does
-    ``_foreach_`` before the name, the mark of one that works on a list.
+    The dtype of a product makes no difference. Nor does a trailing underscore, the mark of an op
+    that works in place, or ``_foreach_`` before the name, the mark of one that works on a list.
 
     Examples
     --------
     >>> str(class_of_type("aten._foreach_add_"))
     'elementwise'
     """
-    own = CLASS_OF_OWN_TYPE.get(op_type)
-    return own or CLASS_OF_TYPE.get(op_type.replace("aten._foreach_", "aten.").rstrip("_"))
+    function, _ = split_type(op_type)
+    own = CLASS_OF_OWN_TYPE.get(function)
+    return own or CLASS_OF_TYPE.get(function.replace("aten._foreach_", "aten.").rstrip("_"))
 
 
 def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass:
@@ -169,8 +181,9 @@ def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass:
     -------
     OpClass
         That of the type. An op of a type in no class counts as a matrix product if it does some
-        FLOPs, and at least `DENSE_INTENSITY` of them per byte: so many have only ops whose FLOPs
-        torch counts by a formula. Else it counts as elementwise, so that its bytes tell its time.
+        FLOPs, and at least `DENSE_INTENSITY` of them per byte, if its numbers were float32: so many
+        have only ops whose FLOPs torch counts by a formula. Else it counts as elementwise, so that
+        its bytes tell its time.
 
     Examples
     --------
@@ -179,7 +192,8 @@ def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass:
     >>> str(op_class("mylib.fused_attention", flops=4e9, bytes_accessed=12e6))
     'matrix_product'
     """
-    dense = flops >= DENSE_INTENSITY * bytes_accessed
+    _, dtype = split_type(op_type)
+    dense = flops * WIDTH_OF_DTYPE.get(dtype, 1.0) >= DENSE_INTENSITY * bytes_accessed
     known = class_of_type(op_type)
     if known is OpClass.CONVOLUTION and not dense:
         return OpClass.DEPTHWISE_CONVOLUTION

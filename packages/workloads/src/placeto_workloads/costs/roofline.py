@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import OpGraph
 from placeto_graphs import parse_cluster
+from placeto_workloads.capture.op_types import split_type
 from placeto_workloads.costs.backward_convolutions import performed_flops
 from placeto_workloads.costs.kinds import DEVICE_KINDS
 from placeto_workloads.costs.kinds import DeviceKind
@@ -18,19 +19,24 @@ from placeto_workloads.costs.op_classes import RESIDENT_TYPES
 from placeto_workloads.costs.op_classes import OpClass
 from placeto_workloads.costs.op_classes import class_of_type
 from placeto_workloads.costs.op_classes import op_class
+from placeto_workloads.costs.precisions import TF32_CHOICES
+from placeto_workloads.costs.precisions import Tf32
+from placeto_workloads.costs.precisions import precision_of
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.errors import WorkloadWarning
 
 FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name
 
 
-def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
+def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDArray[np.float64]:
     """Return the seconds that each op of a graph takes on a kind of device.
 
     They are the measured times of the graph if it has them for this kind. Otherwise an op takes
     the launch overhead of the kind, plus its FLOPs at the kind's peak or its bytes at the kind's
     memory bandwidth, whichever takes longer, both reduced to the part that its class of op reaches
-    (the roofline model, Williams et al. 2009). Parameters, buffers and inputs take no time.
+    (the roofline model, Williams et al. 2009). Parameters, buffers and inputs take no time. The
+    peak is that of the numbers that an op multiplies, as its type says (``"aten.mm[bfloat16]"``;
+    float32 if it says nothing); where a kind has no peak for them, that of float32.
 
     An op of a type in no class counts as a matrix product where it does many FLOPs per byte, else
     its bytes at the efficiency of elementwise ops tell its time. One warning at the end names all
@@ -44,6 +50,11 @@ def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
         The V ops, with FLOPs and bytes or with measured times.
     kind
         A kind that the graph has measured times for, or one of `DEVICE_KINDS`.
+    tf32
+        Which products of float32 are computed in TensorFloat-32 on kinds that have it, A100, H100
+        and H200: ``"convolutions"``, as PyTorch's defaults are
+        (``torch.backends.cudnn.allow_tf32`` is True, ``torch.backends.cuda.matmul.allow_tf32``
+        False), ``"always"`` or ``"never"``.
 
     Returns
     -------
@@ -53,8 +64,9 @@ def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
     Raises
     ------
     WorkloadError
-        When the kind is unknown, or nothing tells what an op does: its type is of no known class,
-        it is no function of torch, and it has neither FLOPs nor bytes.
+        When the kind or the choice of TensorFloat-32 is unknown, or nothing tells what an op does:
+        its type is of no known class, it is no function of torch, and it has neither FLOPs nor
+        bytes.
 
     Warns
     -----
@@ -74,17 +86,19 @@ def cost_model(graph: OpGraph, kind: str) -> NDArray[np.float64]:
     >>> cost_model(from_networkx(ops), "k80").round(3)
     array([0.   , 0.002, 0.352])
     """
-    return _times(graph, [kind])[kind]
+    return _times(graph, [kind], tf32)[kind]
 
 
-def cost_models(graph: OpGraph, kinds: Iterable[str]) -> dict[str, NDArray[np.float64]]:
+def cost_models(
+    graph: OpGraph, kinds: Iterable[str], *, tf32: Tf32 = "convolutions"
+) -> dict[str, NDArray[np.float64]]:
     """Return the seconds that each op of a graph takes on each of some kinds of devices.
 
     Parameters
     ----------
     graph
         The V ops.
-    kinds
+    kinds, tf32
         As for `cost_model`.
 
     Returns
@@ -112,12 +126,14 @@ def cost_models(graph: OpGraph, kinds: Iterable[str]) -> dict[str, NDArray[np.fl
     ...     cost_models(from_networkx(ops), ["k80", "v100"]).items()}
     {'k80': [0.002], 'v100': [0.0005]}
     """
-    return _times(graph, kinds)
+    return _times(graph, kinds, tf32)
 
 
-def _times(graph: OpGraph, kinds: Iterable[str]) -> dict[str, NDArray[np.float64]]:
+def _times(graph: OpGraph, kinds: Iterable[str], tf32: Tf32) -> dict[str, NDArray[np.float64]]:
     """Return the seconds of each op on each kind; warns on behalf of who called the caller."""
-    seconds = {kind: _times_on(graph, kind) for kind in kinds}
+    if tf32 not in TF32_CHOICES:
+        raise WorkloadError(f"tf32: expected one of {', '.join(TF32_CHOICES)}, got {tf32!r}")
+    seconds = {kind: _times_on(graph, kind, tf32) for kind in kinds}
     modelled = {kind: seconds[kind] for kind in seconds if kind not in graph.measured_time}
     shares = _shares_without_class(graph, modelled)
     if shares:
@@ -133,13 +149,13 @@ def _times(graph: OpGraph, kinds: Iterable[str]) -> dict[str, NDArray[np.float64
     return seconds
 
 
-def _times_on(graph: OpGraph, kind: str) -> NDArray[np.float64]:
+def _times_on(graph: OpGraph, kind: str, tf32: Tf32) -> NDArray[np.float64]:
     if kind in graph.measured_time:
         return graph.measured_time[kind].copy()
     if kind not in DEVICE_KINDS:
         known = ", ".join(sorted({*DEVICE_KINDS, *graph.measured_time}))
         raise WorkloadError(f"kind: expected one of {known}, got {kind!r}")
-    return roofline(graph, DEVICE_KINDS[kind])
+    return roofline(graph, DEVICE_KINDS[kind], tf32)
 
 
 def _shares_without_class(
@@ -165,7 +181,9 @@ def _part(amount: float, whole: float) -> float:
     return amount / whole if whole else 0.0
 
 
-def roofline(graph: OpGraph, device: DeviceKind) -> NDArray[np.float64]:
+def roofline(
+    graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions"
+) -> NDArray[np.float64]:
     """Return the seconds that each op takes on a device, whatever was measured.
 
     Parameters
@@ -174,6 +192,8 @@ def roofline(graph: OpGraph, device: DeviceKind) -> NDArray[np.float64]:
         The V ops.
     device
         What is known of the device.
+    tf32
+        As for `cost_model`.
 
     Returns
     -------
@@ -185,7 +205,7 @@ def roofline(graph: OpGraph, device: DeviceKind) -> NDArray[np.float64]:
     WorkloadError
         When nothing tells what an op does.
     """
-    work = work_of(graph, device)
+    work = work_of(graph, device, tf32)
     by_class = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
     seconds = device.launch_overhead + work.seconds / by_class[work.op_class]
     return np.where(work.resident, 0.0, seconds)
@@ -212,12 +232,13 @@ class Work:
 
 def _tells_nothing(op_type: str, flops: float, moved: float) -> bool:
     """Return whether it is not known what an op does: torch's own may do and move nothing."""
+    function, _ = split_type(op_type)
     does_nothing = flops == 0 and moved == 0
-    return does_nothing and class_of_type(op_type) is None and not FUNCTION.fullmatch(op_type)
+    return does_nothing and class_of_type(op_type) is None and not FUNCTION.fullmatch(function)
 
 
-def work_of(graph: OpGraph, device: DeviceKind) -> Work:
-    """Return the work of each op of a graph on a device.
+def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> Work:
+    """Return the work of each op of a graph on a device; ``tf32`` is as for `cost_model`.
 
     Raises
     ------
@@ -228,6 +249,7 @@ def work_of(graph: OpGraph, device: DeviceKind) -> Work:
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
     position = {member: index for index, member in enumerate(OpClass)}
     classes = np.zeros(graph.num_ops, np.int64)
+    peaks = np.full(graph.num_ops, device.peak_flops)
     for op in np.flatnonzero(~resident).tolist():
         op_type = graph.op_types[op]
         if _tells_nothing(op_type, flops[op], moved[op]):
@@ -236,8 +258,11 @@ def work_of(graph: OpGraph, device: DeviceKind) -> Work:
                 f"the time of op {graph.op_names[op]!r} on {device.name}, "
                 f"got {op_type!r} without any"
             )
-        classes[op] = position[op_class(op_type, flops[op], moved[op])]
-    seconds = np.maximum(flops / device.peak_flops, moved / device.memory_bandwidth)
+        its_class = op_class(op_type, flops[op], moved[op])
+        classes[op] = position[its_class]
+        precision = precision_of(op_type, its_class, tf32)
+        peaks[op] = device.peak_flops_in.get(precision, device.peak_flops)
+    seconds = np.maximum(flops / peaks, moved / device.memory_bandwidth)
     return Work(resident, classes, np.where(resident, 0.0, seconds))
 
 
