@@ -29,7 +29,8 @@ def capture(
     and optimizer update is recorded in the order in which it runs. Nothing is computed, and the
     model stays as it is. Where a step asks for values, those are known that follow from constants,
     buffers, whole or boolean numbers among the inputs, and random draws, which are those of one
-    step. Of the two branches of `torch.cond` on a tensor the one with more FLOPs is recorded.
+    step; of others it is assumed that checks pass, numbers are finite and choices fair. Of the two
+    branches of `torch.cond` on a tensor the one with more FLOPs is recorded.
 
     Parameters
     ----------

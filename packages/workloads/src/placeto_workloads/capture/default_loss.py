@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,6 +45,32 @@ def default_loss(outputs: Any) -> torch.Tensor:
     named = _named_loss(outputs)
     if named is not None:
         return named
+    floating = _floating(outputs)
+    scalars = [leaf for leaf in floating if leaf.dim() == 0]
+    if scalars:
+        return _checked_scalar(scalars, floating)
+    return _sum_of_means(floating)
+
+
+def sum_of_means(outputs: Any) -> torch.Tensor:
+    """Return the sum of the means of all floating-point tensors among a model's outputs.
+
+    Examples
+    --------
+    >>> sum_of_means({"image": torch.ones(2, 2), "distance": torch.tensor(0.5)}).item()
+    1.5
+    """
+    return _sum_of_means(_floating(outputs))
+
+
+def _sum_of_means(floating: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = floating[0].mean()
+    for leaf in floating[1:]:
+        total = total + leaf.mean()
+    return total
+
+
+def _floating(outputs: Any) -> list[torch.Tensor]:
     floating = [
         leaf
         for leaf in pytree.tree_leaves(outputs)
@@ -51,13 +78,7 @@ def default_loss(outputs: Any) -> torch.Tensor:
     ]
     if not floating:
         raise WorkloadError("loss_fn: expected one, as the model gives no floating-point tensor")
-    scalars = [leaf for leaf in floating if leaf.dim() == 0]
-    if scalars:
-        return _checked_scalar(scalars, floating)
-    total = floating[0].mean()
-    for leaf in floating[1:]:
-        total = total + leaf.mean()
-    return total
+    return floating
 
 
 def _named_loss(outputs: Any) -> torch.Tensor | None:

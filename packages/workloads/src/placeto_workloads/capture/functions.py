@@ -39,6 +39,22 @@ OVERWRITES = frozenset(
     )
 )
 
+# Functions that look at the shape of a tensor, and not at its values.
+SHAPED_ALIKE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "full_like",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "ones_like",
+        "rand_like",
+        "randint_like",
+        "randn_like",
+        "zeros_like",
+    )
+)
+
 # Functions that move or make data and compute nothing.
 MOVES = frozenset(
     f"aten.{name}"

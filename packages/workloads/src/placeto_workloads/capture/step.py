@@ -18,6 +18,8 @@ from torch.utils import _pytree as pytree
 
 from placeto_graphs import Phase
 from placeto_workloads.capture.conditions import dearer_branches
+from placeto_workloads.capture.conversions import numbers_become_text
+from placeto_workloads.capture.conversions import weights_stay
 from placeto_workloads.capture.default_loss import default_loss
 from placeto_workloads.capture.fake_memory import NamedTensors
 from placeto_workloads.capture.fake_tensors import FakeModel
@@ -58,9 +60,9 @@ def trace_step(
         )
     if target not in TARGETS:
         raise WorkloadError(f"target: expected one of {', '.join(TARGETS)}, got {target!r}")
-    with _nothing_of_the_caller(), kernels_of(target):
+    with _nothing_of_the_caller(), kernels_of(target), numbers_become_text():
         step = _Step(model, example_inputs, mask_fraction)
-        with step.model.in_place_of_the_model():
+        with step.model.in_place_of_the_model(), weights_stay():
             if mode == "inference":
                 return step.inference()
             trace = step.training(loss_fn or default_loss, optimizer or torch.optim.Adam)

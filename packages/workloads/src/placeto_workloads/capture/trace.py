@@ -5,6 +5,8 @@ of their own then, and a storage, not a tensor, is what ops hand to each other.
 """
 
 from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
@@ -158,7 +160,7 @@ class Trace:
     ----------
     ops : list of `Source` or `Call`
         The index of an op here is its index in the `OpGraph`.
-    storage_bytes : list of int
+    storage_bytes : sequence of int, or mapping
         The size of each storage.
     results : dict of str to `TensorRef`
         The loss (``"loss"``) and the gradients (``"layer.0.weight.grad"``); of an inference step
@@ -166,7 +168,7 @@ class Trace:
     """
 
     ops: list[Source | Call]
-    storage_bytes: list[int]
+    storage_bytes: Sequence[int] | Mapping[int, int]
     results: dict[str, TensorRef]
 
     @property

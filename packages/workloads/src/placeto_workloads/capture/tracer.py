@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_graphs import Phase
 from placeto_workloads.capture.autograd_nodes import AutogradNodes
+from placeto_workloads.capture.checks import passing_answer
 from placeto_workloads.capture.counting import count_bytes
 from placeto_workloads.capture.counting import count_flops
 from placeto_workloads.capture.fake_memory import FakeMemory
@@ -83,7 +84,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._nodes = AutogradNodes()
         self._draws = RandomDraws()
         self._cut_storages: set[int] = set()  # that overlap with others in a way not followed
-        self._known_values = KnownValues()
+        self._known_values = KnownValues(self._storages)
         self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
         for region in memory.regions:
             name = next(iter(region.tensors))
@@ -205,6 +206,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ops.append(call)
         for storage in (*call.creates, *call.writes):
             self._maker_of_storage[storage] = op
+        self._known_values.follow(op, call)
         self._nodes.after_op(op, call.scope, node)
 
     def _fold(self, outputs: tuple[TensorRef | None, ...], node: int | None) -> None:
@@ -261,6 +263,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if known is not None:
             return pytree.tree_map_only(torch.Tensor, _alike, known)
         if isinstance(error, DataDependentOutputException):
+            answer = passing_answer()
+            if answer is not None:
+                return answer
             raise WorkloadError(
                 f"{self._place}: {func.overloadpacket} asks for the value of a tensor, as .item(), "
                 "bool(), int() or an if on a tensor do, and capture has none; choose between "
@@ -278,8 +283,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ) from None
 
     def _known(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        sizes = [storage.nbytes() for storage in self._storages]
-        return self._known_values.result(func, args, kwargs, self.ops, sizes)
+        return self._known_values.result(func, args, kwargs)
 
     def _count_of_known_mask(self, mask: torch.Tensor) -> int | None:
         count: int | None = self._known(_count_of, (self._look_up(mask),), {})

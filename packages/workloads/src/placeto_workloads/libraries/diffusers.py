@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import nn
+from torch.utils import _pytree as pytree
 
+from placeto_workloads.capture.default_loss import sum_of_means
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.importing import import_library
 from placeto_workloads.libraries.importing import nearest
@@ -18,6 +20,7 @@ from placeto_workloads.models.training_step import TrainingStep
 
 DEFAULT_SIDE = 32
 DEFAULT_WORDS = 77
+NUM_SIZES = 6  # of the picture before, where it was cut, and after: height and width of each
 KINDS = ("Model", "Autoencoder", "VQ")
 
 
@@ -32,7 +35,7 @@ def diffusers_step(
 ) -> TrainingStep:
     """Build a training step of a network of the diffusers library, without trained weights.
 
-    The loss is the mean of what it gives.
+    The loss is the mean of what it gives, and that of its distance from a codebook if it has one.
 
     Parameters
     ----------
@@ -77,20 +80,20 @@ def diffusers_step(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         inputs = _inputs(model, batch_size, sequence_length)
-    there = {key: value.to(device) for key, value in inputs.items()}
-    return TrainingStep(model, (), keywords=there)
+    there = pytree.tree_map(lambda value: value.to(device), inputs)
+    return TrainingStep(model, (), sum_of_means, there)
 
 
-def _inputs(model: Any, batch_size: int, words: int) -> dict[str, Tensor]:
+def _inputs(model: Any, batch_size: int, words: int) -> dict[str, Any]:
     config: Mapping[str, Any] = model.config
     taken = inspect.signature(model.forward).parameters
-    inputs = {}
+    inputs: dict[str, Any] = {}
     first = "hidden_states" if "hidden_states" in taken else next(iter(taken))
     inputs[first] = torch.randn(batch_size, *_shape(config))
     if "timestep" in taken:
         inputs["timestep"] = torch.randint(1000, (batch_size,))
     if "encoder_hidden_states" in taken:
-        width = _first(config, "cross_attention_dim", "joint_attention_dim", "caption_channels")
+        width = _first(config, "caption_channels", "cross_attention_dim", "joint_attention_dim")
         if width:
             inputs["encoder_hidden_states"] = torch.randn(batch_size, words, width)
     if "pooled_projections" in taken:
@@ -99,7 +102,23 @@ def _inputs(model: Any, batch_size: int, words: int) -> dict[str, Tensor]:
     if "class_labels" in taken and _first(config, "num_embeds_ada_norm"):
         classes = _first(config, "num_embeds_ada_norm")
         inputs["class_labels"] = torch.randint(classes or 1, (batch_size,))
+    if "added_cond_kwargs" in taken and (conditions := _conditions(model, batch_size)):
+        inputs["added_cond_kwargs"] = conditions
     return inputs
+
+
+def _conditions(model: Any, batch_size: int) -> dict[str, Tensor]:
+    """Return what a network is told besides text: the size of the picture, what all of it says."""
+    if getattr(model, "use_additional_conditions", False):
+        return {"resolution": torch.rand(batch_size, 2), "aspect_ratio": torch.rand(batch_size, 1)}
+    if model.config.get("addition_embed_type") == "text_time":
+        width = model.config["projection_class_embeddings_input_dim"]
+        of_sizes = NUM_SIZES * model.config["addition_time_embed_dim"]
+        return {
+            "text_embeds": torch.randn(batch_size, width - of_sizes),
+            "time_ids": torch.rand(batch_size, NUM_SIZES),
+        }
+    return {}
 
 
 def _shape(config: Mapping[str, Any]) -> tuple[int, ...]:

@@ -1,0 +1,127 @@
+"""Small models of libraries whose steps ask for values, or for more than one input."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from torch import nn
+
+from capture_checks import check_flops
+from capture_checks import check_replay
+from capture_checks import compared
+from captured_models import Case
+from placeto_workloads import TrainingStep
+from placeto_workloads import library_step
+
+BACKBONE = {
+    "model_type": "resnet",
+    "embedding_size": 4,
+    "hidden_sizes": [4, 8],
+    "depths": [1, 1],
+    "layer_type": "basic",
+    "out_features": ["stage2"],
+}
+DETECTOR = {
+    "backbone_config": BACKBONE,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "num_queries": 5,
+}
+EXPERTS = {
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 24,
+    "num_heads": 2,
+    "vocab_size": 30,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "num_sparse_encoder_layers": 1,
+    "num_sparse_decoder_layers": 1,
+    "num_experts": 3,
+    "expert_capacity": 12,
+}
+PICTURES = {"block_out_channels": [32, 32], "layers_per_block": 1, "sample_size": 8}
+BLOCKS = {
+    "down_block_types": ["DownEncoderBlock2D"] * 2,
+    "up_block_types": ["UpDecoderBlock2D"] * 2,
+}
+PATCHES = {"num_attention_heads": 2, "attention_head_dim": 6, "num_layers": 1, "patch_size": 2}
+TEXT = {"cross_attention_dim": 12, "caption_channels": 8, "norm_num_groups": 1}
+CROSSED = {
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+    "cross_attention_dim": 8,
+    "attention_head_dim": 4,
+    "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 4,
+    "projection_class_embeddings_input_dim": 30,
+}
+
+
+class WithLoss(nn.Module):
+    """Calls the model of a step with its keywords, and its loss."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        super().__init__()
+        self.model = step.model
+        self.keywords: Mapping[str, Any] = step.keywords
+        self.loss_fn = step.loss_fn
+
+    def forward(self) -> Any:
+        outputs = self.model(**self.keywords)
+        return outputs if self.loss_fn is None else self.loss_fn(outputs)
+
+
+def small(source: str, **settings: Any) -> Case:
+    step = library_step(source, batch_size=2, device="cpu", seed=3, **settings)
+    return Case(WithLoss(step), ())
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library
+@pytest.mark.parametrize("name", ["detr", "conditional_detr"])
+def test_a_detector_that_looks_for_infinities(name: str) -> None:
+    pytest.importorskip("transformers")
+    step = compared(small(f"transformers:{name}", **DETECTOR))
+    check_replay(step, num_orders=1)
+    check_flops(step)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_experts_in_a_loop_multiply_each_word_once() -> None:
+    """A router's words go where its scores say in eager PyTorch: as many FLOPs as drawn ones."""
+    pytest.importorskip("transformers")
+    check_flops(compared(small("transformers:switch_transformers", sequence_length=6, **EXPERTS)))
+
+
+def small_diffusers(name: str, **settings: Any) -> Case:
+    pytest.importorskip("diffusers")
+    return small(f"diffusers:{name}", **settings)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_loss_of_a_network_with_a_codebook_reaches_all_weights() -> None:
+    given = small_diffusers("VQModel", **PICTURES, **BLOCKS, num_vq_embeddings=6)
+    step = compared(given)
+    check_replay(step, num_orders=1)
+    assert all(weights.grad is not None for weights in given.model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("PixArtTransformer2DModel", {**PATCHES, **TEXT, "use_additional_conditions": True}),
+        ("UNet2DConditionModel", {**PICTURES, **CROSSED}),
+    ],
+)
+def test_networks_that_are_told_the_size_of_the_picture(
+    name: str, settings: Mapping[str, Any]
+) -> None:
+    given = small_diffusers(name, **{"sample_size": 8, **settings})
+    assert "added_cond_kwargs" in given.model.keywords  # type: ignore[operator]
+    check_replay(compared(given), num_orders=1)
