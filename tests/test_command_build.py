@@ -101,6 +101,7 @@ def test_a_profile_becomes_a_problem_on_what_it_was_measured_on(tmp_path: Path) 
         compute_time=measured_compute_time(graph, cluster),
         grouping=colocate(graph, [colocate_by_id]),
         rules=("id",),
+        hierarchy=(colocate(graph, [colocate_by_id]),),
     )
 
 

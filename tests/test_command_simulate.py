@@ -64,6 +64,23 @@ def test_a_placement_may_be_a_device_or_a_placer(problem: Path) -> None:
     assert succeed_json("simulate", problem, "heft")["runtime"] == heft
 
 
+def test_a_placement_of_another_level_is_simulated_at_that_level(tmp_path: Path) -> None:
+    sizes = ["--batch-size=4", "--set=steps=4", "--set=units=8", "--set=vocabulary_size=9"]
+    problem, placement = tmp_path / "problem.json.gz", tmp_path / "placement.json"
+    succeed("build", "nmt-2", *sizes, "--groups=8", "-o", problem)
+    read = load_problem(problem)
+    assert [level.num_groups for level in read.levels[:3]] == [8, 32, 64]
+    report = succeed_json("place", problem, "--groups=64", "--placer=heft", "-o", placement)
+    assert succeed_json("simulate", problem, placement)["runtime"] == report["runtime"]
+    finer = read.at_level(2)
+    ops = finer.expand(load_placement(placement, finer)).tolist()
+    names = [read.cluster.device_names[device] for device in ops]
+    placement.write_text(json.dumps(dict(zip(read.graph.op_names, names, strict=True))))
+    assert succeed_json("simulate", problem, placement)["runtime"] == report["runtime"]
+    shown = succeed("inspect", problem)
+    assert "levels of 8, 32, 64" in shown
+
+
 def test_what_does_not_fit_is_out_of_memory(tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_text(profile(parameter_bytes=3_000_000_000))
     report = succeed_json("simulate", tmp_path / "graph.txt", "v100:0")

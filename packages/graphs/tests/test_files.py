@@ -122,10 +122,10 @@ def document(**changes: Any) -> dict[str, Any]:
 PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"format": "placeto-graph"}, "format: expected 'placeto-problem', got 'placeto-graph'"),
     ({"format": ...}, "object missing required field format"),
-    ({"version": 4}, "version: expected at most 3, got 4: a newer release of placeto-graphs may"),
+    ({"version": 5}, "version: expected at most 4, got 5: a newer release of placeto-graphs may"),
     ({"version": 0}, "version: expected at least 1, got 0"),
     ({"version": "1"}, "version: expected int, got str ('1')"),
-    ({"version": 4, "novelty": 1}, "version: expected at most 3, got 4"),
+    ({"version": 5, "novelty": 1}, "version: expected at most 4, got 5"),
     ({"rules": "id"}, "rules: expected array | null, got str ('id')"),
     ({"rules": ["id", "friends"]}, "rules[1]: expected one of id, gradients, updates, single-"),
     ({"rules": ["scopes:("]}, "rules[0]: expected a regular expression, got '(': "),

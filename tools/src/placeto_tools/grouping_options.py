@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from placeto_graphs import DEFAULT_RULES
+from placeto_graphs import LEVEL_SIZES
 from placeto_graphs import NAMED_RULES
 from placeto_graphs import Grouping
 from placeto_graphs import OpGraph
@@ -14,6 +15,7 @@ from placeto_graphs import colocate
 from placeto_graphs import colocate_by_id
 from placeto_graphs import colocate_scopes
 from placeto_graphs import merge_and_colocate
+from placeto_graphs import nested_groupings
 
 Rule = Callable[[OpGraph], Grouping]
 
@@ -86,7 +88,23 @@ class GroupingOptions:
         num_groups
             How many suit it; by default 128.
         """
+        return self._merged(graph, colocate(graph, self.chosen_rules(rules)), num_groups)
+
+    def levels(
+        self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
+    ) -> tuple[Grouping, tuple[Grouping, ...]]:
+        """Return the groups of a graph, and all levels of which they are one.
+
+        Parameters
+        ----------
+        graph, rules, num_groups
+            As of `grouping`.
+        """
         small = colocate(graph, self.chosen_rules(rules))
+        groups = self._merged(graph, small, num_groups)
+        return groups, nested_groupings(graph, small, [*LEVEL_SIZES, groups.num_groups])
+
+    def _merged(self, graph: OpGraph, small: Grouping, num_groups: int | None) -> Grouping:
         if not self.merging:
             return small
         wanted = self.num_groups

@@ -78,6 +78,7 @@ def _groups(problem: PlacementProblem) -> Report:
         "count": problem.num_groups,
         "edges": groups.num_edges,
         "edge_bytes": int(groups.edge_bytes.sum()),
+        "levels": [level.num_groups for level in problem.levels],
         "largest": [
             {
                 "group": problem.grouping.group_names[group],

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
-from placeto_graphs import load_placement
+from placeto_graphs import load_placement_of_any_level
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
     from placeto_policy import UpdateSummary
 
 
-def find_placement(text: str, problem: PlacementProblem, progress: Progress) -> NDArray[np.int32]:
-    """Return int32[G], the placement that a user named.
+def find_placement(
+    text: str, problem: PlacementProblem, progress: Progress
+) -> tuple[PlacementProblem, NDArray[np.int32]]:
+    """Return the placement that a user named, int32[G], and the problem at its level.
 
     Parameters
     ----------
     text
-        A placement file, the name of a device, or the name of a placer.
+        A placement file, of any level of the problem or op by op, the name of a device, or the
+        name of a placer.
     problem
         What is placed.
     progress
@@ -49,11 +52,11 @@ def find_placement(text: str, problem: PlacementProblem, progress: Progress) -> 
     names = problem.cluster.device_names
     if Path(text).is_file() or text.endswith(".json"):
         with reading(text):
-            return load_placement(text, problem)
+            return load_placement_of_any_level(text, problem)
     if text in names:
-        return np.full(problem.num_groups, names.index(text), np.int32)
+        return problem, np.full(problem.num_groups, names.index(text), np.int32)
     if text in PLACER_NAMES:
-        return run_placer(make_placer(text, problem), problem, progress).placement
+        return problem, run_placer(make_placer(text, problem), problem, progress).placement
     raise InputError(
         f"{text}: expected a placement file, a device ({', '.join(names)}) or a placer "
         f"({', '.join(PLACER_NAMES)})"

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,7 +174,7 @@ def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> Pla
         grouping = merge_and_colocate(problem.graph, problem.grouping, num_groups=num_groups)
     else:
         grouping = GroupingOptions(num_groups=num_groups).grouping(problem.graph, source.rules)
-    return replace(problem, grouping=grouping)
+    return replace(problem, grouping=grouping, hierarchy=None)
 
 
 def _problem_of_graph(
@@ -182,9 +183,11 @@ def _problem_of_graph(
     """Return the problem of the graph of a source, whatever its micro-batches."""
     options = grouping or GroupingOptions()
     old = source.problem
-    groups, rules = _groups(source, options)
+    groups = _groups(source, options)
     if old is not None and cluster is None:
-        return replace(old, grouping=groups, rules=rules)
+        return replace(
+            old, grouping=groups.grouping, rules=groups.rules, hierarchy=groups.hierarchy
+        )
     devices = cluster or default_cluster(source)
     if old is not None:  # a step in micro-batches stays one on other devices
         devices = replace(devices, queue=old.cluster.queue)
@@ -192,19 +195,31 @@ def _problem_of_graph(
         graph=source.graph,
         cluster=devices,
         compute_time=compute_times(source.graph, devices),
-        grouping=groups,
-        rules=rules,
+        grouping=groups.grouping,
+        rules=groups.rules,
+        hierarchy=groups.hierarchy,
     )
 
 
-def _groups(source: Source, options: GroupingOptions) -> tuple[Grouping, tuple[str, ...] | None]:
-    """Return the groups of a source, and the names of the rules that made them, if it is known."""
+class _Groups(NamedTuple):
+    """The groups of a problem, with what is known of where they come from."""
+
+    grouping: Grouping
+    rules: tuple[str, ...] | None
+    hierarchy: tuple[Grouping, ...] | None
+
+
+def _groups(source: Source, options: GroupingOptions) -> _Groups:
     old = source.problem
     if old is not None and options.says_nothing:
-        return old.grouping, old.rules
-    if old is not None and old.rules is None and options.says_only_how_many:
-        wanted = options.num_groups or old.num_groups
-        if wanted <= old.num_groups:
-            return merge_and_colocate(source.graph, old.grouping, num_groups=wanted), None
-    groups = options.grouping(source.graph, source.rules, source.num_groups)
-    return groups, names_of_rules(options.chosen_rules(source.rules))
+        return _Groups(old.grouping, old.rules, old.hierarchy)
+    if old is not None and options.says_only_how_many:
+        for level in old.levels:
+            if level.num_groups == options.num_groups:
+                return _Groups(level, old.rules, old.levels)
+        if old.rules is None and (options.num_groups or 0) <= old.num_groups:
+            wanted = options.num_groups
+            merged = merge_and_colocate(source.graph, old.grouping, num_groups=wanted)
+            return _Groups(merged, None, None)
+    groups, levels = options.levels(source.graph, source.rules, source.num_groups)
+    return _Groups(groups, names_of_rules(options.chosen_rules(source.rules)), levels)

@@ -11,6 +11,7 @@ from placeto_graphs.files.cluster_links import LINK_NAMES
 from placeto_graphs.files.cluster_spec import parse_cluster
 from placeto_graphs.files.pipedream import load_pipedream_profile
 from placeto_graphs.files.placement_file import load_placement
+from placeto_graphs.files.placement_file import load_placement_of_any_level
 from placeto_graphs.files.placement_file import save_placement
 from placeto_graphs.files.problem_file import load_graph
 from placeto_graphs.files.problem_file import load_problem
@@ -25,7 +26,9 @@ from placeto_graphs.grouping.colocation import colocate_scopes
 from placeto_graphs.grouping.colocation import colocate_single_consumers
 from placeto_graphs.grouping.colocation import colocate_updates
 from placeto_graphs.grouping.labels import grouping_of_labels
+from placeto_graphs.grouping.merging import LEVEL_SIZES
 from placeto_graphs.grouping.merging import merge_and_colocate
+from placeto_graphs.grouping.merging import nested_groupings
 from placeto_graphs.grouping.reachability import Reachability
 from placeto_graphs.grouping.reachability import reachability
 from placeto_graphs.grouping.rule_names import NAMED_RULES
@@ -60,6 +63,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_RULES",
+    "LEVEL_SIZES",
     "LINK_NAMES",
     "NAMED_RULES",
     "Cluster",
@@ -91,6 +95,7 @@ __all__ = [
     "load_graph",
     "load_pipedream_profile",
     "load_placement",
+    "load_placement_of_any_level",
     "load_problem",
     "measured_compute_time",
     "memory_penalised_runtime",
@@ -99,6 +104,7 @@ __all__ = [
     "micro_batched_grouping",
     "micro_batched_problem",
     "names_of_rules",
+    "nested_groupings",
     "one_micro_batch",
     "parse_cluster",
     "reachability",

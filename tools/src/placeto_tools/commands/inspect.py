@@ -78,7 +78,7 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
         ),
         TextTable(
             f"{groups['count']} groups, {groups['edges']:,} edges between them with "
-            f"{bytes_text(groups['edge_bytes'])}; the longest",
+            f"{bytes_text(groups['edge_bytes'])}; {_levels(groups['levels'])}; the longest",
             ["group", ">ops", ">time", ">outputs", ">parameters"],
             largest,
         ),
@@ -89,6 +89,10 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
         ),
         _link_table(report["links"]),
     ]
+
+
+def _levels(sizes: list[int]) -> str:
+    return "levels of " + ", ".join(f"{size:,}" for size in sizes)
 
 
 def _link_table(links: list[dict[str, Any]]) -> TextTable:

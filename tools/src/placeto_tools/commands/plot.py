@@ -50,7 +50,7 @@ def plot_placement(
     check_file(output, force=force, suffixes=PNG)
     read = read_problem(problem)
     with showing_progress() as progress:
-        found = find_placement(placement, read, progress)
+        read, found = find_placement(placement, read, progress)
         progress.update("drawing ...")
         runtime = float(Simulator(read, num_threads=1).runtimes(found[None])[0])
         above = title or f"{problem}, {placement}: {seconds_text(runtime)}"
@@ -80,7 +80,7 @@ def plot_timeline(
     check_file(output, force=force, suffixes=PNG)
     read = read_problem(problem)
     with showing_progress() as progress:
-        found = find_placement(placement, read, progress)
+        read, found = find_placement(placement, read, progress)
         progress.update("drawing ...")
         timeline = Simulator(read, num_threads=1).timeline(found)
         above = title or f"{problem}, {placement}: {seconds_text(timeline.runtime)}"

@@ -68,7 +68,7 @@ def simulate(
         check_file(trace, force=force, suffixes=(".json", ".json.gz"))
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        found = find_placement(placement, read, progress)
+        read, found = find_placement(placement, read, progress)
     timeline = Simulator(read, num_threads=1).timeline(found)
     report = timeline_report(read, found, timeline, members)
     if trace:

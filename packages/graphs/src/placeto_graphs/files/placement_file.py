@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from placeto_graphs.files.decoding import not_utf8
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
 from placeto_graphs.files.storage import write_atomically
+from placeto_graphs.grouping.colocation import colocate
+from placeto_graphs.grouping.colocation import colocate_by_id
 from placeto_graphs.schema.problem import PlacementProblem
 
 
@@ -113,23 +117,114 @@ def load_placement(
     """
     content = read_bytes(path, max_bytes)
     with within(f"{os.fspath(path)}: "):
+        return _placement_of(_decoded(content), problem, problem.grouping.group_names, "group")
+
+
+def load_placement_of_any_level(
+    path: str | os.PathLike[str],
+    problem: PlacementProblem,
+    *,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+) -> tuple[PlacementProblem, NDArray[np.int32]]:
+    """Read a placement of a problem at whichever of its levels, or one that is said op by op.
+
+    Parameters
+    ----------
+    path
+        A JSON file of names and device names. Names are those of the groups of one level, or those
+        of all ops.
+    problem
+        The problem that it places, at any level.
+    max_bytes
+        Refuse files that are larger than that.
+
+    Returns
+    -------
+    PlacementProblem, int32[G]
+        The problem at the level of the placement, and the device of each group. Op by op, that is
+        the coarsest level that keeps no two ops together which are apart in the file, or else the
+        problem in which each op is a group of its own, but for colocation ids.
+
+    Raises
+    ------
+    GraphError
+        When the file is not such a file, as `load_placement` says it for the level of ``problem``.
+    OSError
+        When the file cannot be read.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx, nested_groupings, parse_cluster
+    >>> graph = from_networkx(nx.relabel_nodes(nx.path_graph(8, create_using=nx.DiGraph), str))
+    >>> levels = nested_groupings(graph, colocate(graph, rules=()), [2, 4])
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.ones((8, 2)),
+    ...     grouping=levels[0],
+    ...     hierarchy=levels,
+    ... )
+    >>> save_placement(np.array([0, 1, 0, 1]), problem.finer, "placement.json")
+    >>> load_placement_of_any_level("placement.json", problem)
+    (PlacementProblem(ops=8, groups=4, devices=2), array([0, 1, 0, 1], dtype=int32))
+    """
+    content = read_bytes(path, max_bytes)
+    with within(f"{os.fspath(path)}: "):
         entries = _decoded(content)
-        group_of_name = {name: group for group, name in enumerate(problem.grouping.group_names)}
-        device_of_name = {name: device for device, name in enumerate(problem.cluster.device_names)}
-        placement = np.full(problem.num_groups, -1, np.int32)
-        for name, device in entries:
-            if name not in group_of_name:
-                raise GraphError(f"{shown(name)}: expected the name of a group of the problem")
-            if not isinstance(device, str) or device not in device_of_name:
-                known = ", ".join(map(repr, device_of_name))
-                raise GraphError(f"{shown(name)}: expected one of {known}, got {shown(device)}")
-            if placement[group_of_name[name]] >= 0:
-                raise GraphError(f"{shown(name)}: expected each group once, got it again")
-            placement[group_of_name[name]] = device_of_name[device]
-        if (placement < 0).any():
-            missing = problem.grouping.group_names[int(np.argmin(placement))]
-            raise GraphError(f"{shown(missing)}: expected a device for every group, got none")
+        names = {name for name, _ in entries}
+        if names != set(problem.grouping.group_names):
+            if names == set(problem.graph.op_names):
+                ops = _placement_of(entries, problem, problem.graph.op_names, "op")
+                return _at_coarsest_level(problem, ops)
+            for number, level in enumerate(problem.levels):
+                if names == set(level.group_names):
+                    problem = problem.at_level(number)
+                    break
+        return problem, _placement_of(entries, problem, problem.grouping.group_names, "group")
+
+
+def _placement_of(
+    entries: list[tuple[str, Any]], problem: PlacementProblem, names: Sequence[str], what: str
+) -> NDArray[np.int32]:
+    """Return the device of each group, or op, of these names."""
+    number_of_name = {name: number for number, name in enumerate(names)}
+    device_of_name = {name: device for device, name in enumerate(problem.cluster.device_names)}
+    placement = np.full(len(names), -1, np.int32)
+    for name, device in entries:
+        if name not in number_of_name:
+            raise GraphError(f"{shown(name)}: expected the name of a {what} of the problem")
+        if not isinstance(device, str) or device not in device_of_name:
+            known = ", ".join(map(repr, device_of_name))
+            raise GraphError(f"{shown(name)}: expected one of {known}, got {shown(device)}")
+        if placement[number_of_name[name]] >= 0:
+            raise GraphError(f"{shown(name)}: expected each {what} once, got it again")
+        placement[number_of_name[name]] = device_of_name[device]
+    if (placement < 0).any():
+        missing = names[int(np.argmin(placement))]
+        raise GraphError(f"{shown(missing)}: expected a device for every {what}, got none")
     return placement
+
+
+def _at_coarsest_level(
+    problem: PlacementProblem, op_devices: NDArray[np.int32]
+) -> tuple[PlacementProblem, NDArray[np.int32]]:
+    for level in range(len(problem.levels)):
+        found = problem.at_level(level)
+        placement = found.placement_of_ops(op_devices)
+        if np.array_equal(placement[found.grouping.group_of], op_devices):
+            return found, placement
+    ungrouped = replace(problem, grouping=colocate(problem.graph, [colocate_by_id]), hierarchy=None)
+    placement = ungrouped.placement_of_ops(op_devices)
+    apart = placement[ungrouped.grouping.group_of] != op_devices
+    if apart.any():
+        op = int(np.argmax(apart))
+        raise GraphError(
+            f"{shown(problem.graph.op_names[op])}: expected a device that can run it, and the one "
+            "of all ops of its colocation id, got "
+            f"{shown(problem.cluster.device_names[op_devices[op]])}"
+        )
+    return ungrouped, placement
 
 
 def _decoded(content: bytearray) -> list[tuple[str, Any]]:

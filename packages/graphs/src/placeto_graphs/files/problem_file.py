@@ -22,6 +22,9 @@ from placeto_graphs.files.decoding import decode_json
 from placeto_graphs.files.device_fields import DeviceFields
 from placeto_graphs.files.device_fields import decoded_devices
 from placeto_graphs.files.device_fields import encoded_devices
+from placeto_graphs.files.levels import LevelFields
+from placeto_graphs.files.levels import decoded_levels
+from placeto_graphs.files.levels import encoded_levels
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
 from placeto_graphs.files.storage import read_bytes
 from placeto_graphs.files.storage import write_atomically
@@ -34,8 +37,9 @@ from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 PROBLEM_FORMAT = "placeto-problem"
-# 1 has no links and queues: each device has one outgoing bus, and fifo; 2 has no rules.
-PROBLEM_VERSION = 3
+# 1 has no links and queues: each device has one outgoing bus, and fifo; 2 has no rules; 3 has no
+# levels.
+PROBLEM_VERSION = 4
 GRAPH_FORMAT = "placeto-graph"
 GRAPH_VERSION = 1
 
@@ -105,6 +109,7 @@ class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     device_column: list[int]
     grouping: _Grouping
     rules: list[str] | None = None
+    levels: list[LevelFields] | None = None  # from coarse to fine
 
 
 def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> None:
@@ -150,14 +155,17 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
             group_names=list(problem.grouping.group_names),
         ),
         rules=None if problem.rules is None else list(problem.rules),
+        levels=None if problem.hierarchy is None else encoded_levels(problem.hierarchy),
     )
     _write(path, document)
 
 
 def _version(problem: PlacementProblem) -> int:
     """Return the earliest version that says all of a problem."""
-    if problem.rules is not None:
+    if problem.hierarchy is not None:
         return PROBLEM_VERSION
+    if problem.rules is not None:
+        return 3
     return 1 if is_first(problem.cluster) else 2
 
 
@@ -307,6 +315,7 @@ def _decoded_problem(document: _ProblemFile) -> PlacementProblem:
         compute_time=compute_time[document.device_column].T,
         grouping=grouping,
         rules=None if document.rules is None else tuple(document.rules),
+        hierarchy=None if document.levels is None else decoded_levels(document.levels),
     )
 
 

@@ -40,9 +40,10 @@ def merge_cheapest_groups(
 
     Returns
     -------
-    int32[G]
-        The group that each group is merged into.
+    int32[K, 2]
+        Rows of (group, neighbour that it is merged into), in order.
     """
+    merges = np.empty((len(costs), 2), np.int32)
     parent = np.arange(len(costs), dtype=np.int32)
     cost = costs.copy()
     sent_heap, sent_left, sent_right = edge_heaps(len(costs), sent)
@@ -67,6 +68,7 @@ def merge_cheapest_groups(
                 waiting = group
                 continue
             group, neighbour, waiting = waiting, group, NONE
+        merges[len(costs) - left_over] = group, neighbour
         parent[group] = neighbour
         cost[neighbour] += cost[group]
         sent_heap[neighbour] = meld(sent_heap[neighbour], sent_heap[group], sent_left, sent_right)
@@ -75,9 +77,16 @@ def merge_cheapest_groups(
         )
         heapq.heappush(cheapest, (cost[neighbour], neighbour))
         left_over -= 1
-    for group in range(len(costs)):
-        parent[group] = find(parent, group)
-    return parent
+    return merges[: len(costs) - left_over]
+
+
+@compiled
+def labels_after_merges(num_groups: int, merges: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return int32[G], the group that each group is merged into by rows of (group, neighbour)."""
+    labels = np.arange(num_groups, dtype=np.int32)
+    for merge in range(len(merges) - 1, -1, -1):  # where a neighbour ends up is known by then
+        labels[merges[merge, 0]] = labels[merges[merge, 1]]
+    return labels
 
 
 @compiled

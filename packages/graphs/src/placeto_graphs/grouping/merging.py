@@ -1,5 +1,7 @@
 """Merge-and-colocate: from many small groups to few (Addanki et al. 2019, appendix)."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,9 @@ from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.group_graph import group_output_bytes
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
+
+LEVEL_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""How many groups the levels of a problem have, from coarse to fine."""
 
 
 def merge_and_colocate(
@@ -73,6 +78,64 @@ def merge_and_colocate(
         if min_output_bytes is None
         else integer("min_output_bytes", min_output_bytes, minimum=1)
     )
+    merges = _merges(graph, grouping, fewest, cheapest_left)
+    return _merged(graph, grouping, merges)
+
+
+def nested_groupings(
+    graph: OpGraph, grouping: Grouping, num_groups: Iterable[int] = LEVEL_SIZES
+) -> tuple[Grouping, ...]:
+    """Return the groups that merge-and-colocate passes through on its way to the fewest.
+
+    Each is what `merge_and_colocate` gives for that number of groups, and all are made in one
+    pass: what is together in one of them is so in all coarser ones.
+
+    Parameters
+    ----------
+    graph
+        The graph of ops.
+    grouping
+        The groups to start from.
+    num_groups
+        How many groups are wanted, at least one number. Those that are not fewer than there are
+        give ``grouping`` itself.
+
+    Returns
+    -------
+    tuple of Grouping
+        From coarse to fine, each once.
+
+    Raises
+    ------
+    GraphError
+        When no number is given, one is not an integer >= 1, or the grouping is of another graph.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx
+    >>> graph = from_networkx(nx.path_graph(10, create_using=nx.DiGraph))
+    >>> nested_groupings(graph, colocate(graph, rules=()), [2, 4, 8, 16])
+    (Grouping(ops=10, groups=2), Grouping(ops=10, groups=4), Grouping(ops=10, groups=8), \
+Grouping(ops=10, groups=10))
+    """
+    wanted = {integer("num_groups", count, minimum=1) for count in num_groups}
+    if not wanted:
+        raise GraphError("num_groups: expected at least one number of groups, got none")
+    sizes = sorted({min(count, grouping.num_groups) for count in wanted})
+    merges = _merges(graph, grouping, sizes[0], INT64_MAX)
+    return tuple(
+        _merged(graph, grouping, merges[: grouping.num_groups - size])
+        if size < grouping.num_groups
+        else grouping
+        for size in sizes
+    )
+
+
+def _merges(
+    graph: OpGraph, grouping: Grouping, fewest: int, cheapest_left: int
+) -> NDArray[np.int32]:
+    """Return int32[K, 2], rows of (group, neighbour that it is merged into), in order."""
     if grouping.num_ops != graph.num_ops:
         raise GraphError(
             f"grouping.group_of: expected the groups of {graph.num_ops} ops, got {grouping.num_ops}"
@@ -82,8 +145,14 @@ def merge_and_colocate(
 
     costs = group_output_bytes(graph, grouping)
     sent, received = _edges_by_priority(graph, grouping)
-    merged_into = merge_cheapest_groups(costs, sent, received, fewest, cheapest_left)
-    return grouping_of_labels(graph, merged_into[grouping.group_of])
+    return merge_cheapest_groups(costs, sent, received, fewest, cheapest_left)
+
+
+def _merged(graph: OpGraph, grouping: Grouping, merges: NDArray[np.int32]) -> Grouping:
+    from placeto_graphs.grouping.kernels import labels_after_merges  # noqa: PLC0415
+
+    labels = labels_after_merges(grouping.num_groups, merges)
+    return grouping_of_labels(graph, labels[grouping.group_of])
 
 
 def _edges_by_priority(

@@ -19,10 +19,11 @@ def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> 
     """Return the problem of placing the same step in m micro-batches.
 
     The graph becomes `micro_batched`, the groups become `micro_batched_grouping`: a placement has
-    as many entries as before. A copy takes an m-th part of the time of its op on each device; for
-    sums of gradients it is as in `micro_batched`. Devices run backward ops first, and the earliest
-    micro-batch of them (`Cluster.queue`), as executors of pipelines do: first in, first out starts
-    all micro-batches before it finishes one, and takes up to twice as long.
+    as many entries as before, at every level of a hierarchy. A copy takes an m-th part of the time
+    of its op on each device; for sums of gradients it is as in `micro_batched`. Devices run
+    backward ops first, and the earliest micro-batch of them (`Cluster.queue`), as executors of
+    pipelines do: first in, first out starts all micro-batches before it finishes one, and takes up
+    to twice as long.
 
     Parameters
     ----------
@@ -102,9 +103,15 @@ def repeat_micro_batch_problem(
     if count == 1:
         return problem
     layout = layout_of(problem.graph, count)
+    hierarchy = None
+    if problem.hierarchy is not None:
+        hierarchy = tuple(
+            repeated_grouping(problem.graph, level, layout) for level in problem.hierarchy
+        )
     return PlacementProblem(
         graph=repeated_graph(problem.graph, layout),
         cluster=replace(problem.cluster, queue=BACKWARD_FIRST),
         compute_time=repeated_times(problem.graph, problem.compute_time, layout),
         grouping=repeated_grouping(problem.graph, problem.grouping, layout),
+        hierarchy=hierarchy,
     )

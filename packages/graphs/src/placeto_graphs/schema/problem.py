@@ -1,6 +1,7 @@
 """Everything that a placer needs to know."""
 
 from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.errors import shown
+from placeto_graphs.grouping.merging import LEVEL_SIZES
+from placeto_graphs.grouping.merging import nested_groupings
 from placeto_graphs.grouping.rule_names import rules_of_names
 from placeto_graphs.schema.arrays import float_array
 from placeto_graphs.schema.arrays import int_array
@@ -18,6 +21,7 @@ from placeto_graphs.schema.group_graph import GroupGraph
 from placeto_graphs.schema.group_graph import group_compute_time
 from placeto_graphs.schema.group_graph import group_graph
 from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.hierarchy import checked_hierarchy
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.record import Record
 from placeto_graphs.schema.record import set_field
@@ -41,6 +45,9 @@ class PlacementProblem(Record):
     rules : texts or None
         The co-location rules that suit the graph and made the groups that these were merged from,
         by the names that `rules_of_names` knows; None if nothing is known of them.
+    hierarchy : groupings or None
+        The groupings of which ``grouping`` is one, from coarse to fine: what is together in one of
+        them is so in all coarser ones. None if nothing finer is known; see `levels`.
 
     Raises
     ------
@@ -67,6 +74,7 @@ class PlacementProblem(Record):
     compute_time: NDArray[np.float64]
     grouping: Grouping
     rules: tuple[str, ...] | None = None
+    hierarchy: tuple[Grouping, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, wanted in (("graph", OpGraph), ("cluster", Cluster), ("grouping", Grouping)):
@@ -83,6 +91,8 @@ class PlacementProblem(Record):
         if self.rules is not None:
             set_field(self, "rules", texts("rules", self.rules))
             rules_of_names(self.rules)
+        if self.hierarchy is not None:
+            set_field(self, "hierarchy", checked_hierarchy(self.hierarchy, self.grouping))
 
     def __repr__(self) -> str:
         return (
@@ -155,6 +165,128 @@ class PlacementProblem(Record):
         """
         op_devices: NDArray[np.int32] = self.check_placement(placement)[self.grouping.group_of]
         return op_devices
+
+    # --- levels: the same problem in fewer and in more groups ------------------------------------
+
+    @cached_property
+    def levels(self) -> tuple[Grouping, ...]:
+        """The groupings that the problem can be placed in, from coarse to fine.
+
+        Those of ``hierarchy``, in which every group has a device that can run all its ops. Where
+        nothing finer is known, the groups of the problem are merged: into 32, 64, 128, ... groups,
+        as long as these are fewer.
+        """
+        if self.hierarchy is None:
+            fewer = [size for size in LEVEL_SIZES if size < self.num_groups]
+            wanted = [*fewer, self.num_groups]
+            groupings = nested_groupings(self.graph, self.grouping, wanted) if fewer else ()
+            groupings = (*groupings[: len(fewer)], self.grouping)
+        else:
+            groupings = self.hierarchy
+        return tuple(grouping for grouping in groupings if self._can_be_placed(grouping))
+
+    @property
+    def level(self) -> int:
+        """Which of the levels the groups of the problem are; 0 is the coarsest."""
+        return [level.num_groups for level in self.levels].index(self.num_groups)
+
+    @property
+    def coarser(self) -> "PlacementProblem | None":
+        """The problem at the next coarser level; None at the coarsest."""
+        return self.at_level(self.level - 1) if self.level > 0 else None
+
+    @property
+    def finer(self) -> "PlacementProblem | None":
+        """The problem at the next finer level; None at the finest."""
+        return self.at_level(self.level + 1) if self.level + 1 < len(self.levels) else None
+
+    def at_level(self, level: int) -> "PlacementProblem":
+        """Return the problem at one of its levels.
+
+        Parameters
+        ----------
+        level
+            From 0, the coarsest, to ``len(levels) - 1``.
+
+        Raises
+        ------
+        GraphError
+            When there is no such level.
+
+        Examples
+        --------
+        >>> import networkx as nx
+        >>> from placeto_graphs import colocate, from_networkx, nested_groupings, parse_cluster
+        >>> graph = from_networkx(nx.path_graph(10, create_using=nx.DiGraph))
+        >>> levels = nested_groupings(graph, colocate(graph, rules=()), [2, 4, 8])
+        >>> problem = PlacementProblem(
+        ...     graph=graph,
+        ...     cluster=parse_cluster("2xk80"),
+        ...     compute_time=np.ones((10, 2)),
+        ...     grouping=levels[0],
+        ...     hierarchy=levels,
+        ... )
+        >>> problem.level, problem.finer, problem.at_level(2).coarser == problem.finer
+        (0, PlacementProblem(ops=10, groups=4, devices=2), True)
+        """
+        last = len(self.levels) - 1
+        if not 0 <= level <= last:
+            raise GraphError(f"level: expected one from 0 to {last}, got {level}")
+        if level == self.level:
+            return self
+        return replace(self, grouping=self.levels[level], hierarchy=self.levels)
+
+    def placement_of_ops(self, op_devices: Any) -> NDArray[np.int32]:
+        """Return int32[G], the placement that comes nearest to a device for each op.
+
+        Each group goes to the device on which its ops spend the largest share of their compute
+        time, of those that can run all of them; where no op takes time, to the device of most ops.
+        Of equal devices it is the first. Where the ops of each group are on one device, that is
+        exact: `expand` gives the same devices again.
+
+        A placement of another level of the problem is taken to this one so, too: exactly from
+        coarse to fine, and by the largest share from fine to coarse.
+
+        Parameters
+        ----------
+        op_devices : int32[V]
+            The device of each op, such as `expand` returns at any level.
+
+        Raises
+        ------
+        GraphError
+            When it has another shape or dtype, or names a device that does not exist.
+
+        Examples
+        --------
+        >>> import networkx as nx
+        >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+        >>> chain = from_networkx(nx.DiGraph([("a", "b"), ("b", "c")]))
+        >>> problem = PlacementProblem(
+        ...     graph=chain,
+        ...     cluster=parse_cluster("2xk80"),
+        ...     compute_time=[[1, 1], [1, 1], [3, 3]],
+        ...     grouping=Grouping(group_of=[0, 1, 0], group_names=("a, c", "b")),
+        ... )
+        >>> problem.placement_of_ops([0, 0, 1])
+        array([1, 0], dtype=int32)
+        """
+        last, ops = self.num_devices - 1, self.graph.num_ops
+        devices = int_array("op_devices", op_devices, np.int32, (ops,), maximum=last)
+        here = self.compute_time[np.arange(ops), devices]
+        place = self.grouping.group_of.astype(np.int64) * self.num_devices + devices
+        shape = (self.num_groups, self.num_devices)
+        size = self.num_groups * self.num_devices
+        counts = np.bincount(place, minlength=size).reshape(shape)
+        seconds = np.bincount(place, np.where(np.isinf(here), 0.0, here), size).reshape(shape)
+        takes_time = seconds.any(axis=1, keepdims=True)
+        share = np.where(takes_time, seconds, counts.astype(np.float64))
+        share[np.isinf(self._group_compute_time)] = -1.0
+        placement: NDArray[np.int32] = share.argmax(axis=1).astype(np.int32)
+        return placement
+
+    def _can_be_placed(self, grouping: Grouping) -> bool:
+        return bool(np.isfinite(group_compute_time(grouping, self.compute_time)).any(axis=1).all())
 
     @cached_property
     def _group_compute_time(self) -> NDArray[np.float64]:

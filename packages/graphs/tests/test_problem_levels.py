@@ -1,0 +1,274 @@
+"""A problem in fewer and in more groups, and placements that are taken from one to the other."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from example_graphs import diamond_problem
+from graph_strategies import groupings
+from graph_strategies import op_graphs
+from graph_strategies import problems
+from placeto_graphs import LEVEL_SIZES
+from placeto_graphs import GraphError
+from placeto_graphs import Grouping
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import colocate_by_id
+from placeto_graphs import from_networkx
+from placeto_graphs import load_placement_of_any_level
+from placeto_graphs import load_problem
+from placeto_graphs import merge_and_colocate
+from placeto_graphs import micro_batched_problem
+from placeto_graphs import nested_groupings
+from placeto_graphs import parse_cluster
+from placeto_graphs import save_placement
+from placeto_graphs import save_problem
+
+
+def chain_problem(num_ops: int = 12, sizes: tuple[int, ...] = (2, 4, 8)) -> PlacementProblem:
+    """Return a chain at the first of its levels."""
+    chain = nx.DiGraph((f"op{op}", f"op{op + 1}") for op in range(num_ops - 1))
+    graph = from_networkx(chain)
+    levels = nested_groupings(graph, colocate(graph, rules=()), sizes)
+    return PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.ones((num_ops, 2)),
+        grouping=levels[0],
+        hierarchy=levels,
+    )
+
+
+def levelled(problem: PlacementProblem) -> PlacementProblem:
+    """Return a problem with all levels that merging its groups passes through."""
+    sizes = range(1, problem.num_groups + 1)
+    merged = nested_groupings(problem.graph, problem.grouping, sizes)
+    hierarchy = (*merged[:-1], problem.grouping)
+    return replace(problem, hierarchy=hierarchy)
+
+
+@given(st.data())
+def test_one_pass_gives_what_merging_to_each_number_gives(data: st.DataObject) -> None:
+    graph = data.draw(op_graphs())
+    grouping = data.draw(groupings(graph))
+    sizes = data.draw(st.lists(st.integers(1, 14), min_size=1))
+    found = nested_groupings(graph, grouping, sizes)
+    assert [level.num_groups for level in found] == sorted(
+        {min(size, grouping.num_groups) for size in sizes}
+    )
+    for level in found:
+        if level.num_groups < grouping.num_groups:
+            assert level == merge_and_colocate(graph, grouping, num_groups=level.num_groups)
+        else:
+            assert level is grouping
+
+
+def test_levels_are_asked_for_by_number() -> None:
+    problem = diamond_problem()
+    for sizes, message in (([], "expected at least one"), ([0], "expected an integer from 1 to")):
+        with pytest.raises(GraphError, match=f"^num_groups: {message}"):
+            nested_groupings(problem.graph, problem.grouping, sizes)
+
+
+@given(problems(), st.data())
+def test_a_placement_goes_to_finer_levels_exactly(
+    problem: PlacementProblem, data: st.DataObject
+) -> None:
+    problem = levelled(problem)
+    coarse = problem.at_level(data.draw(st.integers(0, len(problem.levels) - 1)))
+    can_run = np.isfinite(coarse.group_graph.compute_time)
+    placement = [data.draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in can_run]
+    op_devices = coarse.expand(placement)
+    finer = coarse.finer
+    while finer is not None:
+        taken = finer.placement_of_ops(op_devices)
+        assert finer.expand(taken).tolist() == op_devices.tolist()
+        assert coarse.placement_of_ops(finer.expand(taken)).tolist() == placement
+        finer = finer.finer
+
+
+@given(problems(), st.data())
+def test_any_devices_of_ops_become_a_placement_by_the_largest_share(
+    problem: PlacementProblem, data: st.DataObject
+) -> None:
+    devices = st.integers(0, problem.num_devices - 1)
+    op_devices = data.draw(
+        st.lists(devices, min_size=problem.graph.num_ops, max_size=problem.graph.num_ops)
+    )
+    found = problem.check_placement(problem.placement_of_ops(op_devices))
+
+    def share(group: int, device: int) -> float:
+        ops = [op for op in problem.grouping.members[group].tolist() if op_devices[op] == device]
+        return float(sum(t for t in problem.compute_time[ops, device].tolist() if np.isfinite(t)))
+
+    for group, device in enumerate(found.tolist()):
+        allowed = np.flatnonzero(np.isfinite(problem.group_graph.compute_time[group])).tolist()
+        largest = max(share(group, other) for other in allowed)
+        assert share(group, device) == pytest.approx(largest)
+
+
+def test_groups_that_take_no_time_go_where_most_of_their_ops_are() -> None:
+    problem = diamond_problem(
+        compute_time=np.zeros((4, 2)),
+        grouping=Grouping(group_of=[0, 0, 0, 1], group_names=("a", "b")),  # type: ignore[arg-type]
+    )
+    assert problem.placement_of_ops([0, 1, 1, 0]).tolist() == [1, 0]
+    with pytest.raises(GraphError, match=r"^op_devices\[1\]"):
+        problem.placement_of_ops([0, 2, 1, 0])
+
+
+def test_levels_are_neighbours_of_each_other() -> None:
+    problem = chain_problem()
+    assert [level.num_groups for level in problem.levels] == [2, 4, 8]
+    assert (problem.level, problem.coarser) == (0, None)
+    finest = problem.at_level(2)
+    assert finest.finer is None
+    assert finest.coarser == problem.finer
+    assert finest.at_level(0) == problem
+    with pytest.raises(GraphError, match=r"^level: expected one from 0 to 2, got 3$"):
+        problem.at_level(3)
+
+
+def test_groups_of_unknown_origin_have_coarser_levels_only() -> None:
+    problem = replace(chain_problem(300), hierarchy=None)
+    problem = replace(problem, grouping=colocate(problem.graph, rules=()))
+    assert [level.num_groups for level in problem.levels] == [32, 64, 128, 256, 300]
+    assert problem.finer is None
+    assert problem.coarser is not None
+    assert problem.coarser.finer == replace(problem, hierarchy=problem.levels)
+    small = diamond_problem()
+    assert small.levels == (small.grouping,)
+    assert LEVEL_SIZES[0] == 32
+
+
+def test_a_level_without_a_device_for_some_group_is_left_out() -> None:
+    problem = chain_problem()
+    compute_time = np.array([[1.0, np.inf] if op < 6 else [np.inf, 1.0] for op in range(12)])
+    levels = nested_groupings(problem.graph, colocate(problem.graph, rules=()), [1, 12])
+    apart = replace(problem, compute_time=compute_time, grouping=levels[1], hierarchy=levels)
+    assert apart.levels == levels[1:]
+    assert (apart.level, apart.coarser) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("hierarchy", "message"),
+    [
+        ([], r"hierarchy: expected the 4 groups of grouping in it"),
+        (["groups"], r"hierarchy\[0\]: expected Grouping, got 'groups'"),
+        ([[0, 0, 0]], r"hierarchy\[0\].group_of: expected the groups of 4 ops, got 3"),
+        (
+            [[0, 1, 1, 1], [0, 0, 1, 1]],
+            r"hierarchy\[1\]: expected more than 2 groups, got 2",
+        ),
+        (
+            [[0, 1, 1, 1], [0, 0, 1, 2]],
+            r"hierarchy\[1\]: expected group 0 \('0'\) within one group of hierarchy\[0\], got it",
+        ),
+    ],
+)
+def test_a_hierarchy_is_checked(hierarchy: list[Any], message: str) -> None:
+    levels = [
+        Grouping(
+            group_of=np.array(labels, np.int32),
+            group_names=tuple(map(str, range(max(labels) + 1))),
+        )
+        if isinstance(labels, list)
+        else labels
+        for labels in hierarchy
+    ]
+    with pytest.raises(GraphError, match=f"^{message}"):
+        diamond_problem(hierarchy=tuple(levels))
+
+
+@given(problems(), st.integers(1, 4))
+def test_copies_of_an_op_share_a_group_at_every_level(
+    problem: PlacementProblem, count: int
+) -> None:
+    problem = levelled(problem)
+    batched = micro_batched_problem(problem, count)
+    assert [level.num_groups for level in batched.levels] == [
+        level.num_groups for level in problem.levels
+    ]
+    assert batched.level == problem.level
+    for copied, level in zip(batched.levels, problem.levels, strict=True):
+        group_of_name = dict(zip(problem.graph.op_names, level.group_of.tolist(), strict=True))
+        for name, group in zip(batched.graph.op_names, copied.group_of.tolist(), strict=True):
+            original = name if name in group_of_name else name.rpartition("@")[0]
+            assert group_of_name.get(original, group) == group
+
+
+@given(problem=problems())
+def test_levels_travel_with_a_problem(
+    problem: PlacementProblem, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "levels.json"
+    levels = levelled(problem)
+    save_problem(levels, path)
+    assert json.loads(path.read_text())["version"] == 4
+    assert load_problem(path) == levels
+
+
+def test_a_wrong_level_in_a_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    save_problem(chain_problem(), path)
+    content = json.loads(path.read_text())
+    content["levels"][1]["group_of"].append(0)
+    path.write_text(json.dumps(content))
+    with pytest.raises(
+        GraphError, match=r"levels\[1\].group_of: expected the groups of 8 groups of levels\[2\]"
+    ):
+        load_problem(path)
+
+
+@given(problem=problems(), data=st.data())
+def test_a_placement_file_says_at_which_level_it_is(
+    problem: PlacementProblem, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    problem = levelled(problem)
+    found = problem.at_level(data.draw(st.integers(0, len(problem.levels) - 1)))
+    path = tmp_path_factory.getbasetemp() / "level.json"
+    placement = np.zeros(found.num_groups, np.int32)
+    save_placement(placement, found, path)
+    level, read = load_placement_of_any_level(path, problem)
+    assert level.expand(read).tolist() == found.expand(placement).tolist()
+
+
+def test_a_placement_can_be_said_op_by_op(tmp_path: Path) -> None:
+    problem = chain_problem()
+    names = problem.graph.op_names
+    path = tmp_path / "ops.json"
+    halves = dict.fromkeys(names, "k80:0") | dict.fromkeys(names[-2:], "k80:1")
+    path.write_text(json.dumps(halves))
+    level, placement = load_placement_of_any_level(path, problem)
+    expected = [int(halves[name][-1]) for name in names]
+    assert level.expand(placement).tolist() == expected
+    coarser = level.coarser
+    assert coarser is None or coarser.expand(coarser.placement_of_ops(expected)).tolist() != (
+        expected
+    )
+    path.write_text(json.dumps({name: f"k80:{op % 2}" for op, name in enumerate(names)}))
+    level, placement = load_placement_of_any_level(path, problem)
+    assert level.num_groups == 12
+    assert placement.tolist() == [0, 1] * 6
+    path.write_text(json.dumps(dict.fromkeys(names[1:], "k80:0")))
+    with pytest.raises(GraphError, match=r"'op1': expected the name of a group of the problem$"):
+        load_placement_of_any_level(path, problem)
+
+
+def test_ops_of_one_colocation_id_cannot_be_said_apart(tmp_path: Path) -> None:
+    problem = chain_problem()
+    graph = replace(problem.graph, colocation=np.array([0, 0] + [-1] * 10))
+    together = replace(
+        problem, graph=graph, grouping=colocate(graph, [colocate_by_id]), hierarchy=None
+    )
+    path = tmp_path / "ops.json"
+    path.write_text(json.dumps({name: f"k80:{op % 2}" for op, name in enumerate(graph.op_names)}))
+    with pytest.raises(GraphError, match=r"'op1': expected a device that can run it, and the one"):
+        load_placement_of_any_level(path, together)
