@@ -50,6 +50,9 @@ from placeto_graphs.schema.evaluation import PlacementResult
 from placeto_graphs.schema.evaluation import Placer
 from placeto_graphs.schema.evaluation import ScheduleBatch
 from placeto_graphs.schema.evaluation import SchedulingEvaluator
+from placeto_graphs.schema.execution import ExecutableStep
+from placeto_graphs.schema.execution import StepOrder
+from placeto_graphs.schema.execution import StepRun
 from placeto_graphs.schema.group_graph import GroupGraph
 from placeto_graphs.schema.group_graph import group_graph
 from placeto_graphs.schema.grouping import Grouping
@@ -58,6 +61,7 @@ from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
 from placeto_graphs.schema.problem import PlacementProblem
 from placeto_graphs.schema.problem import measured_compute_time
+from placeto_graphs.timeline.step_timeline import StepTimeline
 
 __version__ = "0.1.0"
 
@@ -70,6 +74,7 @@ __all__ = [
     "Device",
     "EvaluationBatch",
     "Evaluator",
+    "ExecutableStep",
     "GraphError",
     "GroupGraph",
     "Grouping",
@@ -81,6 +86,9 @@ __all__ = [
     "Reachability",
     "ScheduleBatch",
     "SchedulingEvaluator",
+    "StepOrder",
+    "StepRun",
+    "StepTimeline",
     "colocate",
     "colocate_by_id",
     "colocate_gradients",

@@ -1,7 +1,5 @@
 """One simulated step as data: what ran where and when, as the event loop wrote it down."""
 
-import json
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -10,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
-from placeto_graphs import write_atomically
-from placeto_simulator.chrome_trace import chrome_trace
+from placeto_graphs import StepTimeline
 from placeto_simulator.state import Log
 from placeto_simulator.state import State
 from placeto_simulator.tables import OP
@@ -82,32 +79,20 @@ class PathStep:
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Timeline:
+class Timeline(StepTimeline):
     """One simulated step: V ops and K transfers on D devices and L links.
+
+    Times and memory are those of every `placeto_graphs.StepTimeline`.
 
     Attributes
     ----------
-    problem : `PlacementProblem`
-        What was placed.
-    op_device : int32[V]
-        Where each op ran.
-    op_start, op_end : float64[V]
-        From when to when each op ran; seconds.
     op_before : int32[V]
         The op that ran before it on its device, or -1.
-    transfer_tensor : int32[K]
-        What each transfer carried; transfers stand in the order in which they were done.
-    transfer_source, transfer_destination, transfer_link : int32[K]
-        From which device to which, over which link.
-    transfer_start, transfer_end : float64[K]
-        From when to when it was on its way; seconds.
     transfer_before : int32[K]
         The transfer that ran before it on its link, or -1.
     happened : N rows of (float, text, int, int)
         Times, kinds and resources of what happened, and the op or the position of the transfer; see
         `events`. Resources are the D devices, then the L links.
-    memory_time, memory_device, memory_bytes : float64[N], int32[N], int64[N]
-        From when on (seconds) a device holds so many bytes more, or fewer, besides its parameters.
 
     Examples
     --------
@@ -130,71 +115,9 @@ class Timeline:
     ['op', 'transfer', 'op']
     """
 
-    problem: PlacementProblem
-    op_device: NDArray[np.int32]
-    op_start: NDArray[np.float64]
-    op_end: NDArray[np.float64]
     op_before: NDArray[np.int32]
-    transfer_tensor: NDArray[np.int32]
-    transfer_source: NDArray[np.int32]
-    transfer_destination: NDArray[np.int32]
-    transfer_link: NDArray[np.int32]
-    transfer_start: NDArray[np.float64]
-    transfer_end: NDArray[np.float64]
     transfer_before: NDArray[np.int32]
     happened: list[tuple[float, _Happening, int, int]]
-    memory_time: NDArray[np.float64]
-    memory_device: NDArray[np.int32]
-    memory_bytes: NDArray[np.int64]
-
-    def __repr__(self) -> str:
-        return (
-            f"Timeline(ops={len(self.op_start)}, transfers={len(self.transfer_start)}, "
-            f"runtime={self.runtime})"
-        )
-
-    @property
-    def runtime(self) -> float:
-        """Seconds until the last op is done."""
-        return float(self.op_end.max())
-
-    @property
-    def device_busy(self) -> NDArray[np.float64]:
-        """float64[D], the share of the runtime in which each device runs ops."""
-        return self._share(self.op_device, self.op_end - self.op_start, self.problem.num_devices)
-
-    @property
-    def link_busy(self) -> NDArray[np.float64]:
-        """float64[L], the share of the runtime in which each link carries tensors."""
-        within = np.maximum(np.minimum(self.transfer_end, self.runtime) - self.transfer_start, 0.0)
-        return self._share(self.transfer_link, within, self.problem.cluster.num_links)
-
-    @cached_property
-    def peak_memory(self) -> NDArray[np.int64]:
-        """int64[D], the most bytes that each device holds at one time."""
-        devices = range(self.problem.num_devices)
-        return np.array([self.memory(device)[1].max() for device in devices], np.int64)
-
-    def memory(self, device: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return when the memory that a device holds changes, and the bytes from then on.
-
-        Parameters
-        ----------
-        device
-            Its number.
-
-        Returns
-        -------
-        float64[N], int64[N]
-            Times in seconds, each once and rising from 0, and bytes. At one time releases come
-            before allocations, so that what counts is their sum.
-        """
-        here = self.memory_device == device
-        resident = self.problem.graph.parameter_bytes[self.op_device == device].sum()
-        moments, which = np.unique(np.append(0.0, self.memory_time[here]), return_inverse=True)
-        at_moment = np.zeros(len(moments), np.int64)
-        np.add.at(at_moment, which, np.append(resident, self.memory_bytes[here]))
-        return moments, np.cumsum(at_moment)
 
     def events(self) -> list[Event]:
         """Return what happened, in order.
@@ -233,38 +156,6 @@ class Timeline:
                 member, reason = self._transfer_waited(index)
             steps.append(PathStep(kind, index, float(start), float(end), reason))
         return steps[::-1]
-
-    def transfer_name(self, transfer: int) -> str:
-        """Return what a transfer carries and where to: ``"OP:OUTPUT -> DEVICE"``."""
-        graph, tensor = self.problem.graph, int(self.transfer_tensor[transfer])
-        producer = int(graph.tensor_producer[tensor])
-        output = graph.tensors_of_op[producer].tolist().index(tensor)
-        destination = self.problem.cluster.device_names[self.transfer_destination[transfer]]
-        return f"{graph.op_names[producer]}:{output} -> {destination}"
-
-    def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the timeline as JSON that Perfetto and chrome://tracing open.
-
-        There is a track for each device and for each link, and a counter for the memory of each
-        device.
-
-        Parameters
-        ----------
-        path
-            The file, replaced at once or not at all; a name that ends in ``.gz`` packs it.
-
-        Raises
-        ------
-        OSError
-            When the file cannot be written.
-        """
-        write_atomically(path, json.dumps(chrome_trace(self), ensure_ascii=False).encode())
-
-    def _share(
-        self, resource: NDArray[np.int32], seconds: NDArray[np.float64], count: int
-    ) -> NDArray[np.float64]:
-        busy: NDArray[np.float64] = np.bincount(resource, seconds, count).astype(np.float64)
-        return busy / self.runtime if self.runtime > 0 else np.zeros_like(busy)
 
     @cached_property
     def _transfer_of(self) -> dict[tuple[int, int], int]:

@@ -13,6 +13,7 @@ from placeto_workloads.costs.roofline import cost_model
 from placeto_workloads.costs.roofline import cost_models
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.errors import WorkloadWarning
+from placeto_workloads.execution.executable_step import executable_step
 from placeto_workloads.families.family import Family
 from placeto_workloads.families.family import FamilyMember
 from placeto_workloads.families.family import family
@@ -75,6 +76,7 @@ __all__ = [
     "cost_models",
     "enas_image_network",
     "enas_language_model",
+    "executable_step",
     "family",
     "family_names",
     "graph_for",

@@ -59,6 +59,11 @@ def op_graph_of(trace: Trace) -> OpGraph:
     )
 
 
+def storages_of_tensors(trace: Trace) -> list[tuple[int, ...]]:
+    """Return what each tensor of the graph holds: a storage, those of a source, or nothing."""
+    return _Tensors(trace).storages
+
+
 class _Tensors:
     """The tensors of a graph, and who reads them.
 
@@ -66,6 +71,8 @@ class _Tensors:
     ----------
     producers, sizes : list of int
         The op and the bytes of each tensor.
+    storages : list of tuple of int
+        What each tensor is a version of.
     edges : list of (tensor, op)
         Who reads what, in the order of the ops.
     home_of_storage : dict of int to int
@@ -75,6 +82,7 @@ class _Tensors:
     def __init__(self, trace: Trace) -> None:
         self.producers: list[int] = []
         self.sizes: list[int] = []
+        self.storages: list[tuple[int, ...]] = []
         self.edges: list[tuple[int, int]] = []
         self.home_of_storage: dict[int, int] = {}
         self._trace = trace
@@ -91,7 +99,7 @@ class _Tensors:
     def _add_source(self, op: int, source: Source) -> None:
         self._before.append(1 << op)
         self._tensor_of_home[op] = self._add_tensor(
-            op, self._trace.storage_bytes[source.storages[0]]
+            op, self._trace.storage_bytes[source.storages[0]], source.storages
         )
         for storage in source.storages:
             self._tensor_of_storage[storage] = self._tensor_of_home[op]
@@ -120,7 +128,7 @@ class _Tensors:
         for storage in (*call.creates, *call.writes):
             is_resident = storage in self.home_of_storage
             size = 0 if is_resident else self._trace.storage_bytes[storage]
-            self._tensor_of_storage[storage] = self._add_tensor(op, size)
+            self._tensor_of_storage[storage] = self._add_tensor(op, size, (storage,))
             self._readers[storage] = []
 
     def _tensors_to_read(self, storage: int) -> list[int]:
@@ -135,9 +143,10 @@ class _Tensors:
             {op for storage in call.writes for op in self._readers[storage]}, reverse=True
         )
 
-    def _add_tensor(self, producer: int, size: int) -> int:
+    def _add_tensor(self, producer: int, size: int, storages: tuple[int, ...] = ()) -> int:
         self.producers.append(producer)
         self.sizes.append(size)
+        self.storages.append(storages)
         return len(self.producers) - 1
 
 

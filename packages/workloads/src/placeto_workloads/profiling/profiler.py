@@ -1,6 +1,5 @@
 """Measures each op of a captured graph."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,19 +7,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from placeto_workloads.capture.example_values import example_values
 from placeto_workloads.capture.kernels import Target
 from placeto_workloads.capture.replay import Memory
 from placeto_workloads.capture.step import LossFunction
 from placeto_workloads.capture.step import OptimizerFactory
 from placeto_workloads.capture.step import trace_step
 from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
 from placeto_workloads.capture.trace import Trace
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.profiling.timing import median_seconds
-
-WEIGHT_SCALE = 0.02  # of weights that have no values
 
 
 def profile(
@@ -81,7 +77,7 @@ def profile(
         raise WorkloadError(
             f"repeats: expected at least 1 after at least 0 to warm up, got {repeats} and {warmup}"
         )
-    place = _checked_device(device)
+    place = checked_device(device)
     trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target)
     return measured_times(trace, place, warmup=warmup, repeats=repeats, seed=seed)
 
@@ -91,7 +87,7 @@ def measured_times(
 ) -> NDArray[np.float64]:
     """Return float64[V], the seconds of each op of a trace on a device."""
     seconds = np.zeros(len(trace.ops))
-    memory = Memory(trace, device, _values(torch.Generator().manual_seed(seed)))
+    memory = Memory(trace, device, example_values(torch.Generator().manual_seed(seed)))
     gpus = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
@@ -128,24 +124,8 @@ def _measure(call: Call, memory: Memory, device: torch.device, warmup: int, repe
     return seconds
 
 
-def _values(generator: torch.Generator) -> Callable[[Source, str, TensorRef], torch.Tensor]:
-    def value_of(source: Source, name: str, ref: TensorRef) -> torch.Tensor:
-        value = source.values.get(name)
-        if value is not None and not value.is_meta:
-            return value.detach()
-        if name in source.state or not ref.dtype.is_floating_point:
-            return torch.zeros(ref.size, dtype=ref.dtype)
-        values = torch.randn(ref.size, generator=generator)
-        if source.op_type == "parameter":
-            values *= WEIGHT_SCALE
-        if source.op_type == "buffer":
-            values = values.abs()  # it may be a variance
-        return values.to(ref.dtype)
-
-    return value_of
-
-
-def _checked_device(device: str | torch.device) -> torch.device:
+def checked_device(device: str | torch.device) -> torch.device:
+    """Return a device that torch can compute on."""
     try:
         place = torch.device(device)
         torch.empty(1, device=place)

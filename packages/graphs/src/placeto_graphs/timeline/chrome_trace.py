@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 if TYPE_CHECKING:
-    from placeto_simulator.timeline import Timeline
+    from placeto_graphs.timeline.step_timeline import StepTimeline
 
 MICROSECONDS = 1e6
 PROCESS = 1
 
 
-def chrome_trace(timeline: Timeline) -> dict[str, Any]:
+def chrome_trace(timeline: StepTimeline) -> dict[str, Any]:
     """Return the JSON object of a trace; times are in microseconds, as the format wants them."""
     graph, cluster = timeline.problem.graph, timeline.problem.cluster
     events: list[dict[str, Any]] = []

@@ -1,0 +1,186 @@
+"""One step as data: what ran where and when."""
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.files.storage import write_atomically
+from placeto_graphs.schema.execution import StepOrder
+from placeto_graphs.schema.problem import PlacementProblem
+from placeto_graphs.timeline.chrome_trace import chrome_trace
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class StepTimeline:
+    """One step, simulated or measured: V ops and K transfers on D devices and L links.
+
+    Attributes
+    ----------
+    problem : `PlacementProblem`
+        What was placed.
+    op_device : int32[V]
+        Where each op ran.
+    op_start, op_end : float64[V]
+        From when to when each op ran; seconds.
+    transfer_tensor : int32[K]
+        What each transfer carried; transfers stand in the order in which they were done.
+    transfer_source, transfer_destination, transfer_link : int32[K]
+        From which device to which, over which link.
+    transfer_start, transfer_end : float64[K]
+        From when to when it was on its way; seconds.
+    memory_time, memory_device, memory_bytes : float64[N], int32[N], int64[N]
+        From when on (seconds) a device holds so many bytes more, or fewer, besides its parameters.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.path_graph(2, create_using=nx.DiGraph))
+    >>> none, no_indices = np.empty(0), np.empty(0, np.int32)
+    >>> timeline = StepTimeline(
+    ...     problem=PlacementProblem(
+    ...         graph=graph,
+    ...         cluster=parse_cluster("2xk80"),
+    ...         compute_time=np.full((2, 2), 0.25),
+    ...         grouping=colocate(graph, rules=()),
+    ...     ),
+    ...     op_device=np.zeros(2, np.int32),
+    ...     op_start=np.array([0.0, 0.5]),
+    ...     op_end=np.array([0.25, 1.0]),
+    ...     transfer_tensor=no_indices,
+    ...     transfer_source=no_indices,
+    ...     transfer_destination=no_indices,
+    ...     transfer_link=no_indices,
+    ...     transfer_start=none,
+    ...     transfer_end=none,
+    ...     memory_time=none,
+    ...     memory_device=no_indices,
+    ...     memory_bytes=np.empty(0, np.int64),
+    ... )
+    >>> timeline.runtime, timeline.device_busy
+    (1.0, array([0.75, 0.  ]))
+    >>> timeline.order().ops
+    ((0, 1), ())
+    """
+
+    problem: PlacementProblem
+    op_device: NDArray[np.int32]
+    op_start: NDArray[np.float64]
+    op_end: NDArray[np.float64]
+    transfer_tensor: NDArray[np.int32]
+    transfer_source: NDArray[np.int32]
+    transfer_destination: NDArray[np.int32]
+    transfer_link: NDArray[np.int32]
+    transfer_start: NDArray[np.float64]
+    transfer_end: NDArray[np.float64]
+    memory_time: NDArray[np.float64]
+    memory_device: NDArray[np.int32]
+    memory_bytes: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(ops={len(self.op_start)}, "
+            f"transfers={len(self.transfer_start)}, runtime={self.runtime})"
+        )
+
+    @property
+    def runtime(self) -> float:
+        """Seconds until the last op is done."""
+        return float(self.op_end.max())
+
+    @property
+    def device_busy(self) -> NDArray[np.float64]:
+        """float64[D], the share of the runtime in which each device runs ops."""
+        return self._share(self.op_device, self.op_end - self.op_start, self.problem.num_devices)
+
+    @property
+    def link_busy(self) -> NDArray[np.float64]:
+        """float64[L], the share of the runtime in which each link carries tensors."""
+        within = np.maximum(np.minimum(self.transfer_end, self.runtime) - self.transfer_start, 0.0)
+        return self._share(self.transfer_link, within, self.problem.cluster.num_links)
+
+    @cached_property
+    def peak_memory(self) -> NDArray[np.int64]:
+        """int64[D], the most bytes that each device holds at one time."""
+        devices = range(self.problem.num_devices)
+        return np.array([self.memory(device)[1].max() for device in devices], np.int64)
+
+    def memory(self, device: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return when the memory that a device holds changes, and the bytes from then on.
+
+        Parameters
+        ----------
+        device
+            Its number.
+
+        Returns
+        -------
+        float64[N], int64[N]
+            Times in seconds, each once and rising from 0, and bytes. At one time releases come
+            before allocations, so that what counts is their sum.
+        """
+        here = self.memory_device == device
+        resident = self.problem.graph.parameter_bytes[self.op_device == device].sum()
+        moments, which = np.unique(np.append(0.0, self.memory_time[here]), return_inverse=True)
+        at_moment = np.zeros(len(moments), np.int64)
+        np.add.at(at_moment, which, np.append(resident, self.memory_bytes[here]))
+        return moments, np.cumsum(at_moment)
+
+    def order(self) -> StepOrder:
+        """Return in which order devices ran their ops, and links carried their tensors.
+
+        Of ops that take no time and start at once, the first in topological order is the first.
+        """
+        graph, cluster = self.problem.graph, self.problem.cluster
+        ops = np.lexsort((graph.topological_index, self.op_end, self.op_start))
+        transfers = np.lexsort((self.transfer_end, self.transfer_start))
+        tensor, destination = self.transfer_tensor, self.transfer_destination
+        return StepOrder(
+            ops=tuple(
+                tuple(ops[self.op_device[ops] == device].tolist())
+                for device in range(cluster.num_devices)
+            ),
+            transfers=tuple(
+                tuple(zip(tensor[on].tolist(), destination[on].tolist(), strict=True))
+                for on in (
+                    transfers[self.transfer_link[transfers] == link]
+                    for link in range(cluster.num_links)
+                )
+            ),
+        )
+
+    def transfer_name(self, transfer: int) -> str:
+        """Return what a transfer carries and where to: ``"OP:OUTPUT -> DEVICE"``."""
+        graph, tensor = self.problem.graph, int(self.transfer_tensor[transfer])
+        producer = int(graph.tensor_producer[tensor])
+        output = graph.tensors_of_op[producer].tolist().index(tensor)
+        destination = self.problem.cluster.device_names[self.transfer_destination[transfer]]
+        return f"{graph.op_names[producer]}:{output} -> {destination}"
+
+    def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the timeline as JSON that Perfetto and chrome://tracing open.
+
+        There is a track for each device and for each link, and a counter for the memory of each
+        device.
+
+        Parameters
+        ----------
+        path
+            The file, replaced at once or not at all; a name that ends in ``.gz`` packs it.
+
+        Raises
+        ------
+        OSError
+            When the file cannot be written.
+        """
+        write_atomically(path, json.dumps(chrome_trace(self), ensure_ascii=False).encode())
+
+    def _share(
+        self, resource: NDArray[np.int32], seconds: NDArray[np.float64], count: int
+    ) -> NDArray[np.float64]:
+        busy: NDArray[np.float64] = np.bincount(resource, seconds, count).astype(np.float64)
+        return busy / self.runtime if self.runtime > 0 else np.zeros_like(busy)

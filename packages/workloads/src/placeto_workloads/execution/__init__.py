@@ -1,0 +1,1 @@
+"""A captured step that can be run for real: what `placeto-execution` runs."""
