@@ -9,9 +9,6 @@ from torch import nn
 
 from placeto_graphs import ExecutableStep
 from placeto_workloads.capture.example_values import example_values
-from placeto_workloads.capture.gradient_sums import SUFFIX
-from placeto_workloads.capture.gradient_sums import GradientSums
-from placeto_workloads.capture.gradient_sums import with_sums_at_once
 from placeto_workloads.capture.kernels import Target
 from placeto_workloads.capture.step import LossFunction
 from placeto_workloads.capture.step import OptimizerFactory
@@ -21,6 +18,8 @@ from placeto_workloads.capture.trace import TensorRef
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.execution.traced_step import TracedStep
 
+GRADIENT = ".grad"  # ends the names of gradients among the results of a trace
+
 
 def executable_step(
     model: nn.Module,
@@ -29,7 +28,6 @@ def executable_step(
     loss_fn: LossFunction | None = None,
     optimizer: OptimizerFactory | None = None,
     mode: str = "training",
-    gradient_sums: GradientSums = "as-they-come",
     target: Target = "gpu",
     mask_fraction: float | None = None,
     values: Mapping[str, torch.Tensor] | None = None,
@@ -46,7 +44,7 @@ def executable_step(
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, mode, gradient_sums, target, mask_fraction
+    model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction
         As for `placeto_workloads.capture`. Tensors on the meta device get random values from
         ``seed`` where they hold floating-point numbers, else zeros.
     values
@@ -83,13 +81,11 @@ def executable_step(
     if threads_per_device < 1:
         raise WorkloadError(f"threads_per_device: expected at least 1, got {threads_per_device}")
     trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction)
-    if gradient_sums == "at-once":
-        trace = with_sums_at_once(trace)
     given = dict(values or {})
     known = {name for source in trace.sources for name in (*source.tensors, *source.state)}
     _check_names("values", given, known)
     if results is None:
-        results = [name for name in trace.results if not name.endswith(SUFFIX)]
+        results = [name for name in trace.results if not name.endswith(GRADIENT)]
     _check_names("results", results, set(trace.results))
     by_default = example_values(torch.Generator().manual_seed(seed))
 
