@@ -167,6 +167,19 @@ def test_shares_are_means_over_all_orders(problem: Path) -> None:
     assert any(abs(move.share - move.first) > 0.1 * spread for move in moves)
 
 
+def test_placements_of_two_levels_are_compared_at_the_finer_one(tmp_path: Path) -> None:
+    problem = build_profile(tmp_path, num_layers=40)
+    fine = load_problem(problem)
+    coarse = fine.coarser
+    assert coarse is not None
+    save_placement(drawn(coarse, 0), coarse, tmp_path / "coarse.json")
+    save_placement(drawn(fine, 1), fine, tmp_path / "fine.json")
+    report = succeed_json("diff", problem, tmp_path / "coarse.json", tmp_path / "fine.json")
+    before = fine.placement_of_ops(coarse.expand(drawn(coarse, 0)))
+    assert report["cost"] == [cost(fine, before), cost(fine, drawn(fine, 1))]
+    assert len(report["moves"]) == (before != drawn(fine, 1)).sum()
+
+
 def test_equal_placements_are_said_to_be_the_same(problem: Path) -> None:
     assert succeed("diff", problem, "v100:0", "v100:0") == "the two placements are the same\n"
     assert succeed_json("diff", problem, "v100:0", "v100:0")["moves"] == []

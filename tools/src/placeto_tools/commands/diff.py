@@ -52,7 +52,8 @@ def diff(
 ) -> None:
     """Show in which groups two placements differ, and from which of these the seconds come.
 
-    PROBLEM is as in `placeto simulate`; BEFORE and AFTER are placements as there. For each group
+    PROBLEM is as in `placeto simulate`; BEFORE and AFTER are placements as there, of two levels
+    also, which are compared at the finer one. For each group
     that is elsewhere: what the runtime changes by if it moves first, alone, if it moves last, and
     on the mean over orders of all moves: its share. Shares add up to the whole difference.
 
@@ -62,9 +63,13 @@ def diff(
     """
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        first, last = (find_placement(text, read, progress) for text in (before, after))
+        found = [find_placement(text, read, progress) for text in (before, after)]
+        finest = max((at_level for at_level, _ in found), key=lambda each: each.num_groups)
+        first, last = (
+            finest.placement_of_ops(at_level.expand(placed)) for at_level, placed in found
+        )
         progress.update("costs of the moves ...")
-        report = difference(Simulator(read), first, last, orders, np.random.default_rng(seed))
+        report = difference(Simulator(finest), first, last, orders, np.random.default_rng(seed))
     if as_json:
         show_json(report)
     elif report["moves"]:

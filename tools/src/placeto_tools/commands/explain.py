@@ -57,7 +57,7 @@ def explain(
     """
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        found = find_placement(placement, read, progress)
+        read, found = find_placement(placement, read, progress)
     simulator = Simulator(read)
     timeline = Simulator(read, num_threads=1).timeline(found)
     if group is None:

@@ -1,5 +1,6 @@
 """The tensors of a running step that are on one device."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,9 @@ class DeviceMemory:
         The looks at storages.
     """
 
-    def __init__(self, device: torch.device, storage_bytes: Sequence[int], slots: Slots) -> None:
+    def __init__(
+        self, device: torch.device, storage_bytes: Sequence[int] | Mapping[int, int], slots: Slots
+    ) -> None:
         self.device = device
         self.of_slot: list[torch.Tensor | None] = [None] * len(slots.refs)
         self._slots = slots
