@@ -50,6 +50,7 @@ from placeto_graphs.schema.evaluation import SchedulingEvaluator
 from placeto_graphs.schema.group_graph import GroupGraph
 from placeto_graphs.schema.group_graph import group_graph
 from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.objective import SECONDS_PER_BYTE
 from placeto_graphs.schema.objective import memory_penalised_runtime
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
@@ -62,6 +63,7 @@ __all__ = [
     "DEFAULT_RULES",
     "LINK_NAMES",
     "NAMED_RULES",
+    "SECONDS_PER_BYTE",
     "Cluster",
     "Device",
     "EvaluationBatch",

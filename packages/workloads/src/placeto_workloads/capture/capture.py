@@ -10,7 +10,6 @@ from placeto_workloads.capture.op_graph import op_graph_of
 from placeto_workloads.capture.step import LossFunction
 from placeto_workloads.capture.step import OptimizerFactory
 from placeto_workloads.capture.step import trace_step
-from placeto_workloads.errors import WorkloadError
 
 
 def capture(
