@@ -62,8 +62,8 @@ def test_reduction_is_the_part_that_is_saved() -> None:
 def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
     schemes = [
         {"name": "single", "runs": [run(1.0, fits=False)]},
-        {"name": "placeto", "runs": [run(1.5)]},
-        {"name": "rnn", "runs": [run(2.0) | {"evaluations_to_best": 40}]},
+        {"name": "placeto", "runs": [run(1.5) | {"seconds": 30.4}]},
+        {"name": "rnn", "runs": [run(2.0) | {"evaluations_to_best": 40, "seconds": 1234.0}]},
     ]
     report = {
         "source": "model",
@@ -74,7 +74,7 @@ def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
     (row,) = paper_table([report]).rows
     assert list(row) == [
         *("model", "–", "OOM", "2", "–", "–", "1.500", "2.000"),  # noqa: RUF001
-        *("10", "40", "25.0 %", "4.00", "6"),
+        *("10", "40", "30 s", "1,234 s", "25.0 %", "4.00", "6"),
     ]
 
 
@@ -89,7 +89,7 @@ def test_placements_until_a_runtime_are_known_only_if_all_runs_came_there() -> N
 def test_table_1_and_a_comparison_place_with_the_same_effort() -> None:
     table1 = SCALES["table1"]["small"]
     assert table1.evaluations == SCHEMES["placeto"].budget
-    assert table1.rnn_evaluations == SCHEMES["rnn"].budget
+    assert table1.rnn_evaluations == SCHEMES["rnn"].budget == SCHEMES["placeto"].budget
     compared = make_placer("rnn", two_chains())
     assert isinstance(compared, RnnPlacer)
-    assert compared.settings == RnnSettings(evaluations=10_000, **table1.rnn_settings)
+    assert compared.settings == RnnSettings(evaluations=100_000, **table1.rnn_settings)

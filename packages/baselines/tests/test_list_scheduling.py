@@ -13,12 +13,15 @@ from placeto_baselines import Heft
 from placeto_baselines import MEtf
 from placeto_baselines import MSct
 from placeto_baselines import MTopo
+from placeto_baselines.scheduling.earliest_first import EarliestFirst
 from placeto_baselines.scheduling.favourite_children import favourite_children
+from placeto_baselines.scheduling.gaps import Gaps
 from placeto_baselines.scheduling.schedule import Schedule
 from placeto_baselines.scheduling.scheduled import ListScheduler
 from placeto_baselines.scheduling.tasks import TaskGraph
 from placeto_graphs import Cluster
 from placeto_graphs import Device
+from placeto_graphs import Grouping
 from placeto_graphs import PlacementProblem
 from plain_evaluator import PlainEvaluator
 
@@ -70,15 +73,17 @@ def textbook_problem() -> PlacementProblem:
 
 
 def check_schedule(problem: PlacementProblem, schedule: Schedule) -> None:
-    """Nothing overlaps on a device, and nothing starts before its inputs are there."""
-    groups, on = problem.group_graph, problem.cluster
+    """Groups stay together, devices do one op at a time, and ops wait for their inputs."""
+    graph, on = problem.graph, problem.cluster
+    assert schedule.device.tolist() == problem.expand(schedule.placement).tolist()
+    seconds = problem.compute_time[np.arange(graph.num_ops), schedule.device]
+    assert schedule.finish == pytest.approx(schedule.start + seconds)
     for device in range(problem.num_devices):
-        here = np.flatnonzero(schedule.device == device)
-        here = here[np.lexsort((schedule.finish[here], schedule.start[here]))]
-        assert (schedule.start[here][1:] >= schedule.finish[here][:-1]).all()
-    for (maker, reader), size in zip(
-        groups.edges.tolist(), groups.edge_bytes.tolist(), strict=True
-    ):
+        here = np.flatnonzero((schedule.device == device) & (seconds > 0))
+        here = here[np.argsort(schedule.start[here])]
+        assert (schedule.start[here][1:] >= schedule.finish[here][:-1] - 1e-12).all()
+    for tensor, reader in graph.edges.tolist():
+        maker, size = graph.tensor_producer[tensor], graph.tensor_bytes[tensor]
         source, there = schedule.device[maker], schedule.device[reader]
         sent = on.latency[source, there] + size / on.bandwidth[source, there]
         assert schedule.start[reader] >= schedule.finish[maker] + sent - 1e-12
@@ -179,7 +184,7 @@ def test_memory_constrains_the_earliest_task_first(placer: ListScheduler) -> Non
     assert not placer.place(full, PlainEvaluator(full)).fits(full.cluster)
 
 
-def test_outputs_that_have_been_read_are_given_back() -> None:
+def test_outputs_are_given_back_when_their_group_is_done() -> None:
     graph = op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.array([10, 10, 10]))
     on = cluster(["k80", "k80"], memory=25)
     schedule = MEtf().schedule(problem_of(graph, on, np.ones((3, 2))))
@@ -217,13 +222,109 @@ def test_favourites_are_one_child_of_one_parent() -> None:
             assert child in {-1, *(reader for reader, _ in tasks.successors[task])}
 
 
-def test_a_device_waits_for_the_favourite_child_of_its_last_task() -> None:
-    # When op 0 is done, op 1's input is on its device, and op 3, which has more work, could start
-    # on either. Earliest first puts op 3 before op 1; with the favourite child it goes elsewhere.
-    graph = op_graph(4, [(0, 1)], tensor_bytes=np.array([10, 1, 1, 1]))
-    seconds = np.array([1.0, 1.0, 1.0, 1.5])[:, None] * np.ones(2)
-    seconds[2, 0] = np.inf
-    problem = problem_of(graph, cluster(["k80", "k80"]), seconds)
-    without, with_child = MEtf().schedule(problem), MSct().schedule(problem)
-    assert with_child.device.tolist()[:2] == [0, 0]
-    assert with_child.makespan <= without.makespan
+def a_child_worth_waiting_for(size: int) -> PlacementProblem:
+    """Ops 0 and 1 make what op 3 reads, op 2 what op 1 reads, and op 4 reads op 0's other output.
+
+    Op 0 takes 2 s on the first GPU, ops 2 and 1 take 2.5 s and 0.5 s on the second one. Two bytes
+    take a second: that is what op 0's output takes to op 4, and ``size / 2`` s to op 3.
+    """
+    graph = op_graph(
+        5,
+        [(0, 3), (1, 4), (2, 1), (3, 3)],
+        tensor_producer=np.array([0, 0, 2, 1], np.int32),
+        tensor_bytes=np.array([size, 2, 2, 1]),
+    )
+    seconds = np.array([2.0, 0.5, 2.5, 4.0, 5.0])[:, None] * np.ones(2)
+    seconds[0, 1] = seconds[1, 0] = seconds[2, 0] = np.inf
+    return problem_of(graph, cluster(["k80", "k80"], bandwidth=2.0), seconds)
+
+
+def test_a_device_waits_for_a_favourite_child_that_is_not_ready_yet() -> None:
+    problem = a_child_worth_waiting_for(size=8)
+    # Earliest first: op 4 starts on the first GPU as soon as op 0 is done, and is in the way of op
+    # 3, whose input from op 0 is on the other one at 6.0.
+    earliest = MEtf().schedule(problem)
+    assert earliest.start.tolist() == [0.0, 2.5, 0.0, 6.0, 2.0]
+    assert earliest.device.tolist() == [0, 1, 1, 1, 0]
+    assert earliest.makespan == 10.0
+    # Op 3 can start there at 3.5, before its input could be anywhere else, so that the GPU waits;
+    # op 4's input can be anywhere from 3.0 on, and op 4 goes to the GPU that does not wait.
+    waiting = MSct().schedule(problem)
+    assert waiting.start.tolist() == [0.0, 2.5, 0.0, 3.5, 3.0]
+    assert waiting.device.tolist() == [0, 1, 1, 0, 1]
+    assert waiting.makespan == 8.0
+
+
+def test_a_device_does_not_wait_longer_than_staying_saves() -> None:
+    # What op 0 sends to op 3 could be anywhere at 2.5, and op 3 cannot start before 3.0.
+    problem = a_child_worth_waiting_for(size=1)
+    tasks = TaskGraph(problem)
+    for favourite in ([-1] * 5, [3, -1, -1, -1, -1]):
+        schedule = EarliestFirst(problem, tasks, favourite).run()
+        assert schedule.start.tolist() == [0.0, 2.5, 0.0, 3.0, 2.0]
+
+
+def test_an_urgent_op_goes_before_the_child_that_is_waited_for() -> None:
+    # When op 0 is done, its favourite child could start on its device; so could op 2, anywhere.
+    graph = op_graph(3, [(0, 1)])
+    problem = problem_of(graph, cluster(["k80"]), np.array([[1.0], [1.0], [0.5]]))
+    tasks = TaskGraph(problem)
+    assert EarliestFirst(problem, tasks, [-1] * 3).run().start.tolist() == [0.0, 1.0, 2.0]
+    assert EarliestFirst(problem, tasks, [1, -1, -1]).run().start.tolist() == [0.0, 1.5, 1.0]
+
+
+def forward_and_backward() -> PlacementProblem:
+    """Two layers, each of which is one group with its gradient: 0 and 3 make one, 1 and 2 one."""
+    graph = op_graph(4, [(0, 1), (1, 2), (2, 3)], phases=np.array([0, 0, 1, 1], np.int8))
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster(["k80", "k80"]),
+        compute_time=np.ones((4, 2)),
+        grouping=Grouping(group_of=np.array([0, 1, 1, 0], np.int32), group_names=("a", "b")),
+    )
+
+
+@pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
+def test_gradients_are_scheduled_after_what_is_between(placer: ListScheduler) -> None:
+    # As one block in time the first layer would be done before the second one starts.
+    schedule = placer.schedule(forward_and_backward())
+    assert schedule.start.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
+def test_a_group_stays_where_its_first_op_was_placed(placer: ListScheduler) -> None:
+    # Op 2 could start on the second GPU at 1.0; its group is on the first one, which has op 1.
+    graph = op_graph(3, [(0, 1)], tensor_bytes=np.array([9, 1, 1]))
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=cluster(["k80", "k80"]),
+        compute_time=np.array([[3.0, 3.0], [2.0, 2.0], [1.0, 1.0]]),
+        grouping=Grouping(group_of=np.array([0, 0, 0], np.int32), group_names=("all",)),
+    )
+    schedule = placer.schedule(problem)
+    assert schedule.device.tolist() == [0, 0, 0]
+    assert schedule.makespan == 6.0
+
+
+@pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
+def test_weights_do_not_place_their_groups_but_who_reads_them(placer: ListScheduler) -> None:
+    # Two weights, each with its reader: both weights could be on the first GPU at no time.
+    graph = op_graph(4, [(0, 2), (1, 3)], parameter_bytes=np.array([5, 5, 0, 0]))
+    seconds = np.array([0.0, 0.0, 1.0, 1.0])[:, None] * np.ones(2)
+    schedule = placer.schedule(problem_of(graph, cluster(["k80", "k80"]), seconds))
+    assert schedule.placement.tolist() == [0, 1, 0, 1]
+    assert schedule.makespan == 1.0
+
+
+def test_gaps_are_the_times_without_work() -> None:
+    # Against every moment of a short day, in steps of one.
+    generator = np.random.default_rng(4)
+    for _ in range(50):
+        gaps, busy = Gaps(), np.zeros(200, bool)
+        for _ in range(12):
+            earliest, length = generator.integers(0, 60), int(generator.integers(1, 8))
+            start = int(gaps.first(float(earliest), float(length)))
+            free = [at for at in range(earliest, 150) if not busy[at : at + length].any()]
+            assert start == free[0]
+            gaps.take(float(start), float(start + length))
+            busy[start : start + length] = True

@@ -26,6 +26,7 @@ from placeto_baselines.partitioning.weights import WeightedGraph
 from placeto_baselines.partitioning.weights import speeds
 from placeto_baselines.partitioning.weights import weighted_graph
 from placeto_graphs import Cluster
+from placeto_graphs import EvaluationBatch
 from placeto_graphs import GroupGraph
 from placeto_graphs import Grouping
 from placeto_graphs import PlacementProblem
@@ -232,6 +233,35 @@ def test_a_seed_gives_one_mapping_in_every_process() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as other:
         assert other.apply(mapped_by_scotch, (3,)) == here
     assert len({tuple(mapped_by_scotch(seed)) for seed in range(6)}) > 1
+
+
+class RuntimesSeen(PlainEvaluator):
+    """Keeps the runtime of everything that was evaluated, in order."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        super().__init__(problem)
+        self.runtimes: list[float] = []
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        batch = super().evaluate(placements)
+        self.runtimes += batch.runtime.tolist()
+        return batch
+
+
+def test_scotch_keeps_the_better_of_its_two_strategies() -> None:
+    generator = np.random.default_rng(0)
+    edges = sorted({(int(a), int(b)) for a, b in generator.integers(0, 300, (900, 2)) if a < b})
+    graph = op_graph(300, edges, tensor_bytes=generator.integers(1, 10**6, 300))
+    on = cluster(["k80"] * 4, bandwidth=1e8)
+    problem = problem_of(graph, on, np.tile(generator.random((300, 1)), (1, 4)))
+    differ = set()
+    for seed in range(4):
+        seen = RuntimesSeen(problem)
+        result = ScotchPlacer().place(problem, seen, seed=seed)
+        assert len(seen.runtimes) == result.evaluations == 2
+        assert result.runtime == min(seen.runtimes)
+        differ.add(np.sign(seen.runtimes[1] - seen.runtimes[0]))
+    assert {-1.0, 1.0} <= differ  # neither strategy is always the better one
 
 
 def test_metis_does_not_cut_fewer_nodes_than_devices() -> None:

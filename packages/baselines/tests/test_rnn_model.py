@@ -1,5 +1,8 @@
 """The policy network, compared with PyTorch's own layers and with all placements at once."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -63,6 +66,19 @@ def test_the_log_probability_of_a_sample_is_that_of_teacher_forcing(seed: int) -
         problem.check_placement(placement)
 
 
+def torch_decoder(model: PlacementModel) -> Callable[..., tuple[torch.Tensor, Any]]:
+    """PyTorch's LSTM with the weights of the decoder, in a graph with them."""
+    weights, size = model.decoder_weights, SMALL.hidden_size
+    layer = torch.nn.LSTM(size, size, batch_first=True)
+    named = {
+        "weight_ih_l0": weights.by_input,
+        "weight_hh_l0": weights.by_hidden,
+        "bias_ih_l0": weights.bias,
+        "bias_hh_l0": torch.zeros(4 * size),
+    }
+    return lambda inputs, first: torch.func.functional_call(layer, named, (inputs, first))
+
+
 def plain_log_probability(
     model: PlacementModel, graphs: GraphBatch, devices: torch.Tensor
 ) -> torch.Tensor:
@@ -72,7 +88,7 @@ def plain_log_probability(
     start = torch.full((rows, samples, 1), model.num_devices)
     inputs = model.device_embedding(torch.cat([start, devices[:, :, :-1]], dim=-1))
     first = [x.repeat_interleave(samples, dim=0)[None] for x in (encoded.hidden, encoded.cell)]
-    hidden, _ = model.decoder(inputs.flatten(0, 1), first)
+    hidden, _ = torch_decoder(model)(inputs.flatten(0, 1), first)
     hidden = hidden.view(rows, samples, length, -1)
     total = torch.zeros(rows, samples)
     for place in range(length):
@@ -180,7 +196,7 @@ def test_logits_are_bounded_by_the_tanh_constant() -> None:
 def test_the_forget_gates_start_open() -> None:
     model, _ = model_of([chains(2)], seed=0)
     weights = model.state_dict()
-    for layer, size in (("encoder", SMALL.hidden_size // 2), ("decoder", SMALL.hidden_size)):
-        bias = weights[f"{layer}.bias_ih_l0"].tolist()
-        assert bias == [0.0] * size + [1.0] * size + [0.0] * 2 * size
-        assert not weights[f"{layer}.bias_hh_l0"].any()
+    biases = {"encoder.bias_ih_l0": SMALL.hidden_size // 2, "decoder_weights.bias": 16}
+    for name, size in biases.items():
+        assert weights[name].tolist() == [0.0] * size + [1.0] * size + [0.0] * 2 * size
+    assert not weights["encoder.bias_hh_l0"].any()

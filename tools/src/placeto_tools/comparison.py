@@ -1,6 +1,5 @@
 """Every scheme on the same problem with the same evaluator, as a report in SI units."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +113,6 @@ def scheme_report(
         problem = _problem_of(case.problem, name)
         for seed in range(effort.seeds if scheme.random else 1):
             placer = make_placer(name, problem, budget)
-            began = time.monotonic()
             result = run_placer(
                 placer, problem, progress, seed=seed, budget=budget, label=f"{label}, seed {seed}"
             )
@@ -122,7 +120,7 @@ def scheme_report(
             report["runs"].append(run)
             if best is None or _cost(run) < _cost(run_report(problem, best, seed)):
                 best = result
-            progress.say(f"{label}: {runtime_text(run)}, {clock(time.monotonic() - began)}")
+            progress.say(f"{label}: {runtime_text(run)}, {clock(result.seconds)}")
     except ValueError as error:
         if exit_code(error) != WRONG_INPUT:  # of no package of ours, so a mistake in the code
             raise
@@ -187,6 +185,12 @@ def typical_runtime(scheme: Report | None) -> float | None:
 def typical_evaluations(scheme: Report | None) -> float | None:
     """Return the median of the placements that a scheme sampled to get near its best."""
     return _median(scheme, "evaluations_to_best")
+
+
+def typical_seconds(scheme: Report | None) -> float | None:
+    """Return the median of the seconds that a scheme took, whether its placements fit or not."""
+    runs: Sequence[Report] = scheme["runs"] if scheme else ()
+    return float(np.median([run["seconds"] for run in runs])) if runs else None
 
 
 def evaluations_until(scheme: Report | None, runtime: float | None) -> float | None:

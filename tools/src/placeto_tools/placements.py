@@ -22,6 +22,7 @@ from placeto_tools.progress import Progress
 from placeto_tools.progress import clock
 from placeto_tools.progress import how_far
 from placeto_tools.tables import seconds_text
+from placeto_tools.warming import warm_up
 from placeto_tools.watching import WatchedEvaluator
 
 if TYPE_CHECKING:
@@ -89,8 +90,10 @@ def run_placer(
     label
         What it is called there; by default its name.
     """
-    began = time.monotonic()
     name = label or placer.name
+    progress.update(f"{name}: compiling, once ...")
+    warm_up(placer.name)
+    began = time.monotonic()
     updates = ""
 
     def report(evaluations: int, best: float) -> None:

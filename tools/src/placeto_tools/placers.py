@@ -42,7 +42,8 @@ class Scheme:
         From a problem and a budget to the placer.
     budget : int or None
         How many placements it samples by default; None where a budget means nothing. They are
-        chosen so that a comparison on Inception-V3 takes a few minutes on two cores.
+        chosen so that a comparison on Inception-V3 takes a few minutes on two cores, but for the
+        RNN's: it samples as many as Placeto, and takes longer for them.
     random : bool
         Whether another seed gives another result.
     """
@@ -73,7 +74,7 @@ SCHEMES: Mapping[str, Scheme] = {
     "expert": Scheme("Expert", _expert),
     "scotch": Scheme("Scotch", lambda _problem, _budget: ScotchPlacer(), random=True),
     "placeto": Scheme("Placeto", _placeto, budget=100_000, random=True),
-    "rnn": Scheme("RNN", _rnn, budget=10_000, random=True),
+    "rnn": Scheme("RNN", _rnn, budget=100_000, random=True),
     "random": Scheme(
         "Random", lambda _problem, budget: RandomPlacer(budget), budget=10_000, random=True
     ),

@@ -56,6 +56,7 @@ from placeto_graphs.schema.execution import StepRun
 from placeto_graphs.schema.group_graph import GroupGraph
 from placeto_graphs.schema.group_graph import group_graph
 from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.objective import SECONDS_PER_BYTE
 from placeto_graphs.schema.objective import memory_penalised_runtime
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
@@ -70,6 +71,7 @@ __all__ = [
     "LEVEL_SIZES",
     "LINK_NAMES",
     "NAMED_RULES",
+    "SECONDS_PER_BYTE",
     "Cluster",
     "Device",
     "EvaluationBatch",

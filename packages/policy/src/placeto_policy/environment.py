@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from placeto_graphs import SECONDS_PER_BYTE
 from placeto_graphs import Evaluator
 from placeto_graphs import GraphError
 from placeto_policy.costs import PlacementCosts
@@ -87,7 +88,7 @@ class PlacementEnvironment:
         evaluator: Evaluator,
         *,
         reward: RewardName = "intermediate",
-        memory_penalty: float = 2e-9,
+        memory_penalty: float = SECONDS_PER_BYTE,
         device_features: DeviceFeaturesName = "none",
         node_features: NodeFeaturesName = "costs",
     ) -> None:
@@ -109,7 +110,7 @@ class PlacementEnvironment:
         policy: Settings,
         *,
         reward: RewardName = "intermediate",
-        memory_penalty: float = 2e-9,
+        memory_penalty: float = SECONDS_PER_BYTE,
     ) -> Self:
         """Return one whose states show what a policy of such settings sees.
 

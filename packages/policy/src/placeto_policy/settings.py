@@ -9,6 +9,7 @@ from typing import Literal
 from typing import get_args
 from typing import get_origin
 
+from placeto_graphs import SECONDS_PER_BYTE
 from placeto_policy.errors import PolicyError
 from placeto_policy.errors import shown
 
@@ -134,7 +135,7 @@ class Settings:
     graph_sampling: GraphSamplingName = "in-turn"
     order: OrderName = "topological"
     start: StartName = "single"
-    memory_penalty: float = 2e-9
+    memory_penalty: float = SECONDS_PER_BYTE
     workers: int = 8
     updates: int = 200
     learning_rate_start: float = 2e-3

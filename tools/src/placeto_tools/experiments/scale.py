@@ -171,7 +171,7 @@ SCALES = {
             evaluations=200,
             rnn_evaluations=20,
         ),
-        "small": replace(SMALL, evaluations=100_000, rnn_evaluations=10_000),
-        "full": Scale(evaluations=1_000_000, rnn_evaluations=20_000),
+        "small": replace(SMALL, evaluations=100_000, rnn_evaluations=100_000),
+        "full": Scale(evaluations=1_000_000, rnn_evaluations=1_000_000),
     },
 }

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.devices import accelerators
+from placeto_baselines.devices import mean_seconds
 from placeto_baselines.devices import repaired
 from placeto_baselines.expert.regions import devices_by_regions
 from placeto_baselines.expert.scopes import NOWHERE
@@ -63,8 +64,8 @@ def _votes(
     problem: PlacementProblem, device_of_op: NDArray[np.int64], num_devices: int
 ) -> NDArray[np.int64]:
     """Return int64[G], the device of most of the work of each group whose ops have one."""
-    finite = np.where(np.isfinite(problem.compute_time), problem.compute_time, 0.0)
-    weight = finite.mean(axis=1) + np.finfo(np.float64).tiny  # ops without work vote, too
+    least = np.finfo(np.float64).tiny  # ops without work vote, too
+    weight = mean_seconds(problem.compute_time) + least
     votes = np.zeros((problem.num_groups, num_devices))
     named = device_of_op != NOWHERE
     np.add.at(votes, (problem.grouping.group_of[named], device_of_op[named]), weight[named])

@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.devices import mean_seconds
 from placeto_baselines.devices import repaired
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import GroupGraph
@@ -40,10 +41,7 @@ def placement_of_parts(
     """
     if nodes == "groups":
         return repaired(problem, device_of_node)
-    runs = np.isfinite(problem.compute_time)
-    seconds = np.where(runs, problem.compute_time, 0.0).sum(axis=1) / np.maximum(
-        runs.sum(axis=1), 1
-    )
+    seconds = mean_seconds(problem.compute_time)
     # Ops without work vote, too, where nobody else does.
     votes = np.zeros((problem.num_groups, problem.num_devices))
     least = np.finfo(np.float64).tiny

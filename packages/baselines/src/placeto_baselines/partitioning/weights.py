@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.devices import mean_seconds
 from placeto_graphs import GroupGraph
 
 # Sums of weights. Scotch 7.0.13 puts all nodes on one device when its loads sum to 2**32 or more,
@@ -44,8 +45,7 @@ def weighted_graph(graph: GroupGraph) -> WeightedGraph:
     and scaled down to ``TOTAL_TRAFFIC`` where not. An edge without bytes keeps the least weight. A
     graph without any work has nodes of equal weight.
     """
-    runs = np.isfinite(graph.compute_time)
-    seconds = np.where(runs, graph.compute_time, 0.0).sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
+    seconds = mean_seconds(graph.compute_time)
     if not seconds.any():
         seconds = np.ones(graph.num_groups)
     work = np.round(seconds * (TOTAL_WORK / seconds.sum())).astype(np.int64)

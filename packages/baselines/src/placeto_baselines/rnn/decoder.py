@@ -9,6 +9,34 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import nn
+
+
+class DecoderWeights(nn.Module):
+    """The weights of the LSTM that `DecoderStates` computes; gates as PyTorch orders them.
+
+    Parameters
+    ----------
+    size
+        H, the number of units, and the length of the inputs.
+
+    Attributes
+    ----------
+    by_input, by_hidden : float32[4H, H]
+        What inputs and hidden states are multiplied with.
+    bias : float32[4H]
+        What is added.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.by_input = nn.Parameter(torch.empty(4 * size, size))
+        self.by_hidden = nn.Parameter(torch.empty(4 * size, size))
+        self.bias = nn.Parameter(torch.empty(4 * size))
+
+    def signals(self, inputs: Tensor) -> Tensor:
+        """Return float32[N, 4H], what N inputs add to the gates."""
+        return torch.addmm(self.bias, inputs, self.by_input.t())
 
 
 class DecoderStates:

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_packed_sequence
 from placeto_baselines.rnn.attention import AttentionScores
 from placeto_baselines.rnn.decoder import DecodedStates
 from placeto_baselines.rnn.decoder import DecoderStates
+from placeto_baselines.rnn.decoder import DecoderWeights
 from placeto_baselines.rnn.graphs import GraphBatch
 from placeto_baselines.rnn.settings import RnnSettings
 
@@ -96,7 +97,7 @@ class PlacementModel(nn.Module):
         # On no device first: PyTorch would draw weights from its global source of randomness.
         with torch.device("meta"):
             self.encoder = nn.LSTM(num_features, size // 2, bidirectional=True, batch_first=True)
-            self.decoder = nn.LSTM(size, size, batch_first=True)
+            self.decoder_weights = DecoderWeights(size)
             self.device_embedding = nn.Embedding(num_devices + 1, size)  # the last one starts
             self.attention_key = nn.Linear(size, size, bias=False)
             self.attention_query = nn.Linear(size, size, bias=False)
@@ -197,7 +198,8 @@ class PlacementModel(nn.Module):
         start = torch.full((number, samples, 1), self.num_devices)
         inputs = torch.cat([start, devices[:, :, :-1]], dim=-1).flatten(0, 1).t().contiguous()
         states: Tensor = DecodedStates.apply(  # type: ignore[no-untyped-call]
-            *self._decoder_weights(),
+            self._device_signals(),
+            self.decoder_weights.by_hidden,
             *_start(encoded, samples),
             inputs,
             None if written is None else written.states,
@@ -213,7 +215,7 @@ class PlacementModel(nn.Module):
     def _write(self, encoded: Encoded, samples: int, choose: Callable[[Tensor], Tensor]) -> Written:
         number, length = encoded.states.shape[:2]
         states = DecoderStates(*_start(encoded, samples), length)
-        signals, weight = self._decoder_weights()
+        signals, weight = self._device_signals(), self.decoder_weights.by_hidden
         scores = torch.empty(number, samples, length, length)
         logits = torch.empty(number, samples, length, self.num_devices)
         devices = torch.empty((number, samples, length), dtype=torch.int64)
@@ -229,18 +231,9 @@ class PlacementModel(nn.Module):
         log_probability = chosen(logits.log_softmax(dim=-1), devices, encoded)
         return Written(devices, log_probability, states, scores)
 
-    def _decoder_weights(self) -> tuple[Tensor, Tensor]:
-        """Return what the decoder's inputs add to its gates, and what its states are multiplied by.
-
-        Returns
-        -------
-        float32[D + 1, 4H]
-            A row for each device, and one for the start.
-        float32[4H, H]
-        """
-        by_input, by_hidden, bias, other_bias = self.decoder.all_weights[0]
-        signals = torch.addmm(bias + other_bias, self.device_embedding.weight, by_input.t())
-        return signals, by_hidden
+    def _device_signals(self) -> Tensor:
+        """Return float32[D + 1, 4H], what devices, and the start, add to the decoder's gates."""
+        return self.decoder_weights.signals(self.device_embedding.weight)
 
     def _draw_weights(self, generator: torch.Generator) -> None:
         for name, weight in self.named_parameters():
@@ -248,7 +241,8 @@ class PlacementModel(nn.Module):
                 nn.init.xavier_uniform_(weight, generator=generator)
             else:
                 nn.init.zeros_(weight)
-                if "bias_ih" in name:  # PyTorch orders the gates: input, forget, cell, output
+                # PyTorch orders the gates: input, forget, cell, output; its LSTM has two biases.
+                if "bias_hh" not in name:
                     quarter = len(weight) // 4
                     nn.init.constant_(
                         weight.detach()[quarter : 2 * quarter], self.settings.forget_bias

@@ -22,9 +22,10 @@ class RnnPlacer:
     """The sequence-to-sequence policy of Mirhoseini et al. (2017, 2018), trained on the graph.
 
     A bidirectional LSTM reads the groups, another with attention writes their devices; REINFORCE
-    on the square root of the runtime trains both, from nothing, for each graph ("RNN-based
-    approach" of Addanki et al. 2019). The policy reads groups in one order, and names neighbours by
-    their place in it: the same graph with its groups in another order may get another placement.
+    on the square root of the memory-penalised runtime trains both, from nothing, for each graph
+    ("RNN-based approach" of Addanki et al. 2019). The policy reads groups in one order, and names
+    neighbours by their place in it: the same graph with its groups in another order may get another
+    placement.
 
     Parameters
     ----------

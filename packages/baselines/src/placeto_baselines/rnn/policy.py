@@ -27,7 +27,7 @@ from placeto_graphs import PlacementProblem
 from placeto_graphs import write_atomically
 
 FORMAT = "placeto-rnn-policy"
-VERSION = 1
+VERSION = 2
 
 
 class StoredPolicy(msgspec.Struct, forbid_unknown_fields=True):
@@ -118,14 +118,17 @@ class RnnPolicy:
         weights, rest = _paths(path)
         try:
             stored = msgspec.json.decode(rest.read_bytes(), type=StoredPolicy)
-            settings = RnnSettings(**stored.settings)  # type: ignore[arg-type]
-        except (msgspec.DecodeError, UnicodeDecodeError, TypeError, BaselineError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BaselineError(f"{rest}: {error}") from None
         if (stored.format, stored.version) != (FORMAT, VERSION):
             raise BaselineError(
                 f"{rest}: expected format {FORMAT!r}, version {VERSION}, "
                 f"got {stored.format!r}, version {stored.version}"
             )
+        try:
+            settings = RnnSettings(**stored.settings)  # type: ignore[arg-type]
+        except (TypeError, BaselineError) as error:
+            raise BaselineError(f"{rest}: {error}") from None
         embedding = GroupEmbedding(
             tuple(stored.op_types), settings.max_groups, settings.max_outputs
         )

@@ -33,11 +33,6 @@ class RnnSettings:
         To which the norm of the gradient is clipped: 1 (2017).
     baseline_decay : float
         How much of the moving average of rewards stays at each update: 0.9 (2018, Grappler).
-    failing_signal : float
-        Seconds that count as the runtime of a placement that runs out of memory: 100 (2018,
-        Grappler).
-    updates_with_failures : int
-        After so many updates placements that run out of memory no longer count: 5000 (2017).
     entropy_weight : float
         How much a nat of entropy in the choice of a device counts at the start, as a part of the
         average reward: 0.004, chosen here; it decays linearly to 0 at the end of the training. None
@@ -73,8 +68,6 @@ class RnnSettings:
     learning_rate: float = 0.001
     gradient_norm: float = 1.0
     baseline_decay: float = 0.9
-    failing_signal: float = 100.0
-    updates_with_failures: int = 5000
     entropy_weight: float = 0.004
     samples_per_update: int = 20
     graphs_per_update: int = 4
@@ -91,8 +84,7 @@ class RnnSettings:
         ):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("evaluations", self.evaluations, 1, " evaluation")
-        check_at_least("updates_with_failures", self.updates_with_failures, 0)
-        for name in ("failing_signal", "gradient_norm", "learning_rate", "tanh_constant"):
+        for name in ("gradient_norm", "learning_rate", "tanh_constant"):
             _check_positive(name, getattr(self, name))
         _check_positive("temperature", self.temperature)
         if self.hidden_size < 2 or self.hidden_size % 2:

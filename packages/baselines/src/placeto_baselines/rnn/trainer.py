@@ -1,4 +1,4 @@
-"""REINFORCE on the square root of the runtime."""
+"""REINFORCE on the square root of the memory-penalised runtime."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -22,9 +22,11 @@ class Trainer:
     """Trains a policy on some graphs (Mirhoseini et al. 2017).
 
     Each update samples placements of some of the graphs, in turn. The reward of a placement is the
-    square root of its runtime, or of the failing signal if it runs out of memory, and is to become
-    small. The advantage is what it differs by from the moving average of the rewards of its graph.
-    The average starts from the first rewards.
+    square root of its memory-penalised runtime ``R(p)``, and is to become small: Addanki et al.
+    (2019, appendix) give ``R(p)`` to both methods, in place of one constant for all placements that
+    do not fit, which does not tell those from each other that miss by a little and by much. The
+    advantage is what the reward differs by from the moving average of the rewards of its graph. The
+    average starts from the first rewards. What cannot run at all does not count.
 
     Parameters
     ----------
@@ -54,7 +56,6 @@ class Trainer:
         self.settings = settings
         self.generator = generator
         self.baseline = np.full(len(trials), np.nan)
-        self.updates = 0
         self.entropy_weight = settings.entropy_weight
         self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
 
@@ -74,19 +75,17 @@ class Trainer:
         graphs = self.graphs.rows(rows)
         encoded = self.model.encode(graphs)
         written = self.model.sample(encoded, samples, self.generator)
-        evaluated = [
-            self._rewards(self.trials[row], written.devices[position])
-            for position, row in enumerate(rows)
-        ]
-        rewards = np.stack([reward for reward, _ in evaluated])
-        counts = np.stack([runs for _, runs in evaluated])
-        if self.updates < self.settings.updates_with_failures:
-            counts = np.ones_like(counts)
+        rewards = np.stack(
+            [
+                self._rewards(self.trials[row], written.devices[position])
+                for position, row in enumerate(rows)
+            ]
+        )
+        counts = np.isfinite(rewards)
         advantages = self._advantages(rows, rewards, counts)
         if counts.any():
             scale = np.nan_to_num(self.baseline[list(rows)])  # 0 where nothing has counted yet
             self._descend(encoded, written, advantages, counts, self.entropy_weight * scale)
-        self.updates += 1
 
     def _turns(self) -> Iterator[list[int]]:
         number = min(self.settings.graphs_per_update, len(self.trials))
@@ -98,15 +97,12 @@ class Trainer:
             waiting = waiting[number:]
             yield turn
 
-    def _rewards(
-        self, trials: Trials, devices: torch.Tensor
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return float64[B], the rewards, and bool[B], true where the placement runs."""
-        placements = placements_of(trials.problem, devices)
-        batch = trials.evaluator.evaluate(placements)
-        trials.record(placements, batch)
-        runs = np.isfinite(batch.runtime) & (batch.peak_memory <= trials.memory).all(axis=1)
-        return np.sqrt(np.where(runs, batch.runtime, self.settings.failing_signal)), runs
+    def _rewards(self, trials: Trials, devices: torch.Tensor) -> NDArray[np.float64]:
+        """Return float64[B], the rewards; infinity where a placement cannot run."""
+        rewards: NDArray[np.float64] = np.sqrt(
+            trials.evaluate(placements_of(trials.problem, devices))
+        )
+        return rewards
 
     def _advantages(
         self, rows: Sequence[int], rewards: NDArray[np.float64], counts: NDArray[np.bool_]

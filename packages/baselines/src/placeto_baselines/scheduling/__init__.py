@@ -1,1 +1,1 @@
-"""List schedulers: the order of groups first, then a device for each."""
+"""List schedulers: the order of ops first, then a device for each group."""

@@ -10,61 +10,82 @@ from placeto_graphs import PlacementProblem
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """Bytes that each of G groups takes on its device (Jeon et al. 2020).
+    """Bytes that each of G groups takes on its device (Jeon et al. 2020, sections 3 and 4).
 
     Attributes
     ----------
-    lasting : int64[G]
-        Weights and optimizer state, for the whole step.
-    outputs : int64[G]
-        The tensors that its ops make, until all that read them have been scheduled.
-    workspace : int64[G]
-        The largest workspace of its ops, while it runs.
+    permanent : int64[G]
+        Weights and optimizer state, and what the forward pass keeps for the backward pass: the
+        outputs that ops of another phase read.
+    temporary : int64[G]
+        The most that an op of the group takes besides: its other outputs and its workspace.
     """
 
-    lasting: NDArray[np.int64]
-    outputs: NDArray[np.int64]
-    workspace: NDArray[np.int64]
+    permanent: NDArray[np.int64]
+    temporary: NDArray[np.int64]
 
     @property
     def total(self) -> NDArray[np.int64]:
         """int64[G], what each group takes while it runs."""
-        return self.lasting + self.outputs + self.workspace
+        return self.permanent + self.temporary
 
 
 def demand(problem: PlacementProblem) -> Demand:
     """Return the memory of each group; outputs that live in parameters are not counted twice."""
     graph, group_of = problem.graph, problem.grouping.group_of
-    owns = graph.parameter_bytes[graph.tensor_producer] > 0
-    outputs = np.zeros(problem.num_groups, np.int64)
-    np.add.at(outputs, group_of[graph.tensor_producer], np.where(owns, 0, graph.tensor_bytes))
-    workspace = np.zeros(problem.num_groups, np.int64)
-    np.maximum.at(workspace, group_of, graph.workspace_bytes)
-    return Demand(problem.group_graph.parameter_bytes, outputs, workspace)
+    owned = graph.parameter_bytes[graph.tensor_producer] > 0
+    size = np.where(owned, 0, graph.tensor_bytes)
+    kept = np.zeros(graph.num_tensors, np.bool_)
+    later = graph.phases[graph.edge_producers] != graph.phases[graph.edge_consumers]
+    kept[graph.edges[later, 0]] = True
+    permanent = problem.group_graph.parameter_bytes.copy()
+    np.add.at(permanent, group_of[graph.tensor_producer[kept]], size[kept])
+    of_op = graph.workspace_bytes.copy()
+    np.add.at(of_op, graph.tensor_producer[~kept], size[~kept])
+    temporary = np.zeros(problem.num_groups, np.int64)
+    np.maximum.at(temporary, group_of, of_op)
+    return Demand(permanent, temporary)
 
 
 class MemoryBook:
-    """What memory is free on each device while a schedule is made.
+    """What memory is free on each device while groups are placed.
 
-    Outputs are given back when the last group that reads them has been scheduled.
+    Parameters
+    ----------
+    problem
+        What is placed.
+
+    Attributes
+    ----------
+    demand : `Demand`
+        What its groups take.
+    free : int64[D]
+        Bytes that no group has reserved.
     """
 
-    def __init__(self, problem: PlacementProblem, readers: list[int]) -> None:
+    def __init__(self, problem: PlacementProblem) -> None:
         self.demand = demand(problem)
         self.free = np.array([device.memory_bytes for device in problem.cluster.devices])
-        self._readers_left = readers.copy()
 
-    def fits(self, group: int) -> NDArray[np.bool_]:
-        """Return bool[D], true where a group fits into what is free."""
-        fitting: NDArray[np.bool_] = self.demand.total[group] <= self.free
-        return fitting
+    def take(self, group: int, device: int) -> None:
+        """Reserve all that a group demands."""
+        self.free[device] -= self.demand.total[group]
 
-    def add(self, group: int, device: int, inputs: list[tuple[int, int]]) -> None:
-        """Take what a group keeps; ``inputs`` are (group, its device) of what it reads."""
-        self.free[device] -= self.demand.lasting[group]
-        if self._readers_left[group]:
-            self.free[device] -= self.demand.outputs[group]
-        for source, there in inputs:
-            self._readers_left[source] -= 1
-            if not self._readers_left[source]:
-                self.free[there] += self.demand.outputs[source]
+    def give_back_temporary(self, group: int, device: int) -> None:
+        """Keep only what is permanent of a group whose ops have all been scheduled."""
+        self.free[device] += self.demand.temporary[group]
+
+    def eligible(self, candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return bool[G, D], the devices that can take what a group demands.
+
+        Where no device can, the one with the most memory to spare has to.
+
+        Parameters
+        ----------
+        candidates : bool[G, D]
+            The devices that can run each group.
+        """
+        fits = candidates & (self.demand.total[:, None] <= self.free)
+        roomiest = np.where(candidates, self.free, np.iinfo(np.int64).min).argmax(axis=1)
+        fits[np.arange(len(fits)), roomiest] |= ~fits.any(axis=1)
+        return fits

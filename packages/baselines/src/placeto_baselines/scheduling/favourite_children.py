@@ -41,18 +41,19 @@ def favourite_children(tasks: TaskGraph) -> list[int]:
         When the solver finds no optimum.
     """
     edges = [
-        (task, reader, tasks.mean_transfer(size))
+        (task, reader, sent)
         for task, readers in enumerate(tasks.successors)
-        for reader, size in readers
+        for reader, sent in readers
     ]
-    if not edges:
-        return [NOBODY] * tasks.num_tasks
+    favourite = [NOBODY] * tasks.num_tasks
+    if not any(sent for _, _, sent in edges):
+        return favourite
     parents, children = np.array([edge[:2] for edge in edges]).T
     communication = np.array([edge[2] for edge in edges])
-    unit = max(float(tasks.mean_seconds.max()), float(communication.max()), 1e-300)
+    unit = max(float(tasks.mean_seconds.max()), float(communication.max()))
     local = _local_parts(tasks.mean_seconds / unit, parents, children, communication / unit)
-    favourite = [NOBODY] * tasks.num_tasks
-    for edge in np.flatnonzero(local < THRESHOLD - 1e-6).tolist():
+    near = (communication > 0) & (local < THRESHOLD - 1e-6)
+    for edge in np.flatnonzero(near).tolist():
         favourite[int(parents[edge])] = int(children[edge])
     return favourite
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from placeto_baselines.devices import allowed_devices
 from placeto_baselines.scheduling.schedule import Schedule
 from placeto_baselines.scheduling.schedule import Timetable
 from placeto_baselines.scheduling.scheduled import ListScheduler
@@ -12,9 +13,9 @@ from placeto_graphs import PlacementProblem
 class Heft(ListScheduler):
     """HEFT (Topcuoglu, Hariri, Wu 2002): by upward rank, to the device that finishes first.
 
-    Tasks are taken in the order of falling upward rank (`TaskGraph.upward_rank`); each goes to the
-    device where it finishes earliest, and may be inserted between two tasks that are already
-    there. A task is a group of ops, and the mean communication is that over all pairs of devices.
+    Ops are taken in the order of falling upward rank (`TaskGraph.upward_rank`); each goes to the
+    device where it finishes earliest, and may be inserted between two ops that are already there.
+    A group stays where its first op went. The mean communication is that over all pairs of devices.
 
     Examples
     --------
@@ -27,16 +28,17 @@ class Heft(ListScheduler):
     def schedule(self, problem: PlacementProblem) -> Schedule:
         """Return the schedule that HEFT makes."""
         tasks = TaskGraph(problem)
-        timetable = Timetable(tasks)
-        position = np.empty(tasks.num_tasks, np.int64)
-        position[tasks.order] = np.arange(tasks.num_tasks)
-        # Tasks without costs may rank as high as what waits for them: ties in topological order.
-        for task in np.lexsort((position, -tasks.upward_rank())).tolist():
-            arrival = timetable.arrival(task)
-            starts = [
-                timetable.first_gap(device, float(arrival[device]), seconds)
-                for device, seconds in enumerate(tasks.seconds[task].tolist())
-            ]
-            device = int(np.argmin(starts + tasks.seconds[task]))
+        timetable = Timetable(tasks, allowed_devices(problem))
+        order = np.array(tasks.order, np.int64)
+        # Ops without costs may rank as high as what waits for them: ties in topological order.
+        falling = np.argsort(-tasks.upward_rank()[order], kind="stable")
+        for task in order[falling].tolist():
+            arrival = timetable.arrival(task).tolist()
+            seconds = tasks.seconds[task].tolist()
+            starts = {
+                device: timetable.first_gap(device, arrival[device], seconds[device])
+                for device in timetable.devices(task).tolist()
+            }
+            device = min(starts, key=lambda device: (starts[device] + seconds[device], device))
             timetable.add(task, device, starts[device])
         return timetable.schedule()

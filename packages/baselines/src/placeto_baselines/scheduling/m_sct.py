@@ -1,7 +1,7 @@
 """Memory-constrained small communication times (m-SCT)."""
 
+from placeto_baselines.scheduling.earliest_first import EarliestFirst
 from placeto_baselines.scheduling.favourite_children import favourite_children
-from placeto_baselines.scheduling.m_etf import EarliestFirst
 from placeto_baselines.scheduling.schedule import Schedule
 from placeto_baselines.scheduling.scheduled import ListScheduler
 from placeto_baselines.scheduling.tasks import TaskGraph
@@ -9,11 +9,14 @@ from placeto_graphs import PlacementProblem
 
 
 class MSct(ListScheduler):
-    """m-SCT of Baechi (Jeon et al. 2020): keep each group with its favourite child.
+    """m-SCT of Baechi (Jeon et al. 2020, section 3): keep each op with its favourite child.
 
-    A linear programme finds the child that each group should share its device with
-    (`favourite_children`); the device then waits for it, and runs only urgent groups meanwhile.
-    All else is as in m-ETF, see `MEtf`.
+    A linear programme finds the child that each op should share its device with
+    (`favourite_children`); the device then waits for it, and runs only urgent ops meanwhile. It
+    waits as long as the child can become ready within the time that staying saves: until what it
+    would be sent could be on any device (Hanen and Munier 1995). Where communication is small, as
+    the name of SCT says (no transfer takes longer than an op), these are the children of which all
+    other parents run already. All else is as in m-ETF, see `MEtf`.
 
     Examples
     --------

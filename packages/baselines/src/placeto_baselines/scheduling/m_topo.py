@@ -5,6 +5,7 @@ import numpy as np
 from placeto_baselines.devices import accelerators
 from placeto_baselines.devices import allowed_devices
 from placeto_baselines.scheduling.demand import demand
+from placeto_baselines.scheduling.tasks import TaskGraph
 from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator
 from placeto_graphs import PlacementProblem
@@ -14,11 +15,11 @@ from placeto_graphs import PlacementResult
 class MTopo:
     """m-TOPO of Baechi (Jeon et al. 2020): fill one device after the other.
 
-    Groups are taken in topological order. A device is filled up to the mean memory per device plus
-    that of the largest group, or to its own memory if that is less; then comes the next device.
-    What is left over goes to the device with the most memory to spare. Only accelerators are
-    filled if there are any; a group that cannot run where its turn comes goes to where it runs
-    fastest, and takes its memory there.
+    Ops are taken in topological order, and each brings its group with it. A device is filled up to
+    the mean memory per device plus that of the largest group, or to its own memory if that is less;
+    then comes the next device. What is left over goes to the device with the most memory to spare.
+    Only accelerators are filled if there are any; a group that cannot run where its turn comes goes
+    to where it runs fastest, and takes its memory there.
 
     Examples
     --------
@@ -46,7 +47,7 @@ class MTopo:
         fastest = problem.group_graph.compute_time.argmin(axis=1)
         placement = np.zeros(problem.num_groups, np.int32)
         turn = 0
-        for group in problem.group_graph.topological_order.tolist():
+        for group in _in_order_of_first_ops(problem):
             while turn < len(devices) and used[devices[turn]] + need[group] > limit[devices[turn]]:
                 turn += 1
             spare = (trials.memory - used)[devices]
@@ -55,3 +56,10 @@ class MTopo:
             used[placement[group]] += need[group]
         trials.evaluate(placement[None])
         return trials.result()
+
+
+def _in_order_of_first_ops(problem: PlacementProblem) -> list[int]:
+    """Return the groups in the topological order of their first ops, those of data alone last."""
+    tasks = TaskGraph(problem)
+    in_order = tasks.group_of[tasks.order].tolist()
+    return list(dict.fromkeys([*in_order, *range(problem.num_groups)]))

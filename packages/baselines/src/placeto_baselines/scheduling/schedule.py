@@ -1,56 +1,91 @@
-"""Tasks on devices, one after the other."""
+"""Tasks on devices, one after the other, and groups where their first task is."""
 
-from bisect import insort
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.scheduling.gaps import Gaps
 from placeto_baselines.scheduling.tasks import TaskGraph
+
+NOWHERE = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """When and where each of G tasks runs, as a list scheduler sees it.
+    """When and where each of V ops runs, as a list scheduler sees it.
 
-    A list scheduler thinks of a group as one piece that starts when all its inputs are there, and
-    of links that carry any number of tensors at once, as its paper does: it knows how long each
-    pair of devices takes, and not which pairs share a link. An evaluator may say something else.
+    A list scheduler thinks of links that carry any number of tensors at once, as its paper does: it
+    knows how long each pair of devices takes, and not which pairs share a link. An evaluator may
+    say something else.
 
     Attributes
     ----------
-    device : int32[G]
-        The device of each task.
-    start, finish : float64[G]
+    placement : int32[G]
+        The device of each group.
+    device : int32[V]
+        The device of each op: that of its group.
+    start, finish : float64[V]
         Seconds.
     """
 
+    placement: NDArray[np.int32]
     device: NDArray[np.int32]
     start: NDArray[np.float64]
     finish: NDArray[np.float64]
 
     @property
     def makespan(self) -> float:
-        """When the last task finishes, in seconds."""
+        """When the last op finishes, in seconds."""
         return float(self.finish.max())
 
 
 class Timetable:
     """A schedule in the making.
 
+    A group is placed with the first of its tasks, and stays there: as Baechi does with the groups
+    of ops that have to be together (Jeon et al. 2020, section 4), so that the ops of a gradient go
+    where those of the forward pass went. Data are placed with who reads them first.
+
+    Parameters
+    ----------
+    tasks
+        What is scheduled.
+    candidates : bool[G, D]
+        Where each group may go.
+
     Attributes
     ----------
     free : float64[D]
         When each device has finished all that is scheduled on it.
+    placement : int32[G]
+        The device of each group; -1 where it has none yet.
     """
 
-    def __init__(self, tasks: TaskGraph) -> None:
+    def __init__(self, tasks: TaskGraph, candidates: NDArray[np.bool_]) -> None:
         self.tasks = tasks
-        self.device = np.full(tasks.num_tasks, -1, np.int32)
+        self.candidates = candidates
+        self.placement = np.full(tasks.num_groups, NOWHERE, np.int32)
         self.start = np.zeros(tasks.num_tasks)
         self.finish = np.zeros(tasks.num_tasks)
         self.free = np.zeros(tasks.num_devices)
-        self._busy: list[list[tuple[float, float]]] = [[] for _ in range(tasks.num_devices)]
+        self._gaps = [Gaps() for _ in range(tasks.num_devices)]
+
+    def device(self, task: int) -> int:
+        """Return the device of a task that has been scheduled."""
+        return int(self.placement[self.tasks.group_of[task]])
+
+    def devices(self, task: int) -> NDArray[np.intp]:
+        """Return the devices that a task may go to: that of its group, if it has one."""
+        group = self.tasks.group_of[task]
+        if self.placement[group] != NOWHERE:
+            return self.placement[[group]].astype(np.intp)
+        return np.flatnonzero(self.candidates[group])
+
+    def sent(self, task: int, size: int) -> NDArray[np.float64]:
+        """Return float64[D], when so many bytes of a scheduled task can be on each device."""
+        seconds: NDArray[np.float64] = self.tasks.transfers(size)[self.device(task)]
+        return seconds + float(self.finish[task])
 
     def arrival(self, task: int) -> NDArray[np.float64]:
         """Return float64[D], when all inputs of a task can be on each device.
@@ -59,38 +94,49 @@ class Timetable:
         """
         arrival = np.zeros(self.tasks.num_devices)
         for source, size in self.tasks.predecessors[task]:
-            sent = self.finish[source] + self.tasks.transfer(int(self.device[source]), size)
-            np.maximum(arrival, sent, out=arrival)
+            np.maximum(arrival, self.sent(source, size), out=arrival)
+        for data, size in self.tasks.data[task]:
+            np.maximum(arrival, self._fetching(data, size), out=arrival)
         return arrival
-
-    def urgent(self, task: int) -> float:
-        """Return when all inputs of a task can be on every device."""
-        return max(
-            (
-                float(self.finish[source])
-                + self.tasks.slowest_transfer(int(self.device[source]), size)
-                for source, size in self.tasks.predecessors[task]
-            ),
-            default=0.0,
-        )
 
     def first_gap(self, device: int, earliest: float, seconds: float) -> float:
         """Return when so many seconds first are free on a device, between tasks or after them."""
-        start = earliest
-        for busy_from, busy_until in self._busy[device]:
-            if start + seconds <= busy_from:
-                return start
-            start = max(start, busy_until)
-        return start
+        return self._gaps[device].first(earliest, seconds)
 
-    def add(self, task: int, device: int, start: float) -> None:
-        """Schedule a task."""
-        self.device[task] = device
-        self.start[task] = start
-        self.finish[task] = start + self.tasks.seconds[task, device]
-        insort(self._busy[device], (start, float(self.finish[task])))
+    def add(self, task: int, device: int, start: float) -> list[int]:
+        """Schedule a task; return the groups that have got their device by that."""
+        settled = self._settle(int(self.tasks.group_of[task]), device)
+        for data, _ in self.tasks.data[task]:
+            group = int(self.tasks.group_of[data])
+            settled += self._settle(group, self._home(group, device))
+        seconds = float(self.tasks.seconds[task, device])
+        self.start[task], self.finish[task] = start, start + seconds
+        self._gaps[device].take(start, start + seconds)
         self.free[device] = max(self.free[device], self.finish[task])
+        return settled
 
     def schedule(self) -> Schedule:
-        """Return the schedule once every task is in it."""
-        return Schedule(self.device, self.start, self.finish)
+        """Return the schedule once every task is in it; what is left are data that nobody reads."""
+        for group in np.flatnonzero(self.placement == NOWHERE).tolist():
+            self._settle(group, int(self.candidates[group].argmax()))
+        device = self.placement[self.tasks.group_of]
+        return Schedule(self.placement, device, self.start, self.finish)
+
+    def _settle(self, group: int, device: int) -> list[int]:
+        if self.placement[group] != NOWHERE:
+            return []
+        self.placement[group] = device
+        return [group]
+
+    def _home(self, group: int, reader: int) -> int:
+        """Return where data are: with their group, else with the device that reads them first."""
+        if self.placement[group] != NOWHERE:
+            return int(self.placement[group])
+        return reader if self.candidates[group, reader] else int(self.candidates[group].argmax())
+
+    def _fetching(self, data: int, size: int) -> NDArray[np.float64]:
+        """Return float64[D], the seconds that data take to each device."""
+        group = int(self.tasks.group_of[data])
+        homes = [self._home(group, reader) for reader in range(self.tasks.num_devices)]
+        seconds: NDArray[np.float64] = self.tasks.transfers(size)[homes, range(len(homes))]
+        return seconds

@@ -8,10 +8,10 @@ from placeto_graphs import PlacementResult
 
 
 class ListScheduler:
-    """Base of the placers that make a schedule and keep its devices."""
+    """Base of the placers that make a schedule of ops and keep where it puts groups."""
 
     def schedule(self, problem: PlacementProblem) -> Schedule:
-        """Return the schedule of the groups of a problem."""
+        """Return the schedule of the ops of a problem."""
         raise NotImplementedError
 
     def place(
@@ -23,5 +23,5 @@ class ListScheduler:
     ) -> PlacementResult:
         """Return the placement of the schedule; nothing of it is random."""
         trials = Trials(problem, evaluator)
-        trials.evaluate(self.schedule(problem).device[None])
+        trials.evaluate(self.schedule(problem).placement[None])
         return trials.result()

@@ -1,51 +1,69 @@
-"""The graph of groups as list schedulers read it: tasks, what they take, what they wait for."""
+"""The graph of ops as list schedulers read it: what tasks take, and what they wait for."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import accelerators
-from placeto_baselines.devices import allowed_devices
+from placeto_baselines.devices import mean_seconds
 from placeto_graphs import PlacementProblem
 
 
 class TaskGraph:
-    """G tasks on D devices; a task is a group of ops.
+    """V tasks on D devices; a task is an op, and the ops of a group share a device.
+
+    What is passed between two ops of a group is never sent. An op that takes no time and waits for
+    nothing, such as a weight, is no task but *data*: it is there from the beginning, where its
+    group is, and whoever reads it decides where that is.
 
     Attributes
     ----------
-    seconds : float64[G, D]
+    num_tasks, num_devices, num_groups : int
+        V, data included; D; and G.
+    group_of : int32[V]
+        The group of each task.
+    seconds : float64[V, D]
         What each task takes on each device; infinity where it cannot run.
-    mean_seconds : float64[G]
+    mean_seconds : float64[V]
         The mean over the devices that can run it.
-    predecessors, successors : G lists of (task, bytes)
-        What each task waits for, and what waits for it.
-    order : int32[G]
-        The tasks in topological order.
+    is_data : bool[V]
+        True where a task is data.
+    predecessors : V lists of (task, bytes)
+        What each task waits for, without data.
+    data : V lists of (data, bytes)
+        The data that each task reads of other groups.
+    successors : V lists of (task, seconds)
+        What waits for each task, and how long it is sent there on average; 0 in the same group.
+    order : list of int
+        The tasks without data, in topological order.
     """
 
     def __init__(self, problem: PlacementProblem) -> None:
-        groups = problem.group_graph
-        self.num_tasks = groups.num_groups
-        self.num_devices = groups.num_devices
-        self.seconds = groups.compute_time
-        runs = allowed_devices(problem)
-        self.mean_seconds: NDArray[np.float64] = np.where(runs, self.seconds, 0.0).sum(
-            axis=1
-        ) / runs.sum(axis=1)
-        self.latency = problem.cluster.latency
-        self.seconds_per_byte = 1 / problem.cluster.bandwidth
-        self.order = groups.topological_order
+        graph, cluster = problem.graph, problem.cluster
+        self.num_tasks, self.num_devices = problem.compute_time.shape
+        self.num_groups = problem.num_groups
+        self.group_of = problem.grouping.group_of
+        self.seconds = problem.compute_time
+        self.mean_seconds = mean_seconds(self.seconds)
+        self.is_data = self.mean_seconds == 0
+        self.is_data[graph.edge_consumers] = False
+        self._latency = cluster.latency
+        self._seconds_per_byte = 1 / cluster.bandwidth
+        order = graph.topological_order
+        self.order: list[int] = order[~self.is_data[order]].tolist()
         self.predecessors: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tasks)]
-        self.successors: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tasks)]
-        for (source, reader), size in zip(
-            groups.edges.tolist(), groups.edge_bytes.tolist(), strict=True
-        ):
-            self.predecessors[reader].append((source, size))
-            self.successors[source].append((reader, size))
+        self.data: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tasks)]
+        self.successors: list[list[tuple[int, float]]] = [[] for _ in range(self.num_tasks)]
+        for source, reader, size in _traffic(problem):
+            apart = self.group_of[source] != self.group_of[reader]
+            if not self.is_data[source]:
+                self.predecessors[reader].append((source, size))
+                sent = self.mean_transfer(size) if apart else 0.0
+                self.successors[source].append((reader, sent))
+            elif apart:
+                self.data[reader].append((source, size))
 
-    def transfer(self, source: int, size: int) -> NDArray[np.float64]:
-        """Return float64[D], the seconds that so many bytes take from a device to each device."""
-        seconds: NDArray[np.float64] = self.latency[source] + size * self.seconds_per_byte[source]
+    def transfers(self, size: int) -> NDArray[np.float64]:
+        """Return float64[D, D], the seconds that so many bytes take from device to device."""
+        seconds: NDArray[np.float64] = self._latency + size * self._seconds_per_byte
         return seconds
 
     def mean_transfer(self, size: int) -> float:
@@ -54,41 +72,37 @@ class TaskGraph:
             return 0.0
         # The diagonal of both is 0: nothing is sent from a device to itself.
         pairs = self.num_devices * (self.num_devices - 1)
-        total = self.latency.sum() + size * self.seconds_per_byte.sum()
-        return float(total) / pairs
-
-    def slowest_transfer(self, source: int, size: int) -> float:
-        """Return the seconds that so many bytes take from a device to the farthest other one."""
-        return float(self.transfer(source, size).max())
+        total = self._latency.sum() + size * self._seconds_per_byte.sum()
+        return float(total / pairs)
 
     def upward_rank(self) -> NDArray[np.float64]:
-        """Return float64[G], the longest path from each task to an exit, by mean costs.
+        """Return float64[V], the longest path from each task to an exit, by mean costs.
 
         ``rank(i) = w_i + max over successors j of (c_ij + rank(j))``, with the mean computation
         ``w`` and the mean communication ``c`` (Topcuoglu et al. 2002).
         """
-        rank: NDArray[np.float64] = self.mean_seconds.copy()
-        for task in self.order[::-1].tolist():
-            paths = [self.mean_transfer(size) + rank[j] for j, size in self.successors[task]]
-            rank[task] += max(paths, default=0.0)
-        return rank
+        rank: list[float] = self.mean_seconds.tolist()
+        for task in reversed(self.order):
+            rank[task] += max((sent + rank[j] for j, sent in self.successors[task]), default=0.0)
+        return np.array(rank)
 
     def static_level(self) -> NDArray[np.float64]:
-        """Return float64[G], the longest path from each task to an exit, without communication."""
-        level: NDArray[np.float64] = self.mean_seconds.copy()
-        for task in self.order[::-1].tolist():
+        """Return float64[V], the longest path from each task to an exit, without communication."""
+        level: list[float] = self.mean_seconds.tolist()
+        for task in reversed(self.order):
             level[task] += max((level[j] for j, _ in self.successors[task]), default=0.0)
-        return level
+        return np.array(level)
 
 
-def accelerated_tasks(problem: PlacementProblem) -> NDArray[np.bool_]:
-    """Return bool[G, D], the devices among which schedulers for equal devices choose.
-
-    Those that ask only where a task starts first would give work to a slow CPU. They see the
-    accelerators, and other devices for the tasks that no accelerator can run.
-    """
-    runs = allowed_devices(problem)
-    accelerated = np.zeros_like(runs)
-    here = accelerators(problem)
-    accelerated[:, here] = runs[:, here]
-    return np.where(accelerated.any(axis=1, keepdims=True), accelerated, runs)
+def _traffic(problem: PlacementProblem) -> list[tuple[int, int, int]]:
+    """Return (producer, consumer, bytes) of each pair of ops between which tensors flow."""
+    graph = problem.graph
+    size = graph.tensor_bytes[graph.edges[:, 0]]
+    pairs = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
+    found, pair_of_edge = np.unique(pairs, axis=0, return_inverse=True)
+    total = np.zeros(len(found), np.int64)
+    np.add.at(total, pair_of_edge.ravel(), size)
+    return [
+        (source, reader, sum_of)
+        for (source, reader), sum_of in zip(found.tolist(), total.tolist(), strict=True)
+    ]
