@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines import CoarseToFine
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
@@ -23,6 +24,9 @@ from placeto_tools.progress import clock
 from placeto_tools.progress import how_far
 from placeto_tools.tables import seconds_text
 from placeto_tools.watching import WatchedEvaluator
+
+# Of the levels that a search goes through, the finest has at most so many groups.
+MOST_GROUPS_OF_SEARCH = 1024
 
 if TYPE_CHECKING:
     from placeto_policy import PlacetoPlacer
@@ -61,6 +65,51 @@ def find_placement(
         f"{text}: expected a placement file, a device ({', '.join(names)}) or a placer "
         f"({', '.join(PLACER_NAMES)})"
     )
+
+
+def search(
+    problem: PlacementProblem,
+    progress: Progress,
+    *,
+    seconds: float | None,
+    evaluations: int | None = None,
+    finest: int = MOST_GROUPS_OF_SEARCH,
+    seed: int = 0,
+) -> tuple[PlacementProblem, PlacementResult]:
+    """Search from coarse to fine with the simulator as the evaluator, and show how far it is.
+
+    Parameters
+    ----------
+    problem
+        What is placed, at any level.
+    progress
+        Where it is shown.
+    seconds, evaluations
+        How long it searches, and how many placements it evaluates, at most.
+    finest
+        At most so many groups has the level that it ends at; if no level has so few, it is that of
+        the problem.
+    seed
+        Fixes every random choice.
+
+    Returns
+    -------
+    PlacementProblem, PlacementResult
+        The problem at the level that the search ended at, and what it found there. Ctrl-C ends it
+        early.
+    """
+    levels = [number for number, level in enumerate(problem.levels) if level.num_groups <= finest]
+    fine = problem.at_level(levels[-1]) if levels else problem
+    progress.update("loading ...")
+    simulator = Simulator(fine)
+    began = time.monotonic()
+
+    def report(count: int, best: float) -> None:
+        far = how_far(count, evaluations, time.monotonic() - began)
+        progress.update(f"best {seconds_text(best)}, evaluated {far}")
+
+    placer = CoarseToFine(seconds, evaluations, report)
+    return fine, placer.place(fine, simulator, seed=seed)
 
 
 def run_placer(

@@ -53,11 +53,17 @@ from placeto_graphs.schema.evaluation import SchedulingEvaluator
 from placeto_graphs.schema.group_graph import GroupGraph
 from placeto_graphs.schema.group_graph import group_graph
 from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.objective import SECONDS_PER_BYTE
 from placeto_graphs.schema.objective import memory_penalised_runtime
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
 from placeto_graphs.schema.problem import PlacementProblem
 from placeto_graphs.schema.problem import measured_compute_time
+from placeto_graphs.schema.walks import Moves
+from placeto_graphs.schema.walks import WalkingEvaluator
+from placeto_graphs.schema.walks import Walks
+from placeto_graphs.schema.walks import check_moves
+from placeto_graphs.schema.walks import plain_walk
 
 __version__ = "0.1.0"
 
@@ -66,6 +72,7 @@ __all__ = [
     "LEVEL_SIZES",
     "LINK_NAMES",
     "NAMED_RULES",
+    "SECONDS_PER_BYTE",
     "Cluster",
     "Device",
     "EvaluationBatch",
@@ -73,6 +80,7 @@ __all__ = [
     "GraphError",
     "GroupGraph",
     "Grouping",
+    "Moves",
     "OpGraph",
     "Phase",
     "PlacementProblem",
@@ -81,6 +89,9 @@ __all__ = [
     "Reachability",
     "ScheduleBatch",
     "SchedulingEvaluator",
+    "WalkingEvaluator",
+    "Walks",
+    "check_moves",
     "colocate",
     "colocate_by_id",
     "colocate_gradients",
@@ -107,6 +118,7 @@ __all__ = [
     "nested_groupings",
     "one_micro_batch",
     "parse_cluster",
+    "plain_walk",
     "reachability",
     "repeat_micro_batch",
     "repeat_micro_batch_problem",
