@@ -19,7 +19,6 @@ from placeto_baselines import BaselineError
 from placeto_baselines import CoarseToFine
 from placeto_baselines import lower_bound
 from placeto_baselines import optimal
-from placeto_baselines.search import coarse_to_fine
 from placeto_baselines.search.move_sets import move_sets
 from placeto_graphs import EvaluationBatch
 from placeto_graphs import Moves
@@ -91,7 +90,7 @@ def test_a_search_that_has_reached_the_bound_ends() -> None:
     problem = problem_of(op_graph(40, []), cluster(["k80", "k80"]), np.ones((40, 2)))
     evaluator = BusiestDevice(problem, more=0.0)
     assert lower_bound(problem) == pytest.approx(20)
-    result = CoarseToFine(evaluations=20_000).place(problem, evaluator)
+    result = CoarseToFine(evaluations=20_000, bound=lower_bound(problem)).place(problem, evaluator)
     assert result.runtime == 20
     assert result.evaluations < 10_000
 
@@ -165,16 +164,10 @@ def test_it_says_how_far_it_is() -> None:
     assert list(costs) == sorted(costs, reverse=True)
 
 
-def test_seconds_end_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_end_a_search() -> None:
     now = iter(np.arange(0, 1e4, 0.1).tolist())
-
-    class Clock:
-        @staticmethod
-        def perf_counter() -> float:
-            return float(next(now))
-
-    monkeypatch.setattr(coarse_to_fine, "time", Clock)
-    result = CoarseToFine(seconds=30.0).place(ladder(40), BusiestDevice(ladder(40)))
+    placer = CoarseToFine(seconds=30.0, clock=lambda: float(next(now)))
+    result = placer.place(ladder(40), BusiestDevice(ladder(40)))
     assert result.evaluations > 100
     assert next(now) == pytest.approx(30.0, abs=1.0)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines import CoarseToFine
+from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
@@ -67,49 +68,59 @@ def find_placement(
     )
 
 
+def search_problem(
+    problem: PlacementProblem, finest: int = MOST_GROUPS_OF_SEARCH
+) -> PlacementProblem:
+    """Return a problem at the level that a search ends at.
+
+    Parameters
+    ----------
+    problem
+        The problem, at any level.
+    finest
+        How many groups that level has, at most. If no level has so few, it is that of the problem.
+    """
+    levels = [number for number, level in enumerate(problem.levels) if level.num_groups <= finest]
+    return problem.at_level(levels[-1]) if levels else problem
+
+
 def search(
     problem: PlacementProblem,
     progress: Progress,
     *,
     seconds: float | None,
     evaluations: int | None = None,
-    finest: int = MOST_GROUPS_OF_SEARCH,
     seed: int = 0,
-) -> tuple[PlacementProblem, PlacementResult]:
+) -> tuple[PlacementResult, float]:
     """Search from coarse to fine with the simulator as the evaluator, and show how far it is.
 
     Parameters
     ----------
     problem
-        What is placed, at any level.
+        What is placed, at the level that the search ends at.
     progress
         Where it is shown.
     seconds, evaluations
         How long it searches, and how many placements it evaluates, at most.
-    finest
-        At most so many groups has the level that it ends at; if no level has so few, it is that of
-        the problem.
     seed
         Fixes every random choice.
 
     Returns
     -------
-    PlacementProblem, PlacementResult
-        The problem at the level that the search ended at, and what it found there. Ctrl-C ends it
-        early.
+    PlacementResult, float
+        What it found, and the seconds that no placement beats. Ctrl-C ends it early.
     """
-    levels = [number for number, level in enumerate(problem.levels) if level.num_groups <= finest]
-    fine = problem.at_level(levels[-1]) if levels else problem
-    progress.update("loading ...")
-    simulator = Simulator(fine)
+    progress.update("lower bound ...")
+    bound = lower_bound(problem)
+    simulator = Simulator(problem)
     began = time.monotonic()
 
     def report(count: int, best: float) -> None:
         far = how_far(count, evaluations, time.monotonic() - began)
         progress.update(f"best {seconds_text(best)}, evaluated {far}")
 
-    placer = CoarseToFine(seconds, evaluations, report)
-    return fine, placer.place(fine, simulator, seed=seed)
+    placer = CoarseToFine(seconds, evaluations, bound=bound, report=report)
+    return placer.place(problem, simulator, seed=seed), bound
 
 
 def run_placer(

@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 from placeto_baselines import CoarseToFine
-from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
@@ -20,9 +19,9 @@ from placeto_tools.options import json_option
 from placeto_tools.options import output_option
 from placeto_tools.options import seed_option
 from placeto_tools.outputs import check_file
-from placeto_tools.placements import MOST_GROUPS_OF_SEARCH
 from placeto_tools.placements import run_placer
 from placeto_tools.placements import search
+from placeto_tools.placements import search_problem
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
 from placeto_tools.placers import make_placer
@@ -118,12 +117,10 @@ def place(
         name = CoarseToFine.name
         if seconds is None and budget is None:
             seconds = DEFAULT_SECONDS
-        finest = asked.grouping.num_groups or MOST_GROUPS_OF_SEARCH
+        if not asked.grouping.fixes_how_many:
+            read = search_problem(read)
         with showing_progress() as progress:
-            read, result = search(
-                read, progress, seconds=seconds, evaluations=budget, finest=finest, seed=seed
-            )
-        bound = lower_bound(read)
+            result, bound = search(read, progress, seconds=seconds, evaluations=budget, seed=seed)
     else:
         chosen, total = _chosen(read, placer, policy, budget, samples, sweeps)
         name = chosen.name

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placeto_baselines.bounds.lower_bound import lower_bound
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.errors import check_at_least
 from placeto_baselines.exact.optimal import all_placements
@@ -24,7 +23,6 @@ MOVES_OF_FIRST_ROUND = 64
 MOST_MOVES_OF_ROUND = 4096
 FEWEST_OF_WALK = 2  # evaluations: where it starts, and one move
 SECONDS_OF_ROUND = 0.05
-SHARE_BEFORE_BOUND = 0.1
 AT_THE_BOUND = 1 + 1e-6
 
 Report = Callable[[int, float], None]
@@ -53,7 +51,7 @@ class CoarseToFine:
     that what coarse moves have found is kept. What is minimised is the memory-penalised runtime.
 
     It is an anytime search: `KeyboardInterrupt` ends it with the best placement so far, and so does
-    reaching a runtime that is proven to be the best. Where there are few placements, all are
+    reaching a bound that is known. Where there are few placements, all are
     evaluated.
 
     Coarse to fine is how graphs are partitioned (Hendrickson and Leland 1995, Karypis and Kumar
@@ -66,8 +64,13 @@ class CoarseToFine:
     evaluations
         How many placements are evaluated, at most; None for as many as ``seconds`` allow. With this
         alone a seed gives one result.
+    bound
+        Seconds that no placement beats, such as `lower_bound` says: reaching them ends the search.
     report
         Is called between rounds with the number of evaluations and the lowest cost in seconds.
+    clock
+        Says the seconds that ``seconds`` are of; ``time.process_time`` leaves out what other
+        processes take.
 
     Raises
     ------
@@ -93,7 +96,10 @@ class CoarseToFine:
         self,
         seconds: float | None = None,
         evaluations: int | None = None,
+        *,
+        bound: float = 0.0,
         report: Report | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if seconds is None and evaluations is None:
             raise BaselineError("seconds, evaluations: expected one of the two, got neither")
@@ -103,14 +109,16 @@ class CoarseToFine:
             raise BaselineError(f"seconds: expected a number above 0, got {seconds}")
         self.seconds = seconds
         self.evaluations = evaluations
+        self.bound = bound
         self.report = report
+        self.clock = clock
 
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
         """Return the best placement of all that were evaluated."""
         trials = Trials(problem, evaluator)
-        budget = _Budget(trials, self.seconds, self.evaluations)
+        budget = _Budget(trials, self.seconds, self.evaluations, self.bound, self.clock)
         try:
             _start_on_one_device(trials, budget)
             if _num_placements(problem) <= min(FEW_PLACEMENTS, budget.evaluations_left):
@@ -133,9 +141,6 @@ class CoarseToFine:
         shares = (np.arange(sets.num_levels) + 1) / sets.num_levels
         for walk, first in enumerate(first_level):
             walkers.cool(walk, first, self.hot, shares[first])
-        walkers.walk(SHARE_BEFORE_BOUND)
-        if not budget.is_spent:  # what is quickly done needs no bound
-            budget.bound = lower_bound(trials.problem)
         for level, share in enumerate(shares.tolist()):
             for walk, first in enumerate(first_level):
                 if level > first:
@@ -148,17 +153,25 @@ class CoarseToFine:
 class _Budget:
     """How much of the seconds and evaluations is spent, and whether anything better can come."""
 
-    def __init__(self, trials: Trials, seconds: float | None, evaluations: int | None) -> None:
+    def __init__(
+        self,
+        trials: Trials,
+        seconds: float | None,
+        evaluations: int | None,
+        bound: float,
+        clock: Callable[[], float],
+    ) -> None:
         self.trials = trials
         self.seconds = math.inf if seconds is None else seconds
         self.evaluations = math.inf if evaluations is None else evaluations
-        self.bound = 0.0
-        self.start = time.perf_counter()
+        self.bound = bound
+        self.clock = clock
+        self.start = clock()
 
     @property
     def share(self) -> float:
         """The share that is spent, from 0 to 1."""
-        elapsed = time.perf_counter() - self.start if self.seconds < math.inf else 0.0
+        elapsed = self.clock() - self.start if self.seconds < math.inf else 0.0
         return min(1.0, max(elapsed / self.seconds, self.trials.count / self.evaluations))
 
     @property
@@ -211,10 +224,10 @@ class _Walkers:
     def walk(self, until: float) -> None:
         """Try moves until a share of the budget is spent."""
         while self.budget.share < until and self._can_walk:
-            began = time.perf_counter()
+            began = self.budget.clock()
             self._round()
             if self.budget.seconds < math.inf:
-                self._pace(time.perf_counter() - began)
+                self._pace(self.budget.clock() - began)
             if self.report:
                 self.report(self.trials.count, self.trials.best_cost)
 
