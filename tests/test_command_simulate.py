@@ -81,6 +81,24 @@ def test_a_placement_of_another_level_is_simulated_at_that_level(tmp_path: Path)
     assert "levels of 8, 32, 64" in shown
 
 
+def test_without_a_scheme_a_search_goes_from_coarse_to_fine(tmp_path: Path) -> None:
+    sizes = ["--batch-size=4", "--set=steps=4", "--set=units=8", "--set=vocabulary_size=9"]
+    problem, placement = tmp_path / "problem.json.gz", tmp_path / "placement.json"
+    succeed("build", "nmt-2", *sizes, "--groups=8", "-o", problem)
+    report = succeed_json("place", problem, "--budget=500", "-o", placement)
+    assert report["placer"] == "coarse-to-fine"
+    assert report["evaluations"] <= 500
+    read = load_problem(problem)
+    assert report["groups"] == read.levels[-1].num_groups > 8
+    assert succeed_json("simulate", problem, placement)["runtime"] == report["runtime"]
+    assert report["lower_bound"] <= report["runtime"]
+    again = ["place", problem, "--force", "-o", placement]
+    text = succeed(*again, "--seconds=0.1", "--groups=8")
+    assert "no placement in 8 groups is faster than" in text
+    assert load_placement(placement, read).shape == (8,)
+    assert succeed_json(*again, "--seconds=0.1", "--no-merging")["groups"] == report["groups"]
+
+
 def test_what_does_not_fit_is_out_of_memory(tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_text(profile(parameter_bytes=3_000_000_000))
     report = succeed_json("simulate", tmp_path / "graph.txt", "v100:0")
@@ -185,8 +203,8 @@ def test_placements_that_are_none_are_refused(problem: Path, tmp_path: Path) -> 
 def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
     output = tmp_path / "placement.json"
     place = ["place", problem, "-o", output]
-    assert "expected either --placer or --policy" in fail(*place)
-    assert "expected either" in fail(*place, "--placer=heft", "--policy=run")
+    assert "expected no --placer beside it" in fail(*place, "--placer=heft", "--policy=run")
+    assert "--seconds: expected no --placer" in fail(*place, "--placer=heft", "--seconds=1")
     assert "--samples: expected --policy" in fail(*place, "--placer=heft", "--samples=2")
     assert "'best' is not one of" in fail(*place, "--placer=best")
     assert "expected at least 168, one update" in fail(*place, "--placer=placeto", "--budget=167")

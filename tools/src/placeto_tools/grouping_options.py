@@ -61,6 +61,11 @@ class GroupingOptions:
         """Whether the user said nothing but a number of groups."""
         return self.num_groups is not None and self == GroupingOptions(num_groups=self.num_groups)
 
+    @property
+    def fixes_how_many(self) -> bool:
+        """Whether the user said how many groups there are, or when merging stops."""
+        return bool(self.num_groups or self.min_output_bytes or not self.merging)
+
     def chosen_rules(self, rules: tuple[Rule, ...] = DEFAULT_RULES) -> tuple[Rule, ...]:
         """Return the rules of a graph.
 

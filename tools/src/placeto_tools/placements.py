@@ -9,6 +9,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines import CoarseToFine
+from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
@@ -24,6 +26,9 @@ from placeto_tools.progress import how_far
 from placeto_tools.tables import seconds_text
 from placeto_tools.warming import warm_up
 from placeto_tools.watching import WatchedEvaluator
+
+# Of the levels that a search goes through, the finest has at most so many groups.
+MOST_GROUPS_OF_SEARCH = 1024
 
 if TYPE_CHECKING:
     from placeto_policy import PlacetoPlacer
@@ -62,6 +67,61 @@ def find_placement(
         f"{text}: expected a placement file, a device ({', '.join(names)}) or a placer "
         f"({', '.join(PLACER_NAMES)})"
     )
+
+
+def search_problem(
+    problem: PlacementProblem, finest: int = MOST_GROUPS_OF_SEARCH
+) -> PlacementProblem:
+    """Return a problem at the level that a search ends at.
+
+    Parameters
+    ----------
+    problem
+        The problem, at any level.
+    finest
+        How many groups that level has, at most. If no level has so few, it is that of the problem.
+    """
+    levels = [number for number, level in enumerate(problem.levels) if level.num_groups <= finest]
+    return problem.at_level(levels[-1]) if levels else problem
+
+
+def search(
+    problem: PlacementProblem,
+    progress: Progress,
+    *,
+    seconds: float | None,
+    evaluations: int | None = None,
+    seed: int = 0,
+) -> tuple[PlacementResult, float]:
+    """Search from coarse to fine with the simulator as the evaluator, and show how far it is.
+
+    Parameters
+    ----------
+    problem
+        What is placed, at the level that the search ends at.
+    progress
+        Where it is shown.
+    seconds, evaluations
+        How long it searches, and how many placements it evaluates, at most.
+    seed
+        Fixes every random choice.
+
+    Returns
+    -------
+    PlacementResult, float
+        What it found, and the seconds that no placement beats. Ctrl-C ends it early.
+    """
+    progress.update("lower bound ...")
+    bound = lower_bound(problem)
+    simulator = Simulator(problem)
+    began = time.monotonic()
+
+    def report(count: int, best: float) -> None:
+        far = how_far(count, evaluations, time.monotonic() - began)
+        progress.update(f"best {seconds_text(best)}, evaluated {far}")
+
+    placer = CoarseToFine(seconds, evaluations, bound=bound, report=report)
+    return placer.place(problem, simulator, seed=seed), bound
 
 
 def run_placer(

@@ -23,12 +23,14 @@ from placeto_baselines.scheduling.heft import Heft
 from placeto_baselines.scheduling.m_etf import MEtf
 from placeto_baselines.scheduling.m_sct import MSct
 from placeto_baselines.scheduling.m_topo import MTopo
+from placeto_baselines.search.coarse_to_fine import CoarseToFine
 from placeto_baselines.search.local_search import LocalSearch
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BaselineError",
+    "CoarseToFine",
     "CpuOnly",
     "CriticalPathPlacer",
     "ExpertPlacer",

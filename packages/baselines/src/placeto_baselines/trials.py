@@ -8,9 +8,13 @@ from numpy.typing import NDArray
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import EvaluationBatch
 from placeto_graphs import Evaluator
+from placeto_graphs import Moves
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
+from placeto_graphs import WalkingEvaluator
+from placeto_graphs import Walks
 from placeto_graphs import memory_penalised_runtime
+from placeto_graphs import plain_walk
 
 
 class Trials:
@@ -61,6 +65,29 @@ class Trials:
                 self._keep(placements[row], batch, int(row), float(costs[row]))
         self.count += len(costs)
         return costs
+
+    def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
+        """Walk from int32[C, G], in compiled code where the evaluator can, and count all of it."""
+        if isinstance(self.evaluator, WalkingEvaluator):
+            walks = self.evaluator.walk(placements, moves)
+        else:
+            walks = plain_walk(self.evaluator, placements, moves)
+        costs = self.cost_of_best(walks)
+        best = int(costs.argmin())
+        before = self.count
+        if costs[best] < self.best_cost:
+            tried = walks.cost[~np.isnan(walks.cost)]
+            self.count += int(np.argmax(tried == costs[best])) - best  # `_keep` adds the row
+            found = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
+            self._keep(walks.best_placement[best], found, best, float(costs[best]))
+        self.count = before + walks.evaluations
+        return walks
+
+    def cost_of_best(self, walks: Walks) -> NDArray[np.float64]:
+        """Return float64[C], the memory-penalised runtime of the best placement of each walk."""
+        return self.cost(
+            EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
+        )
 
     def result(self) -> PlacementResult:
         """Return the best placement so far.

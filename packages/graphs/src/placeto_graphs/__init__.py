@@ -63,6 +63,11 @@ from placeto_graphs.schema.op_graph import Phase
 from placeto_graphs.schema.problem import PlacementProblem
 from placeto_graphs.schema.problem import measured_compute_time
 from placeto_graphs.timeline.step_timeline import StepTimeline
+from placeto_graphs.schema.walks import Moves
+from placeto_graphs.schema.walks import WalkingEvaluator
+from placeto_graphs.schema.walks import Walks
+from placeto_graphs.schema.walks import check_moves
+from placeto_graphs.schema.walks import plain_walk
 
 __version__ = "0.1.0"
 
@@ -80,6 +85,7 @@ __all__ = [
     "GraphError",
     "GroupGraph",
     "Grouping",
+    "Moves",
     "OpGraph",
     "Phase",
     "PlacementProblem",
@@ -91,6 +97,9 @@ __all__ = [
     "StepOrder",
     "StepRun",
     "StepTimeline",
+    "WalkingEvaluator",
+    "Walks",
+    "check_moves",
     "colocate",
     "colocate_by_id",
     "colocate_gradients",
@@ -117,6 +126,7 @@ __all__ = [
     "nested_groupings",
     "one_micro_batch",
     "parse_cluster",
+    "plain_walk",
     "reachability",
     "repeat_micro_batch",
     "repeat_micro_batch_problem",

@@ -14,12 +14,15 @@ from placeto_simulator.state import Log
 from placeto_simulator.state import Memory
 from placeto_simulator.state import State
 from placeto_simulator.tables import Tables
+from placeto_simulator.walking import Walk
+from placeto_simulator.walking import walking
 
 
 class Loops(NamedTuple):
-    """What is simulated: one placement with a log, and batches."""
+    """What is simulated: one placement with a log, walks, and batches."""
 
     log: Simulate
+    walk: Walk
     runtimes: Callable[..., None]
     evaluate: Callable[..., None]
     schedule: Callable[..., None]
@@ -98,7 +101,8 @@ def _loops(name: str, *, has_many_resources: bool, backward_first: bool) -> Loop
     functions: list[Callable[..., None]] = [evaluate_runtimes, evaluate, evaluate_schedules]
     for function in functions:
         function.__name__ = function.__qualname__ = f"{function.__name__}_{name}"
-    return Loops(simulate_log, *[compiled(function) for function in functions])
+    walk = walking(name, simulate_memory, add_parameters)
+    return Loops(simulate_log, walk, *[compiled(function) for function in functions])
 
 
 @compiled

@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs import SECONDS_PER_BYTE
 from placeto_graphs import EvaluationBatch
+from placeto_graphs import Moves
 from placeto_graphs import PlacementProblem
 from placeto_graphs import ScheduleBatch
+from placeto_graphs import Walks
+from placeto_graphs import check_moves
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.state import Memory
 from placeto_simulator.state import State
@@ -22,6 +26,7 @@ from placeto_simulator.state import new_state
 from placeto_simulator.tables import tables_of
 from placeto_simulator.timeline import Timeline
 from placeto_simulator.timeline import timeline_of
+from placeto_simulator.walking import Sets
 
 NO_LOG = new_log(0, 0)
 
@@ -160,6 +165,54 @@ class Simulator:
         runtime = np.empty(len(rows))
         self._share_out(self._loops.runtimes, rows, runtime)
         return runtime
+
+    def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
+        """Walk from each of several placements (a `WalkingEvaluator`), on a thread each.
+
+        Parameters
+        ----------
+        placements : int32[C, G]
+            Where each walk starts.
+        moves
+            What each tries.
+
+        Returns
+        -------
+        Walks
+            The same as of `placeto_graphs.plain_walk`, with any number of threads.
+
+        Raises
+        ------
+        SimulationError
+            As `evaluate` does.
+        GraphError
+            When the moves are of another problem.
+        """
+        rows = self._checked(placements).copy()
+        cluster = self.problem.cluster
+        sets = Sets(
+            moves.first_member,
+            moves.members,
+            check_moves(self.problem, rows, moves),
+            np.array([device.memory_bytes for device in cluster.devices]),
+            SECONDS_PER_BYTE,
+        )
+
+        def walk(*arguments: Any) -> None:
+            self._loops.walk(*arguments, sets)
+
+        runtime, best = np.empty(len(rows)), np.empty_like(rows)
+        peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
+        cost = np.empty((len(rows), 1 + moves.num_moves))
+        given = (moves.set_of, moves.device, moves.allowance)
+        self._share_out(walk, rows, runtime, peak_memory, best, cost, *given)
+        return Walks(
+            placement=rows,
+            cost=cost,
+            best_placement=best,
+            best_runtime=runtime,
+            best_peak_memory=peak_memory,
+        )
 
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
         """Simulate one placement and return what ran where and when.

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from placeto_baselines import CoarseToFine
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
@@ -19,6 +20,8 @@ from placeto_tools.options import output_option
 from placeto_tools.options import seed_option
 from placeto_tools.outputs import check_file
 from placeto_tools.placements import run_placer
+from placeto_tools.placements import search
+from placeto_tools.placements import search_problem
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
 from placeto_tools.placers import make_placer
@@ -31,12 +34,19 @@ from placeto_tools.tables import bytes_text
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
 
+DEFAULT_SECONDS = 10.0
 DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more than a sample
 
 
 @click.command(cls=Command)
 @click.argument("problem")
-@click.option("--placer", type=click.Choice(PLACER_NAMES), help="Which scheme places.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="How long the search from coarse to fine takes, without --placer and --policy.  "
+    f"[default: {DEFAULT_SECONDS:g}, or as long as --budget lasts]",
+)
+@click.option("--placer", type=click.Choice(PLACER_NAMES), help="Which other scheme places.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
@@ -66,6 +76,7 @@ DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more 
 @force_option
 def place(
     problem: str,
+    seconds: float | None,
     placer: str | None,
     policy: Path | None,
     budget: int | None,
@@ -77,37 +88,61 @@ def place(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Place a problem with one scheme, or with a policy that was trained.
+    """Place a problem as well as some seconds allow, with one scheme, or with a trained policy.
+
+    Without --placer and --policy that is a search from coarse groups to fine ones, which shows the
+    best so far, keeps it at Ctrl-C, and says how far the lower bound is. Its placement is one of
+    more groups than the problem has, unless --groups says how many: `placeto simulate` knows its
+    level by its names.
 
     PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. A placement
     of any but a problem file needs the same options again, wherever it is used.
 
     \b
+    placeto place problem.json.gz --seconds 10 -o placement.json
     placeto place problem.json.gz --placer local-search --budget 5000 -o placement.json
     placeto place problem.json.gz --policy run -o placement.json
     """
-    if (placer is None) == (policy is None):
-        raise InputError("expected either --placer or --policy")
+    if placer is not None and policy is not None:
+        raise InputError("--policy: expected no --placer beside it")
+    if seconds is not None and (placer is not None or policy is not None):
+        raise InputError("--seconds: expected no --placer or --policy beside it")
     for option, value in (("--samples", samples), ("--sweeps", sweeps)):
         if value is not None and policy is None:
             raise InputError(f"{option}: expected --policy beside it")
     check_file(output, force=force, suffixes=(".json",))
     read = read_problem(problem, asked)
-    chosen, total = _chosen(read, placer, policy, budget, samples, sweeps)
-    with showing_progress() as progress:
-        result = run_placer(chosen, read, progress, seed=seed, budget=total)
+    bound = None
+    if placer is None and policy is None:
+        name = CoarseToFine.name
+        if seconds is None and budget is None:
+            seconds = DEFAULT_SECONDS
+        if not asked.grouping.fixes_how_many:
+            read = search_problem(read)
+        with showing_progress() as progress:
+            result, bound = search(read, progress, seconds=seconds, evaluations=budget, seed=seed)
+    else:
+        chosen, total = _chosen(read, placer, policy, budget, samples, sweeps)
+        name = chosen.name
+        with showing_progress() as progress:
+            result = run_placer(chosen, read, progress, seed=seed, budget=total)
     with writing(output):
         save_placement(result.placement, read, output)
-    report = _report(chosen.name, read, result, output)
+    report = _report(name, read, result, output, bound)
     if as_json:
         show_json(report)
     else:
         verdict = "" if report["fits"] else ", out of memory"
         peaks = ", ".join(bytes_text(peak) for peak in report["peak_memory"])
         click.echo(
-            f"{output}: {chosen.name}, {seconds_text(result.runtime)}{verdict}; peak memory "
+            f"{output}: {name}, {seconds_text(result.runtime)}{verdict}; peak memory "
             f"{peaks}; {result.evaluations:,} placements sampled in {result.seconds:.1f} s"
         )
+        if bound is not None:
+            click.echo(
+                f"no placement in {read.num_groups:,} groups is faster than "
+                f"{seconds_text(bound)}{_distance(result, bound)}"
+            )
 
 
 def _chosen(
@@ -137,8 +172,18 @@ def _chosen(
     return learned, learned.most_evaluations(problem)
 
 
+def _distance(result: PlacementResult, bound: float) -> str:
+    if bound <= 0:
+        return ""
+    return f"; this one takes {100 * (result.runtime / bound - 1):.1f} % more"
+
+
 def _report(
-    name: str, problem: PlacementProblem, result: PlacementResult, output: Path
+    name: str,
+    problem: PlacementProblem,
+    result: PlacementResult,
+    output: Path,
+    bound: float | None,
 ) -> dict[str, Any]:
     return {
         "output": str(output),
@@ -148,4 +193,6 @@ def _report(
         "peak_memory": result.peak_memory.tolist(),
         "evaluations": result.evaluations,
         "seconds": result.seconds,
+        "groups": problem.num_groups,
+        **({} if bound is None else {"lower_bound": bound}),
     }

@@ -53,12 +53,14 @@ def optimal(
             f"({problem.num_groups} groups on {problem.num_devices} devices)"
         )
     trials = Trials(problem, evaluator)
-    for placements in _all_placements(allowed):
+    for placements in all_placements(problem):
         trials.evaluate(placements)
     return trials.result()
 
 
-def _all_placements(allowed: NDArray[np.bool_]) -> Iterator[NDArray[np.int32]]:
+def all_placements(problem: PlacementProblem) -> Iterator[NDArray[np.int32]]:
+    """Yield all placements in which every group can run, int32[B, G] at a time."""
+    allowed = allowed_devices(problem)
     rows = itertools.product(*(np.flatnonzero(row).tolist() for row in allowed))
     while batch := list(itertools.islice(rows, BATCH)):
         yield np.array(batch, np.int32)

@@ -1,0 +1,115 @@
+"""The groups of every level as sets of the finest groups, which moves take as one."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import PlacementProblem
+
+
+@dataclass(frozen=True)
+class MoveSets:
+    """The groups of several levels: those of a coarse one are sets of those of the finest one.
+
+    Attributes
+    ----------
+    sizes : ints
+        How many groups each level has, from coarse to fine.
+    first_set : int64[L + 1]
+        The number of the first set of each level.
+    first_member, members : int32[S + 1], int32[]
+        The groups of the finest level in each set, as `placeto_graphs.Moves` holds them.
+    allowed : bool[S, D]
+        Where all groups of a set can run.
+    """
+
+    sizes: tuple[int, ...]
+    first_set: NDArray[np.int64]
+    first_member: NDArray[np.int32]
+    members: NDArray[np.int32]
+    allowed: NDArray[np.bool_]
+
+    @property
+    def num_levels(self) -> int:
+        """L, the number of levels."""
+        return len(self.sizes)
+
+    def draw(
+        self, level: int, shape: tuple[int, ...], generator: np.random.Generator
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return sets of a level and devices that can run them, all equally likely.
+
+        Parameters
+        ----------
+        level
+            Which level.
+        shape
+            How many.
+        generator
+            Draws them.
+        """
+        first, end = self.first_set[level], self.first_set[level + 1]
+        choices = self._choices[first:end]
+        set_of = generator.integers(0, end - first, shape)
+        picked = generator.integers(0, choices[set_of])
+        device = self._in_front[first:end][set_of, picked]
+        return (first + set_of).astype(np.int32), device.astype(np.int32)
+
+    def random_placement(self, level: int, generator: np.random.Generator) -> NDArray[np.int32]:
+        """Return int32[G]: each set of a level on a device that can run it, all equally likely."""
+        first, end = self.first_set[level], self.first_set[level + 1]
+        picked = generator.integers(0, self._choices[first:end])
+        device = self._in_front[first:end][np.arange(end - first), picked]
+        placement = np.empty(self.sizes[-1], np.int32)
+        start, stop = self.first_member[first], self.first_member[end]
+        lengths = np.diff(self.first_member[first : end + 1])
+        placement[self.members[start:stop]] = np.repeat(device, lengths)
+        return placement
+
+    @cached_property
+    def _choices(self) -> NDArray[np.int64]:
+        choices: NDArray[np.int64] = self.allowed.sum(axis=1)
+        return choices
+
+    @cached_property
+    def _in_front(self) -> NDArray[np.int64]:
+        """The devices that can run a set, in order, at the front of each row."""
+        return np.argsort(~self.allowed, axis=1, kind="stable")
+
+
+def move_sets(problem: PlacementProblem, coarsest: int = 1) -> MoveSets:
+    """Return the sets of the levels of a problem, from a coarse one to its own.
+
+    Parameters
+    ----------
+    problem
+        What is placed; finer levels than its own are left out.
+    coarsest
+        How many groups a level has at least, but for the problem's own.
+    """
+    levels = [
+        level
+        for number, level in enumerate(problem.levels[: problem.level + 1])
+        if number == problem.level or level.num_groups >= coarsest
+    ]
+    own = problem.grouping
+    _, first_op = np.unique(own.group_of, return_index=True)
+    first_member = [np.zeros(1, np.int64)]
+    members = []
+    for level in levels:
+        set_of_group = level.group_of[first_op]
+        members.append(np.argsort(set_of_group, kind="stable"))
+        ends = np.cumsum(np.bincount(set_of_group, minlength=level.num_groups))
+        first_member.append(first_member[-1][-1] + ends)
+    starts = np.concatenate(first_member)
+    every = np.concatenate(members)
+    can_run = np.isfinite(problem.group_graph.compute_time)
+    return MoveSets(
+        sizes=tuple(level.num_groups for level in levels),
+        first_set=np.cumsum([0, *(level.num_groups for level in levels)]),
+        first_member=starts.astype(np.int32),
+        members=every.astype(np.int32),
+        allowed=np.logical_and.reduceat(can_run[every], starts[:-1], axis=0),
+    )

@@ -1,0 +1,288 @@
+"""Walks through the placements of a problem: many moves in one call of an evaluator."""
+
+from dataclasses import dataclass
+from typing import Any
+from typing import Protocol
+from typing import runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.schema.arrays import float_array
+from placeto_graphs.schema.arrays import int_array
+from placeto_graphs.schema.evaluation import Evaluator
+from placeto_graphs.schema.objective import memory_penalised_runtime
+from placeto_graphs.schema.record import Record
+from placeto_graphs.schema.record import set_field
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Moves(Record):
+    """The moves that C walks try, N each, one after the other.
+
+    A move takes the groups of a set to a device. It is accepted if the placement then costs at most
+    ``allowance`` seconds more than before; otherwise the groups go back. With allowances of
+    ``-T log(u)``, ``u`` uniform between 0 and 1, that is the criterion of simulated annealing at
+    temperature ``T`` (Metropolis et al. 1953); with allowances of 0 it is hill climbing.
+
+    Attributes
+    ----------
+    set_of : int32[C, N]
+        Which set of groups each move takes.
+    device : int32[C, N]
+        Where to.
+    allowance : float64[C, N]
+        Seconds, at least 0.
+    first_member : int32[S + 1]
+        Where each of the S sets starts in ``members``.
+    members : int32[K]
+        The groups of the sets.
+
+    Raises
+    ------
+    GraphError
+        When a field is not as described.
+
+    Examples
+    --------
+    Group 0 to device 1, then groups 0 and 1 to device 2:
+
+    >>> moves = Moves(
+    ...     set_of=[[0, 1]], device=[[1, 2]], allowance=[[0.0, 0.0]],
+    ...     first_member=[0, 1, 3], members=[0, 0, 1],
+    ... )
+    >>> moves.num_walks, moves.num_moves, moves.num_sets
+    (1, 2, 2)
+    """
+
+    set_of: NDArray[np.int32]
+    device: NDArray[np.int32]
+    allowance: NDArray[np.float64]
+    first_member: NDArray[np.int32]
+    members: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        members = int_array("members", self.members, np.int32, (None,))
+        set_field(self, "members", members)
+        first = int_array("first_member", self.first_member, np.int32, (None,))
+        if (
+            not len(first)
+            or first[0] != 0
+            or first[-1] != len(members)
+            or (np.diff(first) < 1).any()
+        ):
+            raise GraphError(
+                f"first_member: expected rising positions from 0 to {len(members)}, got {first}"
+            )
+        set_field(self, "first_member", first)
+        set_of = int_array(
+            "set_of", self.set_of, np.int32, (None, None), maximum=max(self.num_sets - 1, 0)
+        )
+        set_field(self, "set_of", set_of)
+        set_field(self, "device", int_array("device", self.device, np.int32, set_of.shape))
+        allowance = float_array("allowance", self.allowance, set_of.shape, infinity_is="any")
+        set_field(self, "allowance", allowance)
+
+    @property
+    def num_walks(self) -> int:
+        """C, the number of walks."""
+        return len(self.set_of)
+
+    @property
+    def num_moves(self) -> int:
+        """N, the number of moves of each walk."""
+        return int(self.set_of.shape[1])
+
+    @property
+    def num_sets(self) -> int:
+        """S, the number of sets of groups."""
+        return len(self.first_member) - 1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Walks(Record):
+    """What C walks of N moves through placements of G groups on D devices came to.
+
+    Attributes
+    ----------
+    placement : int32[C, G]
+        Where each ended.
+    cost : float64[C, 1 + N]
+        The memory-penalised runtime in seconds of the start, and of what each move led to.
+        Infinity where it costs more than is allowed, and how much is not known; NaN where a move
+        was not tried, as it changes nothing, or a group cannot run there.
+    best_placement : int32[C, G]
+        Of the start and all that was accepted, the placement of the lowest cost; the first of
+        several.
+    best_runtime : float64[C]
+        Its runtime in seconds.
+    best_peak_memory : int64[C, D]
+        The most bytes that it takes on each device.
+
+    Examples
+    --------
+    >>> walks = Walks(
+    ...     placement=np.array([[0, 1]]),
+    ...     cost=np.array([[0.5, np.nan, 0.25, np.inf]]),
+    ...     best_placement=np.array([[0, 1]]),
+    ...     best_runtime=np.array([0.25]),
+    ...     best_peak_memory=np.array([[60, 40]]),
+    ... )
+    >>> walks.evaluations
+    3
+    """
+
+    placement: NDArray[np.int32]
+    cost: NDArray[np.float64]
+    best_placement: NDArray[np.int32]
+    best_runtime: NDArray[np.float64]
+    best_peak_memory: NDArray[np.int64]
+
+    @property
+    def evaluations(self) -> int:
+        """How many placements were evaluated, the starts included."""
+        return int((~np.isnan(self.cost)).sum())
+
+
+@runtime_checkable
+class WalkingEvaluator(Evaluator, Protocol):
+    """An evaluator that goes through many moves in one call, such as in compiled code.
+
+    Examples
+    --------
+    >>> def last(evaluator: WalkingEvaluator, placement, moves):
+    ...     return evaluator.walk(placement[None], moves).placement[0]
+    """
+
+    def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
+        """Walk from each of several placements, and return what `plain_walk` returns.
+
+        Parameters
+        ----------
+        placements : int32[C, G]
+            Where each walk starts.
+        moves
+            What each tries.
+        """
+        ...
+
+
+def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves) -> Walks:
+    """Walk from each of several placements with any evaluator, one placement at a time.
+
+    Parameters
+    ----------
+    evaluator
+        Says what placements cost.
+    placements : int32[C, G]
+        Where each walk starts.
+    moves
+        What each tries.
+
+    Raises
+    ------
+    GraphError
+        When the moves are of another number of walks, or of groups or devices that the problem
+        does not have.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import EvaluationBatch, PlacementProblem
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.empty_graph(2, create_using=nx.DiGraph))
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.ones((2, 2)),
+    ...     grouping=colocate(graph, rules=()),
+    ... )
+    >>> class BusiestDevice:
+    ...     problem = problem
+    ...
+    ...     def evaluate(self, placements):
+    ...         busy = np.stack([(placements == d).sum(axis=1) for d in (0, 1)], axis=1)
+    ...         return EvaluationBatch(
+    ...             runtime=busy.max(axis=1) * 1.0, peak_memory=np.zeros(busy.shape, np.int64)
+    ...         )
+    >>> moves = Moves(
+    ...     set_of=[[0, 1]], device=[[1, 1]], allowance=[[0, 0]],
+    ...     first_member=[0, 1, 2], members=[0, 1],
+    ... )
+    >>> walks = plain_walk(BusiestDevice(), np.array([[0, 0]]), moves)
+    >>> walks.placement, walks.cost
+    (array([[1, 0]], dtype=int32), array([[2., 1., 2.]]))
+    """
+    problem = evaluator.problem
+    cannot_run = check_moves(problem, placements, moves)
+    limits = np.array([device.memory_bytes for device in problem.cluster.devices])
+    placement = np.array(placements, np.int32)
+    cost = np.full((moves.num_walks, 1 + moves.num_moves), np.nan)
+    best = placement.copy()
+    best_runtime = np.empty(moves.num_walks)
+    best_peak_memory = np.empty((moves.num_walks, problem.num_devices), np.int64)
+    for walk in range(moves.num_walks):
+        batch = evaluator.evaluate(placement[walk][None])
+        now = best_cost = cost[walk, 0] = memory_penalised_runtime(batch, limits)[0]
+        best_runtime[walk], best_peak_memory[walk] = batch.runtime[0], batch.peak_memory[0]
+        for move in range(moves.num_moves):
+            chosen, device = moves.set_of[walk, move], moves.device[walk, move]
+            start, end = moves.first_member[chosen], moves.first_member[chosen + 1]
+            moved = placement[walk].copy()
+            moved[moves.members[start:end]] = device
+            if cannot_run[chosen, device] or np.array_equal(moved, placement[walk]):
+                continue
+            batch = evaluator.evaluate(moved[None])
+            then = cost[walk, 1 + move] = memory_penalised_runtime(batch, limits)[0]
+            if then > now + moves.allowance[walk, move]:
+                continue
+            placement[walk], now = moved, then
+            if now < best_cost:
+                best_cost, best[walk] = now, moved
+                best_runtime[walk], best_peak_memory[walk] = batch.runtime[0], batch.peak_memory[0]
+    return Walks(
+        placement=placement,
+        cost=cost,
+        best_placement=best,
+        best_runtime=best_runtime,
+        best_peak_memory=best_peak_memory,
+    )
+
+
+def check_moves(problem: Any, placements: NDArray[np.int32], moves: Moves) -> NDArray[np.bool_]:
+    """Return bool[S, D], true where a group of a set cannot run; refuse moves of another problem.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+        What is placed.
+    placements : int32[C, G]
+        Where walks start.
+    moves
+        What they try.
+
+    Raises
+    ------
+    GraphError
+        When the moves are of another number of walks, or of groups or devices that the problem
+        does not have.
+
+    Examples
+    --------
+    >>> class Walker:
+    ...     def walk(self, placements, moves):
+    ...         cannot_run = check_moves(self.problem, placements, moves)
+    """
+    if len(placements) != moves.num_walks:
+        raise GraphError(
+            f"set_of: expected moves of {len(placements)} walks, got {moves.num_walks}"
+        )
+    for name, values, known in (
+        ("members", moves.members, problem.num_groups),
+        ("device", moves.device, problem.num_devices),
+    ):
+        if values.size and values.max() >= known:
+            raise GraphError(f"{name}: expected numbers from 0 to {known - 1}, got {values.max()}")
+    nowhere = np.isinf(problem.group_graph.compute_time)
+    return np.logical_or.reduceat(nowhere[moves.members], moves.first_member[:-1], axis=0)

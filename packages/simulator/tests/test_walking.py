@@ -1,0 +1,96 @@
+"""Walks in compiled code against walks with one evaluation after the other."""
+
+from dataclasses import fields
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from placeto_graphs import GraphError
+from placeto_graphs import Moves
+from placeto_graphs import PlacementProblem
+from placeto_graphs import WalkingEvaluator
+from placeto_graphs import Walks
+from placeto_graphs import plain_walk
+from placeto_simulator import SimulationError
+from placeto_simulator import Simulator
+from placeto_simulator.benchmark_problems import random_layered_problem
+from simulated_problems import placed_problems
+
+Placed = tuple[PlacementProblem, NDArray[np.int32]]
+
+
+def random_moves(
+    problem: PlacementProblem, num_walks: int, num_moves: int, seed: int, most: float
+) -> Moves:
+    """Draw moves of single groups and of pairs, that may cost up to ``most`` seconds more."""
+    generator = np.random.default_rng(seed)
+    groups, shape = problem.num_groups, (num_walks, num_moves)
+    pairs = generator.integers(0, groups, (groups, 2)).ravel()
+    return Moves(
+        set_of=generator.integers(0, 2 * groups, shape).astype(np.int32),
+        device=generator.integers(0, problem.num_devices, shape).astype(np.int32),
+        allowance=generator.uniform(0, most, shape) * generator.integers(0, 2, shape),
+        first_member=np.append(np.arange(groups), np.arange(groups, 3 * groups + 1, 2)),
+        members=np.append(np.arange(groups), pairs),
+    )
+
+
+def assert_same(found: Walks, expected: Walks) -> None:
+    for field in fields(Walks):
+        np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name))
+
+
+@given(placed_problems(), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1.0, 10.0]))
+def test_compiled_walks_decide_as_plain_ones_do(placed: Placed, seed: int, most: float) -> None:
+    problem, placements = placed
+    moves = random_moves(problem, len(placements), 12, seed, most)
+    expected = plain_walk(Simulator(problem, num_threads=1), placements, moves)
+    for num_threads in (1, 3):
+        assert_same(Simulator(problem, num_threads=num_threads).walk(placements, moves), expected)
+
+
+@given(placed_problems(), st.integers(0, 2**32 - 1))
+def test_where_a_group_cannot_run_no_walk_goes(placed: Placed, seed: int) -> None:
+    problem, placements = placed
+    compute_time = problem.compute_time.copy()
+    compute_time[0, 1:] = np.inf
+    problem = replace(problem, compute_time=compute_time)
+    placements = placements.copy()
+    bound = problem.grouping.group_of[0]
+    placements[:, bound] = 0
+    moves = random_moves(problem, len(placements), 12, seed, 10.0)
+    simulator = Simulator(problem, num_threads=1)
+    found = simulator.walk(placements, moves)
+    assert_same(found, plain_walk(simulator, placements, moves))
+    assert not found.placement[:, bound].any()
+
+
+def test_a_walk_keeps_the_best_that_it_accepted() -> None:
+    problem = random_layered_problem(200, 2, 20, np.random.default_rng(0))
+    simulator = Simulator(problem, num_threads=1)
+    start = np.zeros((1, problem.num_groups), np.int32)
+    moves = random_moves(problem, 1, 300, 0, 1e-3)
+    walks = simulator.walk(start, moves)
+    again = simulator.evaluate(walks.best_placement)
+    assert walks.best_runtime.tolist() == again.runtime.tolist()
+    assert walks.best_peak_memory.tolist() == again.peak_memory.tolist()
+    assert walks.best_runtime[0] == np.nanmin(walks.cost)
+    assert walks.evaluations == np.isfinite(walks.cost).sum()
+    assert not start.any()
+
+
+def test_the_simulator_walks() -> None:
+    problem = random_layered_problem(50, 2, 10, np.random.default_rng(0))
+    assert isinstance(Simulator(problem), WalkingEvaluator)
+    start = np.zeros((2, problem.num_groups), np.int32)
+    moves = random_moves(problem, 1, 3, 0, 0.0)
+    with pytest.raises(GraphError, match=r"^set_of: expected moves of 2 walks, got 1$"):
+        Simulator(problem).walk(start, moves)
+    with pytest.raises(GraphError, match=r"^device: expected numbers from 0 to 1, got 2$"):
+        Simulator(problem).walk(start[:1], replace(moves, device=np.full((1, 3), 2)))
+    with pytest.raises(SimulationError, match=r"^placements: expected shape"):
+        Simulator(problem).walk(start[:, 1:], moves)
