@@ -49,6 +49,12 @@ def _workloads(arguments: Sequence[str]) -> None:
     main(arguments)
 
 
+def _capture(arguments: Sequence[str]) -> None:
+    from placeto_workloads.capture_growth import main  # noqa: PLC0415
+
+    main(arguments)
+
+
 def _policy(arguments: Sequence[str]) -> None:
     from placeto_tools.policy_benchmark import main  # noqa: PLC0415
 
@@ -82,6 +88,11 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "workloads": Benchmark(
         "capture of the models, their sizes and costs", _workloads, ["--models", "inception-v3"]
+    ),
+    "capture": Benchmark(
+        "seconds and memory of capture as models grow",
+        _capture,
+        ["--models", "chain", "--layers", "10", "100"],
     ),
 }
 

@@ -62,12 +62,12 @@ from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
 from placeto_graphs.schema.problem import PlacementProblem
 from placeto_graphs.schema.problem import measured_compute_time
-from placeto_graphs.timeline.step_timeline import StepTimeline
 from placeto_graphs.schema.walks import Moves
 from placeto_graphs.schema.walks import WalkingEvaluator
 from placeto_graphs.schema.walks import Walks
 from placeto_graphs.schema.walks import check_moves
 from placeto_graphs.schema.walks import plain_walk
+from placeto_graphs.timeline.step_timeline import StepTimeline
 
 __version__ = "0.1.0"
 

@@ -68,7 +68,7 @@ def measure_load(name: str, cache: str) -> Loading:
     start = time.perf_counter()
     graph = load(name)
     seconds = time.perf_counter() - start
-    return Loading(seconds, _peak_memory(), graph)
+    return Loading(seconds, peak_memory(), graph)
 
 
 def measure(name: str) -> tuple[Loading, Loading]:
@@ -165,7 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"\n{runtime_table(graphs)}")
 
 
-def _peak_memory() -> int:
+def peak_memory() -> int:
+    """Return the most memory that this process has held so far, in bytes."""
     import resource  # noqa: PLC0415 (Windows has no such module)
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

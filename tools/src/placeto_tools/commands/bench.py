@@ -17,7 +17,7 @@ from placeto_tools.tables import show_json
 @click.option("--quick", is_flag=True, help="Small sizes: seconds for most, but less telling.")
 @json_option
 def bench(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
-    """Measure how fast the packages are: graphs, simulator, policy, baselines, workloads.
+    """Measure how fast the packages are: graphs, simulator, policy, baselines, workloads, capture.
 
     Without NAME all of them, which takes long; docs/benchmarks.md has what they gave elsewhere.
 

@@ -17,6 +17,12 @@ reader gets a tensor of 0 bytes that the writer reads. Any topological order of 
 run in the memory that the model and autograd use.
 """
 
+from collections.abc import Iterable
+from collections.abc import Sequence
+from heapq import heapify
+from heapq import heappop
+from heapq import heappush
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +34,7 @@ from placeto_workloads.capture.trace import Source
 from placeto_workloads.capture.trace import Trace
 
 FREE = -1
+LONGEST_SEARCH = 1_000  # ops that are looked at to find out whether one comes before another
 
 
 def op_graph_of(trace: Trace) -> OpGraph:
@@ -89,7 +96,7 @@ class _Tensors:
         self._tensor_of_storage: dict[int, int] = {}  # its current version
         self._tensor_of_home: dict[int, int] = {}
         self._readers: dict[int, list[int]] = {}  # of the current version of each storage
-        self._before: list[int] = []  # for each op, the set of it and all before it, as bits
+        self._before: list[tuple[int, ...]] = []  # for each op those right before it
         for op, made in enumerate(trace.ops):
             if isinstance(made, Source):
                 self._add_source(op, made)
@@ -97,7 +104,7 @@ class _Tensors:
                 self._add_call(op, made)
 
     def _add_source(self, op: int, source: Source) -> None:
-        self._before.append(1 << op)
+        self._before.append(())
         self._tensor_of_home[op] = self._add_tensor(
             op, self._trace.storage_bytes[source.storages[0]], source.storages
         )
@@ -113,15 +120,15 @@ class _Tensors:
             for storage in (*call.reads, *call.writes)
             for tensor in self._tensors_to_read(storage)
         )
-        before = 1 << op
-        for tensor in read:
-            before |= self._before[self.producers[tensor]]
-            self.edges.append((tensor, op))
+        self.edges += [(tensor, op) for tensor in read]
+        before = [self.producers[tensor] for tensor in read]
+        earlier = _Earlier(self._before, before)
         for reader in self._readers_to_wait_for(call):
-            if not before >> reader & 1:
-                before |= self._before[reader]
+            if not earlier.has(reader):
+                earlier.add(reader)
+                before.append(reader)
                 self.edges.append((self._add_tensor(reader, 0), op))
-        self._before.append(before)
+        self._before.append(tuple(before))
 
         for storage in call.reads:
             self._readers[storage].append(op)
@@ -148,6 +155,50 @@ class _Tensors:
         self.sizes.append(size)
         self.storages.append(storages)
         return len(self.producers) - 1
+
+
+class _Earlier:
+    """Which ops come before an op by the edges of a graph; asked for from the last to the first.
+
+    The earliest ops are looked at first: from a gradient op the way to what its forward op has read
+    is short by what the forward op has kept. After some steps the answer is no, which is on the
+    safe side: an edge more says what other edges say already.
+
+    Parameters
+    ----------
+    before
+        For each op those right before it.
+    inputs
+        The ops right before the one in question.
+    """
+
+    def __init__(self, before: Sequence[Iterable[int]], inputs: Iterable[int]) -> None:
+        self._before = before
+        self._seen = set(inputs)
+        self._waiting: list[int] = []  # a heap of ops after the one that was asked for
+        self._further = [-op for op in self._seen]  # a heap of ops before it, the last one first
+        heapify(self._further)
+
+    def has(self, op: int) -> bool:
+        """Return whether an op is among them."""
+        while self._further and -self._further[0] >= op:
+            heappush(self._waiting, -heappop(self._further))
+        for _ in range(LONGEST_SEARCH):
+            if op in self._seen or not self._waiting:
+                break
+            for before in self._before[heappop(self._waiting)]:
+                if before not in self._seen:
+                    self._seen.add(before)
+                    if before > op:
+                        heappush(self._waiting, before)
+                    else:
+                        heappush(self._further, -before)
+        return op in self._seen
+
+    def add(self, op: int) -> None:
+        """Add an op that was not among them."""
+        self._seen.add(op)
+        heappush(self._waiting, op)
 
 
 def _unique_names(trace: Trace) -> tuple[str, ...]:

@@ -1,12 +1,32 @@
 """Steps of models that sort images into classes."""
 
+from collections.abc import Collection
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.libraries.importing import nearest
 from placeto_workloads.models.training_step import TrainingStep
+
+
+def check_known(source: str, known: Collection[str]) -> None:
+    """Raise a `WorkloadError` if the model of a source, such as ``timm:resnet50``, is not known."""
+    name = source.partition(":")[2]
+    if name not in known:
+        raise WorkloadError(
+            f"{source}: expected a known model, such as {nearest(name, known)}, got {name!r}"
+        )
+
+
+def check_no_weights(source: str, settings: Iterable[str], loading: Collection[str]) -> None:
+    """Raise a `WorkloadError` if one of some settings would load weights."""
+    for setting in settings:
+        if setting in loading:
+            raise WorkloadError(f"{source}: expected no weights to load, got {setting!r}")
 
 
 def image_step(

@@ -5,13 +5,16 @@ from typing import Any
 import torch
 
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.libraries.images import check_known
+from placeto_workloads.libraries.images import check_no_weights
 from placeto_workloads.libraries.images import image_step
 from placeto_workloads.libraries.importing import import_library
-from placeto_workloads.libraries.importing import nearest
 from placeto_workloads.libraries.importing import offline
 from placeto_workloads.libraries.importing import one_line
 from placeto_workloads.libraries.weightless import built
 from placeto_workloads.models.training_step import TrainingStep
+
+LOADING = ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay")
 
 
 def timm_step(
@@ -43,14 +46,9 @@ def timm_step(
         When there is no such model, or the library refuses a setting.
     """
     library = import_library("timm", "timm")
-    if not library.is_model(name):
-        raise WorkloadError(
-            f"timm:{name}: expected a known model, such as {nearest(name, library.list_models())}, "
-            f"got {name!r}"
-        )
-    for refused in ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay"):
-        if refused in settings:
-            raise WorkloadError(f"timm:{name}: expected no weights to load, got {refused!r}")
+    if not library.is_model(name):  # a name with a tag is one, and not among those listed
+        check_known(f"timm:{name}", library.list_models())
+    check_no_weights(f"timm:{name}", settings, LOADING)
     with offline():
         try:
             model = built(

@@ -7,13 +7,15 @@ import torch
 from torch import nn
 
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.libraries.images import check_known
+from placeto_workloads.libraries.images import check_no_weights
 from placeto_workloads.libraries.images import image_step
 from placeto_workloads.libraries.importing import import_library
-from placeto_workloads.libraries.importing import nearest
 from placeto_workloads.libraries.importing import one_line
 from placeto_workloads.libraries.weightless import built
 from placeto_workloads.models.training_step import TrainingStep
 
+LOADING = ("weights", "weights_backbone")
 USUAL_CLASSES = 1000
 FRAMES = 16
 SIDE = 224
@@ -54,15 +56,8 @@ def torchvision_step(
         When there is no such model, or the library refuses a setting.
     """
     models = import_library("torchvision.models", "torchvision")
-    known = models.list_models()
-    if name not in known:
-        raise WorkloadError(
-            f"torchvision:{name}: expected a known model, such as {nearest(name, known)}, "
-            f"got {name!r}"
-        )
-    for refused in ("weights", "weights_backbone"):
-        if refused in settings:
-            raise WorkloadError(f"torchvision:{name}: expected no weights to load, got {refused!r}")
+    check_known(f"torchvision:{name}", models.list_models())
+    check_no_weights(f"torchvision:{name}", settings, LOADING)
     maker = models.get_model_builder(name)
     kind = maker.__module__.split(".")[2]
     if kind == "detection":

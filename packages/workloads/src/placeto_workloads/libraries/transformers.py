@@ -14,7 +14,6 @@ from placeto_workloads.libraries.importing import import_library
 from placeto_workloads.libraries.importing import nearest
 from placeto_workloads.libraries.importing import offline
 from placeto_workloads.libraries.importing import one_line
-from placeto_workloads.libraries.transformers_experts import use_grouped_products
 from placeto_workloads.libraries.transformers_inputs import inputs_of
 from placeto_workloads.libraries.weightless import built
 from placeto_workloads.models.training_step import TrainingStep
@@ -157,7 +156,6 @@ def _config(library: Any, name: str, settings: Mapping[str, Any]) -> Any:
         for key in ("pad_token_id", "decoder_start_token_id"):
             if getattr(config, key, None) is None:
                 setattr(config, key, 0)
-    use_grouped_products(config)
     return config
 
 
