@@ -1,17 +1,17 @@
 """The executor: placements of one problem, run for real."""
 
-import gc
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_execution.clock import Clock
+from placeto_execution.crew import Crew
 from placeto_execution.devices import check_device_names
 from placeto_execution.errors import ExecutionError
 from placeto_execution.errors import one_line
@@ -69,7 +69,8 @@ class Executor:
 
     Each device has a worker, a thread that runs one op at a time: by default the first one that was
     ready, as the queue of the cluster says. All runs begin from the same values; a run that fails,
-    or is interrupted, is thrown away, and the step is as it was before.
+    or is interrupted, is thrown away, and the step is as it was before. The threads end with
+    `close`, or the ``with`` block that the executor is used in, or when a run fails.
 
     Parameters
     ----------
@@ -153,6 +154,17 @@ class Executor:
         self.pace = pace
         self.order_of = order_of
         self.repeats = repeats
+        self._crew = Crew(self.devices)
+
+    def close(self) -> None:
+        """End the threads; the next run begins new ones."""
+        self._crew.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"Executor({self.problem!r}, devices={list(self.devices)})"
@@ -236,7 +248,7 @@ class Executor:
             )
             for device, name in enumerate(self.devices)
         ]
-        _work(workers, clock, halt)
+        self._crew.work(workers, clock, halt)
         return workers
 
     def _queue(self, device: int, order: StepOrder | None) -> Queue[int]:
@@ -273,42 +285,6 @@ class Executor:
         seconds = self.problem.compute_time[:, device].tolist()
         overhead = self.problem.cluster.devices[device].op_overhead
         return Paced(step_run, clock, halt, seconds, overhead)
-
-
-def _work(workers: Sequence[Worker], clock: Clock, halt: Halt) -> None:
-    """Let workers run a step; when this returns or raises, all of them have ended."""
-    collects_garbage = gc.isenabled()
-    gc.disable()  # it would stop all workers at times of its own
-    started: list[Worker] = []
-    try:
-        for worker in workers:
-            started.append(worker)
-            worker.thread.start()
-        for worker in workers:
-            worker.is_set_up.wait()
-        clock.start()
-        for worker in workers:
-            worker.may_start.set()
-        for worker in workers:
-            worker.thread.join()
-    except BaseException as error:
-        halt.call(error)
-        raise
-    finally:
-        _end(started)
-        if collects_garbage:
-            gc.enable()
-    if halt.error is not None:
-        raise halt.error
-
-
-def _end(workers: Sequence[Worker]) -> None:
-    """Wait for workers that were told to stop, however often that is interrupted."""
-    for worker in workers:
-        worker.may_start.set()
-        while worker.thread.is_alive():
-            with suppress(KeyboardInterrupt):  # the first one is on its way up
-                worker.thread.join()
 
 
 def _check_same_graph(graph: OpGraph, other: OpGraph) -> None:

@@ -81,7 +81,6 @@ class Worker:
         missing_inputs: list[int],
     ) -> None:
         self.record = Record()
-        self.thread = threading.Thread(target=self._work, name=f"placeto {name}", daemon=True)
         self.is_set_up = threading.Event()
         self.may_start = threading.Event()
         self._device = device
@@ -107,7 +106,7 @@ class Worker:
         )
         self._doing = "begin"
 
-    def _work(self) -> None:
+    def work(self) -> None:
         """Work until nothing is left to do, something fails, or another one stops all."""
         try:
             pin_to_core(self._name)

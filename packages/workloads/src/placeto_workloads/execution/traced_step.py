@@ -22,6 +22,7 @@ from placeto_workloads.capture.trace import Call
 from placeto_workloads.capture.trace import Source
 from placeto_workloads.capture.trace import TensorRef
 from placeto_workloads.capture.trace import Trace
+from placeto_workloads.errors import WorkloadError
 from placeto_workloads.execution.device_memory import DeviceMemory
 from placeto_workloads.execution.prepared_calls import PreparedCall
 from placeto_workloads.execution.prepared_calls import Slots
@@ -93,14 +94,27 @@ class TracedStep:
         self.last_op_of_storage = {
             storage: op for op, held in enumerate(self.storages_of_op) for storage in held
         }
+        self.last_run: TracedRun | None = None
+        self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
         self.outliving: dict[int, set[int]] = defaultdict(set)  # of each op, what it leaves behind
         for name in results:
             storage = trace.results[name].storage
             self.outliving[self.last_op_of_storage[storage]].add(storage)
 
     def begin(self, devices: Sequence[str], op_device: NDArray[np.int32]) -> "TracedRun":
-        """Put what is there before the step where it belongs, and return a run."""
+        """Put what is there before the step where it belongs, and return a run.
+
+        Weights lie in the same memory in every run, as they do in training: to get memory from the
+        system each time would take longer than many an op.
+        """
         return TracedRun(self, torch_devices(devices), op_device.tolist())
+
+    def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
+        """Return the memory in which a storage of weights lies on a device in all runs."""
+        if (storage, device) not in self._resident:
+            size = self.trace.storage_bytes[storage]
+            self._resident[storage, device] = torch.empty(size, dtype=torch.uint8, device=device)
+        return self._resident[storage, device]
 
 
 class TracedRun:
@@ -117,15 +131,17 @@ class TracedRun:
         ]
         self._memory_of_op = [self._memories[device] for device in op_device]
         self._generators = [torch.Generator(device) for device in devices]
-        for op, source in enumerate(step.trace.ops):
-            if isinstance(source, Source):
-                memory = self._memory_of_op[op]
-                for storage in source.storages:
+        for op, values in step.values.items():
+            memory, source = self._memory_of_op[op], step.trace.ops[op]
+            for storage in dict.fromkeys(ref.storage for ref, _ in values):
+                if isinstance(source, Source) and source.is_resident:
+                    memory.put(storage, step.resident_memory(storage, memory.device))
+                    memory.hold(storage)
+                else:
                     memory.allocate(storage)
-                    if source.is_resident:
-                        memory.hold(storage)
-                for ref, value in step.values[op]:
-                    memory.tensor(ref).copy_(value)
+            for ref, value in values:
+                memory.tensor(ref).copy_(value)
+        step.last_run = self
 
     @contextmanager
     def worker(self, device: int) -> Iterator[None]:
@@ -193,6 +209,10 @@ class TracedRun:
 
     def results(self) -> Mapping[str, torch.Tensor]:
         """Return the results, and weights, buffers and optimizer state after the step."""
+        if self._step.last_run is not self:
+            raise WorkloadError(
+                "results: expected to be asked for before the next run begins, got asked after it"
+            )
         with torch.no_grad():
             return {name: self._at_end(ref) for name, ref in self._step.results.items()}
 
