@@ -163,7 +163,7 @@ class TracedRun:
                 memory.allocate(storage)
             args, keywords = call.arguments(memory)
             if call.draw is None:
-                result = call.function(*args, **keywords)
+                result = call.kernel(*args, **keywords)
             else:
                 result = self._drawn(op, call, args, keywords)
             memory.keep(call, result)
@@ -171,14 +171,16 @@ class TracedRun:
             memory.drop(storage)
         if memory.device.type == "cuda":
             torch.cuda.current_stream(memory.device).synchronize()
-        more = sum(memory.hold(storage) for storage in step.storages_of_op[op])
+        more = 0
+        for storage in step.storages_of_op[op]:
+            more += memory.hold(storage)
         for storage in step.outliving.get(op, ()):
             memory.hold(storage)
         return more
 
     def send(self, tensor: int, destination: int) -> list[tuple[int, torch.Tensor]]:
         """Return the storages of a tensor, copied where the destination does not share them."""
-        source = self._memory_of_op[int(self._step.graph.tensor_producer[tensor])]
+        source = self._memories[self._home(tensor)]
         device = self._memories[destination].device
         shared = self._step.shared_memory and source.device.type == device.type == "cpu"
         parcel = []
@@ -204,8 +206,10 @@ class TracedRun:
 
     def free(self, tensor: int, device: int) -> int:
         """Give up a tensor on a device; return the bytes that the device holds fewer."""
-        release = self._memories[device].release
-        return sum(release(storage) for storage in self._carried(tensor, device))
+        memory, fewer = self._memories[device], 0
+        for storage in self._carried(tensor, device):
+            fewer += memory.release(storage)
+        return fewer
 
     def results(self) -> Mapping[str, torch.Tensor]:
         """Return the results, and weights, buffers and optimizer state after the step."""
@@ -222,27 +226,30 @@ class TracedRun:
 
     def _carried(self, tensor: int, device: int) -> Sequence[int]:
         """Return the storages of a tensor that are on a device; the optimizer's state stays."""
-        graph, storages = self._step.graph, self._step.storages_of_tensor[tensor]
-        if len(storages) == 1 or self._op_device[int(graph.tensor_producer[tensor])] == device:
+        storages = self._step.storages_of_tensor[tensor]
+        if len(storages) < 2 or self._home(tensor) == device:
             return storages
         read = {
             storage
-            for op in graph.consumers_of_tensor[tensor].tolist()
+            for op in self._step.graph.consumers_of_tensor[tensor].tolist()
             if self._op_device[op] == device
             for storage in _touched(self._step.trace.ops[op])
         }
         return [storage for storage in storages if storage in read]
+
+    def _home(self, tensor: int) -> int:
+        return self._op_device[int(self._step.graph.tensor_producer[tensor])]
 
     def _drawn(self, op: int, call: PreparedCall, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Call what draws random numbers; these follow from the seed and which draw it is."""
         seed = self._step.seed + (call.draw or 0)
         if call.takes_generator:
             generator = self._generators[self._op_device[op]].manual_seed(seed)
-            return call.function(*args, **{**keywords, "generator": generator})
+            return call.kernel(*args, **{**keywords, "generator": generator})
         device = self._memory_of_op[op].device
         with _DRAWING, torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            return call.function(*args, **keywords)
+            return call.kernel(*args, **keywords)
 
 
 def _values_of(source: Source, value_of: ValueOf) -> list[tuple[TensorRef, torch.Tensor]]:
