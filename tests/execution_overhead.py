@@ -166,8 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.steps:
         row = measure(name, options.rounds)
         print(
-            f"| {row.name} | {row.num_ops} | {row.eager * 1e3:.1f} ms | {row.executed * 1e3:.1f} ms "
-            f"| {row.ratio:.2f} | {row.between_ops * 1e6:.0f} µs |",
+            f"| {row.name} | {row.num_ops} | {row.eager * 1e3:.1f} ms "
+            f"| {row.executed * 1e3:.1f} ms | {row.ratio:.2f} | {row.between_ops * 1e6:.0f} µs |",
             flush=True,
         )
 
