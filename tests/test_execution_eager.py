@@ -23,6 +23,7 @@ from placeto_workloads import library_step
 from placeto_workloads import training_step
 
 NUM_PLACEMENTS = 20
+NUM_PLACEMENTS_OF_IMAGES = 3  # each takes seconds
 ADAM = partial(torch.optim.Adam, foreach=False)
 NMT_SIZES = {"steps": 3, "batch_size": 4, "units": 8, "vocabulary_size": 20}
 
@@ -38,13 +39,15 @@ def gpt2() -> TrainingStep:
 STEPS: dict[str, Callable[[], TrainingStep]] = {
     "nmt-2": partial(training_step, "nmt-2", device="cpu", **NMT_SIZES),
     "nmt-4": partial(training_step, "nmt-4", device="cpu", **NMT_SIZES),
+    "gpt2": gpt2,
+}
+IMAGE_STEPS: dict[str, Callable[[], TrainingStep]] = {
     "inception-v3": partial(
         training_step, "inception-v3", device="cpu", batch_size=2, image_size=75, num_classes=5
     ),
     "nasnet": partial(
         training_step, "nasnet", device="cpu", batch_size=2, image_size=32, num_classes=5
     ),
-    "gpt2": gpt2,
 }
 
 
@@ -102,10 +105,8 @@ def executor_of(step: ExecutableStep, num_devices: int) -> Executor:
     return Executor(problem_of(step, num_devices), step, names)
 
 
-@pytest.mark.filterwarnings("ignore")  # of transformers
-@pytest.mark.parametrize("name", STEPS)
-def test_random_placements_compute_what_pytorch_computes(name: str) -> None:
-    step = STEPS[name]()
+def check_placements(step: TrainingStep, num_placements: int) -> None:
+    """Check one placement on one worker, and random ones on two and four."""
     training = EagerTraining(step)
     training.train()
     prepared = executable_step(
@@ -120,7 +121,7 @@ def test_random_placements_compute_what_pytorch_computes(name: str) -> None:
     expected = training.train()
     for num_devices in (1, 2, 4):
         with executor_of(prepared, num_devices) as executor:
-            for seed in range(NUM_PLACEMENTS if num_devices > 1 else 1):
+            for seed in range(num_placements if num_devices > 1 else 1):
                 generator = np.random.default_rng(seed)
                 placement = generator.integers(0, num_devices, executor.problem.num_groups)
                 found = executor.execute(placement.astype(np.int32)).results()
@@ -130,9 +131,21 @@ def test_random_placements_compute_what_pytorch_computes(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of transformers
 @pytest.mark.parametrize("name", STEPS)
+def test_random_placements_compute_what_pytorch_computes(name: str) -> None:
+    check_placements(STEPS[name](), NUM_PLACEMENTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IMAGE_STEPS)
+def test_random_placements_of_image_models(name: str) -> None:
+    check_placements(IMAGE_STEPS[name](), NUM_PLACEMENTS_OF_IMAGES)
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers
+@pytest.mark.parametrize("name", [*STEPS, *IMAGE_STEPS])
 def test_memory_is_given_back_as_the_simulator_says(name: str) -> None:
     """On one device no time matters: it runs ops in one order, whatever they take."""
-    step = STEPS[name]()
+    step = (STEPS | IMAGE_STEPS)[name]()
     prepared = executable_step(
         step.model,
         step.keywords or step.example_inputs,

@@ -242,6 +242,7 @@ class Executor:
                 queue=self._queue(device, order),
                 timing=self._timing(device, step_run, clock, halt),
                 carry=lines.carry,
+                clock=clock,
                 inboxes=inboxes,
                 halt=halt,
                 missing_inputs=missing_inputs,

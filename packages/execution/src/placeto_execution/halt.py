@@ -42,5 +42,4 @@ class Halt:
 
     def sleep(self, seconds: float) -> None:
         """Sleep, unless the workers are stopped."""
-        if seconds > 0:
-            self._event.wait(seconds)
+        self._event.wait(seconds)

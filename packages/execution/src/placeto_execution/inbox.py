@@ -49,13 +49,12 @@ class Inbox:
             self._num_messages += 1
             self._condition.notify()
 
-    def take(self, before: float | None = None) -> Transfer | None:
-        """Return the transfer of the first message of a time before this one, or before now."""
+    def take(self, before: float) -> Transfer | None:
+        """Return the transfer of the first message, if it is of a time before this one."""
         if not self._messages:
             return None
-        moment = self._clock.now() if before is None else before
         with self._condition:
-            if self._messages[0].time >= moment:
+            if self._messages[0].time >= before:
                 return None
             return heapq.heappop(self._messages).transfer
 

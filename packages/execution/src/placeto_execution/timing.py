@@ -31,6 +31,11 @@ class OpTimes(NamedTuple):
 class Timing(Protocol):
     """Runs the ops of one device."""
 
+    @property
+    def free_at(self) -> float:
+        """When the device is free for its next op; what happened before decides which one it is."""
+        ...
+
     def run(self, op: int, ready: float) -> OpTimes:
         """Run an op that has been ready since a time; return when its result is handed on."""
         ...
@@ -50,6 +55,11 @@ class AsFastAsItCan:
     def __init__(self, step_run: StepRun, clock: Clock) -> None:
         self._run = step_run.run
         self._now = clock.now
+
+    @property
+    def free_at(self) -> float:
+        """Now."""
+        return self._now()
 
     def run(self, op: int, ready: float) -> OpTimes:
         """Run an op; what it makes is handed on at once."""
@@ -92,18 +102,19 @@ class Paced:
         self._halt = halt
         self._seconds = seconds
         self._overhead = overhead
-        self._free_at = 0.0
+        self.free_at = 0.0
 
     def run(self, op: int, ready: float) -> OpTimes:
         """Run an op, and return when it is due."""
-        due_start = max(ready, self._free_at)
+        due_start = max(ready, self.free_at)
         self._sleep_until(due_start)
         start = self._clock.now()
         num_bytes = self._run(op)
         due = due_start + self._seconds[op]
-        self._free_at = due + (self._overhead if self._seconds[op] > 0 else 0.0)
+        self.free_at = due + (self._overhead if self._seconds[op] > 0 else 0.0)
         self._sleep_until(due)
         return OpTimes(start, self._clock.now(), due, num_bytes)
 
     def _sleep_until(self, moment: float) -> None:
-        self._halt.sleep(self._clock.seconds_until(moment))
+        while (seconds := self._clock.seconds_until(moment)) > 0 and not self._halt.is_called:
+            self._halt.sleep(seconds)  # which may end some microseconds early

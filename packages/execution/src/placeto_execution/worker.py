@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 
+from placeto_execution.clock import Clock
 from placeto_execution.devices import pin_to_core
 from placeto_execution.errors import ExecutionError
 from placeto_execution.errors import one_line
@@ -57,6 +58,8 @@ class Worker:
         Runs them.
     carry
         Called with a tensor, a destination and a time; sends the tensor.
+    clock
+        Says which messages may be read.
     inboxes
         Those of all workers.
     halt
@@ -76,6 +79,7 @@ class Worker:
         queue: Queue[int],
         timing: Timing,
         carry: Callable[[int, int, float], None],
+        clock: Clock,
         inboxes: Sequence[Inbox],
         halt: Halt,
         missing_inputs: list[int],
@@ -91,12 +95,13 @@ class Worker:
         self._queue = queue
         self._timing = timing
         self._carry = carry
+        self._clock = clock
         self._inbox = inboxes[device]
         self._halt = halt
         self._missing_inputs = missing_inputs
-        self._ready_at: dict[int, float] = {}
         self._uses = {key: count for key, count in plan.uses.items() if key[1] == device}
         self._ops = [op for op, place in enumerate(plan.op_device) if place == device]
+        self._ready_at = dict.fromkeys(self._ops, 0.0)
         self._num_ops_left = len(self._ops)
         self._num_unsent = sum(
             destination != HERE
@@ -124,14 +129,18 @@ class Worker:
     def _work_off(self) -> None:
         for op in self._ops:
             if not self._missing_inputs[op]:
-                self._enqueue(op, 0.0)
-        while (self._num_ops_left or self._num_unsent) and not self._halt.is_called:
-            self._read_messages()
+                self._queue.add(op)
+        while self._has_work and not self._halt.is_called:
+            self._read_messages(self._timing.free_at)
             next_op = self._queue.pop()
             if next_op is not None:
                 self._run(next_op)
-            elif self._num_ops_left or self._num_unsent:
+            elif self._has_work and not self._read_message(self._clock.now()):
                 self._inbox.wait()
+
+    @property
+    def _has_work(self) -> bool:
+        return self._num_ops_left > 0 or self._num_unsent > 0
 
     def _run(self, op: int) -> None:
         plan, device = self._plan, self._device
@@ -152,14 +161,22 @@ class Worker:
         for tensor in plan.inputs[op]:
             self._used(tensor, end)
 
-    def _read_messages(self, before: float | None = None) -> None:
-        while (transfer := self._inbox.take(before)) is not None:
-            self._doing = f"transfer of an output of {self._producer_name(transfer.tensor)}"
-            if transfer.destination == self._device:
-                self._arrived(transfer)
-            else:
-                self._num_unsent -= 1
-                self._used(transfer.tensor, transfer.end)
+    def _read_messages(self, before: float) -> None:
+        while self._read_message(before):
+            pass
+
+    def _read_message(self, before: float) -> bool:
+        """Read the first message, if there is one of a time before this one."""
+        transfer = self._inbox.take(before)
+        if transfer is None:
+            return False
+        self._doing = f"transfer of an output of {self._producer_name(transfer.tensor)}"
+        if transfer.destination == self._device:
+            self._arrived(transfer)
+        else:
+            self._num_unsent -= 1
+            self._used(transfer.tensor, transfer.end)
+        return True
 
     def _arrived(self, transfer: Transfer) -> None:
         tensor, parcel = transfer.tensor, transfer.parcel
@@ -171,13 +188,10 @@ class Worker:
             self._input_arrived(op, transfer.end)
 
     def _input_arrived(self, op: int, time: float) -> None:
+        self._ready_at[op] = max(self._ready_at[op], time)
         self._missing_inputs[op] -= 1
         if not self._missing_inputs[op]:
-            self._enqueue(op, time)
-
-    def _enqueue(self, op: int, time: float) -> None:
-        self._ready_at[op] = time
-        self._queue.add(op)
+            self._queue.add(op)
 
     def _used(self, tensor: int, time: float) -> None:
         """Count a read, or a transfer, after which a tensor may be given up."""
