@@ -130,15 +130,14 @@ class Worker:
         for op in self._ops:
             if not self._missing_inputs[op]:
                 self._queue.add(op)
-        while self._has_work and not self._halt.is_called:
+        while self._has_work() and not self._halt.is_called:
             self._read_messages(self._timing.free_at)
             next_op = self._queue.pop()
             if next_op is not None:
                 self._run(next_op)
-            elif self._has_work and not self._read_message(self._clock.now()):
+            elif self._has_work() and not self._read_message(self._clock.now()):
                 self._inbox.wait()
 
-    @property
     def _has_work(self) -> bool:
         return self._num_ops_left > 0 or self._num_unsent > 0
 
