@@ -37,6 +37,22 @@ result = Simulator(problem).evaluate(numpy.zeros((1, 5), numpy.int32))
 limit = problem.cluster.devices[0].memory_bytes
 print(problem.group_graph, memory_penalised_runtime(result, limit).round(3))
 """
+EXECUTE = """
+import networkx
+import numpy
+from placeto_execution import EmptyStep, Executor
+from placeto_graphs import PlacementProblem, colocate, from_networkx, parse_cluster
+
+graph = from_networkx(networkx.path_graph(5, create_using=networkx.DiGraph))
+problem = PlacementProblem(
+    graph=graph,
+    cluster=parse_cluster("2xk80"),
+    compute_time=numpy.full((5, 2), 1e-3),
+    grouping=colocate(graph, rules=()),
+)
+with Executor(problem, EmptyStep(graph), ["cpu:0", "cpu:1"], pace=1.0) as executor:
+    print(executor.evaluate(numpy.array([[0, 0, 1, 1, 1]])).runtime >= 5e-3)
+"""
 
 
 def run(*command: str | Path) -> str:
@@ -55,10 +71,10 @@ def install(environment: Path, *what: str) -> Path:
     return python
 
 
-def check_what_is_installed(python: Path) -> None:
+def check_what_is_installed(python: Path, package: str) -> None:
     installed = json.loads(run(python, "-I", "-c", LIST))
     siblings = {name for name in installed if name.startswith("placeto")}
-    assert siblings == {"placeto-graphs", "placeto-simulator"}
+    assert siblings == {"placeto-graphs", package}
     pins = set(PINS.read_text().lower().replace("_", "-").split())
     others = installed.keys() - siblings
     assert {f"{name}=={installed[name]}".lower().replace("_", "-") for name in others} <= pins
@@ -74,12 +90,19 @@ def test_the_simulator_from_its_wheel(tmp_path: Path) -> None:
     wheels = sorted(path.name.split("-")[0] for path in Path().glob("*.whl"))
     assert wheels == ["placeto_graphs", "placeto_simulator"]
     python = install(tmp_path, "--find-links=.", "placeto-simulator")
-    check_what_is_installed(python)
+    check_what_is_installed(python, "placeto-simulator")
     use_the_installed_packages(python)
 
 
 @pytest.mark.slow
 def test_the_simulator_from_its_sources(tmp_path: Path) -> None:
     python = install(tmp_path, "./packages/graphs", "./packages/simulator")
-    check_what_is_installed(python)
+    check_what_is_installed(python, "placeto-simulator")
     use_the_installed_packages(python)
+
+
+@pytest.mark.slow
+def test_the_executor_from_its_sources(tmp_path: Path) -> None:
+    python = install(tmp_path, "./packages/graphs", "./packages/execution")
+    check_what_is_installed(python, "placeto-execution")
+    assert run(python, "-I", "-c", EXECUTE) == "[ True]\n"

@@ -24,6 +24,7 @@ def test_the_lines_of_a_readme_run(
 def test_the_packages_that_can_be_used_show_how() -> None:
     assert {name.split("/")[1] for name in BLOCKS} == {
         "baselines",
+        "execution",
         "graphs",
         "policy",
         "simulator",

@@ -12,6 +12,7 @@ from capture_checks import check_parameter_bytes
 from capture_checks import check_replay
 from capture_checks import compared
 from captured_models import Case
+from placed_runs import check_placements
 from placeto_workloads import library_step
 
 pytest.importorskip("transformers")
@@ -88,6 +89,12 @@ def test_a_replayed_step_of_a_small_transformer(name: str) -> None:
     check_parameter_bytes(step)
     if name != "mixtral":  # whose ops torch has no formula for
         check_flops(step)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library
+@pytest.mark.parametrize("name", ["gpt2", "t5", "mixtral", "mamba"])
+def test_every_placement_of_a_small_transformer_gives_what_pytorch_gives(name: str) -> None:
+    check_placements(compared(small(name, **lengths(name))), num_placements=20)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library

@@ -91,7 +91,13 @@ class StepRun(Protocol):
         ...
 
     def results(self) -> Mapping[str, Any]:
-        """Return by name what the step has computed and changed, when all of its ops have run."""
+        """Return by name what the step has computed and changed, when all of its ops have run.
+
+        Raises
+        ------
+        ValueError
+            When another run of the step has begun since.
+        """
         ...
 
 
@@ -113,7 +119,8 @@ class ExecutableStep(Protocol):
     def begin(self, devices: Sequence[str], op_device: NDArray[np.int32]) -> StepRun:
         """Put what is there before the step where it belongs, and return a run.
 
-        A run changes nothing that the step holds, so that one that fails leaves it as it was.
+        There is one run of a step at a time. It changes nothing that the next one begins with, so
+        that one that fails leaves the step as it was.
 
         Parameters
         ----------

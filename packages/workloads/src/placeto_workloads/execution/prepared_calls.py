@@ -70,8 +70,8 @@ class PreparedCall:
 
     Attributes
     ----------
-    function
-        What is called.
+    kernel
+        What is called: the function of the call, without the wrapper that PyTorch puts around it.
     positions : list
         Its positional arguments; what depends on the device is missing.
     holes : tuple of (int, int)
@@ -90,7 +90,7 @@ class PreparedCall:
         Whether it can be told where to draw random numbers from.
     """
 
-    function: Any
+    kernel: Any
     positions: list[Any]
     holes: tuple[tuple[int, int], ...]
     other_positions: tuple[tuple[int, Fill], ...]
@@ -126,7 +126,7 @@ def prepared(call: Call, slots: Slots) -> PreparedCall:
     fills = {place: _fill(value, slots) for place, value in enumerate(call.arguments)}
     keyword_fills = {key: _fill(value, slots) for key, value in call.keywords.items()}
     return PreparedCall(
-        function=call.function,
+        kernel=getattr(call.function, "_op", call.function),
         positions=list(call.arguments),
         holes=tuple(
             (place, slots.slot(value))

@@ -22,6 +22,7 @@ from placeto_workloads.capture.trace import Call
 from placeto_workloads.capture.trace import Source
 from placeto_workloads.capture.trace import TensorRef
 from placeto_workloads.capture.trace import Trace
+from placeto_workloads.errors import WorkloadError
 from placeto_workloads.execution.device_memory import DeviceMemory
 from placeto_workloads.execution.prepared_calls import PreparedCall
 from placeto_workloads.execution.prepared_calls import Slots
@@ -93,14 +94,27 @@ class TracedStep:
         self.last_op_of_storage = {
             storage: op for op, held in enumerate(self.storages_of_op) for storage in held
         }
+        self.last_run: TracedRun | None = None
+        self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
         self.outliving: dict[int, set[int]] = defaultdict(set)  # of each op, what it leaves behind
         for name in results:
             storage = trace.results[name].storage
             self.outliving[self.last_op_of_storage[storage]].add(storage)
 
     def begin(self, devices: Sequence[str], op_device: NDArray[np.int32]) -> "TracedRun":
-        """Put what is there before the step where it belongs, and return a run."""
+        """Put what is there before the step where it belongs, and return a run.
+
+        Weights lie in the same memory in every run, as they do in training: to get memory from the
+        system each time would take longer than many an op.
+        """
         return TracedRun(self, torch_devices(devices), op_device.tolist())
+
+    def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
+        """Return the memory in which a storage of weights lies on a device in all runs."""
+        if (storage, device) not in self._resident:
+            size = self.trace.storage_bytes[storage]
+            self._resident[storage, device] = torch.empty(size, dtype=torch.uint8, device=device)
+        return self._resident[storage, device]
 
 
 class TracedRun:
@@ -117,15 +131,17 @@ class TracedRun:
         ]
         self._memory_of_op = [self._memories[device] for device in op_device]
         self._generators = [torch.Generator(device) for device in devices]
-        for op, source in enumerate(step.trace.ops):
-            if isinstance(source, Source):
-                memory = self._memory_of_op[op]
-                for storage in source.storages:
+        for op, values in step.values.items():
+            memory, source = self._memory_of_op[op], step.trace.ops[op]
+            for storage in dict.fromkeys(ref.storage for ref, _ in values):
+                if isinstance(source, Source) and source.is_resident:
+                    memory.put(storage, step.resident_memory(storage, memory.device))
+                    memory.hold(storage)
+                else:
                     memory.allocate(storage)
-                    if source.is_resident:
-                        memory.hold(storage)
-                for ref, value in step.values[op]:
-                    memory.tensor(ref).copy_(value)
+            for ref, value in values:
+                memory.tensor(ref).copy_(value)
+        step.last_run = self
 
     @contextmanager
     def worker(self, device: int) -> Iterator[None]:
@@ -147,7 +163,7 @@ class TracedRun:
                 memory.allocate(storage)
             args, keywords = call.arguments(memory)
             if call.draw is None:
-                result = call.function(*args, **keywords)
+                result = call.kernel(*args, **keywords)
             else:
                 result = self._drawn(op, call, args, keywords)
             memory.keep(call, result)
@@ -155,14 +171,16 @@ class TracedRun:
             memory.drop(storage)
         if memory.device.type == "cuda":
             torch.cuda.current_stream(memory.device).synchronize()
-        more = sum(memory.hold(storage) for storage in step.storages_of_op[op])
+        more = 0
+        for storage in step.storages_of_op[op]:
+            more += memory.hold(storage)
         for storage in step.outliving.get(op, ()):
             memory.hold(storage)
         return more
 
     def send(self, tensor: int, destination: int) -> list[tuple[int, torch.Tensor]]:
         """Return the storages of a tensor, copied where the destination does not share them."""
-        source = self._memory_of_op[int(self._step.graph.tensor_producer[tensor])]
+        source = self._memories[self._home(tensor)]
         device = self._memories[destination].device
         shared = self._step.shared_memory and source.device.type == device.type == "cpu"
         parcel = []
@@ -188,11 +206,17 @@ class TracedRun:
 
     def free(self, tensor: int, device: int) -> int:
         """Give up a tensor on a device; return the bytes that the device holds fewer."""
-        release = self._memories[device].release
-        return sum(release(storage) for storage in self._carried(tensor, device))
+        memory, fewer = self._memories[device], 0
+        for storage in self._carried(tensor, device):
+            fewer += memory.release(storage)
+        return fewer
 
     def results(self) -> Mapping[str, torch.Tensor]:
         """Return the results, and weights, buffers and optimizer state after the step."""
+        if self._step.last_run is not self:
+            raise WorkloadError(
+                "results: expected to be asked for before the next run begins, got asked after it"
+            )
         with torch.no_grad():
             return {name: self._at_end(ref) for name, ref in self._step.results.items()}
 
@@ -202,27 +226,30 @@ class TracedRun:
 
     def _carried(self, tensor: int, device: int) -> Sequence[int]:
         """Return the storages of a tensor that are on a device; the optimizer's state stays."""
-        graph, storages = self._step.graph, self._step.storages_of_tensor[tensor]
-        if len(storages) == 1 or self._op_device[int(graph.tensor_producer[tensor])] == device:
+        storages = self._step.storages_of_tensor[tensor]
+        if len(storages) < 2 or self._home(tensor) == device:
             return storages
         read = {
             storage
-            for op in graph.consumers_of_tensor[tensor].tolist()
+            for op in self._step.graph.consumers_of_tensor[tensor].tolist()
             if self._op_device[op] == device
             for storage in _touched(self._step.trace.ops[op])
         }
         return [storage for storage in storages if storage in read]
+
+    def _home(self, tensor: int) -> int:
+        return self._op_device[int(self._step.graph.tensor_producer[tensor])]
 
     def _drawn(self, op: int, call: PreparedCall, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Call what draws random numbers; these follow from the seed and which draw it is."""
         seed = self._step.seed + (call.draw or 0)
         if call.takes_generator:
             generator = self._generators[self._op_device[op]].manual_seed(seed)
-            return call.function(*args, **{**keywords, "generator": generator})
+            return call.kernel(*args, **{**keywords, "generator": generator})
         device = self._memory_of_op[op].device
         with _DRAWING, torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            return call.function(*args, **keywords)
+            return call.kernel(*args, **keywords)
 
 
 def _values_of(source: Source, value_of: ValueOf) -> list[tuple[TensorRef, torch.Tensor]]:

@@ -1,0 +1,20 @@
+"""Runs a placed step on real devices, and measures it.
+
+It meets the other packages in what `placeto_graphs` exports: a step that can be run is an
+``ExecutableStep``, and what comes of it an ``EvaluationBatch`` and a ``StepTimeline``, as of the
+simulator.
+"""
+
+from placeto_execution.empty_step import EmptyStep
+from placeto_execution.errors import ExecutionError
+from placeto_execution.executor import ExecutedStep
+from placeto_execution.executor import Executor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "EmptyStep",
+    "ExecutedStep",
+    "ExecutionError",
+    "Executor",
+]

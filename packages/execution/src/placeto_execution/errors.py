@@ -1,0 +1,19 @@
+"""The one error of this package."""
+
+
+class ExecutionError(ValueError):
+    """A step that cannot be run, or an op that failed, said in one line.
+
+    Examples
+    --------
+    >>> raise ExecutionError("devices[1]: expected cpu:NUMBER or cuda:NUMBER, got 'tpu:0'")
+    Traceback (most recent call last):
+    ...
+    placeto_execution.errors.ExecutionError: devices[1]: expected cpu:NUMBER or cuda:NUMBER, got ...
+    """
+
+
+def one_line(error: BaseException) -> str:
+    """Return what went wrong, without line breaks."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
