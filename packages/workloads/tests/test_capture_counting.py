@@ -113,3 +113,22 @@ def test_weights_need_no_memory() -> None:
     graph = capture(model, batch)
     assert graph.parameter_bytes.max() == 3 * 4 * 2**40 + 4
     assert flops_of(graph, "aten.addmm") == math.prod((2, 8, 2**20, 2**20))
+
+
+class ConvolutionAndAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        words = self.convolution(images).flatten(2).unsqueeze(1)
+        return nn.functional.scaled_dot_product_attention(words, words, words)
+
+
+def test_no_workspace_is_known_and_what_attention_keeps_is_a_tensor() -> None:
+    graph = capture(ConvolutionAndAttention(), torch.empty(2, 3, 16, 16))
+    assert {"aten.convolution", "aten.convolution_backward"} < set(graph.op_types)
+    assert (graph.workspace_bytes == 0).all()
+    (op,) = (op for op, kind in enumerate(graph.op_types) if kind.endswith("attention_for_cpu"))
+    made = graph.tensor_bytes[graph.tensor_producer == op].tolist()
+    assert sorted(made) == [2 * 1 * 8 * 4, 2 * 1 * 8 * 144 * 4]  # a sum for each row, the result

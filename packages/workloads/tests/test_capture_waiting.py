@@ -11,7 +11,7 @@ from torch import nn
 
 from placeto_graphs import OpGraph
 from placeto_workloads import capture
-from placeto_workloads.capture import op_graph
+from placeto_workloads.capture import earlier_ops
 
 
 class Writes(nn.Module):
@@ -74,7 +74,7 @@ def test_where_the_search_ends_early_edges_say_again_what_others_say(
     step = Writes(accesses), torch.ones(2)
     graph = capture(*step)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(op_graph, "LONGEST_SEARCH", 0)
+        patch.setattr(earlier_ops, "LONGEST_SEARCH", 0)
         hasty = capture(*step)
     assert hasty.num_edges >= graph.num_edges
     assert nx.transitive_closure_dag(order_of(hasty)).edges == (

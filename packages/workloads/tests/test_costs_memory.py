@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import nn
 from placeto_graphs import OpGraph
 from placeto_workloads import capture
 from placeto_workloads.costs.memory import activation_bytes
+from placeto_workloads.costs.memory import bytes_held_twice
 from placeto_workloads.costs.memory import gradient_term_bytes
 from placeto_workloads.costs.memory import peak_bytes
 
@@ -56,6 +58,38 @@ def test_the_peak_is_the_most_that_any_op_finds_in_memory(graph: OpGraph) -> Non
                 total += int(graph.tensor_bytes[tensor])
         held.append(total)
     assert peak_bytes(graph) == max(held)
+
+
+class Program(nn.Module):
+    """Changes what tanh makes."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.change(torch.tanh(values))
+
+
+def program(change: Callable[[torch.Tensor], torch.Tensor]) -> OpGraph:
+    return capture(Program(change), torch.empty(8, 100), mode="inference")
+
+
+def test_an_op_that_works_in_place_holds_what_it_changes_twice() -> None:
+    size = 8 * 100 * FLOAT
+    in_place = program(lambda values: values.mul_(2).exp_())
+    assert peak_bytes(in_place) == 2 * size
+    assert bytes_held_twice(in_place) == 0  # the input and tanh are as much
+    longer = program(lambda values: torch.cat([values, values]).mul_(2))
+    assert peak_bytes(longer) == 4 * size
+    assert bytes_held_twice(longer) == 4 * size - 3 * size
+    assert bytes_held_twice(program(lambda values: torch.cat([values, values]).mul(2))) == 0
+
+
+def test_what_is_overwritten_is_held_once() -> None:
+    graph = program(lambda values: torch.cat([values, values]).zero_())
+    assert peak_bytes(graph) == 3 * 8 * 100 * FLOAT
+    assert bytes_held_twice(graph) == 0
 
 
 @given(graphs_in_order())

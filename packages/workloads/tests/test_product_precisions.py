@@ -17,14 +17,17 @@ from placeto_graphs import load_graph
 from placeto_graphs import save_graph
 from placeto_workloads import DEVICE_KINDS
 from placeto_workloads import DeviceKind
+from placeto_workloads import TrainingStep
 from placeto_workloads import WorkloadError
 from placeto_workloads import capture
 from placeto_workloads import cost_model
 from placeto_workloads.capture.op_types import split_type
+from placeto_workloads.costs import precision_check
 from placeto_workloads.costs.backward_convolutions import performed_flops
 from placeto_workloads.costs.op_classes import OpClass
 from placeto_workloads.costs.op_classes import op_class
 from placeto_workloads.costs.precisions import Tf32
+from placeto_workloads.costs.roofline import single_device_runtime
 
 WIDTH = 4096
 
@@ -221,3 +224,26 @@ def test_a_depthwise_convolution_is_one_in_any_precision() -> None:
 def test_a_peak_is_a_number_above_0() -> None:
     with pytest.raises(WorkloadError, match=r"peak_flops_in\['float16'\]: expected a finite numb"):
         replace(DEVICE_KINDS["v100"], peak_flops_in={"float16": 0.0})
+
+
+def images_step(model: nn.Module) -> TrainingStep:
+    return TrainingStep(model, (torch.empty(2, 3, 32, 32),), lambda scores: scores.mean())
+
+
+def test_rates_are_compared_in_the_precision_that_they_were_published_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Flatten(), nn.Linear(64 * 30 * 30, 512))
+    monkeypatch.setattr(precision_check, "library_step", lambda *_, **__: images_step(model))
+    graphs = precision_check.graphs_of("a small model", 2)
+    rates = {
+        precision: precision_check.rate(graphs, "a100", precision, batch_size=2)
+        for precision in ("float32", "tf32", "mixed")
+    }
+    assert rates["float32"] < rates["tf32"]
+    graph = graphs["mixed"]
+    assert "aten.convolution[float16]" in graph.op_types
+    seconds = single_device_runtime(graph, "a100")
+    assert rates["mixed"] == pytest.approx(2 / seconds)
+    table = precision_check.rate_table(graphs).splitlines()
+    assert len(table) == 2 + len(precision_check.PUBLISHED_RATES)

@@ -51,10 +51,10 @@ CHECKED_MODELS: tuple[CheckedModel, ...] = (
     *_all(
         "transformers",
         "gpt2 opt gpt_neo gptj falcon llama mistral qwen2 gemma2 phi3 bert deberta-v2 albert "
-        "electra xlnet modernbert t5 bart pegasus mixtral qwen2_moe olmoe gpt_oss vit swin "
-        "convnext segformer dinov2 mobilevit detr videomae dpt whisper wav2vec2 "
-        "audio-spectrogram-transformer speech_to_text clip siglip llava layoutlm mamba2 "
-        "recurrent_gemma",
+        "electra xlnet modernbert t5 bart pegasus mixtral qwen2_moe olmoe gpt_oss "
+        "switch_transformers vit swin convnext segformer dinov2 mobilevit detr conditional_detr "
+        "videomae dpt whisper wav2vec2 audio-spectrogram-transformer speech_to_text clip siglip "
+        "llava layoutlm mamba2 recurrent_gemma",
         batch_size=SMALL_BATCH,
     ),
     *_all("transformers", "mamba rwkv", batch_size=SMALL_BATCH, sequence_length=32),

@@ -25,6 +25,7 @@ from placeto_workloads.costs.backward_convolutions import performed_flops
 from placeto_workloads.costs.fit import PUBLISHED_STEPS
 from placeto_workloads.costs.kinds import DEVICE_KINDS
 from placeto_workloads.costs.memory import activation_bytes
+from placeto_workloads.costs.memory import bytes_held_twice
 from placeto_workloads.costs.memory import gradient_term_bytes
 from placeto_workloads.costs.memory import peak_bytes
 from placeto_workloads.costs.op_classes import RESIDENT_TYPES
@@ -102,26 +103,32 @@ def size_table(graphs: Mapping[str, OpGraph]) -> str:
     """Return the sizes of graphs as a Markdown table."""
     lines = [
         "| model | ops | forward | backward | update | parameters, inputs | edges "
-        "| ops in TensorFlow | FLOPs |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| read along edges | ops in TensorFlow | FLOPs |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, graph in graphs.items():
         resident = sum(op_type in RESIDENT_TYPES for op_type in graph.op_types)
         phases = np.bincount(graph.phases, minlength=len(Phase)).tolist()
         lines.append(
             f"| {name} | {graph.num_ops:,} | {phases[0] - resident:,} | {phases[1]:,} "
-            f"| {phases[2]:,} | {resident:,} | {graph.num_edges:,} | {TENSORFLOW_OPS[name]:,} "
+            f"| {phases[2]:,} | {resident:,} | {graph.num_edges:,} "
+            f"| {read_bytes(graph) / GIGABYTE:.1f} GB | {TENSORFLOW_OPS[name]:,} "
             f"| {performed_flops(graph).sum() / 1e12:.3f} T |"
         )
     return "\n".join(lines)
+
+
+def read_bytes(graph: OpGraph) -> int:
+    """Return the bytes of the tensors that ops read of each other, counted at every reader."""
+    return int(graph.tensor_bytes[graph.edges[:, 0]].sum())
 
 
 def memory_table(graphs: Mapping[str, OpGraph]) -> str:
     """Return what graphs hold in memory as a Markdown table."""
     lines = [
         "| model | parameters | activations | terms of gradients | all three "
-        "| most in order of capture |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| most in order of capture | of it twice |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, graph in graphs.items():
         held = [
@@ -129,7 +136,8 @@ def memory_table(graphs: Mapping[str, OpGraph]) -> str:
             activation_bytes(graph),
             gradient_term_bytes(graph),
         ]
-        sizes = [f"{size / GIGABYTE:.2f} GB" for size in (*held, sum(held), peak_bytes(graph))]
+        most = peak_bytes(graph), bytes_held_twice(graph)
+        sizes = [f"{size / GIGABYTE:.2f} GB" for size in (*held, sum(held), *most)]
         lines.append(f"| {name} | {' | '.join(sizes)} |")
     return "\n".join(lines)
 

@@ -78,8 +78,7 @@ class FakeMemory:
     """The memory of all tensors that are there before a step.
 
     Tensors overlap where the bytes from their first element to their last do, so that even and odd
-    columns of one matrix are in one region: what writes the ones comes before what reads the
-    others, although it need not.
+    columns of one matrix are in one region, and so of one op.
 
     Parameters
     ----------

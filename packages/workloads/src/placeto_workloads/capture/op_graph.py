@@ -1,9 +1,14 @@
 """Makes an `OpGraph` of a trace.
 
-Each op that writes a storage makes a version of it, and each version is a tensor of the graph, of
-the size of the storage, which every op reads that looks at the storage before the next write. So an
-in-place op reads the version before its own and makes a new tensor, as if it were not in place: the
-graph is one of values, and each op can run on any device.
+Each op that writes a storage makes a version of the part that it writes. An in-place op reads the
+version before its own, unless it overwrites all of it, and makes a new one, as if it were not in
+place: the graph is one of values, and each op can run on any device. Who reads a part of a storage
+reads those versions of which it shows some bytes.
+
+What an op makes in a storage is a tensor of the graph. Where ops read different parts of it, it is
+several tensors: one for all bytes that the same ops read. So each op reads as many bytes as it
+looks at (`placeto_workloads.capture.storage_parts` says where it may be more), the tensors of an op
+have no byte in common, and bytes that no op has written are in none.
 
 Where the storage is resident (weights, optimizer state, buffers) there is one place for all of its
 versions: a write takes no further memory (its tensor has 0 bytes and says only what comes first)
@@ -12,34 +17,37 @@ well, because that is what a copy for another device costs.
 
 Parameters, buffers and inputs that overlap in memory are one storage, and so one op.
 
-A write waits for the ops that read the version that it replaces. Where no other path says so, the
-reader gets a tensor of 0 bytes that the writer reads. Any topological order of the ops may thus
-run in the memory that the model and autograd use.
+A write waits for the ops that read the version that it replaces, and for the one that made it.
+Where no other path says so, these get a tensor of 0 bytes that the writer reads. Any topological
+order of the ops may thus run in the memory that the model and autograd use.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
-from collections.abc import Sequence
-from heapq import heapify
-from heapq import heappop
-from heapq import heappush
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import OpGraph
 from placeto_graphs import Phase
+from placeto_workloads.capture.earlier_ops import EarlierOps
 from placeto_workloads.capture.op_types import op_type_of
+from placeto_workloads.capture.parts_of_storages import PartsOfStorages
+from placeto_workloads.capture.parts_of_storages import Use
 from placeto_workloads.capture.trace import Call
 from placeto_workloads.capture.trace import Source
+from placeto_workloads.capture.trace import TensorRef
 from placeto_workloads.capture.trace import Trace
+from placeto_workloads.capture.versions import Version
+from placeto_workloads.capture.versions import Versions
 
 FREE = -1
-LONGEST_SEARCH = 1_000  # ops that are looked at to find out whether one comes before another
 
 
-def op_graph_of(trace: Trace) -> OpGraph:
-    """Return the graph of the ops of a trace, with equal indices."""
-    tensors = _Tensors(trace)
+def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGraph:
+    """Return the graph of the ops of a trace, with equal indices; its tensors may be known."""
+    tensors = tensors or TensorsOfTrace(trace)
     sources = [op if isinstance(op, Source) else None for op in trace.ops]
     calls = [op if isinstance(op, Call) else None for op in trace.ops]
     return OpGraph(
@@ -60,26 +68,21 @@ def op_graph_of(trace: Trace) -> OpGraph:
         ),
         workspace_bytes=np.zeros(len(trace.ops), np.int64),
         colocation=_colocation(trace, tensors.home_of_storage),
-        tensor_producer=np.array(tensors.producers, np.int32),
-        tensor_bytes=np.array(tensors.sizes, np.int64),
+        tensor_producer=np.array([tensor.producer for tensor in tensors.made], np.int32),
+        tensor_bytes=np.array([tensor.num_bytes for tensor in tensors.made], np.int64),
         edges=np.array(tensors.edges, np.int32).reshape(-1, 2),
     )
 
 
-def storages_of_tensors(trace: Trace) -> list[tuple[int, ...]]:
-    """Return what each tensor of the graph holds: a storage, those of a source, or nothing."""
-    return _Tensors(trace).storages
-
-
-class _Tensors:
-    """The tensors of a graph, and who reads them.
+class TensorsOfTrace:
+    """The tensors of the graph of a trace, and who reads them.
 
     Attributes
     ----------
-    producers, sizes : list of int
-        The op and the bytes of each tensor.
-    storages : list of tuple of int
-        What each tensor is a version of.
+    made : list of `Version`
+        The op that makes each tensor, and the parts of a storage that it is.
+    parts : `PartsOfStorages`
+        What these are parts of.
     edges : list of (tensor, op)
         Who reads what, in the order of the ops.
     home_of_storage : dict of int to int
@@ -87,118 +90,101 @@ class _Tensors:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self.producers: list[int] = []
-        self.sizes: list[int] = []
-        self.storages: list[tuple[int, ...]] = []
-        self.edges: list[tuple[int, int]] = []
         self.home_of_storage: dict[int, int] = {}
-        self._trace = trace
-        self._tensor_of_storage: dict[int, int] = {}  # its current version
-        self._tensor_of_home: dict[int, int] = {}
-        self._readers: dict[int, list[int]] = {}  # of the current version of each storage
+        self.parts = PartsOfStorages(trace)
+        self._versions = Versions()
+        self._version_of_home: dict[int, int] = {}
+        self._version_of_part: dict[tuple[int, int], int] = {}  # by storage and part
+        self._readers: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # of these
         self._before: list[tuple[int, ...]] = []  # for each op those right before it
         for op, made in enumerate(trace.ops):
             if isinstance(made, Source):
                 self._add_source(op, made)
             else:
                 self._add_call(op, made)
+        self.made, self.edges = self._versions.as_tensors()
+
+    def contents(self, tensor: int) -> list[TensorRef]:
+        """Return the bytes of a tensor; those of one that is in resident memory are none."""
+        made = self.made[tensor]
+        if made.storage is None or not made.num_bytes:
+            return []
+        parts = self.parts.parts(made.storage)
+        return [parts[part] for part in made.bytes_of_part]
 
     def _add_source(self, op: int, source: Source) -> None:
         self._before.append(())
-        self._tensor_of_home[op] = self._add_tensor(
-            op, self._trace.storage_bytes[source.storages[0]], source.storages
-        )
+        sizes = self.parts.sizes(source.storages[0])
+        home = self._versions.add(Version(op, source.storages[0], dict(enumerate(sizes))))
+        self._version_of_home[op] = home
         for storage in source.storages:
-            self._tensor_of_storage[storage] = self._tensor_of_home[op]
-            self._readers[storage] = []
+            for part in range(len(self.parts.sizes(storage))):
+                self._version_of_part[storage, part] = home
             if source.is_resident:
                 self.home_of_storage[storage] = op
 
     def _add_call(self, op: int, call: Call) -> None:
-        read = dict.fromkeys(
-            tensor
-            for storage in (*call.reads, *call.writes)
-            for tensor in self._tensors_to_read(storage)
-        )
-        self.edges += [(tensor, op) for tensor in read]
-        before = [self.producers[tensor] for tensor in read]
-        earlier = _Earlier(self._before, before)
-        for reader in self._readers_to_wait_for(call):
-            if not earlier.has(reader):
-                earlier.add(reader)
-                before.append(reader)
-                self.edges.append((self._add_tensor(reader, 0), op))
+        uses = {storage: self.parts.used(op, storage) for storage in (*call.reads, *call.writes)}
+        before = []
+        for version, parts in self._read_versions(uses).items():
+            before.append(self._versions.versions[version].producer)
+            self._versions.read(version, op, parts)
+        earlier_ops = EarlierOps(self._before, before)
+        for earlier in self._ops_to_wait_for(uses):
+            if not earlier_ops.has(earlier):
+                earlier_ops.add(earlier)
+                before.append(earlier)
+                self._versions.read(self._versions.add(Version(earlier, None, {0: 0})), op, [0])
         self._before.append(tuple(before))
 
-        for storage in call.reads:
-            self._readers[storage].append(op)
-        for storage in (*call.creates, *call.writes):
-            is_resident = storage in self.home_of_storage
-            size = 0 if is_resident else self._trace.storage_bytes[storage]
-            self._tensor_of_storage[storage] = self._add_tensor(op, size, (storage,))
-            self._readers[storage] = []
+        for storage, use in uses.items():
+            for part in use.read:
+                self._readers[storage, part].append(op)
+        for storage in call.creates:
+            self._add_version(op, storage, self.parts.created(op, storage))
+        for storage in call.writes:
+            self._add_version(op, storage, uses[storage].written)
 
-    def _tensors_to_read(self, storage: int) -> list[int]:
-        version = self._tensor_of_storage[storage]
-        if storage in self.home_of_storage:
-            return [self._tensor_of_home[self.home_of_storage[storage]], version]
-        return [version]
+    def _read_versions(self, uses: Mapping[int, Use]) -> dict[int, set[int]]:
+        """Return the versions that a call reads, and which of their parts."""
+        read: dict[int, set[int]] = {}
+        for storage, use in uses.items():
+            if storage in self.home_of_storage:
+                home = self._version_of_home[self.home_of_storage[storage]]
+                read.setdefault(home, set()).update(self._parts_in(home, storage, use.all))
+            for part in use.read:
+                version = self._version_of_part.get((storage, part))
+                if version is not None:
+                    read.setdefault(version, set()).update(self._parts_in(version, storage, [part]))
+        return read
 
-    def _readers_to_wait_for(self, call: Call) -> list[int]:
-        """Return who reads what a call replaces, the last one first: it may come after others."""
-        return sorted(
-            {op for storage in call.writes for op in self._readers[storage]}, reverse=True
-        )
+    def _parts_in(self, version: int, storage: int, parts: Iterable[int]) -> Iterable[int]:
+        """Return parts of a version; an optimizer's state is part of no weight, and so of all."""
+        made = self._versions.versions[version]
+        return parts if made.storage == storage else made.bytes_of_part
 
-    def _add_tensor(self, producer: int, size: int, storages: tuple[int, ...] = ()) -> int:
-        self.producers.append(producer)
-        self.sizes.append(size)
-        self.storages.append(storages)
-        return len(self.producers) - 1
+    def _ops_to_wait_for(self, uses: Mapping[int, Use]) -> list[int]:
+        """Return who made or reads what a call replaces, the last one first.
 
+        It may come after the others.
+        """
+        earlier: set[int] = set()
+        for storage, use in uses.items():
+            for part in use.written:
+                earlier.update(self._readers[storage, part])
+                version = self._version_of_part.get((storage, part))
+                if version is not None:
+                    earlier.add(self._versions.versions[version].producer)
+        return sorted(earlier, reverse=True)
 
-class _Earlier:
-    """Which ops come before an op by the edges of a graph; asked for from the last to the first.
-
-    The earliest ops are looked at first: from a gradient op the way to what its forward op has read
-    is short by what the forward op has kept. After some steps the answer is no, which is on the
-    safe side: an edge more says what other edges say already.
-
-    Parameters
-    ----------
-    before
-        For each op those right before it.
-    inputs
-        The ops right before the one in question.
-    """
-
-    def __init__(self, before: Sequence[Iterable[int]], inputs: Iterable[int]) -> None:
-        self._before = before
-        self._seen = set(inputs)
-        self._waiting: list[int] = []  # a heap of ops after the one that was asked for
-        self._further = [-op for op in self._seen]  # a heap of ops before it, the last one first
-        heapify(self._further)
-
-    def has(self, op: int) -> bool:
-        """Return whether an op is among them."""
-        while self._further and -self._further[0] >= op:
-            heappush(self._waiting, -heappop(self._further))
-        for _ in range(LONGEST_SEARCH):
-            if op in self._seen or not self._waiting:
-                break
-            for before in self._before[heappop(self._waiting)]:
-                if before not in self._seen:
-                    self._seen.add(before)
-                    if before > op:
-                        heappush(self._waiting, before)
-                    else:
-                        heappush(self._further, -before)
-        return op in self._seen
-
-    def add(self, op: int) -> None:
-        """Add an op that was not among them."""
-        self._seen.add(op)
-        heappush(self._waiting, op)
+    def _add_version(self, op: int, storage: int, parts: Iterable[int]) -> None:
+        is_resident = storage in self.home_of_storage
+        sizes = self.parts.sizes(storage)
+        version = Version(op, storage, {part: 0 if is_resident else sizes[part] for part in parts})
+        index = self._versions.add(version)
+        for part in version.bytes_of_part:
+            self._version_of_part[storage, part] = index
+            self._readers[storage, part] = []
 
 
 def _unique_names(trace: Trace) -> tuple[str, ...]:

@@ -18,6 +18,15 @@ from placeto_workloads.errors import WorkloadError
 ValueOf = Callable[[Source, str, TensorRef], torch.Tensor]
 
 
+def look_at(storage: torch.UntypedStorage, ref: TensorRef) -> torch.Tensor:
+    """Return a look at a storage, wherever it is."""
+    tensor = torch.empty(0, dtype=ref.dtype, device=storage.device)
+    tensor.set_(storage, ref.offset, ref.size, ref.stride)
+    if ref.is_conjugated:
+        tensor = torch._conj(tensor)
+    return torch._neg_view(tensor) if ref.is_negated else tensor
+
+
 class Memory:
     """The storages of a trace on one device: made when first needed, freed after the last use.
 
@@ -53,11 +62,7 @@ class Memory:
         """Return a tensor; one that nothing has made yet has the values from before the step."""
         if ref.storage not in self._storages:
             self._make(ref.storage)
-        tensor = torch.empty(0, dtype=ref.dtype, device=self._device)
-        tensor.set_(self._storages[ref.storage], ref.offset, ref.size, ref.stride)
-        if ref.is_conjugated:
-            tensor = torch._conj(tensor)
-        return torch._neg_view(tensor) if ref.is_negated else tensor
+        return look_at(self._storages[ref.storage], ref)
 
     def arguments(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what an op is called with."""

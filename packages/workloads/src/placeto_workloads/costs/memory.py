@@ -94,14 +94,53 @@ def peak_bytes(graph: OpGraph) -> int:
     >>> peak_bytes(from_networkx(chain))
     150
     """
+    return int(_held_bytes(graph).max())
+
+
+def bytes_held_twice(graph: OpGraph) -> int:
+    """Return how many of `peak_bytes` are there because in-place ops are counted as others are.
+
+    An op that works in place, one whose name ends with an underscore, makes a new version of what
+    it changes. While it runs both are held: as many bytes as it makes, if it reads as many.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("a", op_type="aten.mm", outputs={"values": 100})
+    >>> ops.add_node("b", op_type="aten.relu_", outputs={"changed": 100})
+    >>> ops.add_edge("a", "b", tensors=["values"])
+    >>> graph = from_networkx(ops)
+    >>> peak_bytes(graph), bytes_held_twice(graph)
+    (200, 100)
+    """
+    works_in_place = np.array([op_type.endswith("_") for op_type in graph.op_types])
+    sizes = _taken_bytes(graph)
+    tensors, readers = graph.edges.T
+    made = np.bincount(graph.tensor_producer, sizes, minlength=graph.num_ops)
+    read = np.bincount(readers, sizes[tensors], minlength=graph.num_ops)
+    twice = np.where(works_in_place, np.minimum(made, read), 0).astype(np.int64)
+    held = _held_bytes(graph)
+    return int(held.max() - (held - twice).max())
+
+
+def _held_bytes(graph: OpGraph) -> NDArray[np.int64]:
+    """Return int64[V], the bytes that are held while each op runs, one after the other."""
     last_reader = graph.tensor_producer.astype(np.int64)
     np.maximum.at(last_reader, graph.edges[:, 0], graph.edges[:, 1])
-    sizes = np.where(_in_parameters(graph), 0, graph.tensor_bytes)
+    sizes = _taken_bytes(graph)
     change = np.zeros(graph.num_ops + 1, np.int64)
     np.add.at(change, graph.tensor_producer, sizes)
     np.subtract.at(change, last_reader + 1, sizes)
-    held = np.cumsum(change)[:-1] + graph.workspace_bytes
-    return int(graph.parameter_bytes.sum() + held.max())
+    resident = int(graph.parameter_bytes.sum())
+    held: NDArray[np.int64] = np.cumsum(change)[:-1] + graph.workspace_bytes + resident
+    return held
+
+
+def _taken_bytes(graph: OpGraph) -> NDArray[np.int64]:
+    """Return int64[T], the bytes that each tensor takes on the device of its op."""
+    return np.where(_in_parameters(graph), 0, graph.tensor_bytes)
 
 
 def _in_parameters(graph: OpGraph) -> NDArray[np.bool_]:

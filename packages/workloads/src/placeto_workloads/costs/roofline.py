@@ -266,7 +266,7 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
     return Work(resident, classes, np.where(resident, 0.0, seconds))
 
 
-def single_device_runtime(graph: OpGraph, kind: str) -> float:
+def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> float:
     """Return the seconds of one step with all ops on one device: nothing to wait for but ops.
 
     Between two ops passes the ``op_overhead`` that `parse_cluster` gives a device of the kind.
@@ -277,6 +277,8 @@ def single_device_runtime(graph: OpGraph, kind: str) -> float:
         The ops.
     kind
         As for `cost_model`; one that `parse_cluster` knows, too.
+    tf32
+        As for `cost_model`.
 
     Examples
     --------
@@ -289,7 +291,7 @@ def single_device_runtime(graph: OpGraph, kind: str) -> float:
     >>> single_device_runtime(from_networkx(ops), "k80")
     2.0000057
     """
-    seconds = cost_model(graph, kind)
+    seconds = cost_model(graph, kind, tf32=tf32)
     return float(seconds.sum() + overhead_between(np.count_nonzero(seconds), kind))
 
 

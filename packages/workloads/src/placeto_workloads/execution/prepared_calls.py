@@ -82,8 +82,6 @@ class PreparedCall:
         The keyword arguments that do not.
     made : tuple of (int, int)
         Of the tensors that it returns, which is to be kept in which slot.
-    allocated : tuple of int
-        Storages that it is handed without values.
     draw : int or None
         As in `Call`.
     takes_generator : bool
@@ -97,7 +95,6 @@ class PreparedCall:
     keywords: dict[str, Any]
     other_keywords: tuple[tuple[str, Fill], ...]
     made: tuple[tuple[int, int], ...]
-    allocated: tuple[int, ...]
     draw: int | None
     takes_generator: bool
 
@@ -118,7 +115,6 @@ class PreparedCall:
 def prepared(call: Call, slots: Slots) -> PreparedCall:
     """Return a call, or a part of one, ready to run."""
     looked_at = {ref.storage for ref in references((call.arguments, call.keywords))}
-    allocated = tuple(storage for storage in call.creates if storage in looked_at)
     made: dict[int, tuple[int, int]] = {}  # of each storage
     for place, ref in enumerate(call.outputs):
         if ref is not None and ref.storage in call.creates and ref.storage not in looked_at:
@@ -141,7 +137,6 @@ def prepared(call: Call, slots: Slots) -> PreparedCall:
         keywords={key: call.keywords[key] for key, fill in keyword_fills.items() if fill is None},
         other_keywords=tuple((key, fill) for key, fill in keyword_fills.items() if fill),
         made=tuple(made.values()),
-        allocated=allocated,
         draw=call.draw,
         takes_generator=_takes_generator(call.function),
     )

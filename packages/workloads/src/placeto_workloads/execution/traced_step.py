@@ -15,19 +15,25 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import OpGraph
+from placeto_workloads.capture.op_graph import TensorsOfTrace
 from placeto_workloads.capture.op_graph import op_graph_of
-from placeto_workloads.capture.op_graph import storages_of_tensors
 from placeto_workloads.capture.replay import ValueOf
+from placeto_workloads.capture.replay import look_at
 from placeto_workloads.capture.trace import Call
 from placeto_workloads.capture.trace import Source
 from placeto_workloads.capture.trace import TensorRef
 from placeto_workloads.capture.trace import Trace
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.execution.device_memory import DeviceMemory
+from placeto_workloads.execution.device_memory import Pool
 from placeto_workloads.execution.prepared_calls import PreparedCall
 from placeto_workloads.execution.prepared_calls import Slots
 from placeto_workloads.execution.prepared_calls import prepared
+from placeto_workloads.execution.step_parts import StepParts
 from placeto_workloads.execution.torch_devices import torch_devices
+
+# Storages and their owners where they are shared, else parts and copies of their bytes.
+Parcel = Sequence[tuple[int, torch.Tensor]]
 
 _DRAWING = threading.Lock()  # of the random numbers that all threads draw from
 
@@ -61,26 +67,25 @@ class TracedStep:
         threads_per_device: int = 1,
         shared_memory: bool = True,
     ) -> None:
-        self.graph: OpGraph = op_graph_of(trace)
+        tensors = TensorsOfTrace(trace)
+        self.graph: OpGraph = op_graph_of(trace, tensors)
+        self.parts = StepParts(trace, tensors)
         self.trace = trace
         self.seed = seed
         self.threads_per_device = threads_per_device
         self.shared_memory = shared_memory
         self.slots = Slots()
         self.calls: list[tuple[PreparedCall, ...]] = []
-        self.between_parts: list[tuple[int, ...]] = []
-        for op in trace.ops:
-            parts = (op.parts or (op,)) if isinstance(op, Call) else ()
-            self.calls.append(tuple(prepared(part, self.slots) for part in parts))
-            self.between_parts.append(_between_parts(op))
-        self.storages_of_tensor = storages_of_tensors(trace)
-        self.storages_of_op: list[tuple[int, ...]] = [
-            tuple(
-                storage
-                for tensor in self.graph.tensors_of_op[op].tolist()
-                for storage in self.storages_of_tensor[tensor]
-            )
-            for op in range(self.graph.num_ops)
+        self.passing: list[tuple[int, ...]] = []  # storages that an op has and no tensor is of
+        for index, op in enumerate(trace.ops):
+            calls = (op.parts or (op,)) if isinstance(op, Call) else ()
+            self.calls.append(tuple(prepared(call, self.slots) for call in calls))
+            tensors_at_op = (*self.graph.inputs_of_op[index], *self.graph.tensors_of_op[index])
+            touched = {storage for call in calls for storage in (*_touched(call), *call.creates)}
+            self.passing.append(tuple(sorted(touched - self.parts.storages_of(tensors_at_op))))
+        self.parts_of_op: list[tuple[int, ...]] = [
+            tuple(part for tensor in made.tolist() for part in self.parts.of_tensor[tensor])
+            for made in self.graph.tensors_of_op
         ]
         self.results: dict[str, TensorRef] = {name: trace.results[name] for name in results}
         for source in trace.sources:
@@ -91,15 +96,13 @@ class TracedStep:
             for op, source in enumerate(trace.ops)
             if isinstance(source, Source)
         }
-        self.last_op_of_storage = {
-            storage: op for op, held in enumerate(self.storages_of_op) for storage in held
-        }
         self.last_run: TracedRun | None = None
         self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
-        self.outliving: dict[int, set[int]] = defaultdict(set)  # of each op, what it leaves behind
+        self.outliving: defaultdict[int, set[int]] = defaultdict(set)  # the parts that an op leaves
         for name in results:
-            storage = trace.results[name].storage
-            self.outliving[self.last_op_of_storage[storage]].add(storage)
+            for part in self.parts.of_storage[trace.results[name].storage]:
+                if part in self.parts.last_op:
+                    self.outliving[self.parts.last_op[part]].add(part)
 
     def begin(self, devices: Sequence[str], op_device: NDArray[np.int32]) -> "TracedRun":
         """Put what is there before the step where it belongs, and return a run.
@@ -126,8 +129,16 @@ class TracedRun:
         self._step = step
         self._op_device = op_device
         self._num_threads = torch.get_num_threads()
+        shared = Pool(torch.device("cpu"), step.trace.storage_bytes)
         self._memories = [
-            DeviceMemory(device, step.trace.storage_bytes, step.slots) for device in devices
+            DeviceMemory(
+                shared
+                if step.shared_memory and device.type == "cpu"
+                else Pool(device, step.trace.storage_bytes),
+                step.parts,
+                step.slots,
+            )
+            for device in devices
         ]
         self._memory_of_op = [self._memories[device] for device in op_device]
         self._generators = [torch.Generator(device) for device in devices]
@@ -136,9 +147,8 @@ class TracedRun:
             for storage in dict.fromkeys(ref.storage for ref, _ in values):
                 if isinstance(source, Source) and source.is_resident:
                     memory.put(storage, step.resident_memory(storage, memory.device))
-                    memory.hold(storage)
-                else:
-                    memory.allocate(storage)
+                    for part in step.parts.of_storage[storage]:
+                        memory.hold(part)
             for ref, value in values:
                 memory.tensor(ref).copy_(value)
         step.last_run = self
@@ -159,56 +169,50 @@ class TracedRun:
         """Run an op on its device; return the bytes that the device holds more for its tensors."""
         step, memory = self._step, self._memory_of_op[op]
         for call in step.calls[op]:
-            for storage in call.allocated:
-                memory.allocate(storage)
             args, keywords = call.arguments(memory)
             if call.draw is None:
                 result = call.kernel(*args, **keywords)
             else:
                 result = self._drawn(op, call, args, keywords)
             memory.keep(call, result)
-        for storage in step.between_parts[op]:
-            memory.drop(storage)
         if memory.device.type == "cuda":
             torch.cuda.current_stream(memory.device).synchronize()
         more = 0
-        for storage in step.storages_of_op[op]:
-            more += memory.hold(storage)
-        for storage in step.outliving.get(op, ()):
-            memory.hold(storage)
+        for part in step.parts_of_op[op]:
+            more += memory.hold(part)
+        for part in step.outliving.get(op, ()):
+            memory.hold(part)
+        for storage in step.passing[op]:
+            memory.drop(storage)
         return more
 
-    def send(self, tensor: int, destination: int) -> list[tuple[int, torch.Tensor]]:
-        """Return the storages of a tensor, copied where the destination does not share them."""
-        source = self._memories[self._home(tensor)]
-        device = self._memories[destination].device
-        shared = self._step.shared_memory and source.device.type == device.type == "cpu"
-        parcel = []
-        for storage in self._carried(tensor, destination):
-            owner = source.owner(storage)
-            if not shared:
-                size = self._step.trace.storage_bytes[storage]
-                whole = source.tensor(TensorRef(storage, torch.uint8, (size,), (1,), 0))
-                owner = whole.to(device, copy=True)
-            parcel.append((storage, owner))
-        return parcel
+    def send(self, tensor: int, destination: int) -> Parcel:
+        """Return the parts of a tensor; they are copied where the destination has other memory."""
+        source, target = self._memories[self._home(tensor)], self._memories[destination]
+        parts = self._carried(tensor, destination)
+        if source.pool is target.pool:
+            storages = {self._step.parts.refs[part].storage for part in parts}
+            return [(storage, source.owner(storage)) for storage in storages]
+        return [
+            (part, source.tensor(self._step.parts.refs[part]).to(target.device, copy=True))
+            for part in parts
+        ]
 
-    def receive(
-        self, tensor: int, destination: int, parcel: Sequence[tuple[int, torch.Tensor]]
-    ) -> int:
+    def receive(self, tensor: int, destination: int, parcel: Parcel) -> int:
         """Take a tensor that was sent; return the bytes that the destination holds more."""
-        del tensor  # the parcel says it all
         memory, more = self._memories[destination], 0
-        for storage, owner in parcel:
-            memory.put(storage, owner)
-            more += memory.hold(storage)
+        for part in self._carried(tensor, destination):
+            more += memory.hold(part)
+        if memory.pool is not self._memories[self._home(tensor)].pool:
+            for part, values in parcel:
+                memory.tensor(self._step.parts.refs[part]).copy_(values)
         return more
 
     def free(self, tensor: int, device: int) -> int:
         """Give up a tensor on a device; return the bytes that the device holds fewer."""
         memory, fewer = self._memories[device], 0
-        for storage in self._carried(tensor, device):
-            fewer += memory.release(storage)
+        for part in self._carried(tensor, device):
+            fewer += memory.release(part)
         return fewer
 
     def results(self) -> Mapping[str, torch.Tensor]:
@@ -221,21 +225,27 @@ class TracedRun:
             return {name: self._at_end(ref) for name, ref in self._step.results.items()}
 
     def _at_end(self, ref: TensorRef) -> torch.Tensor:
-        memory = self._memory_of_op[self._step.last_op_of_storage[ref.storage]]
-        return memory.tensor(ref).to("cpu", copy=True)
+        """Return a tensor of those values that the last op that made each part has left."""
+        parts, num_bytes = self._step.parts, self._step.trace.storage_bytes[ref.storage]
+        storage = torch.empty(num_bytes, dtype=torch.uint8).untyped_storage()
+        for part in parts.of_storage[ref.storage]:
+            if part in parts.last_op:
+                made = self._memory_of_op[parts.last_op[part]].tensor(parts.refs[part])
+                look_at(storage, parts.refs[part]).copy_(made)
+        return look_at(storage, ref)
 
     def _carried(self, tensor: int, device: int) -> Sequence[int]:
-        """Return the storages of a tensor that are on a device; the optimizer's state stays."""
-        storages = self._step.storages_of_tensor[tensor]
-        if len(storages) < 2 or self._home(tensor) == device:
-            return storages
+        """Return the parts of a tensor that are on a device; the optimizer's state stays."""
+        parts, refs = self._step.parts.of_tensor[tensor], self._step.parts.refs
+        if len(parts) < 2 or self._home(tensor) == device:
+            return parts
         read = {
             storage
             for op in self._step.graph.consumers_of_tensor[tensor].tolist()
             if self._op_device[op] == device
             for storage in _touched(self._step.trace.ops[op])
         }
-        return [storage for storage in storages if storage in read]
+        return [part for part in parts if refs[part].storage in read]
 
     def _home(self, tensor: int) -> int:
         return self._op_device[int(self._step.graph.tensor_producer[tensor])]
@@ -255,14 +265,6 @@ class TracedRun:
 def _values_of(source: Source, value_of: ValueOf) -> list[tuple[TensorRef, torch.Tensor]]:
     tensors = {**source.tensors, **source.state}
     return [(ref, value_of(source, name, ref).clone()) for name, ref in tensors.items()]
-
-
-def _between_parts(op: Source | Call) -> tuple[int, ...]:
-    """Return the storages that are there only between the parts of an op."""
-    if isinstance(op, Source):
-        return ()
-    made = {storage for part in op.parts for storage in part.creates}
-    return tuple(sorted(made - set(op.creates)))
 
 
 def _touched(op: Source | Call) -> tuple[int, ...]:
