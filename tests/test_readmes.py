@@ -7,7 +7,7 @@ import pytest
 
 BLOCKS = {
     f"{path}, block {number}": block
-    for path in sorted(Path("packages").glob("*/README.md"))
+    for path in (*sorted(Path("packages").glob("*/README.md")), Path("tools/README.md"))
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
 }
 
@@ -22,11 +22,12 @@ def test_the_lines_of_a_readme_run(
 
 
 def test_the_packages_that_can_be_used_show_how() -> None:
-    assert {name.split("/")[1] for name in BLOCKS} == {
-        "baselines",
-        "execution",
-        "graphs",
-        "policy",
-        "simulator",
-        "workloads",
+    assert {name.split("/README")[0] for name in BLOCKS} == {
+        "packages/baselines",
+        "packages/execution",
+        "packages/graphs",
+        "packages/policy",
+        "packages/simulator",
+        "packages/workloads",
+        "tools",
     }

@@ -14,6 +14,8 @@ from placeto_workloads.costs.roofline import cost_models
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.errors import WorkloadWarning
 from placeto_workloads.execution.executable_step import executable_step
+from placeto_workloads.execution.executable_training import executable_training
+from placeto_workloads.execution.training import ExecutableTraining
 from placeto_workloads.families.family import Family
 from placeto_workloads.families.family import FamilyMember
 from placeto_workloads.families.family import family
@@ -60,6 +62,7 @@ __all__ = [
     "ConvolutionalCell",
     "DeviceKind",
     "Efficiency",
+    "ExecutableTraining",
     "Family",
     "FamilyMember",
     "Operation",
@@ -77,6 +80,7 @@ __all__ = [
     "enas_image_network",
     "enas_language_model",
     "executable_step",
+    "executable_training",
     "family",
     "family_names",
     "graph_for",

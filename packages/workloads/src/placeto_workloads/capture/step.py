@@ -209,8 +209,13 @@ def _flattened(example_inputs: Any) -> tuple[list[Any], pytree.TreeSpec, NamedTe
     named: dict[int, tuple[str, torch.Tensor]] = {}
     for path, leaf in leaves:
         if isinstance(leaf, torch.Tensor):
-            named.setdefault(id(leaf), (".".join(["input", *map(_key, path)]), leaf))
+            named.setdefault(id(leaf), (input_name(path), leaf))
     return [leaf for _, leaf in leaves], structure, list(named.values())
+
+
+def input_name(path: Iterable[Any]) -> str:
+    """Return the name of what is at a path in the inputs, such as ``"input.0"``."""
+    return ".".join(["input", *map(_key, path)])
 
 
 def _key(key: Any) -> str:

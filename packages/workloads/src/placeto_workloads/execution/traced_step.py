@@ -91,7 +91,7 @@ class TracedStep:
         for source in trace.sources:
             if source.is_resident:
                 self.results |= {**source.tensors, **source.state}
-        self.values: dict[int, list[tuple[TensorRef, torch.Tensor]]] = {
+        self._values: dict[int, list[tuple[TensorRef, torch.Tensor]]] = {
             op: _values_of(source, value_of)
             for op, source in enumerate(trace.ops)
             if isinstance(source, Source)
@@ -111,6 +111,10 @@ class TracedStep:
         system each time would take longer than many an op.
         """
         return TracedRun(self, torch_devices(devices), op_device.tolist())
+
+    def values_before(self, op: int) -> Sequence[tuple[TensorRef, torch.Tensor]]:
+        """Return what is to be put where the tensors of a source are, before a run."""
+        return self._values[op]
 
     def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
         """Return the memory in which a storage of weights lies on a device in all runs."""
@@ -142,15 +146,15 @@ class TracedRun:
         ]
         self._memory_of_op = [self._memories[device] for device in op_device]
         self._generators = [torch.Generator(device) for device in devices]
-        for op, values in step.values.items():
-            memory, source = self._memory_of_op[op], step.trace.ops[op]
-            for storage in dict.fromkeys(ref.storage for ref, _ in values):
-                if isinstance(source, Source) and source.is_resident:
+        for op, source in enumerate(step.trace.ops):
+            if isinstance(source, Source):
+                memory = self._memory_of_op[op]
+                for storage in source.storages if source.is_resident else ():
                     memory.put(storage, step.resident_memory(storage, memory.device))
                     for part in step.parts.of_storage[storage]:
                         memory.hold(part)
-            for ref, value in values:
-                memory.tensor(ref).copy_(value)
+                for ref, value in step.values_before(op):
+                    memory.tensor(ref).copy_(value)
         step.last_run = self
 
     @contextmanager

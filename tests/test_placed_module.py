@@ -1,0 +1,111 @@
+"""A module that is placed trains as it does in eager PyTorch, and says what goes wrong."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from placeto_execution import ExecutionError
+from placeto_tools.errors import InputError
+from placeto_tools.placed_module import PlacedModule
+from placeto_tools.placed_module import place_module
+from placeto_workloads import WorkloadError
+
+WORKERS = ["cpu:0", "cpu:1"]
+BATCH = (8, 3, 12, 12)
+
+
+class Branches(nn.Module):
+    """Two branches of convolutions, with batch normalisation, that are joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(3, 4, size, padding="same"), nn.BatchNorm2d(4), nn.ReLU())
+            for size in (1, 3)
+        )
+        self.last = nn.Linear(8, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        joined = torch.cat([branch(images) for branch in self.branches], 1)
+        return self.last(joined.mean((2, 3)))
+
+
+def branches() -> Branches:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return Branches()
+
+
+def batches(count: int) -> torch.Tensor:
+    return torch.randn(count, *BATCH, generator=torch.Generator().manual_seed(8))
+
+
+def mean_square(outputs: torch.Tensor) -> torch.Tensor:
+    return (outputs - 1).square().mean()
+
+
+def placed(model: nn.Module) -> PlacedModule:
+    return place_module(model, batches(1)[0], mean_square, devices=WORKERS, seconds=0.2, quiet=True)
+
+
+def test_a_hundred_steps_follow_eager_training() -> None:
+    eager = branches()
+    with placed(eager) as module:
+        optimizer = torch.optim.Adam(eager.parameters(), foreach=False)
+        for batch in batches(100):
+            optimizer.zero_grad()
+            loss = mean_square(eager(batch))
+            loss.backward()
+            optimizer.step()
+            assert module.step(batch) == pytest.approx(loss.item(), rel=1e-3)
+    for name, value in eager.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[name], value, rtol=1e-2, atol=1e-4)
+
+
+def test_the_ops_run_on_both_workers_and_the_threads_end() -> None:
+    before = threading.active_count()
+    with placed(branches()) as module:
+        module.placement = np.arange(len(module.placement), dtype=np.int32) % 2
+        module.step(batches(1)[0])
+    assert threading.active_count() == before
+
+
+def test_a_checkpoint_goes_on_where_it_was_made() -> None:
+    with placed(branches()) as module, placed(branches()) as other:
+        first, second = batches(2)
+        for _ in range(3):
+            module.step(first)
+        other.load_checkpoint(module.checkpoint())
+        # Adam asks for the number of the step: the second loss is of what it then did.
+        assert [other.step(second) for _ in range(3)] == [module.step(second) for _ in range(3)]
+
+
+def test_after_an_op_that_failed_the_weights_are_not_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with placed(branches()) as module:
+        batch = batches(1)[0]
+        checkpoint = module.checkpoint()
+        with monkeypatch.context() as broken:
+
+            def fail(*_: object) -> None:
+                raise RuntimeError("the device is gone")
+
+            broken.setattr("placeto_workloads.execution.traced_step.TracedRun.send", fail)
+            broken.setattr("placeto_workloads.execution.traced_step.TracedRun.free", fail)
+            with pytest.raises(ExecutionError, match=r"on cpu:[01]: .*the device is gone$"):
+                module.step(batch)
+        with pytest.raises(WorkloadError, match=r"^weights: expected those that a whole step"):
+            module.step(batch)
+        module.load_checkpoint(checkpoint)
+        assert module.step(batch) == pytest.approx(mean_square(branches()(batch)).item())
+
+
+def test_what_the_devices_are_has_to_be_said() -> None:
+    with pytest.raises(InputError, match=r"^cluster: expected one that says what cpu:0, cuda"):
+        place_module(branches(), batches(1)[0], devices=["cpu:0", "cuda:0"])
+    with pytest.raises(InputError, match=r"^cluster: expected 1 devices, as many as are real,"):
+        place_module(branches(), batches(1)[0], devices=["cpu:0"], cluster="3xcpu")
