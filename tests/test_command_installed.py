@@ -13,7 +13,7 @@ import pytest
 from command_runs import profile
 
 PINS = Path("3rdparty/python/requirements.txt").resolve()
-PACKAGES = ("graphs", "simulator", "policy", "baselines", "workloads")
+PACKAGES = ("graphs", "simulator", "policy", "baselines", "workloads", "execution")
 
 
 def run(*command: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -40,7 +40,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheels = sorted(Path().glob("placeto_*.whl"))
     sources = [*(Path("packages", name) for name in PACKAGES), Path("tools")]
     what = [path.resolve() for path in wheels or sources]
-    assert len(what) == 6
+    assert len(what) == len(PACKAGES) + 1
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--no-deps")
     run(*pip, "--build-constraint", PINS, *what, cwd=folder)
     (library,) = folder.glob("lib/python*/site-packages")
