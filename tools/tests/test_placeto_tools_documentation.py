@@ -30,4 +30,4 @@ def test_the_examples_of_a_module_run(
 
 
 def test_there_are_examples() -> None:
-    assert doctest.testmod(tables).attempted == 4
+    assert doctest.testmod(tables).attempted > 0
