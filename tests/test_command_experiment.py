@@ -121,6 +121,20 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     assert "Addanki et al. (2019)" in page
 
 
+def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    succeed("experiment", "fidelity", SMOKE, "-o", folder)
+    page = (folder / "results.md").read_text()
+    (record,) = trials_of(folder).values()
+    rows = record["rows"]
+    assert len(rows) == 24
+    assert len({row["placement"] for row in rows}) == 24
+    # Nothing can be earlier than simulated where each op takes what the problem says.
+    assert all(row["paced"] >= 0.999 * row["simulated"] for row in rows)
+    paced = [row["simulated"] / row["paced"] - 1 for row in rows]
+    assert cell(page, "nmt-2", 4) == f"{np.mean(np.abs(paced)):.2%}"
+
+
 def test_no_test_graph_is_one_of_training(family: Path) -> None:
     placed = {record["graph"] for record in trials_of(family).values()} - {""}
     every = {path.name.removesuffix(".json.gz") for path in (family / "problems").iterdir()}

@@ -12,6 +12,7 @@ import click
 from placeto_tools import __version__
 from placeto_tools.commands.bench import bench
 from placeto_tools.commands.build import build
+from placeto_tools.commands.calibrate import calibrate
 from placeto_tools.commands.compare import compare
 from placeto_tools.commands.diff import diff
 from placeto_tools.commands.experiment import experiment
@@ -20,6 +21,8 @@ from placeto_tools.commands.inspect import inspect
 from placeto_tools.commands.models import models
 from placeto_tools.commands.place import place
 from placeto_tools.commands.plot import plot
+from placeto_tools.commands.profile import profile
+from placeto_tools.commands.run import run
 from placeto_tools.commands.simulate import simulate
 from placeto_tools.commands.train import train
 from placeto_tools.errors import exit_code
@@ -94,6 +97,9 @@ COMMANDS = (
     inspect,
     place,
     simulate,
+    calibrate,
+    profile,
+    run,
     explain,
     diff,
     train,

@@ -164,6 +164,23 @@ def table1(options: ExperimentOptions) -> None:
     _run(module.table1(plan), plan, options)
 
 
+@experiment.command("fidelity", cls=Command)
+@experiment_options
+def fidelity(options: ExperimentOptions) -> None:
+    """Run placements of six models on two workers of this machine, beside the simulator.
+
+    Op times are measured first. Nothing else should run meanwhile; --seeds is how many runs of each
+    placement count.
+
+    \b
+    placeto experiment fidelity -o results/fidelity
+    """
+    from placeto_tools.experiments import fidelity as module  # noqa: PLC0415 (torch)
+
+    plan = options.plan("fidelity")
+    _run(module.fidelity(plan, options.scale_name), plan, options)
+
+
 def _run(chosen: "Experiment", plan: "Plan", options: ExperimentOptions) -> None:
     from placeto_tools.experiments.conducting import conduct  # noqa: PLC0415 (torch)
     from placeto_tools.experiments.folder import PAGE  # noqa: PLC0415

@@ -164,6 +164,11 @@ SCALES = {
         "small": replace(SMALL, evaluations=100_000, rnn_evaluations=10_000),
         "full": Scale(evaluations=1_000_000, rnn_evaluations=20_000),
     },
+    "fidelity": {
+        "smoke": Scale(seeds=1, num_groups=12),
+        "small": Scale(seeds=3),
+        "full": Scale(seeds=9),
+    },
     "table1": {
         "smoke": replace(
             SMOKE,

@@ -1,0 +1,125 @@
+"""``placeto calibrate``, ``profile`` and ``run``: steps on workers of this machine."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_runs import SMALL_NMT
+from command_runs import build_profile
+from command_runs import fail
+from command_runs import succeed
+from command_runs import succeed_json
+from placeto_graphs import load_cluster
+from placeto_graphs import load_problem
+from placeto_graphs import save_placement
+from placeto_simulator import Simulator
+
+STEP = ["nmt-2", *SMALL_NMT]
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("profile") / "problem.json.gz"
+    report = succeed_json("profile", *STEP, "--runs=3", "-o", path)
+    (measured,) = report["kinds"].values()
+    assert 0 < measured["op_seconds"] <= measured["runtime"]
+    return path
+
+
+def placement_of(problem: Path, folder: Path) -> Path:
+    read = load_problem(problem)
+    placement = np.arange(read.num_groups, dtype=np.int32) % 2
+    save_placement(placement, read, folder / "placement.json")
+    return folder / "placement.json"
+
+
+def test_a_profile_measures_every_op_that_computes(problem: Path) -> None:
+    read = load_problem(problem)
+    seconds = read.graph.measured_time["cpu"]
+    assert (seconds[read.graph.bytes_accessed > 0] > 0).all()
+    assert (seconds[read.graph.bytes_accessed == 0] == 0).all()
+    np.testing.assert_array_equal(read.compute_time, np.stack([seconds, seconds], axis=1))
+    assert all(0 < device.op_overhead < 1 for device in read.cluster.devices)
+
+
+def test_a_run_is_shown_beside_the_simulation(problem: Path, tmp_path: Path) -> None:
+    placement = placement_of(problem, tmp_path)
+    trace = tmp_path / "trace.json"
+    options = ["--problem", problem, "--steps=3", "--trace", trace]
+    report = succeed_json("run", *STEP[:1], placement, *STEP[1:], *options)
+    read = load_problem(problem)
+    expected = Simulator(read).evaluate(np.arange(read.num_groups, dtype=np.int32)[None] % 2)
+    assert report["simulated_runtime"] == expected.runtime[0]
+    assert report["error"] == pytest.approx(
+        report["simulated_runtime"] / report["measured_runtime"] - 1
+    )
+    for row, peak in zip(report["devices"], expected.peak_memory[0].tolist(), strict=True):
+        assert row["simulated_peak_memory"] == peak
+        assert row["measured_peak_memory"] == pytest.approx(peak, rel=0.5)
+        assert 0 < row["measured_busy"] < 1
+    assert sum(row["ops"] for row in report["devices"]) == read.graph.num_ops
+    differences = [abs(row["measured"] - row["simulated"]) for row in report["ops"]]
+    assert differences == sorted(differences, reverse=True)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {read.graph.op_names[-1]} <= {event["name"] for event in events}
+    shown = succeed("run", *STEP[:1], placement, *STEP[1:], "--problem", problem, "--steps=1")
+    assert "Ops whose seconds differ most" in shown
+
+
+def test_paced_runs_are_as_long_as_simulated_ones(problem: Path, tmp_path: Path) -> None:
+    placement = placement_of(problem, tmp_path)
+    options = ["--problem", problem, "--steps=1", "--pace=40", "--order=simulated"]
+    report = succeed_json("run", *STEP[:1], placement, *STEP[1:], *options)
+    assert report["measured_runtime"] >= 0.999 * report["simulated_runtime"]
+
+
+def test_without_a_problem_file_the_problem_is_made_of_the_source() -> None:
+    report = succeed_json("run", "nmt:0", "cpu:0", "--steps=1", *SMALL_NMT[2:])
+    assert [row["device"] for row in report["devices"]] == ["cpu:0", "cpu:1"]
+    assert report["devices"][1]["measured_busy"] == 0
+
+
+def test_what_does_not_fit_together_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
+    placement = placement_of(problem, tmp_path)
+    run = ["run", "nmt-2", placement, "--problem", problem]
+    other_sizes = fail(*run, *SMALL_NMT[:-1], "--set=steps=4")
+    assert "expected a problem of the graph of nmt-2 with these sizes" in other_sizes
+    one_device = fail(*run, *SMALL_NMT, "--devices=cpu:0")
+    assert "--devices: expected 2, one for each of cpu:0, cpu:1, got 1" in one_device
+    assert "expected cpu:NUMBER or cuda:NUMBER, got 'tpu:1'" in fail(
+        *run, *SMALL_NMT, "--devices=cpu:0,tpu:1"
+    )
+    assert "expected one that says what cuda:0, cuda:1 are" in fail(
+        "run", *STEP[:1], "cpu:0", *STEP[1:], "--devices=cuda:0,cuda:1"
+    )
+    assert "CUDA devices that PyTorch finds here" in fail(
+        *run, *SMALL_NMT, "--devices=cpu:0,cuda:99"
+    )
+    assert "as steps in micro-batches are not run" in fail(
+        "run", *STEP[:1], "cpu:0", *STEP[1:], "--micro-batches=2"
+    )
+    assert "other sources have no model that could run" in fail(
+        "run", build_profile(tmp_path), "cpu:0"
+    )
+    assert "expected CPUs alone, got cuda:0" in fail(
+        "profile", *STEP, "--devices=cuda:0", "-o", tmp_path / "p.json"
+    )
+
+
+def test_a_calibrated_cluster_can_be_used(tmp_path: Path) -> None:
+    output = tmp_path / "cluster.toml"
+    report = succeed_json("calibrate", "--runs=1", "--most-bytes=4096", "-o", output)
+    cluster = load_cluster(output)
+    assert cluster.device_names == ("cpu:0", "cpu:1")
+    assert cluster.latency[0, 1] == report["links"][0]["seconds"][0] > 0
+    assert np.isinf(cluster.bandwidth).all()
+    assert len(report["slowdowns"]) == 3
+    assert "is there already" in fail("calibrate", "-o", output)
+    succeed("profile", *STEP, "--runs=1", "--cluster", output, "-o", tmp_path / "problem.json")
+    read = load_problem(tmp_path / "problem.json")
+    assert read.cluster.latency[0, 1] == cluster.latency[0, 1]
+    assert "expected CPUs alone" in fail(
+        "calibrate", "--devices=cuda:0", "-o", tmp_path / "other.toml"
+    )

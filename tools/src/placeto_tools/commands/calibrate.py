@@ -1,0 +1,146 @@
+"""``placeto calibrate``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from placeto_graphs import save_cluster
+from placeto_tools.errors import InputError
+from placeto_tools.errors import writing
+from placeto_tools.options import Command
+from placeto_tools.options import force_option
+from placeto_tools.options import json_option
+from placeto_tools.options import output_option
+from placeto_tools.outputs import check_file
+from placeto_tools.progress import showing_progress
+from placeto_tools.real_devices import RealDevices
+from placeto_tools.real_devices import devices_options
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import bytes_text
+from placeto_tools.tables import seconds_text
+from placeto_tools.tables import show
+from placeto_tools.tables import show_json
+
+SIZES = (4, 4 << 10, 256 << 10, 16 << 20, 256 << 20)  # bytes
+
+
+@click.command(cls=Command)
+@devices_options
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=7,
+    show_default=True,
+    help="How many runs of each measured step count, after one that does not.",
+)
+@click.option(
+    "--most-bytes",
+    type=click.IntRange(min=4),
+    default=SIZES[-1],
+    show_default=True,
+    help="The largest tensor that is sent.",
+)
+@output_option("The cluster file: .toml.")
+@json_option
+@force_option
+def calibrate(
+    devices: RealDevices, runs: int, most_bytes: int, output: Path, as_json: bool, force: bool
+) -> None:
+    """Measure the devices of this machine, and write them as a cluster file.
+
+    Measured are: how long a tensor takes from one device to another, what lies between two ops, and
+    how much slower ops are while all devices are busy. CPUs share their memory, so that a tensor is
+    handed over, and in the file its bytes take no time; what a large one takes here is for giving
+    memory back to the system. The last table is not in the file, as no simulated device knows what
+    others do.
+
+    \b
+    placeto calibrate --devices cpu:0,cpu:1 -o cluster.toml
+    """
+    from placeto_tools.calibration import WORKS  # noqa: PLC0415 (imports torch)
+    from placeto_tools.calibration import Calibration  # noqa: PLC0415
+
+    check_file(output, force=force, suffixes=(".toml",))
+    if not devices.are_cpus:
+        raise InputError(f"--devices: expected CPUs alone, got {', '.join(devices.names)}")
+    calibration = Calibration(devices.names, runs, devices.threads)
+    sizes = [size for size in SIZES if size < most_bytes] + [most_bytes // 4 * 4]
+    with showing_progress() as progress:
+        progress.update("tensors from one device to another ...")
+        links = calibration.links(sizes)
+        progress.update("what lies between ops ...")
+        cluster = calibration.cluster(links, devices.kinds)
+        slowdowns = []
+        for what in WORKS:
+            progress.update(f"alone and together: {what} ...")
+            slowdowns.append(calibration.slowdown(what))
+    with writing(output):
+        save_cluster(cluster, output)
+    report = {
+        "output": str(output),
+        "devices": [
+            {
+                "device": device.name,
+                "op_overhead": device.op_overhead,
+                "memory_bytes": device.memory_bytes,
+            }
+            for device in cluster.devices
+        ],
+        "links": [
+            {
+                "from": devices.names[link.source],
+                "to": devices.names[link.destination],
+                "bytes": list(link.num_bytes),
+                "seconds": list(link.seconds),
+            }
+            for link in links
+        ],
+        "slowdowns": [
+            {"what": each.what, "alone": each.alone, "together": each.together}
+            for each in slowdowns
+        ],
+    }
+    if as_json:
+        show_json(report)
+    else:
+        show(*_tables(report))
+
+
+def _tables(report: dict[str, Any]) -> list[TextTable]:
+    sizes = report["links"][0]["bytes"] if report["links"] else []
+    return [
+        TextTable(
+            f"{report['output']}",
+            ["device", ">between ops", ">memory"],
+            [
+                [row["device"], seconds_text(row["op_overhead"]), bytes_text(row["memory_bytes"])]
+                for row in report["devices"]
+            ],
+        ),
+        TextTable(
+            "A tensor takes",
+            ["from", "to", *(f">{bytes_text(size)}" for size in sizes)],
+            [
+                [
+                    row["from"],
+                    row["to"],
+                    *(seconds_text(seconds) for seconds in row["seconds"]),
+                ]
+                for row in report["links"]
+            ],
+        ),
+        TextTable(
+            "An op takes, on the median",
+            ["op", ">alone", ">while all are busy", ">ratio"],
+            [
+                [
+                    row["what"],
+                    seconds_text(row["alone"]),
+                    seconds_text(row["together"]),
+                    f"{row['together'] / row['alone']:.2f}",
+                ]
+                for row in report["slowdowns"]
+            ],
+        ),
+    ]

@@ -1,0 +1,126 @@
+"""``placeto profile``."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+import numpy as np
+
+from placeto_graphs import save_problem
+from placeto_tools.errors import InputError
+from placeto_tools.errors import writing
+from placeto_tools.options import Command
+from placeto_tools.options import force_option
+from placeto_tools.options import json_option
+from placeto_tools.options import output_option
+from placeto_tools.outputs import check_file
+from placeto_tools.problem_options import ProblemOptions
+from placeto_tools.problem_options import problem_options
+from placeto_tools.profiles import StepProfile
+from placeto_tools.profiles import profile_in_place
+from placeto_tools.profiles import with_measured_times
+from placeto_tools.profiles import with_overheads
+from placeto_tools.progress import Progress
+from placeto_tools.progress import showing_progress
+from placeto_tools.real_devices import RealDevices
+from placeto_tools.real_devices import devices_options
+from placeto_tools.sources import JSON_SUFFIXES
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import seconds_text
+from placeto_tools.tables import share_text
+from placeto_tools.tables import show
+from placeto_tools.tables import show_json
+
+
+@click.command(cls=Command)
+@click.argument("source")
+@devices_options
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many runs of the step count, after one that does not.",
+)
+@problem_options()
+@output_option("The problem file: .json, or .json.gz to pack it.")
+@json_option
+@force_option
+def profile(
+    source: str,
+    devices: RealDevices,
+    runs: int,
+    asked: ProblemOptions,
+    output: Path,
+    as_json: bool,
+    force: bool,
+) -> None:
+    """Measure how long each op of a step takes on this machine, and make a problem of it.
+
+    SOURCE is one of `placeto build` that has a model. All of its ops run on one device of each
+    kind, as a whole step, again and again; of each op the mean of its times counts, without the
+    least and the greatest fifth, and of what is between ops a share for each. Devices of one kind
+    take equal times. --cluster says what else is known of the devices, such as their links: a file
+    of `placeto calibrate`, or a text; for CPUs by default CPUs that share their memory.
+
+    \b
+    placeto profile inception-v3 --batch-size 2 --devices cpu:0,cpu:1 -o problem.json.gz
+    """
+    from placeto_tools.runnable_steps import runnable_problem  # noqa: PLC0415 (imports torch)
+    from placeto_tools.runnable_steps import runnable_source  # noqa: PLC0415
+
+    check_file(output, force=force, suffixes=JSON_SUFFIXES)
+    if not devices.are_cpus:
+        raise InputError(
+            f"--devices: expected CPUs alone, got {', '.join(devices.names)}; "
+            "placeto_workloads.profile measures kernels of GPUs"
+        )
+    with showing_progress() as progress:
+        progress.update(f"{source}: making and capturing it ...")
+        found = runnable_source(source, asked.choice)
+        problem, step = runnable_problem(found, asked, devices)
+        profiles: dict[str, StepProfile] = {}
+        for device, name in zip(problem.cluster.devices, devices.names, strict=True):
+            if device.kind not in profiles:
+                report = partial(_show_progress, progress, name, runs)
+                profiles[device.kind] = profile_in_place(step, name, runs, report)
+    problem = with_measured_times(problem, profiles)
+    problem = replace(problem, cluster=with_overheads(problem.cluster, profiles))
+    with writing(output):
+        save_problem(problem, output)
+    if as_json:
+        show_json({"output": str(output), "kinds": {k: _report(p) for k, p in profiles.items()}})
+    else:
+        show(_table(output, problem.graph.num_ops, profiles))
+
+
+def _show_progress(progress: Progress, device: str, runs: int, count: int) -> None:
+    progress.update(f"{device}: {count} of {runs} runs")
+
+
+def _report(found: StepProfile) -> dict[str, float]:
+    return {
+        "runtime": float(np.median(found.runtimes)),
+        "op_seconds": float(found.seconds.sum()),
+        "spread": found.spread,
+        "op_overhead": found.between_ops,
+    }
+
+
+def _table(output: Path, num_ops: int, profiles: dict[str, StepProfile]) -> TextTable:
+    return TextTable(
+        f"{output}: {num_ops:,} ops",
+        ["kind", ">runs", ">a step", ">of it ops", ">spread", ">after an op"],
+        [
+            [
+                kind,
+                f"{len(found.runtimes)}",
+                seconds_text(float(np.median(found.runtimes))),
+                seconds_text(float(found.seconds.sum())),
+                share_text(found.spread),
+                seconds_text(found.between_ops),
+            ]
+            for kind, found in profiles.items()
+        ],
+    )

@@ -1,0 +1,186 @@
+"""``placeto run``."""
+
+from pathlib import Path
+
+import click
+
+from placeto_execution import Executor
+from placeto_simulator import Simulator
+from placeto_tools.errors import writing
+from placeto_tools.measured_steps import Report
+from placeto_tools.measured_steps import run_steps
+from placeto_tools.measured_steps import steps_report
+from placeto_tools.options import Command
+from placeto_tools.options import force_option
+from placeto_tools.options import json_option
+from placeto_tools.outputs import check_file
+from placeto_tools.placements import find_placement
+from placeto_tools.problem_options import ProblemOptions
+from placeto_tools.problem_options import problem_options
+from placeto_tools.progress import showing_progress
+from placeto_tools.real_devices import RealDevices
+from placeto_tools.real_devices import devices_options
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import bytes_text
+from placeto_tools.tables import seconds_text
+from placeto_tools.tables import share_text
+from placeto_tools.tables import show
+from placeto_tools.tables import show_json
+
+
+@click.command(cls=Command)
+@click.argument("source")
+@click.argument("placement")
+@devices_options
+@click.option(
+    "--problem",
+    "problem_file",
+    type=click.Path(path_type=Path),
+    help="The problem file of `placeto build` or `placeto profile` for this source, with its "
+    "devices, times and groups.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many steps count, after one that does not.",
+)
+@click.option(
+    "--emulate-links",
+    is_flag=True,
+    help="Let a tensor arrive only when the links of the cluster would have carried it; CPUs share "
+    "their memory otherwise.",
+)
+@click.option(
+    "--pace",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Let each op and transfer take so many times what the problem says, and divide again: "
+    "what differs then is not the cost of ops.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["dynamic", "simulated"]),
+    default="dynamic",
+    show_default=True,
+    help="Whether devices run what is ready first, or in the order of the simulated step.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Also write a measured step as a trace for Perfetto or chrome://tracing.",
+)
+@problem_options()
+@json_option
+@force_option
+def run(
+    source: str,
+    placement: str,
+    devices: RealDevices,
+    problem_file: Path | None,
+    steps: int,
+    emulate_links: bool,
+    pace: float | None,
+    order: str,
+    trace: Path | None,
+    asked: ProblemOptions,
+    as_json: bool,
+    force: bool,
+) -> None:
+    """Run a placed step on devices of this machine, and show measured beside simulated.
+
+    SOURCE is one of `placeto build` that has a model, with the sizes that it was built with; its
+    weights, if the source has none, and its inputs are random. PLACEMENT is a placement file, the
+    name of a device of the problem, or a placer.
+
+    \b
+    placeto profile inception-v3 --batch-size 2 --devices cpu:0,cpu:1 -o problem.json.gz
+    placeto place problem.json.gz --seconds 5 -o placement.json
+    placeto run inception-v3 placement.json --batch-size 2 --devices cpu:0,cpu:1 \\
+        --problem problem.json.gz --trace trace.json
+    """
+    from placeto_tools.runnable_steps import runnable_problem  # noqa: PLC0415 (imports torch)
+    from placeto_tools.runnable_steps import runnable_source  # noqa: PLC0415
+
+    if trace:
+        check_file(trace, force=force, suffixes=(".json", ".json.gz"))
+    with showing_progress() as progress:
+        progress.update(f"{source}: making and capturing it ...")
+        found = runnable_source(source, asked.choice)
+        problem, step = runnable_problem(found, asked, devices, problem_file)
+        problem, places = find_placement(placement, problem, progress)
+        simulator = Simulator(problem, num_threads=1)
+        with Executor(
+            problem,
+            step,
+            devices.names,
+            emulate_links=emulate_links,
+            pace=pace,
+            order_of=(lambda each: simulator.timeline(each).order())
+            if order == "simulated"
+            else None,
+        ) as executor:
+            measured = run_steps(
+                executor,
+                places,
+                steps,
+                lambda count: progress.update(f"{found.name}: {count} of {steps} steps"),
+            )
+    report = steps_report(measured)
+    if trace:
+        with writing(trace):
+            measured.typical.to_chrome_trace(trace)
+    if as_json:
+        show_json(report)
+    else:
+        show(*_tables(report))
+
+
+def _tables(report: Report) -> list[TextTable]:
+    low, high = report["measured_quartiles"]
+    return [
+        TextTable(
+            f"Median of {report['steps']} steps: {seconds_text(report['measured_runtime'])} "
+            f"(half of them {seconds_text(low)} to {seconds_text(high)}); simulated "
+            f"{seconds_text(report['simulated_runtime'])}, {report['error']:+.1%}",
+            ["device", ">ops", ">busy", ">simulated", ">peak memory", ">simulated"],
+            [
+                [
+                    row["device"],
+                    f"{row['ops']:,}",
+                    share_text(row["measured_busy"]),
+                    share_text(row["simulated_busy"]),
+                    bytes_text(row["measured_peak_memory"]),
+                    bytes_text(row["simulated_peak_memory"]),
+                ]
+                for row in report["devices"]
+            ],
+        ),
+        TextTable(
+            "Links",
+            ["link", ">transfers", ">busy", ">simulated"],
+            [
+                [
+                    row["link"],
+                    f"{row['transfers']:,}",
+                    share_text(row["measured_busy"]),
+                    share_text(row["simulated_busy"]),
+                ]
+                for row in report["links"]
+                if row["transfers"]
+            ],
+        ),
+        TextTable(
+            "Ops whose seconds differ most",
+            ["op", "on", ">measured", ">simulated"],
+            [
+                [
+                    row["op"],
+                    row["device"],
+                    seconds_text(row["measured"]),
+                    seconds_text(row["simulated"]),
+                ]
+                for row in report["ops"]
+            ],
+        ),
+    ]

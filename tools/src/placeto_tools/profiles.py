@@ -1,0 +1,126 @@
+"""How long each op of a step takes on devices of this machine, measured in runs of whole steps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_execution import Executor
+from placeto_graphs import Cluster
+from placeto_graphs import ExecutableStep
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import parse_cluster
+
+TRIMMED = 0.2  # of the runs, on either side
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """What N runs of a step on one device took.
+
+    Attributes
+    ----------
+    op_seconds : float64[N, V]
+        Of each op in each run.
+    runtimes : float64[N]
+        Of the runs, in seconds: the ops and what is between them.
+    """
+
+    op_seconds: NDArray[np.float64]
+    runtimes: NDArray[np.float64]
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """float64[V], the trimmed mean of each op; 0 for what computes nothing."""
+        return trimmed_mean(self.op_seconds)
+
+    @property
+    def spread(self) -> float:
+        """How far apart the quartiles of an op are, as a share of its mean; weighted by means."""
+        quartiles: NDArray[np.float64] = np.quantile(self.op_seconds, [0.25, 0.75], axis=0)
+        total = float(self.seconds.sum())
+        spread = float((quartiles[1] - quartiles[0]).sum())
+        return spread / total if total else 0.0
+
+    @property
+    def between_ops(self) -> float:
+        """Seconds from the end of an op to the start of the next, the median of the runs' means."""
+        between = self.runtimes - self.op_seconds.sum(axis=1)
+        return float(np.median(between) / max(1, self.op_seconds.shape[1] - 1))
+
+
+def trimmed_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of each column without its least and its greatest fifth.
+
+    Examples
+    --------
+    >>> trimmed_mean(np.array([[1.0], [2.0], [3.0], [4.0], [90.0]]))
+    array([3.])
+    """
+    ordered = np.sort(values, axis=0)
+    cut = int(len(values) * TRIMMED)
+    mean: NDArray[np.float64] = ordered[cut : len(values) - cut].mean(axis=0)
+    return mean
+
+
+def profile_in_place(
+    step: ExecutableStep,
+    device: str,
+    runs: int,
+    report: Callable[[int], None] = lambda _: None,
+) -> StepProfile:
+    """Run a step with all ops on one device, and note how long each takes among the others.
+
+    Parameters
+    ----------
+    step
+        What runs.
+    device
+        Where, such as ``"cpu:0"``.
+    runs
+        How many runs count, after one that does not.
+    report
+        Told how many have.
+    """
+    graph = step.graph
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("1xcpu"),
+        compute_time=np.zeros((graph.num_ops, 1)),
+        grouping=colocate(graph),
+    )
+    everything = np.zeros(problem.num_groups, np.int32)
+    seconds, runtimes = [], []
+    sources = graph.bytes_accessed == 0  # what holds values is there before the step
+    with Executor(problem, step, [device]) as executor:
+        executor.execute(everything)
+        for number in range(runs):
+            report(number)
+            timeline = executor.execute(everything).timeline
+            seconds.append(np.where(sources, 0.0, timeline.op_end - timeline.op_start))
+            runtimes.append(timeline.runtime)
+    return StepProfile(np.array(seconds), np.array(runtimes))
+
+
+def with_measured_times(
+    problem: PlacementProblem, profiles: dict[str, StepProfile]
+) -> PlacementProblem:
+    """Return a problem whose ops take what was measured on each kind of device."""
+    measured = {kind: profile.seconds for kind, profile in profiles.items()}
+    kinds = [device.kind for device in problem.cluster.devices]
+    return replace(
+        problem,
+        graph=replace(problem.graph, measured_time={**problem.graph.measured_time, **measured}),
+        compute_time=np.stack([measured[kind] for kind in kinds], axis=1),
+    )
+
+
+def with_overheads(cluster: Cluster, profiles: dict[str, StepProfile]) -> Cluster:
+    """Return a cluster whose devices are busy after an op for as long as was measured."""
+    devices = tuple(
+        replace(device, op_overhead=profiles[device.kind].between_ops) for device in cluster.devices
+    )
+    return replace(cluster, devices=devices)
