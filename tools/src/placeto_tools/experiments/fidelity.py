@@ -29,10 +29,10 @@ SINGLE = "single"
 # Models in sizes of which a step takes some tenths of a second on one core.
 MODELS: Mapping[str, Mapping[str, int]] = {
     "inception-v3": {"batch_size": 1},
-    "nasnet": {"batch_size": 1, "image_size": 96},
+    "nasnet": {"batch_size": 2, "image_size": 128},
     "nmt-2": {"steps": 8, "batch_size": 32, "units": 256, "vocabulary_size": 2000},
-    "cifar10:3": {"batch_size": 4},
-    "ptb:3": {"batch_size": 8},
+    "cifar10:3": {"filters": 2, "cells_per_stage": 1},
+    "ptb:3": {"units": 16, "vocabulary_size": 100},
     "transformers:gpt2": {"n_layer": 2, "batch_size": 2, "sequence_length": 64, "vocab_size": 5000},
 }
 SMOKE_MODELS: Mapping[str, Mapping[str, int]] = {
