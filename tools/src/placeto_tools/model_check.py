@@ -5,88 +5,32 @@ import resource
 import sys
 import time
 import warnings
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeto_baselines import LocalSearch
+from placeto_baselines import CoarseToFine
 from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import EvaluationBatch
 from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
-from placeto_graphs import ScheduleBatch
-from placeto_graphs import memory_penalised_runtime
 from placeto_graphs import parse_cluster
 from placeto_simulator import Simulator
 from placeto_tools.errors import one_line
+from placeto_tools.placements import search_problem
 from placeto_tools.problems import make_problem
 from placeto_tools.sources import LIBRARY
 from placeto_tools.sources import Source
 from placeto_tools.sources import parse_sizes
-from placeto_tools.watching import WatchedEvaluator
 
 CLUSTER = "4xv100"
-MOST_EVALUATIONS = 10**7
-
-
-class _TimeIsUp(Exception):  # noqa: N818 (it is no error)
-    """A search had its time."""
-
-
-class TimedEvaluator(WatchedEvaluator):
-    """Ends a search after some seconds.
-
-    Parameters
-    ----------
-    evaluator
-        The one that is asked.
-    seconds
-        How long.
-
-    Attributes
-    ----------
-    runtime : float
-        Seconds of a step of the best placement so far, of which `best` is the cost: that is more
-        if its memory does not suffice.
-    """
-
-    def __init__(self, evaluator: Simulator, seconds: float) -> None:
-        super().__init__(evaluator, lambda _evaluations, _best: None)
-        self._end = time.monotonic() + seconds
-        self.runtime = np.inf
-
-    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        """Return what each placement costs, while there is time."""
-        self._check()
-        return super().evaluate(placements)
-
-    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Return what each placement costs, and when groups are at work, while there is time."""
-        self._check()
-        return super().schedule(placements)
-
-    def seen(self, batch: EvaluationBatch) -> EvaluationBatch:
-        """Remember the runtime of the best placement."""
-        before = self.best
-        super().seen(batch)
-        if self.best < before:
-            costs = memory_penalised_runtime(batch, self._limits)
-            self.runtime = float(batch.runtime[costs.argmin()])
-        return batch
-
-    def _check(self) -> None:
-        if self.evaluations and time.monotonic() > self._end:
-            raise _TimeIsUp
 
 
 def searched(problem: PlacementProblem, seconds: float) -> tuple[float, bool]:
-    """Return the runtime of what local search finds in some seconds, and whether it fits."""
-    evaluator = TimedEvaluator(Simulator(problem), seconds)
-    with suppress(_TimeIsUp):
-        LocalSearch(MOST_EVALUATIONS).place(problem, evaluator, seed=0)
-    return evaluator.runtime, evaluator.runtime == evaluator.best
+    """Return the runtime of what a search from coarse to fine finds, and whether it fits."""
+    finest = search_problem(problem)
+    found = CoarseToFine(seconds).place(finest, Simulator(finest), seed=0)
+    limits = [device.memory_bytes for device in problem.cluster.devices]
+    return found.runtime, bool((found.peak_memory <= limits).all())
 
 
 def check(source: str, settings: list[list[str]], seconds: float) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def check_models(
     progress
         Where a line stands about each.
     search_seconds
-        How long local search has for each.
+        How long the search for a placement has for each.
     time_limit
         Seconds after which a process is ended.
     memory_limit
