@@ -1,5 +1,6 @@
 """A runtime that no placement can beat."""
 
+from placeto_baselines.bounds.crowding import crowding_bound
 from placeto_baselines.bounds.paths import longest_paths
 from placeto_baselines.bounds.split import split_bound
 from placeto_baselines.bounds.work import work_programme
@@ -51,4 +52,5 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
     programme = work_programme(problem, paths, scale)
     longest = float(programme.path.min(axis=1).max())
     split = split_bound(problem, paths, programme)
-    return max(0.0, longest, split, programme.solve()) * (1 - ROUNDING)
+    crowding = crowding_bound(problem, paths)
+    return max(0.0, longest, split, programme.solve(), crowding) * (1 - ROUNDING)

@@ -1,0 +1,192 @@
+"""What the bound sees of devices that are too few, and of the transfers that more of them take."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baseline_problems import cluster
+from baseline_problems import op_graph
+from baseline_problems import problem_of
+from baseline_problems import random_problems
+from baseline_problems import singletons
+from placeto_baselines import optimal
+from placeto_baselines.bounds.crowding import crowding_bound
+from placeto_baselines.bounds.paths import longest_paths
+from placeto_baselines.bounds.regions import LARGEST_REGION
+from placeto_baselines.bounds.regions import LEVELS
+from placeto_baselines.bounds.regions import region_lags
+from placeto_baselines.bounds.relaxed_ops import relax_ops
+from placeto_graphs import Grouping
+from placeto_graphs import PlacementProblem
+from plain_evaluator import PlainEvaluator
+
+
+def crowding(problem: PlacementProblem) -> float:
+    return crowding_bound(problem, longest_paths(problem))
+
+
+def least_runtime(problem: PlacementProblem) -> float:
+    return optimal(problem, PlainEvaluator(problem)).runtime
+
+
+def fork_and_join(branches: int, seconds: float, size: int, devices: int) -> PlacementProblem:
+    """Return one op, branches of one op, and one op that joins them; a byte takes a second."""
+    join = branches + 1
+    edges = [(0, op) for op in range(1, join)] + [(op, join) for op in range(1, join)]
+    graph = op_graph(join + 1, edges, tensor_bytes=np.full(join + 1, size))
+    times = np.full((join + 1, devices), seconds)
+    times[[0, join]] = 1.0
+    return problem_of(graph, cluster(["k80"] * devices), times)
+
+
+def test_dear_transfers_leave_a_region_on_one_device() -> None:
+    # Three branches of 2 s: one after the other, as a transfer there and back takes 10 s.
+    problem = fork_and_join(3, 2.0, 5, 2)
+    assert crowding(problem) == pytest.approx(1 + 6 + 1)
+    assert least_runtime(problem) == 8.0
+
+
+def test_cheap_transfers_shorten_a_region_by_what_the_other_devices_have_left() -> None:
+    # Four branches of 5 s; a transfer takes 1 s of both devices, or 2 s of one: (20 + 2) / 2.
+    assert crowding(fork_and_join(4, 5.0, 1, 2)) == pytest.approx(1 + 11 + 1)
+    assert least_runtime(fork_and_join(4, 5.0, 1, 2)) == 13.0
+    # On three, four transfers: (20 + 2 + 2) / 3.
+    assert crowding(fork_and_join(4, 5.0, 1, 3)) == pytest.approx(1 + 8 + 1)
+
+
+def test_two_branches_between_two_devices_take_a_transfer_each() -> None:
+    # Together (10 + 4) / 2 s on the devices of the fork and of the join.
+    problem = fork_and_join(2, 5.0, 2, 2)
+    assert crowding(problem) == pytest.approx(1 + 5 + 2 + 1)
+    assert least_runtime(problem) == 9.0
+
+
+def test_regions_one_after_the_other_add_up() -> None:
+    edges = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 6), (5, 6)]
+    graph = op_graph(7, edges, tensor_bytes=np.full(7, 50))
+    problem = problem_of(graph, cluster(["k80", "k80"]), np.ones((7, 2)))
+    assert crowding(problem) == pytest.approx(7.0)
+    assert least_runtime(problem) == 7.0
+
+
+def test_what_must_run_late_does_not_fill_the_devices_early() -> None:
+    # After an op of 4 s four of 1 s: two devices are at work for 8 s, but no sooner than from 4 s.
+    graph = op_graph(5, [(0, op) for op in range(1, 5)], tensor_bytes=np.zeros(5, int))
+    seconds = np.tile([[4.0], [1.0], [1.0], [1.0], [1.0]], (1, 2))
+    problem = problem_of(graph, cluster(["k80", "k80"]), seconds)
+    assert crowding(problem) == pytest.approx(6.0)
+    assert least_runtime(problem) == 6.0
+
+
+def test_the_ops_of_a_group_wait_for_each_other() -> None:
+    graph = op_graph(4, [(0, 1), (0, 2), (0, 3)], tensor_bytes=np.zeros(4, int))
+    alone = problem_of(graph, cluster(["k80", "k80", "k80"]), np.ones((4, 3)))
+    assert crowding(alone) == pytest.approx(2.0)
+    together = PlacementProblem(
+        graph=graph,
+        cluster=alone.cluster,
+        compute_time=alone.compute_time,
+        grouping=Grouping(
+            group_of=np.array([0, 1, 1, 1], np.int32), group_names=("fork", "branches")
+        ),
+    )
+    assert crowding(together) == pytest.approx(4.0)
+    assert least_runtime(together) == 4.0
+
+
+def test_a_slow_device_takes_its_share_only() -> None:
+    # A fork, 12 branches of 1 s, or 5 s on the other device: 10 and 2 of them, until 10 s.
+    branches = 12
+    graph = op_graph(
+        branches + 1, [(0, op) for op in range(1, branches + 1)], tensor_bytes=[0] * (branches + 1)
+    )
+    seconds = np.tile([1.0, 5.0], (branches + 1, 1))
+    problem = problem_of(graph, cluster(["k80", "cpu"]), seconds)
+    assert crowding(problem) == pytest.approx(1 + 10)
+
+
+def test_overheads_between_ops_count_but_not_the_last() -> None:
+    graph = op_graph(4, [(0, 1), (0, 2), (0, 3)])
+    problem = problem_of(graph, cluster(["k80"], overhead=0.5), np.ones((4, 1)))
+    assert crowding(problem) == pytest.approx(4 + 3 * 0.5)
+    assert least_runtime(problem) == 5.5
+
+
+def test_a_tensor_of_no_size_brings_no_transfer() -> None:
+    problem = fork_and_join(2, 3.0, 0, 2)
+    assert crowding(problem) == least_runtime(problem) == 5.0
+
+
+def test_lags_tell_one_device_from_two() -> None:
+    graph = op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.array([4, 7, 1]))
+    problem = problem_of(graph, cluster(["k80", "k80"], overhead=0.5), np.ones((3, 2)))
+    ops = relax_ops(problem, longest_paths(problem))
+    lags = region_lags(ops, 3, LARGEST_REGION, LEVELS)
+    assert lags.together[0, 1] == 0.5
+    assert lags.apart[0, 1] == 4.0
+    assert lags.together[0, 2] == 0.5 + 1 + 0.5
+    assert lags.apart[0, 2] == 4 + 1 + 0.5
+    one_group = PlacementProblem(
+        graph=graph,
+        cluster=problem.cluster,
+        compute_time=problem.compute_time,
+        grouping=Grouping(group_of=np.array([0, 1, 0], np.int32), group_names=("ends", "middle")),
+    )
+    ops = relax_ops(one_group, longest_paths(one_group))
+    assert region_lags(ops, 3, LARGEST_REGION, LEVELS).apart[0, 2] == np.inf
+
+
+@pytest.mark.parametrize("band", [1, 2, 3, 5])
+def test_regions_that_are_too_far_apart_bring_less_but_no_wrong_bound(band: int) -> None:
+    for problem in random_problems(10):
+        ops = relax_ops(problem, longest_paths(problem))
+        near = region_lags(ops, band, LARGEST_REGION, LEVELS)
+        far = region_lags(ops, problem.graph.num_ops + band, LARGEST_REGION, LEVELS)
+        known = near.together >= 0
+        assert np.array_equal(near.together[known], far.together[:, :band][known])
+
+
+def test_waiting_for_a_device_may_take_longer_than_going_elsewhere_and_back() -> None:
+    # After each op its device rests for 2 s; transfers take no time.
+    graph = op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.zeros(3, int))
+    chain = problem_of(graph, cluster(["k80", "k80"], overhead=2.0), np.ones((3, 2)))
+    assert crowding(chain) == pytest.approx(3.0)
+    ops = relax_ops(chain, longest_paths(chain))
+    assert region_lags(ops, 3, LARGEST_REGION, LEVELS).together[0, 2] == 1.0
+
+
+@pytest.mark.parametrize("shared_links", [False, True])
+def test_no_placement_of_fifty_problems_beats_the_bound(shared_links: bool) -> None:
+    for problem in random_problems(50, 5, shared_links=shared_links):
+        assert crowding(problem) * (1 - 1e-9) <= least_runtime(problem)
+
+
+@st.composite
+def whole_second_problems(draw: st.DrawFn) -> PlacementProblem:
+    """Draw up to six ops of whole seconds, and bytes of which each takes a second."""
+    num_ops = draw(st.integers(1, 6))
+    pairs = [(maker, reader) for reader in range(num_ops) for maker in range(reader)]
+    edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    small = st.integers(0, 4)
+    sizes = draw(st.lists(small, min_size=num_ops, max_size=num_ops))
+    seconds = draw(st.lists(small, min_size=num_ops, max_size=num_ops))
+    devices = draw(st.integers(1, 3))
+    graph = op_graph(num_ops, edges, tensor_bytes=np.array(sizes))
+    grouping = singletons(graph)
+    if draw(st.booleans()):
+        labels = draw(st.lists(st.integers(0, 2), min_size=num_ops, max_size=num_ops))
+        group_of = np.unique(labels, return_inverse=True)[1].astype(np.int32)
+        names = tuple(str(index) for index in range(int(group_of.max()) + 1))
+        grouping = Grouping(group_of=group_of, group_names=names)
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster(["k80"] * devices, overhead=float(draw(st.integers(0, 1)))),
+        compute_time=np.tile(np.array(seconds, float)[:, None], (1, devices)),
+        grouping=grouping,
+    )
+
+
+@given(whole_second_problems())
+def test_the_optimum_of_any_small_problem_is_no_less(problem: PlacementProblem) -> None:
+    assert crowding(problem) * (1 - 1e-9) <= least_runtime(problem)

@@ -1,0 +1,57 @@
+"""No placement of any problem beats the bound, with the simulator as the judge."""
+
+import numpy as np
+import pytest
+
+from placeto_baselines import LocalSearch
+from placeto_baselines import lower_bound
+from placeto_baselines import optimal
+from placeto_baselines.bounds.crowding import crowding_bound
+from placeto_baselines.bounds.paths import longest_paths
+from placeto_graphs import PlacementProblem
+from placeto_simulator import Simulator
+from small_problems import small_problem
+
+
+def least_runtime(problem: PlacementProblem) -> float:
+    return optimal(problem, Simulator(problem, num_threads=1)).runtime
+
+
+def parts_of_the_optimum(seed: int, count: int, max_groups: int) -> list[float]:
+    """Return the bound of random problems in parts of their optimum, which it may not pass."""
+    generator = np.random.default_rng(seed)
+    parts = []
+    for _ in range(count):
+        problem = small_problem(generator, max_groups)
+        best = least_runtime(problem)
+        bound = crowding_bound(problem, longest_paths(problem)) * (1 - 1e-9)
+        assert bound <= best, f"{bound} s for an optimum of {best} s: {problem}"
+        parts.append(bound / best if best else 1.0)
+    return parts
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_placement_of_a_thousand_problems_beats_the_bound(seed: int) -> None:
+    parts = parts_of_the_optimum(seed, 125, max_groups=6)
+    assert np.mean(parts) > 0.7
+
+
+@pytest.mark.slow
+def test_no_placement_of_ten_thousand_problems_beats_the_bound() -> None:
+    assert np.mean(parts_of_the_optimum(100, 10_000, max_groups=6)) > 0.7
+
+
+@pytest.mark.slow
+def test_no_placement_of_up_to_ten_groups_beats_the_bound() -> None:
+    assert np.mean(parts_of_the_optimum(200, 300, max_groups=10)) > 0.7
+
+
+def test_the_bound_of_all_parts_is_the_best_of_each() -> None:
+    generator = np.random.default_rng(7)
+    for _ in range(30):
+        problem = small_problem(generator, 5)
+        bound = lower_bound(problem)
+        part = crowding_bound(problem, longest_paths(problem))
+        assert part * (1 - 1e-9) <= bound <= least_runtime(problem)
+        found = LocalSearch(budget=20).place(problem, Simulator(problem, num_threads=1))
+        assert bound <= found.runtime
