@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from small_problems import small_problem
 
 from placeto_baselines import LocalSearch
 from placeto_baselines import lower_bound
@@ -10,7 +11,6 @@ from placeto_baselines.bounds.crowding import crowding_bound
 from placeto_baselines.bounds.paths import longest_paths
 from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
-from small_problems import small_problem
 
 
 def least_runtime(problem: PlacementProblem) -> float:

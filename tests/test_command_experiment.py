@@ -133,6 +133,8 @@ def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
     assert all(row["paced"] >= 0.999 * row["simulated"] for row in rows)
     paced = [row["simulated"] / row["paced"] - 1 for row in rows]
     assert cell(page, "nmt-2", 4) == f"{np.mean(np.abs(paced)):.2%}"
+    refused = fail("experiment", "fidelity", "nmt-3", SMOKE, "-o", tmp_path / "other")
+    assert "nmt-3: expected one of nmt-2" in refused
 
 
 def test_no_test_graph_is_one_of_training(family: Path) -> None:

@@ -5,6 +5,7 @@ compare. Every placer minimises the memory-penalised runtime, with the memory of
 limits.
 """
 
+from placeto_baselines.bounds.lower_bound import bound_parts
 from placeto_baselines.bounds.lower_bound import lower_bound
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.exact.optimal import optimal
@@ -47,6 +48,7 @@ __all__ = [
     "ScotchPlacer",
     "SingleDevice",
     "TrainedRnnPlacer",
+    "bound_parts",
     "lower_bound",
     "optimal",
 ]

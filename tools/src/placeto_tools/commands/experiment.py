@@ -165,20 +165,22 @@ def table1(options: ExperimentOptions) -> None:
 
 
 @experiment.command("fidelity", cls=Command)
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
 @experiment_options
-def fidelity(options: ExperimentOptions) -> None:
-    """Run placements of six models on two workers of this machine, beside the simulator.
+def fidelity(models: tuple[str, ...], options: ExperimentOptions) -> None:
+    """Run placements of models on two workers of this machine, beside the simulator.
 
     Op times are measured first. Nothing else should run meanwhile; --seeds is how many runs of each
-    placement count.
+    placement count. MODELS are some of inception-v3, nasnet, nmt-2, cifar10:3, ptb:3 and
+    transformers:gpt2, in sizes of the experiment's own; all of them by default.
 
     \b
-    placeto experiment fidelity -o results/fidelity
+    placeto experiment fidelity inception-v3 -o results/fidelity
     """
     from placeto_tools.experiments import fidelity as module  # noqa: PLC0415 (torch)
 
     plan = options.plan("fidelity")
-    _run(module.fidelity(plan, options.scale_name), plan, options)
+    _run(module.fidelity(models, plan, options.scale_name), plan, options)
 
 
 def _run(chosen: "Experiment", plan: "Plan", options: ExperimentOptions) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from placeto_tools.errors import InputError
 from placeto_tools.experiments.experiment import Experiment
 from placeto_tools.experiments.experiment import Page
 from placeto_tools.experiments.experiment import Plan
@@ -69,18 +70,29 @@ class Agreement:
         return float(self.measured[self.simulated.argmin()] / self.measured.min() - 1)
 
 
-def fidelity(plan: Plan, scale_name: str) -> Experiment:
+def fidelity(chosen: Sequence[str], plan: Plan, scale_name: str) -> Experiment:
     """Return the experiment on two workers of this machine.
 
     Parameters
     ----------
+    chosen
+        Some of the models; all of them if there are none.
     plan
         Gives the number of groups, and with ``seeds`` how many runs of each placement count.
     scale_name
         With ``"smoke"`` it is one tiny model, over links of one speed.
+
+    Raises
+    ------
+    InputError
+        When one of the models is none of the experiment's.
     """
     is_smoke = scale_name == "smoke"
-    models = SMOKE_MODELS if is_smoke else MODELS
+    known = SMOKE_MODELS if is_smoke else MODELS
+    for source in chosen:
+        if source not in known:
+            raise InputError(f"{source}: expected one of {', '.join(known)}")
+    models = {source: known[source] for source in chosen or known}
     shares = SHARES[1:2] if is_smoke else SHARES
     paced_seconds = 0.1 if is_smoke else 1.0
     makers = {
