@@ -137,6 +137,22 @@ def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
     assert "nmt-3: expected one of nmt-2" in refused
 
 
+def test_policies_learn_on_workers_that_run(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    succeed("experiment", "measured-curves", SMOKE, "-o", folder)
+    page = (folder / "results.md").read_text()
+    records = {record["scheme"]: record for record in trials_of(folder).values()}
+    assert set(records) == {"simulator", "workers"}
+    for record in records.values():
+        assert 0 < record["evaluations"] <= 800
+        assert record["curve"][-1][1] == record["runtime"]
+        assert record["measured"] > 0
+    assert "| Placeto on two workers |" in page
+    check_picture(folder / "nmt-2.png", 900)
+    refused = fail("experiment", "measured-curves", "nmt-3", SMOKE, "-o", tmp_path / "other")
+    assert "nmt-3: expected one of nmt-2" in refused
+
+
 def test_no_test_graph_is_one_of_training(family: Path) -> None:
     placed = {record["graph"] for record in trials_of(family).values()} - {""}
     every = {path.name.removesuffix(".json.gz") for path in (family / "problems").iterdir()}

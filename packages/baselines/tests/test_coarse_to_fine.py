@@ -17,6 +17,7 @@ from baseline_problems import random_problems
 from baseline_problems import two_chains
 from placeto_baselines import BaselineError
 from placeto_baselines import CoarseToFine
+from placeto_baselines import StoppedSearchError
 from placeto_baselines import lower_bound
 from placeto_baselines import optimal
 from placeto_baselines.search.move_sets import move_sets
@@ -151,6 +152,28 @@ def test_what_was_found_is_kept_at_ctrl_c(after: int) -> None:
     result = CoarseToFine(seconds=1000).place(problem, Interrupted(problem))
     assert result.runtime <= 90
     assert result.evaluations <= after
+
+
+def test_the_best_is_kept_when_the_evaluator_fails() -> None:
+    problem = ladder(40)
+
+    class Failing(BusiestDevice):
+        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+            if self.evaluated >= 100:
+                raise RuntimeError("the device is gone")
+            return super().evaluate(placements)
+
+    with pytest.raises(StoppedSearchError, match=r"^evaluator: the device is gone, after") as error:
+        CoarseToFine(seconds=1000).place(problem, Failing(problem))
+    result = error.value.result
+    assert BusiestDevice(problem).evaluate(result.placement[None]).runtime[0] == result.runtime
+
+    class Useless(BusiestDevice):
+        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+            raise RuntimeError(f"no device for {len(placements)}")
+
+    with pytest.raises(RuntimeError, match=r"^no device for"):
+        CoarseToFine(seconds=1000).place(problem, Useless(problem))
 
 
 def test_it_says_how_far_it_is() -> None:

@@ -8,6 +8,7 @@ limits.
 from placeto_baselines.bounds.lower_bound import bound_parts
 from placeto_baselines.bounds.lower_bound import lower_bound
 from placeto_baselines.errors import BaselineError
+from placeto_baselines.errors import StoppedSearchError
 from placeto_baselines.exact.optimal import optimal
 from placeto_baselines.expert.expert import ExpertPlacer
 from placeto_baselines.expert.scopes import ExpertScopes
@@ -47,6 +48,7 @@ __all__ = [
     "RnnSettings",
     "ScotchPlacer",
     "SingleDevice",
+    "StoppedSearchError",
     "TrainedRnnPlacer",
     "bound_parts",
     "lower_bound",

@@ -1,4 +1,6 @@
-"""The one error of this package."""
+"""The errors of this package."""
+
+from placeto_graphs import PlacementResult
 
 
 class BaselineError(ValueError):
@@ -14,6 +16,28 @@ class BaselineError(ValueError):
     ...
     placeto_baselines.errors.BaselineError: budget: expected at least 1 evaluation, got 0
     """
+
+
+class StoppedSearchError(BaselineError):
+    """A search whose evaluator failed in the middle; what it had found is not lost.
+
+    Attributes
+    ----------
+    result : `PlacementResult`
+        The best placement until then.
+
+    Examples
+    --------
+    >>> try:
+    ...     found = CoarseToFine(evaluations=200).place(problem, evaluator)
+    ... except StoppedSearchError as error:
+    ...     found = error.result
+    """
+
+    def __init__(self, error: Exception, result: PlacementResult) -> None:
+        message = " ".join(str(error).split()) or type(error).__name__
+        super().__init__(f"evaluator: {message}, after {result.evaluations:,} placements")
+        self.result = result
 
 
 def check_at_least(name: str, value: float, minimum: float, unit: str = "") -> None:

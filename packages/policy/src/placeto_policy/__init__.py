@@ -15,6 +15,7 @@ from placeto_policy.embedding.embeddings import SimplePartitioner
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.errors import PolicyError
 from placeto_policy.evaluations import most_evaluations
+from placeto_policy.gym import gym_environment
 from placeto_policy.logs import JsonLinesLog
 from placeto_policy.logs import TensorBoardLog
 from placeto_policy.placer import PlacetoPlacer
@@ -46,6 +47,7 @@ __all__ = [
     "Topology",
     "Trainer",
     "UpdateSummary",
+    "gym_environment",
     "join_processes",
     "load_policy",
     "most_evaluations",

@@ -183,6 +183,24 @@ def fidelity(models: tuple[str, ...], options: ExperimentOptions) -> None:
     _run(module.fidelity(models, plan, options.scale_name), plan, options)
 
 
+@experiment.command("measured-curves", cls=Command)
+@click.argument("model", default="nmt-2")
+@experiment_options
+def measured_curves(model: str, options: ExperimentOptions) -> None:
+    """Let Placeto learn MODEL on the simulator, and on two workers of this machine that run it.
+
+    MODEL is one of those of `fidelity`, in the sizes that it has there. Nothing else should run
+    meanwhile.
+
+    \b
+    placeto experiment measured-curves nmt-2 -o results/measured-curves
+    """
+    from placeto_tools.experiments import measured_curves as module  # noqa: PLC0415 (torch)
+
+    plan = options.plan("measured-curves")
+    _run(module.measured_curves(model, plan, options.scale_name), plan, options)
+
+
 def _run(chosen: "Experiment", plan: "Plan", options: ExperimentOptions) -> None:
     from placeto_tools.experiments.conducting import conduct  # noqa: PLC0415 (torch)
     from placeto_tools.experiments.folder import PAGE  # noqa: PLC0415

@@ -169,6 +169,11 @@ SCALES = {
         "small": Scale(seeds=3),
         "full": Scale(seeds=9),
     },
+    "measured-curves": {
+        "smoke": replace(SMOKE, evaluations=800),
+        "small": Scale(evaluations=10_000),
+        "full": Scale(seeds=5, evaluations=100_000),
+    },
     "table1": {
         "smoke": replace(
             SMOKE,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placeto_baselines.errors import BaselineError
+from placeto_baselines.errors import StoppedSearchError
 from placeto_baselines.errors import check_at_least
 from placeto_baselines.exact.optimal import all_placements
 from placeto_baselines.search.move_sets import MoveSets
@@ -75,7 +76,8 @@ class CoarseToFine:
     Raises
     ------
     BaselineError
-        When neither budget is given, or one is too small.
+        When neither budget is given, or one is too small. In `place` a `StoppedSearchError`, when
+        the evaluator fails after some placements; it has the best of them.
 
     Examples
     --------
@@ -128,6 +130,10 @@ class CoarseToFine:
         except KeyboardInterrupt:
             if not trials.count:
                 raise
+        except Exception as error:
+            if not trials.count:
+                raise
+            raise StoppedSearchError(error, trials.result()) from error
         return trials.result()
 
     def _search(self, trials: Trials, budget: "_Budget", generator: np.random.Generator) -> None:

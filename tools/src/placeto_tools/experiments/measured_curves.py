@@ -1,0 +1,210 @@
+"""``placeto experiment measured-curves``: learning on the simulator, and on workers that run."""
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from placeto_execution import Executor
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import Evaluator
+from placeto_graphs import PlacementProblem
+from placeto_policy import PlacetoPlacer
+from placeto_policy import Settings
+from placeto_simulator import Simulator
+from placeto_tools.errors import InputError
+from placeto_tools.experiments.curves import thinned_curve
+from placeto_tools.experiments.experiment import Experiment
+from placeto_tools.experiments.experiment import Page
+from placeto_tools.experiments.experiment import Plan
+from placeto_tools.experiments.fidelity import MODELS
+from placeto_tools.experiments.fidelity import SMOKE_MODELS
+from placeto_tools.experiments.fidelity_tasks import WORKERS
+from placeto_tools.experiments.fidelity_tasks import ProfiledProblem
+from placeto_tools.experiments.paper import SOURCE
+from placeto_tools.experiments.schemes import placing
+from placeto_tools.experiments.schemes import without_simulated_features
+from placeto_tools.experiments.sources import name_of
+from placeto_tools.experiments.statistics import spread
+from placeto_tools.experiments.trials import Graph
+from placeto_tools.experiments.trials import Record
+from placeto_tools.experiments.trials import Results
+from placeto_tools.experiments.trials import Watch
+from placeto_tools.experiments.trials import Workspace
+from placeto_tools.measured_steps import run_steps
+from placeto_tools.plots.curves import curves_figure
+from placeto_tools.problem_options import SourceOptions
+from placeto_tools.runnable_steps import runnable_source
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import seconds_text
+
+SIMULATOR, HARDWARE = "simulator", "workers"
+TITLES = {SIMULATOR: "Placeto on the simulator", HARDWARE: "Placeto on two workers"}
+RUNS_OF_RESULT = 9
+
+
+@dataclass(frozen=True)
+class LearnOn:
+    """Trains a policy on one graph, with what a simulated or a real step takes as its cost.
+
+    Attributes
+    ----------
+    where : text
+        ``"simulator"`` or ``"workers"``.
+    graph : `Graph`
+        The problem.
+    maker : `ProfiledProblem`
+        Makes its step.
+    settings : `Settings`
+        Of the training.
+    evaluations : int
+        How many placements it samples.
+    seed : int
+        Fixes every random choice.
+    """
+
+    where: str
+    graph: Graph
+    maker: ProfiledProblem
+    settings: Settings
+    evaluations: int
+    seed: int
+
+    @property
+    def kind(self) -> str:
+        """Where it learns."""
+        return self.where
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return what it learned, and how long the steps of the result take for real."""
+        problem = workspace.problem(self.graph)
+        _, step = self.maker.placed(
+            runnable_source(self.maker.source, SourceOptions(dict(self.maker.sizes)))
+        )
+        with ExitStack() as stack:
+            executor = stack.enter_context(Executor(problem, step, WORKERS.names))
+            cost: Evaluator = executor if self.where == HARDWARE else Simulator(problem, 1)
+            counting = _Counting(cost, watch.update)
+            began = time.perf_counter()
+            placer = PlacetoPlacer(training_evaluations=self.evaluations, settings=self.settings)
+            result = placer.place(problem, counting, seed=self.seed)
+            seconds = time.perf_counter() - began
+            measured = run_steps(executor, result.placement, RUNS_OF_RESULT).runtime
+            single = np.zeros(problem.num_groups, np.int32)
+            alone = run_steps(executor, single, RUNS_OF_RESULT).runtime
+        return {
+            "scheme": self.where,
+            "graph": self.graph.label,
+            "seed": self.seed,
+            "runtime": result.runtime,
+            "measured": measured,
+            "single": alone,
+            "evaluations": result.evaluations,
+            "learning_seconds": seconds,
+            "curve": thinned_curve(result.curve).tolist(),
+        }
+
+
+class _Counting:
+    """Passes placements on, and shows how many there have been."""
+
+    def __init__(self, evaluator: Evaluator, show: Callable[[str], None]) -> None:
+        self._evaluator = evaluator
+        self._show = show
+        self._count = 0
+
+    @property
+    def problem(self) -> PlacementProblem:
+        return self._evaluator.problem
+
+    def evaluate(self, placements: np.ndarray) -> EvaluationBatch:
+        self._count += len(placements)
+        self._show(f"{self._count:,} placements")
+        return self._evaluator.evaluate(placements)
+
+
+def measured_curves(source: str, plan: Plan, scale_name: str) -> Experiment:
+    """Return the experiment: a policy learns one graph twice, on the simulator and on workers.
+
+    The policy sees nothing that is simulated, so that both are the same but for the costs.
+
+    Parameters
+    ----------
+    source
+        One of the models of `placeto_tools.experiments.fidelity`.
+    plan
+        Gives evaluations, seeds and hyperparameters.
+    scale_name
+        With ``"smoke"`` the model is tiny.
+
+    Raises
+    ------
+    InputError
+        When the model is none of these.
+    """
+    known = SMOKE_MODELS if scale_name == "smoke" else MODELS
+    if source not in known:
+        raise InputError(f"{source}: expected one of {', '.join(known)}")
+    graph = Graph(name_of(source))
+    maker = ProfiledProblem(source, tuple(known[source].items()), plan.scale.num_groups)
+    settings = without_simulated_features(plan.settings)
+    evaluations = plan.scale.number("evaluations")
+    return Experiment(
+        name="measured-curves",
+        title=f"Learning {source} on the simulator and on workers",
+        options={"source": source, "sizes": dict(known[source])},
+        problems={graph.name: maker},
+        trials=[
+            placing(LearnOn(where, graph, maker, settings, evaluations, seed), where, graph, seed)
+            for seed in plan.seeds
+            for where in TITLES
+        ],
+        page=partial(_page, graph=graph, seeds=plan.seeds),
+    )
+
+
+def _page(results: Results, graph: Graph, seeds: Sequence[int]) -> Page:
+    picture = f"{graph.name}.png"
+    records = {
+        where: [results.record(where, graph.label, seed) for seed in seeds] for where in TITLES
+    }
+    rows = [
+        [
+            TITLES[where],
+            spread(record["runtime"] for record in found).text(seconds_text),
+            spread(record["measured"] for record in found).text(seconds_text),
+            spread(record["single"] for record in found).text(seconds_text),
+            f"{found[0]['evaluations']:,}",
+            spread(record["learning_seconds"] for record in found).text(seconds_text),
+        ]
+        for where, found in records.items()
+    ]
+    columns = [
+        "learned on",
+        ">best seen there",
+        ">its placement, measured",
+        ">on one worker",
+        ">placements",
+        ">took",
+    ]
+    figure = curves_figure(
+        {
+            TITLES[where]: [np.array(record["curve"], np.float64) for record in found]
+            for where, found in records.items()
+        },
+        {},
+        graph.name,
+    )
+    parts = [
+        f"{SOURCE} show such curves on their simulator and on hardware, where they run closely "
+        "together. Here the hardware is two workers on cores of one machine, each step measured "
+        f"once while learning, and {RUNS_OF_RESULT} times at the end (medians). The policy sees "
+        "nothing that is simulated, so that both differ in the costs alone.",
+        TextTable("", columns, rows).markdown(),
+        f"![Learning curves]({picture})",
+    ]
+    return Page(parts, {picture: figure})
