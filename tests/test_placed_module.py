@@ -30,7 +30,8 @@ class Branches(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         joined = torch.cat([branch(images) for branch in self.branches], 1)
-        return self.last(joined.mean((2, 3)))
+        logits: torch.Tensor = self.last(joined.mean((2, 3)))
+        return logits
 
 
 def branches() -> Branches:
@@ -58,7 +59,7 @@ def test_a_hundred_steps_follow_eager_training() -> None:
         for batch in batches(100):
             optimizer.zero_grad()
             loss = mean_square(eager(batch))
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             assert module.step(batch) == pytest.approx(loss.item(), rel=1e-3)
     for name, value in eager.state_dict().items():

@@ -92,7 +92,7 @@ def test_what_goes_wrong_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(PolicyError, match=r"^step: expected a reset after the last group"):
         environment.step(0)
     with pytest.raises(PolicyError, match=r"^evaluator: expected one of the problem"):
-        gym_environment(two_chains(), BusiestDevice(two_chains(3)))
+        gym_environment(two_chains(), BusiestDevice(two_chains(4)))
     monkeypatch.setitem(sys.modules, "placeto_policy.gymnasium_environment", None)
     with pytest.raises(PolicyError, match=r"^gymnasium: expected it to be installed"):
         made()

@@ -1,7 +1,9 @@
 """Training on several devices follows training in eager PyTorch, batch after batch."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +42,8 @@ class Model(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = self.norm(torch.tanh(self.first(self.first(inputs))))
-        return self.last(hidden).square().mean()
+        loss: torch.Tensor = self.last(hidden).square().mean()
+        return loss
 
 
 def model() -> Model:
@@ -98,10 +101,12 @@ def test_a_hundred_steps_follow_eager_ones(name: str, shared_memory: bool) -> No
 def test_schedules_of_learning_rates_and_groups_count() -> None:
     eager = model()
 
-    def factory(weights: list[nn.Parameter]) -> torch.optim.Optimizer:
-        matrices = [weight for weight in weights if weight.dim() == 2]
-        others = [weight for weight in weights if weight.dim() != 2]
-        return torch.optim.Adam([{"params": matrices, "lr": 0.1}, {"params": others}], lr=0.03)
+    def factory(weights: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        given = list(weights)
+        matrices = [weight for weight in given if weight.dim() == 2]
+        others = [weight for weight in given if weight.dim() != 2]
+        groups: list[dict[str, Any]] = [{"params": matrices, "lr": 0.1}, {"params": others}]
+        return torch.optim.Adam(groups, lr=0.03)
 
     step = executable_training(eager, batches(1)[0], optimizer=factory, target="cpu")
     optimizer = factory(list(eager.parameters()))

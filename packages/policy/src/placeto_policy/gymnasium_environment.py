@@ -26,7 +26,8 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
     An episode visits each group once, in topological order, and an action is the device of the
     current group. The reward is by what part of the cost at the start of the episode the action
     lowers the cost, the memory-penalised runtime; the rewards of an episode add up to what it has
-    gained. A device that cannot run the group leaves it where it is; ``action_mask`` says which can.
+    gained. A device that cannot run the group leaves it where it is; ``action_mask`` says which
+    can.
 
     Parameters
     ----------
@@ -125,15 +126,16 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
         environment = self._environment
         if environment.is_over:
             raise PolicyError("step: expected a reset after the last group, got an action")
-        if not self.action_space.contains(np.int64(action)):
+        num_devices = environment.topology.num_devices
+        if not 0 <= action < num_devices:
             raise PolicyError(
-                f"action: expected a device from 0 to {self.action_space.n - 1}, got {action}"
+                f"action: expected a device from 0 to {num_devices - 1}, got {action}"
             )
         current = int(self._last["current"])
         can_run = bool(self._last["action_mask"][action])
         device = int(action) if can_run else int(environment.placement[0, current])
         reward = float(environment.step(np.array([device]))[0]) / self._cost_at_start
-        is_over = environment.is_over
+        is_over = environment.time == environment.topology.num_groups
         if not is_over:
             self._last = self._observation()
         else:
@@ -175,4 +177,4 @@ def _box(shape: tuple[int, ...]) -> spaces.Box:
     return spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
-gymnasium.register(id=NAME, entry_point=GymnasiumEnvironment, disable_env_checker=True)
+gymnasium.register(id=NAME, entry_point=f"{__name__}:{GymnasiumEnvironment.__name__}")

@@ -100,7 +100,7 @@ class LearnOn:
             "scheme": self.where,
             "graph": self.graph.label,
             "seed": self.seed,
-            "runtime": result.runtime,
+            "runtime": float(result.curve[-1, 1]),
             "measured": measured,
             "single": alone,
             "evaluations": result.evaluations,
