@@ -104,7 +104,7 @@ def calibrate(
     if as_json:
         show_json(report)
     else:
-        show(*_tables(report))
+        show(*(table for table in _tables(report) if table.rows))
 
 
 def _tables(report: dict[str, Any]) -> list[TextTable]:
