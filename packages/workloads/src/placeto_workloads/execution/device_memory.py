@@ -19,8 +19,10 @@ from placeto_workloads.execution.step_parts import StepParts
 class Pool:
     """The storages of a step in one memory, which several devices may see.
 
-    A storage is there as long as a device, or what is on its way to one, has its owner: a tensor
-    that looks at it. Several threads may ask for one at once; all get the same.
+    It knows the owner, a tensor that looks at it, of each storage of which several ops make
+    something: these may be on devices that hand each other nothing. The storage is there as long as
+    a device, or what is on its way to one, has the owner. Several threads may ask for one at once;
+    all get the same.
 
     Parameters
     ----------
@@ -95,7 +97,13 @@ class DeviceMemory:
         for slot in self._slots.of_storage[storage]:
             self.of_slot[slot] = None
         self._owner[storage] = owner
-        self.pool.put(storage, owner)
+        if storage in self._parts.made_by_several:
+            self.pool.put(storage, owner)
+
+    def adopt(self, storage: int, owner: torch.Tensor) -> None:
+        """Let a storage be the one of another device with the same pool."""
+        if self._owner.get(storage) is not owner:
+            self.put(storage, owner)
 
     def drop(self, storage: int) -> None:
         """Forget a storage, unless a tensor holds some of it."""

@@ -1,5 +1,6 @@
 """The bytes that the tensors of a step are, as numbered parts of its storages."""
 
+from collections import Counter
 from collections import defaultdict
 from collections.abc import Collection
 
@@ -34,6 +35,8 @@ class StepParts:
         the weight's first tensor.
     last_op : dict of int to int
         Which op is the last one that makes each part; what no op makes is not there.
+    made_by_several : set of int
+        The storages of which several ops make something.
     """
 
     def __init__(self, trace: Trace, tensors: TensorsOfTrace) -> None:
@@ -62,6 +65,14 @@ class StepParts:
             for version, parts in zip(tensors.made, self.of_tensor, strict=True)
             for part in parts
         }
+
+        made = {
+            (self.refs[part].storage, version.producer)
+            for version, parts in zip(tensors.made, self.of_tensor, strict=True)
+            for part in parts
+        }
+        ops_of_storage = Counter(storage for storage, _ in made)
+        self.made_by_several = {storage for storage, ops in ops_of_storage.items() if ops > 1}
 
     def storages_of(self, tensors: Collection[int]) -> set[int]:
         """Return the storages of which some tensors are parts."""

@@ -205,11 +205,13 @@ class TracedRun:
     def receive(self, tensor: int, destination: int, parcel: Parcel) -> int:
         """Take a tensor that was sent; return the bytes that the destination holds more."""
         memory, more = self._memories[destination], 0
+        is_shared = memory.pool is self._memories[self._home(tensor)].pool
+        for storage, owner in parcel if is_shared else ():
+            memory.adopt(storage, owner)
         for part in self._carried(tensor, destination):
             more += memory.hold(part)
-        if memory.pool is not self._memories[self._home(tensor)].pool:
-            for part, values in parcel:
-                memory.tensor(self._step.parts.refs[part]).copy_(values)
+        for part, values in () if is_shared else parcel:
+            memory.tensor(self._step.parts.refs[part]).copy_(values)
         return more
 
     def free(self, tensor: int, device: int) -> int:
