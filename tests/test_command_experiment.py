@@ -129,8 +129,9 @@ def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
     rows = record["rows"]
     assert len(rows) == 24
     assert len({row["placement"] for row in rows}) == 24
-    # Nothing can be earlier than simulated where each op takes what the problem says.
-    assert all(row["paced"] >= 0.999 * row["simulated"] for row in rows)
+    # On one device no order is faster than another, and no op than the problem says.
+    (single,) = (row for row in rows if row["placement"] == "single")
+    assert single["paced"] >= 0.999 * single["simulated"]
     paced = [row["simulated"] / row["paced"] - 1 for row in rows]
     assert cell(page, "nmt-2", 4) == f"{np.mean(np.abs(paced)):.2%}"
     refused = fail("experiment", "fidelity", "nmt-3", SMOKE, "-o", tmp_path / "other")
