@@ -1,0 +1,1 @@
+"""Placements in the forms of other libraries."""
