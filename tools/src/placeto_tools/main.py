@@ -17,6 +17,7 @@ from placeto_tools.commands.compare import compare
 from placeto_tools.commands.diff import diff
 from placeto_tools.commands.experiment import experiment
 from placeto_tools.commands.explain import explain
+from placeto_tools.commands.export import export
 from placeto_tools.commands.inspect import inspect
 from placeto_tools.commands.models import models
 from placeto_tools.commands.place import place
@@ -102,6 +103,7 @@ COMMANDS = (
     run,
     explain,
     diff,
+    export,
     train,
     compare,
     experiment,

@@ -1,6 +1,7 @@
 """Options that several subcommands share, and the class of all subcommands."""
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from typing import TypeVar
@@ -91,6 +92,18 @@ class PlacerNames(click.ParamType[tuple[str, ...]]):
         return [
             CompletionItem(before + comma + name) for name in PLACER_NAMES if name.startswith(begun)
         ]
+
+
+class NearestChoice(click.Choice[str]):
+    """One of some texts; of another one the nearest is named."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text, if it is one of them."""
+        if value not in self.choices:
+            (near,) = get_close_matches(str(value), self.choices, n=1, cutoff=0.0)
+            known = ", ".join(self.choices)
+            self.fail(f"expected one of {known}, such as {near}, got {value!r}", param, ctx)
+        return str(value)
 
 
 class LinkNames(click.ParamType[str]):

@@ -41,6 +41,7 @@ from placeto_graphs.micro_batches.repetition import micro_batched
 from placeto_graphs.micro_batches.repetition import micro_batched_grouping
 from placeto_graphs.micro_batches.repetition import repeat_micro_batch
 from placeto_graphs.networkx_conversion import from_networkx
+from placeto_graphs.networkx_conversion import groups_to_networkx
 from placeto_graphs.networkx_conversion import to_networkx
 from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.cluster import Device
@@ -110,6 +111,7 @@ __all__ = [
     "from_networkx",
     "group_graph",
     "grouping_of_labels",
+    "groups_to_networkx",
     "load_cluster",
     "load_graph",
     "load_pipedream_profile",

@@ -1,4 +1,4 @@
-"""To and from networkx: ops as nodes, tensors on edges."""
+"""To and from networkx: ops as nodes, tensors on edges; groups as nodes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.errors import shown
@@ -18,6 +19,7 @@ from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.op_graph import FREE
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.op_graph import Phase
+from placeto_graphs.schema.problem import PlacementProblem
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -82,6 +84,65 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
         edge["bytes"] += int(graph.tensor_bytes[tensor])
         edge["tensors"] += (tensor,)
         edge["positions"] += (position,)
+    return result
+
+
+def groups_to_networkx(
+    problem: PlacementProblem, placement: NDArray[np.int32] | None = None
+) -> nx.DiGraph:
+    """Return the graph of groups, whose nodes are the names of groups, in order.
+
+    All attributes are texts and numbers, as files such as GraphML and DOT have them. A node has
+    ``ops`` (how many), ``output_bytes`` and ``parameter_bytes``, and if the groups are placed
+    ``device`` and ``seconds``, what its ops take there. An edge runs from the group that comes
+    earlier and has ``bytes``, what flows between the two in either direction.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement : int32[G] or None
+        The device of each group.
+
+    Raises
+    ------
+    GraphError
+        When it is no placement of the problem.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import PlacementProblem, colocate, from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.DiGraph([("matmul", "relu")]))
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=[[2.0, 2.0], [1.0, 1.0]],
+    ...     grouping=colocate(graph, rules=()),
+    ... )
+    >>> groups_to_networkx(problem, np.array([0, 1])).nodes["relu"]
+    {'ops': 1, 'output_bytes': 0, 'parameter_bytes': 0, 'device': 'k80:1', 'seconds': 1.0}
+    """
+    import networkx as nx  # noqa: PLC0415 (as above)
+
+    groups, names = problem.group_graph, problem.grouping.group_names
+    num_ops = np.bincount(problem.grouping.group_of, minlength=problem.num_groups)
+    result = nx.DiGraph()
+    for group, name in enumerate(names):
+        result.add_node(
+            name,
+            ops=int(num_ops[group]),
+            output_bytes=int(groups.output_bytes[group]),
+            parameter_bytes=int(groups.parameter_bytes[group]),
+        )
+    if placement is not None:
+        for group, device in enumerate(problem.check_placement(placement).tolist()):
+            result.nodes[names[group]]["device"] = problem.cluster.device_names[device]
+            result.nodes[names[group]]["seconds"] = float(groups.compute_time[group, device])
+    for (first, second), size in zip(
+        groups.edges.tolist(), groups.edge_bytes.tolist(), strict=True
+    ):
+        result.add_edge(names[first], names[second], bytes=size)
     return result
 
 

@@ -70,7 +70,7 @@ def device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Devic
     Examples
     --------
     >>> from torch import nn, ones
-    >>> from placeto_graphs import colocate, parse_cluster
+    >>> from placeto_graphs import parse_cluster
     >>> from placeto_tools.problems import make_problem
     >>> from placeto_tools.sources import Source
     >>> from placeto_workloads import capture

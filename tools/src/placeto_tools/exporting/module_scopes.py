@@ -78,8 +78,12 @@ class ModuleScopes:
         """Modules that have weights of their own, or no modules inside; not the whole model."""
         scopes = {self.graph.scopes[op] for op in np.flatnonzero(self.is_forward).tolist()}
         parents = {parent for scope in scopes for parent in parents_of(scope)}
-        owners = {self.graph.scopes[op] for op in np.flatnonzero(self.is_weight).tolist()}
-        return frozenset((scopes - parents) | owners) - {ROOT}
+        return (frozenset(scopes - parents) | self.owners) - {ROOT}
+
+    @cached_property
+    def owners(self) -> frozenset[str]:
+        """Modules that have parameters or buffers of their own."""
+        return frozenset(self.graph.scopes[op] for op in np.flatnonzero(self.is_weight).tolist())
 
     def outermost(self, modules: Iterable[str]) -> list[str | None]:
         """Return for each op the outermost of some modules that it is in; None if it is in none."""
