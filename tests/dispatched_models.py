@@ -35,10 +35,11 @@ def forward_on_fake_gpus(
     PyTorch then checks that each op finds all that it reads on one device; the backward pass runs
     where the forward pass did. Only accelerate moves tensors. The model is of no use afterwards.
     """
+    moved: dict[torch.Tensor, torch.Tensor] = {}
     with FakeTensorMode() as mode, torch.no_grad():
         for name, module in model.named_modules():
             device = torch.device("cuda", int(_target(name, modules, main_device)))
-            _move_own_tensors(module, device)
+            _move_own_tensors(module, device, moved)
             for hook in _hooks(module):
                 hook.execution_device = device
         named = {name: mode.from_tensor(each) for name, each in (keywords or {}).items()}
@@ -52,12 +53,18 @@ def _target(name: str, modules: Mapping[str, Target], main_device: Target) -> Ta
     return modules.get(name, main_device)
 
 
-def _move_own_tensors(module: nn.Module, device: torch.device) -> None:
-    for name, value in module.named_parameters(recurse=False):
-        fake = torch.empty(value.shape, dtype=value.dtype, device=device)
-        module._parameters[name] = nn.Parameter(fake, requires_grad=False)
-    for name, value in module.named_buffers(recurse=False):
-        module._buffers[name] = torch.empty(value.shape, dtype=value.dtype, device=device)
+def _move_own_tensors(
+    module: nn.Module, device: torch.device, moved: dict[torch.Tensor, torch.Tensor]
+) -> None:
+    """Put fakes in the place of what a module owns; weights that are tied stay so."""
+    owned = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    for name, value in owned:
+        if value not in moved:
+            moved[value] = torch.empty(value.shape, dtype=value.dtype, device=device)
+        if name in module._parameters:
+            module._parameters[name] = nn.Parameter(moved[value], requires_grad=False)
+        else:
+            module._buffers[name] = moved[value]
 
 
 def _hooks(module: nn.Module) -> list[AlignDevicesHook]:

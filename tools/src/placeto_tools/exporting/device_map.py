@@ -48,9 +48,9 @@ class DeviceMap:
 def device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> DeviceMap:
     """Return where whole modules go, for a placement of groups of ops.
 
-    Modules that the placement has on one device stay there. Others go to where a step costs least,
-    with the others where they are, until no such move helps; so does what has to share a device
-    with them, see `whole_modules`.
+    Modules that the placement has on one device are whole, and stay there. Others go to where a
+    step costs least, with the others where they are, until no such move helps, and so does what has
+    to share a device with them, see `whole_modules`.
 
     Parameters
     ----------
@@ -80,16 +80,18 @@ def device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Devic
     {'': 0}
     """
     scopes = ModuleScopes(problem.graph)
-    modules = whole_modules(scopes)
     targets = targets_of(problem.cluster)
-    restricted = problem_of_labels(problem, modules.labels)
     op_devices = problem.expand(placement)
-    found = _cheapest(restricted, op_devices, list(targets))
+    devices_of_module = scopes.forward_values(op_devices.tolist())
+    kept = [name for name, devices in devices_of_module.items() if len(devices) == 1]
+    modules = whole_modules(scopes, set(kept) - {ROOT})
+    restricted = problem_of_labels(problem, modules.labels)
+    found = _cheapest(restricted, op_devices, scopes.is_forward, list(targets))
     found_devices = restricted.expand(found)
     return DeviceMap(
         modules=_named(scopes, modules, [targets[device] for device in found_devices.tolist()]),
         main_device=targets[int(found_devices[modules.first_op[ROOT]])],
-        split=_split(scopes, modules, op_devices),
+        split=tuple(name for name in modules.first_op if name and name not in kept),
         price=price(problem, placement, restricted, found),
     )
 
@@ -108,15 +110,22 @@ def targets_of(cluster: Cluster) -> dict[int, Target]:
 
 
 def _cheapest(
-    problem: PlacementProblem, op_devices: NDArray[np.int32], devices: list[int]
+    problem: PlacementProblem,
+    op_devices: NDArray[np.int32],
+    is_forward: NDArray[np.bool_],
+    devices: list[int],
 ) -> NDArray[np.int32]:
-    """Return int32[G], with the groups where they are, or else where they cost least."""
+    """Return int32[G], with groups where their forward ops are, or else where they cost least."""
     group_of = problem.grouping.group_of
-    placement = problem.placement_of_ops(op_devices)
     seconds = problem.group_graph.compute_time
-    for group in np.flatnonzero(~np.isin(placement, devices)).tolist():
+    placement = problem.placement_of_ops(op_devices)
+    placement[group_of[is_forward]] = op_devices[is_forward]
+    apart = group_of[is_forward & (placement[group_of] != op_devices)]
+    impossible = np.isinf(seconds[np.arange(len(placement)), placement])
+    elsewhere = impossible | ~np.isin(placement, devices)
+    for group in np.flatnonzero(elsewhere).tolist():
         placement[group] = devices[int(seconds[group, devices].argmin())]
-    free = np.unique(group_of[placement[group_of] != op_devices])
+    free = np.union1d(apart, np.flatnonzero(elsewhere))
     free = free[np.argsort(-seconds[free, placement[free]], kind="stable")]
     simulator = Simulator(problem)
     for _ in range(MOST_SWEEPS):
@@ -135,11 +144,7 @@ def _named(
     scopes: ModuleScopes, modules: WholeModules, target_of_op: list[Target]
 ) -> dict[str, Target]:
     """Return the outermost modules that are on one device, and the model's own weights."""
-    targets: dict[str, set[Target]] = {}
-    for op in np.flatnonzero(scopes.is_forward).tolist():
-        scope = scopes.graph.scopes[op]
-        for module in (*parents_of(scope), scope):
-            targets.setdefault(module, set()).add(target_of_op[op])
+    targets = scopes.forward_values(target_of_op)
     main = target_of_op[modules.first_op[ROOT]]
     if len(targets[ROOT]) == 1:
         return {ROOT: main}
@@ -153,15 +158,3 @@ def _named(
             path = (*parents_of(module), module)
             result[next(each for each in path if len(targets[each]) == 1)] = target_of_op[op]
     return result
-
-
-def _split(
-    scopes: ModuleScopes, modules: WholeModules, op_devices: NDArray[np.int32]
-) -> tuple[str, ...]:
-    places = scopes.outermost(set(modules.first_op) - {ROOT})
-    devices: dict[str, set[int]] = {}
-    for op in np.flatnonzero(scopes.is_forward).tolist():
-        place = places[op]
-        if place is not None:
-            devices.setdefault(place, set()).add(int(op_devices[op]))
-    return tuple(module for module, found in devices.items() if len(found) > 1)

@@ -1,7 +1,10 @@
 """The modules of a model, as the scopes of a graph tell them."""
 
+from collections.abc import Hashable
 from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +12,8 @@ from numpy.typing import NDArray
 from placeto_graphs import OpGraph
 from placeto_graphs import Phase
 from placeto_tools.errors import InputError
+
+Value = TypeVar("Value", bound=Hashable)
 
 ROOT = ""
 WEIGHTS = ("parameter", "buffer")  # the types of ops that hold what a module owns
@@ -84,6 +89,15 @@ class ModuleScopes:
     def owners(self) -> frozenset[str]:
         """Modules that have parameters or buffers of their own."""
         return frozenset(self.graph.scopes[op] for op in np.flatnonzero(self.is_weight).tolist())
+
+    def forward_values(self, values: Sequence[Value]) -> dict[str, set[Value]]:
+        """Return the values of all forward ops of each module, for one value for each of V ops."""
+        found: dict[str, set[Value]] = {}
+        for op in np.flatnonzero(self.is_forward).tolist():
+            scope = self.graph.scopes[op]
+            for module in (*parents_of(scope), scope):
+                found.setdefault(module, set()).add(values[op])
+        return found
 
     def outermost(self, modules: Iterable[str]) -> list[str | None]:
         """Return for each op the outermost of some modules that it is in; None if it is in none."""

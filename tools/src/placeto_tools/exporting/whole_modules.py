@@ -5,6 +5,7 @@ the module. What the forward pass of a module that is not named computes itself 
 tensors are, and so has to find all of them on one device.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,14 +36,21 @@ class WholeModules:
     labels: NDArray[np.int64]
 
 
-def whole_modules(scopes: ModuleScopes) -> WholeModules:
+def whole_modules(scopes: ModuleScopes, kept: Collection[str] = ()) -> WholeModules:
     """Return the smallest modules that can be on devices of their own.
 
     A module that has weights of its own is whole, and so is one whose forward pass itself reads
     tensors of several places, one of them outside. Where all of them are inside, these are on one
     device. So are modules that share a weight.
+
+    Parameters
+    ----------
+    scopes
+        The modules of a graph.
+    kept
+        Modules that are to be whole in any case; the whole model is none of them.
     """
-    whole = scopes.indivisible
+    whole = scopes.indivisible.union(kept)
     while True:
         walk = _Walk(scopes, whole)
         if not walk.whole:

@@ -1,0 +1,295 @@
+"""``placeto export``: other libraries take what it writes, and run a step with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pydot
+import pytest
+import torch
+from dispatched_models import dispatch_on_cpu
+from dispatched_models import forward_on_fake_gpus
+from exported_models import Chain
+from exported_models import Mixed
+from exported_models import Residual
+from exported_models import features
+from exported_models import problem_of_ops
+from numpy.typing import NDArray
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
+from torch.distributed.pipelining import SplitPoint
+from torch.distributed.pipelining import pipeline
+
+from command_runs import build_profile
+from command_runs import fail
+from command_runs import succeed
+from command_runs import succeed_json
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import from_networkx
+from placeto_graphs import groups_to_networkx
+from placeto_graphs import parse_cluster
+from placeto_graphs import save_placement
+from placeto_graphs import save_problem
+from placeto_simulator import Simulator
+from placeto_tools.errors import InputError
+from placeto_tools.explanation import costs
+from placeto_tools.exporting.device_map import device_map
+from placeto_tools.exporting.graph_files import dot_text
+from placeto_tools.exporting.module_scopes import ModuleScopes
+from placeto_tools.exporting.pipeline_stages import pipeline_stages
+from placeto_tools.exporting.whole_modules import whole_modules
+
+
+def drawn(problem: PlacementProblem, seed: int) -> NDArray[np.int32]:
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, problem.num_devices, problem.num_groups, np.int32)
+
+
+def by_scope(problem: PlacementProblem, device_of: dict[str, int]) -> NDArray[np.int32]:
+    """A placement by the first part of each scope; of others, by that of ``""``."""
+    devices = [
+        next((device for name, device in device_of.items() if name and scope.startswith(name)), -1)
+        for scope in problem.graph.scopes
+    ]
+    everywhere = [device_of[""] if device < 0 else device for device in devices]
+    return problem.placement_of_ops(np.array(everywhere, np.int32))
+
+
+def saved(folder: Path, problem: PlacementProblem, placement: NDArray[np.int32]) -> list[Path]:
+    paths = [folder / "problem.json", folder / "placement.json"]
+    save_problem(problem, paths[0])
+    save_placement(placement, problem, paths[1])
+    return paths
+
+
+def exported(folder: Path, problem: PlacementProblem, placement: Any, form: str) -> Any:
+    output = folder / f"{form}.json"
+    succeed("export", *saved(folder, problem, placement), "--to", form, "-o", output)
+    return json.loads(output.read_text())
+
+
+# --- device maps ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_accelerate_dispatches_a_model_by_any_placement(seed: int, tmp_path: Path) -> None:
+    model, inputs = Mixed().eval(), features(4, 3)
+    problem = problem_of_ops(Mixed(), inputs, "3xv100")
+    placement = drawn(problem, seed)
+    paths = saved(tmp_path, problem, placement)
+    output = tmp_path / "map.json"
+    text = succeed("export", *paths, "--to", "device-map", "-o", output)
+    modules = json.loads(output.read_text())
+    main_device = int(text.split("main_device=")[1].split(")")[0])
+    assert set(modules.values()) == {0, 1, 2}
+    expected = model(inputs)
+    dispatch_on_cpu(model, modules)
+    torch.testing.assert_close(model(inputs), expected, rtol=0, atol=0)
+    forward_on_fake_gpus(model, modules, main_device, [inputs])
+
+
+def test_a_dispatched_model_trains(tmp_path: Path) -> None:
+    model, inputs = Mixed(), features(4, 3)
+    problem = problem_of_ops(Mixed(), inputs, "2xv100")
+    modules = exported(tmp_path, problem, drawn(problem, 0), "device-map")
+    model(inputs).square().mean().backward()
+    expected = {name: weight.grad for name, weight in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    dispatch_on_cpu(model, modules)
+    model(inputs).square().mean().backward()
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight.grad, expected[name])
+
+
+@pytest.mark.parametrize(
+    "apart", [("first", "last"), ("branches.left.2", "branches.right.1"), ("first", "")]
+)
+def test_modules_share_a_device_only_where_a_dispatched_model_would_fail(
+    apart: tuple[str, str],
+) -> None:
+    inputs = features(4, 3)
+    problem = problem_of_ops(Mixed(), inputs, "2xv100")
+    found = whole_modules(ModuleScopes(problem.graph))
+    first, second = (found.labels[found.first_op[name]] for name in apart)
+    assert first == second
+    modules: dict[str, int | str] = {name: 0 for name in found.first_op if name}
+    modules |= {"position": 0, apart[1] or "position": 1}
+    model = Mixed().eval()
+    dispatch_on_cpu(model, modules)
+    with pytest.raises(FakeTensorDeviceMismatchError):
+        forward_on_fake_gpus(model, modules, int(apart[1] == ""), [inputs])
+
+
+def test_modules_that_can_be_apart_are_as_small_as_that_allows() -> None:
+    problem = problem_of_ops(Mixed(), features(4, 3), "2xv100")
+    found = whole_modules(ModuleScopes(problem.graph))
+    blocks = {f"blocks.{number}" for number in range(3)}
+    branches = {f"branches.left.{layer}" for layer in range(3)}
+    branches |= {f"branches.right.{layer}" for layer in range(2)}
+    assert set(found.first_op) == {"", "first", "attention", "norm", "last"} | blocks | branches
+    alone = [found.labels[found.first_op[name]] for name in (*sorted(blocks), "attention", "norm")]
+    assert len(set(alone)) == 5
+
+
+def test_a_placement_of_whole_modules_stays_as_it_is(tmp_path: Path) -> None:
+    problem = problem_of_ops(Mixed(), features(4, 3), "2xv100")
+    devices = {"": 0, "blocks.1": 1, "branches": 1, "norm": 1}
+    paths = saved(tmp_path, problem, by_scope(problem, devices))
+    output = tmp_path / "map.json"
+    report = succeed_json("export", *paths, "--to", "device-map", "-o", output)
+    modules = json.loads(output.read_text())
+    assert {name: device for name, device in modules.items() if device} == {
+        "blocks.1": 1,
+        "branches": 1,
+        "norm": 1,
+    }
+    assert report["runtime"] == pytest.approx(report["runtime_as_placed"], rel=0.1)
+
+
+def test_what_is_split_goes_to_where_it_costs_least() -> None:
+    model = nn.Sequential(Residual(), Residual(), nn.Linear(8, 2))
+    problem = problem_of_ops(model, features(4), "3xv100")
+    devices = {"": 0, "0": 1, "1.wide": 1, "1": 2, "2": 2}
+    placement = by_scope(problem, devices)
+    found = device_map(problem, placement)
+    assert found.split == ("1",)
+    trials = []
+    for device in range(3):
+        tried = by_scope(problem, devices | {"1.wide": device, "1": device})
+        trials.append(costs(Simulator(problem), tried[None])[0])
+    assert trials[int(found.modules["1"])] == min(trials) < max(trials)
+    # Some ops of the loss run elsewhere in the trials.
+    assert found.price.runtime == pytest.approx(min(trials), rel=0.05)
+    assert found.price.runtime_as_placed == costs(Simulator(problem), placement[None])[0]
+
+
+def test_gpus_are_numbered_and_cpus_beside_them_compute_nothing(tmp_path: Path) -> None:
+    problem = problem_of_ops(Chain(), features(4), "1xcpu+2xv100")
+    modules = exported(tmp_path, problem, drawn(problem, 3), "device-map")
+    assert set(modules.values()) <= {0, 1}
+    cpus = problem_of_ops(Chain(), features(4), "2xcpu")
+    assert device_map(cpus, drawn(cpus, 3)).modules == {"": "cpu"}
+
+
+# --- pipelines -----------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # of PyTorch, by itself
+def test_pipelining_splits_a_model_where_the_stages_begin(tmp_path: Path) -> None:
+    model, inputs = Chain(), features(4)
+    problem = problem_of_ops(model, inputs, "3xv100")
+    devices = {"": 0, "blocks.0": 0, "blocks.1.wide": 0, "blocks.1": 2, "blocks.2": 2, "last": 1}
+    stages = exported(tmp_path, problem, by_scope(problem, devices), "pipeline")
+    assert stages == {
+        "split_points": ["blocks.1.activation", "last"],
+        "devices": ["v100:0", "v100:2", "v100:1"],
+    }
+    split = dict.fromkeys(stages["split_points"], SplitPoint.BEGINNING)
+    pipe = pipeline(model, mb_args=(inputs,), split_spec=split)
+    assert pipe.num_stages == 3
+    passed: Any = inputs
+    for stage in range(3):
+        arguments = passed if isinstance(passed, tuple) else (passed,)
+        passed = pipe.get_stage_module(stage)(*arguments)
+    torch.testing.assert_close(passed, model(inputs))
+
+
+def test_a_stage_begins_with_the_outermost_module(tmp_path: Path) -> None:
+    problem = problem_of_ops(Chain(), features(4), "2xv100")
+    placement = by_scope(problem, {"": 0, "blocks.0": 0, "blocks": 1, "last": 1})
+    stages = exported(tmp_path, problem, placement, "pipeline")
+    assert stages["split_points"] == ["blocks.1"]
+
+
+@pytest.mark.parametrize(
+    ("device_of", "reason"),
+    [
+        ({"blocks.2": 1}, "comes back from v100:1 to v100:0 at last/aten.addmm"),
+        ({"blocks.1.wide": 1}, "comes back from v100:1 to v100:0 at blocks.1.activation/aten.relu"),
+    ],
+)
+def test_what_is_no_pipeline_says_why(
+    device_of: dict[str, int], reason: str, tmp_path: Path
+) -> None:
+    problem = problem_of_ops(Chain(), features(4), "2xv100")
+    paths = saved(tmp_path, problem, by_scope(problem, {"": 0} | device_of))
+    error = fail("export", *paths, "--to", "pipeline", "-o", tmp_path / "stages.json")
+    assert error.endswith(f"{reason}\n")
+    assert not (tmp_path / "stages.json").exists()
+
+
+def test_stages_do_not_cut_modules_or_share_weights() -> None:
+    problem = problem_of_ops(Mixed(), features(4, 3), "2xv100")
+    ops = [op for op, scope in enumerate(problem.graph.scopes) if scope == "attention"]
+    of_attention = [op for op in ops if problem.graph.phases[op] == 0]
+    first_op = np.unique(problem.grouping.group_of, return_index=True)[1]
+    cut = (first_op > of_attention[len(of_attention) // 2]).astype(np.int32)
+    with pytest.raises(InputError, match=r"but the module attention is on v100:0 and v100:1$"):
+        pipeline_stages(problem, cut)
+    tied = by_scope(problem, {"": 0, "norm": 1, "last": 1})
+    with pytest.raises(InputError, match=r"but first\.weight is read in the stages 0 and 1$"):
+        pipeline_stages(problem, tied)
+
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+READING_DOT = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")  # of pydot
+
+
+@READING_DOT
+def test_graphml_and_dot_are_read_back(tmp_path: Path) -> None:
+    problem = problem_of_ops(Chain(), features(4), "2xv100")
+    placement = drawn(problem, 2)
+    paths = saved(tmp_path, problem, placement)
+    expected = groups_to_networkx(problem, placement)
+    succeed("export", *paths, "--to", "graphml", "-o", tmp_path / "groups.graphml")
+    read = nx.read_graphml(tmp_path / "groups.graphml")
+    assert dict(read.nodes(data=True)) == dict(expected.nodes(data=True))
+    assert list(read.edges(data=True)) == list(expected.edges(data=True))
+    succeed("export", *paths, "--to", "dot", "-o", tmp_path / "groups.dot")
+    dot = nx.nx_pydot.read_dot(tmp_path / "groups.dot")
+    devices = {name.strip('"'): device for name, device in dot.nodes(data="device") if device}
+    assert {name: device.strip('"') for name, device in devices.items()} == dict(
+        expected.nodes(data="device")
+    )
+    assert dot.number_of_edges() == expected.number_of_edges()
+
+
+@READING_DOT
+def test_names_of_groups_may_hold_what_graphviz_has_a_meaning_for() -> None:
+    names = ["a:b", 'say "so"', "back\\slash", "node"]
+    ops = from_networkx(nx.relabel_nodes(nx.path_graph(4, nx.DiGraph), dict(enumerate(names))))
+    problem = PlacementProblem(
+        graph=ops,
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.ones((4, 2)),
+        grouping=colocate(ops, rules=()),
+    )
+    graphs = pydot.graph_from_dot_data(dot_text(problem, np.zeros(4, np.int32)))
+    assert graphs is not None
+    assert len(graphs[0].get_nodes()) == 4
+    assert len(graphs[0].get_edges()) == 3
+
+
+# --- wrong input ---------------------------------------------------------------------------------
+
+
+def test_wrong_input_is_one_line(tmp_path: Path) -> None:
+    profile = build_profile(tmp_path)
+    output = tmp_path / "map.json"
+    arguments = ["export", profile, "v100:0", "-o", output, "--to"]
+    assert "such as device-map, got 'devicemap'" in fail(*arguments, "devicemap")
+    assert "such as graphml, got 'graph-ml'" in fail(*arguments, "graph-ml")
+    assert "expected a name that ends in .dot or .gv" in fail(*arguments, "dot")
+    for form in ("device-map", "pipeline"):
+        assert "expected ops whose scopes are names of modules" in fail(*arguments, form)
+    other = problem_of_ops(Chain(), features(4), "2xv100")
+    (tmp_path / "other").mkdir()
+    _, placement = saved(tmp_path / "other", other, drawn(other, 0))
+    error = fail("export", profile, placement, "--to", "graphml", "-o", tmp_path / "a.graphml")
+    assert "expected the name of a group of the problem" in error
+    assert not output.exists()
