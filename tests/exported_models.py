@@ -44,7 +44,7 @@ class Branches(nn.Module):
 
 
 class Mixed(nn.Module):
-    """A model with weights of its own, attention, tied weights and all of the above."""
+    """A model with weights of its own, attention, tied and unused ones, and all of the above."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,6 +56,7 @@ class Mixed(nn.Module):
         self.norm = nn.BatchNorm1d(8)
         self.last = nn.Linear(8, 8, bias=False)
         self.last.weight = self.first.weight
+        self.unused = nn.Linear(3, 3)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits of features [batch, tokens, 8]."""

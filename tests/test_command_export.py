@@ -71,6 +71,10 @@ def exported(folder: Path, problem: PlacementProblem, placement: Any, form: str)
     return json.loads(output.read_text())
 
 
+def norm(tensor: torch.Tensor) -> float:
+    return float(tensor.norm())
+
+
 # --- device maps ---------------------------------------------------------------------------------
 
 
@@ -129,7 +133,8 @@ def test_modules_that_can_be_apart_are_as_small_as_that_allows() -> None:
     blocks = {f"blocks.{number}" for number in range(3)}
     branches = {f"branches.left.{layer}" for layer in range(3)}
     branches |= {f"branches.right.{layer}" for layer in range(2)}
-    assert set(found.first_op) == {"", "first", "attention", "norm", "last"} | blocks | branches
+    others = {"", "first", "attention", "norm", "last", "unused"}
+    assert set(found.first_op) == others | blocks | branches
     alone = [found.labels[found.first_op[name]] for name in (*sorted(blocks), "attention", "norm")]
     assert len(set(alone)) == 5
 
@@ -194,7 +199,13 @@ def test_pipelining_splits_a_model_where_the_stages_begin(tmp_path: Path) -> Non
     for stage in range(3):
         arguments = passed if isinstance(passed, tuple) else (passed,)
         passed = pipe.get_stage_module(stage)(*arguments)
-    torch.testing.assert_close(passed, model(inputs))
+    expected = model(inputs)
+    torch.testing.assert_close(passed, expected)
+    weights = list(model.parameters())
+    split_weights = dict(pipe.named_parameters())
+    gradients = torch.autograd.grad(expected.square().mean(), weights)
+    found = torch.autograd.grad(passed.square().mean(), list(split_weights.values()))
+    assert sorted(map(norm, found)) == pytest.approx(sorted(map(norm, gradients)), rel=1e-4)
 
 
 def test_a_stage_begins_with_the_outermost_module(tmp_path: Path) -> None:
@@ -282,8 +293,10 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     profile = build_profile(tmp_path)
     output = tmp_path / "map.json"
     arguments = ["export", profile, "v100:0", "-o", output, "--to"]
-    assert "such as device-map, got 'devicemap'" in fail(*arguments, "devicemap")
-    assert "such as graphml, got 'graph-ml'" in fail(*arguments, "graph-ml")
+    assert "expected device-map, or another of device-map, pipeline, dot, " in fail(
+        *arguments, "devicemap"
+    )
+    assert "expected graphml, or another" in fail(*arguments, "graph-ml")
     assert "expected a name that ends in .dot or .gv" in fail(*arguments, "dot")
     for form in ("device-map", "pipeline"):
         assert "expected ops whose scopes are names of modules" in fail(*arguments, form)

@@ -1,7 +1,9 @@
 """Why the command ends without having done its work, and with which exit code."""
 
+from collections.abc import Collection
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -34,6 +36,18 @@ def writing(what: Any) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(f"{what}: {error.strerror or error}") from error
+
+
+def not_among(value: str, known: Collection[str]) -> str:
+    """Say what was expected in the place of a name that is not known, the nearest one first.
+
+    Examples
+    --------
+    >>> not_among("graph-ml", ["dot", "graphml"])
+    "expected graphml, or another of dot, graphml, got 'graph-ml'"
+    """
+    (near,) = get_close_matches(value, known, n=1, cutoff=0.0)
+    return f"expected {near}, or another of {', '.join(known)}, got {value!r}"
 
 
 def exit_code(error: BaseException) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from placeto_graphs import Evaluator
 from placeto_graphs import PlacementProblem
 from placeto_graphs import memory_penalised_runtime
 from placeto_simulator import Timeline
+from placeto_tools.errors import InputError
 
 PLACEMENTS_AT_ONCE = 4_096
 
@@ -56,6 +58,84 @@ class Wait:
     ops: int
     transferred: int
     idle: float
+
+
+@dataclass(frozen=True)
+class GroupExplanation:
+    """Why a group is where it is.
+
+    Attributes
+    ----------
+    group, device : text
+        The group, and where it is.
+    runtime, cost : float
+        Of the whole step, in seconds: simulated, and penalised for memory.
+    critical_seconds : float
+        For how long ops of the group are on the critical path.
+    ops : int
+        How many ops it has.
+    devices : `Alternative` of each device
+        What it would cost there.
+    waits, waited_for : of `Wait`
+        What it waited for, and what waited for it, the longest first.
+    """
+
+    group: str
+    device: str
+    runtime: float
+    cost: float
+    critical_seconds: float
+    ops: int
+    devices: tuple[Alternative, ...]
+    waits: tuple[Wait, ...]
+    waited_for: tuple[Wait, ...]
+
+
+def explain_group(
+    evaluator: Evaluator, placement: NDArray[np.int32], timeline: Timeline, group: int
+) -> GroupExplanation:
+    """Return what each device would cost a group, what it waited for, and what for it.
+
+    Parameters
+    ----------
+    evaluator
+        What judges placements.
+    placement : int32[G]
+        Where all groups are.
+    timeline
+        The simulated step of that placement.
+    group
+        The group.
+    """
+    problem = evaluator.problem
+    name = problem.grouping.group_names[group]
+    waited = waits(timeline)
+    return GroupExplanation(
+        group=name,
+        device=problem.cluster.device_names[placement[group]],
+        runtime=timeline.runtime,
+        cost=float(costs(evaluator, placement[None])[0]),
+        critical_seconds=float(seconds_on_path(timeline)[group]),
+        ops=int((problem.grouping.group_of == group).sum()),
+        devices=tuple(alternatives(evaluator, placement, group)),
+        waits=tuple(wait for wait in waited if wait.group == name),
+        waited_for=tuple(wait for wait in waited if wait.for_group == name),
+    )
+
+
+def group_number(problem: PlacementProblem, name: str) -> int:
+    """Return the group of a name.
+
+    Raises
+    ------
+    InputError
+        When there is none; it says which names are nearest.
+    """
+    names = problem.grouping.group_names
+    if name not in names:
+        near = ", ".join(get_close_matches(name, names, cutoff=0.0))
+        raise InputError(f"GROUP: expected a group of the problem, such as {near}, got {name!r}")
+    return names.index(name)
 
 
 def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:

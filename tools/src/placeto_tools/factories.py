@@ -91,7 +91,26 @@ def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any])
         raise InputError(f"{text}: {type(error).__name__}: {error}") from error
     if isinstance(made, TrainingStep):
         return made
-    parts = _parts(text, made)
+    return step_of(text, _parts(text, made))
+
+
+def step_of(text: str, parts: Mapping[str, Any]) -> "TrainingStep":
+    """Return a step of its parts by name, see `PARTS`; what is None is as usual.
+
+    Parameters
+    ----------
+    text
+        What it is called in error messages.
+    parts
+        A model, example inputs, and what else is known.
+
+    Raises
+    ------
+    InputError
+        When the optimizer is none.
+    """
+    from placeto_workloads import TrainingStep  # noqa: PLC0415 (torch takes seconds to import)
+
     inputs = parts["example_inputs"]
     if isinstance(inputs, Mapping):
         positional: Any = ()

@@ -1,7 +1,6 @@
 """Options that several subcommands share, and the class of all subcommands."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from typing import TypeVar
@@ -12,6 +11,7 @@ from click.shell_completion import CompletionItem
 from placeto_graphs import LINK_NAMES
 from placeto_graphs import GraphError
 from placeto_graphs import parse_cluster
+from placeto_tools.errors import not_among
 from placeto_tools.placers import PLACER_NAMES
 
 DEBUG = "--debug"
@@ -100,9 +100,7 @@ class NearestChoice(click.Choice[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text, if it is one of them."""
         if value not in self.choices:
-            (near,) = get_close_matches(str(value), self.choices, n=1, cutoff=0.0)
-            known = ", ".join(self.choices)
-            self.fail(f"expected one of {known}, such as {near}, got {value!r}", param, ctx)
+            self.fail(not_among(str(value), self.choices), param, ctx)
         return str(value)
 
 

@@ -15,12 +15,8 @@ from torch import nn
 from placeto_execution import Executor
 from placeto_graphs import PlacementProblem
 from placeto_tools.errors import InputError
-from placeto_tools.placements import search
-from placeto_tools.placements import search_problem
-from placeto_tools.problems import make_problem
+from placeto_tools.placements import search_graph
 from placeto_tools.problems import read_cluster
-from placeto_tools.progress import showing_progress
-from placeto_tools.sources import Source
 from placeto_workloads import ExecutableTraining
 from placeto_workloads import executable_training
 
@@ -186,7 +182,8 @@ def place_module(
         seed=seed,
         threads_per_device=threads_per_device,
     )
-    problem = search_problem(make_problem(Source(type(module).__name__, training.graph), described))
-    with showing_progress(quiet=quiet) as progress:
-        result, _ = search(problem, progress, seconds=seconds, seed=seed)
+    name = type(module).__name__
+    problem, result, _ = search_graph(
+        name, training.graph, described, seconds=seconds, seed=seed, quiet=quiet
+    )
     return PlacedModule(training, problem, result.placement, devices, module.state_dict())

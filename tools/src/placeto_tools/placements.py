@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from placeto_baselines import CoarseToFine
 from placeto_baselines import lower_bound
+from placeto_graphs import Cluster
+from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
@@ -20,9 +22,12 @@ from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import make_placer
+from placeto_tools.problems import make_problem
 from placeto_tools.progress import Progress
 from placeto_tools.progress import clock
 from placeto_tools.progress import how_far
+from placeto_tools.progress import showing_progress
+from placeto_tools.sources import Source
 from placeto_tools.tables import seconds_text
 from placeto_tools.warming import warm_up
 from placeto_tools.watching import WatchedEvaluator
@@ -122,6 +127,35 @@ def search(
 
     placer = CoarseToFine(seconds, evaluations, bound=bound, report=report)
     return placer.place(problem, simulator, seed=seed), bound
+
+
+def search_graph(
+    name: str, graph: OpGraph, cluster: Cluster, *, seconds: float, seed: int, quiet: bool
+) -> tuple[PlacementProblem, PlacementResult, float]:
+    """Make a problem of a graph, and search it as `search` does.
+
+    Parameters
+    ----------
+    name
+        What the graph is called.
+    graph, cluster
+        What is placed, and on what.
+    seconds
+        How long it searches.
+    seed
+        Fixes every random choice.
+    quiet
+        Whether nothing is shown meanwhile.
+
+    Returns
+    -------
+    PlacementProblem, PlacementResult, float
+        The problem at the level that was searched, and as `search`.
+    """
+    problem = search_problem(make_problem(Source(name, graph), cluster))
+    with showing_progress(quiet=quiet) as progress:
+        result, bound = search(problem, progress, seconds=seconds, seed=seed)
+    return problem, result, bound
 
 
 def run_placer(

@@ -1,21 +1,18 @@
 """``placeto explain``."""
 
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
 from placeto_simulator import Timeline
-from placeto_tools.errors import InputError
 from placeto_tools.explanation import Wait
-from placeto_tools.explanation import alternatives
-from placeto_tools.explanation import costs
 from placeto_tools.explanation import costs_elsewhere
+from placeto_tools.explanation import explain_group
+from placeto_tools.explanation import group_number
 from placeto_tools.explanation import seconds_on_path
 from placeto_tools.explanation import waits
 from placeto_tools.options import Command
@@ -64,7 +61,8 @@ def explain(
         report = report_of_all(simulator, found, timeline)
         tables = _tables_of_all(report)
     else:
-        report = report_of_one(simulator, found, timeline, _index(read, group))
+        number = group_number(read, group)
+        report = asdict(explain_group(simulator, found, timeline, number))
         tables = _tables_of_one(report)
     if as_json:
         show_json(report)
@@ -98,34 +96,6 @@ def report_of_all(simulator: Simulator, placement: NDArray[np.int32], timeline: 
         ],
         "waits": [asdict(wait) for wait in waits(timeline)],
     }
-
-
-def report_of_one(
-    simulator: Simulator, placement: NDArray[np.int32], timeline: Timeline, group: int
-) -> Report:
-    """Return what each device would cost a group, what it waited for, and what for it."""
-    problem = simulator.problem
-    name = problem.grouping.group_names[group]
-    waited = waits(timeline)
-    return {
-        "group": name,
-        "device": problem.cluster.device_names[placement[group]],
-        "runtime": timeline.runtime,
-        "cost": float(costs(simulator, placement[None])[0]),
-        "critical_seconds": float(seconds_on_path(timeline)[group]),
-        "ops": int((problem.grouping.group_of == group).sum()),
-        "devices": [asdict(one) for one in alternatives(simulator, placement, group)],
-        "waits": [asdict(wait) for wait in waited if wait.group == name],
-        "waited_for": [asdict(wait) for wait in waited if wait.for_group == name],
-    }
-
-
-def _index(problem: PlacementProblem, name: str) -> int:
-    names = problem.grouping.group_names
-    if name not in names:
-        near = ", ".join(get_close_matches(name, names, cutoff=0.0))
-        raise InputError(f"GROUP: expected a group of the problem, such as {near}, got {name!r}")
-    return names.index(name)
 
 
 def _tables_of_all(report: Report) -> list[TextTable]:

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
+from placeto_tools.errors import InputError
+from placeto_tools.errors import not_among
 from placeto_tools.exporting.device_map import device_map
 from placeto_tools.exporting.graph_files import dot_text
 from placeto_tools.exporting.graph_files import graphml_text
@@ -82,6 +84,19 @@ FORMATS = {
     "dot": Format((".dot", ".gv"), _dot),
     "graphml": Format((".graphml",), _graphml),
 }
+
+
+def format_named(name: str) -> Format:
+    """Return a form by its name.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    if name not in FORMATS:
+        raise InputError(f"to: {not_among(name, FORMATS)}")
+    return FORMATS[name]
 
 
 def _json(content: object) -> str:

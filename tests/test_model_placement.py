@@ -1,0 +1,148 @@
+"""`placeto_tools.place`: from a model to a placement, and on to other libraries, in Python."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from dispatched_models import dispatch_on_cpu
+from dispatched_models import forward_on_fake_gpus
+from exported_models import Chain
+from exported_models import Mixed
+from exported_models import features
+from numpy.typing import NDArray
+
+import placeto_tools
+from command_runs import environment
+from placeto_graphs import GraphError
+from placeto_simulator import Simulator
+from placeto_tools import ModelPlacement
+from placeto_tools.errors import InputError
+
+
+def mean_square(outputs: torch.Tensor) -> torch.Tensor:
+    return (outputs - 1).square().mean()
+
+
+@pytest.fixture(scope="module")
+def placed() -> ModelPlacement:
+    return placeto_tools.place(
+        Mixed(), features(4, 3), mean_square, cluster="2xv100", seconds=0.2, quiet=True
+    )
+
+
+def elsewhere(placed: ModelPlacement, placement: NDArray[np.int32]) -> ModelPlacement:
+    return replace(placed, result=replace(placed.result, placement=placement))
+
+
+def drawn(placed: ModelPlacement, seed: int) -> ModelPlacement:
+    generator = np.random.default_rng(seed)
+    return elsewhere(placed, generator.integers(0, 2, placed.problem.num_groups, np.int32))
+
+
+def test_what_was_found_is_what_the_simulator_says(placed: ModelPlacement) -> None:
+    batch = Simulator(placed.problem).evaluate(placed.placement[None])
+    assert placed.lower_bound <= placed.runtime == batch.runtime[0] == placed.timeline().runtime
+    assert list(placed.peak_memory) == ["v100:0", "v100:1"]
+    assert list(placed.peak_memory.values()) == batch.peak_memory[0].tolist()
+    assert placed.fits
+    assert repr(placed).startswith("ModelPlacement(Mixed on v100:0, v100:1: ")
+
+
+def test_each_module_and_each_parameter_has_its_devices(placed: ModelPlacement) -> None:
+    ops = drawn(placed, 4)
+    names, graph = ops.problem.cluster.device_names, ops.problem.graph
+    device = dict(zip(graph.op_names, ops.problem.expand(ops.placement).tolist(), strict=True))
+    model = Mixed()
+    expected = {
+        name: names[device[name.replace("last.weight", "first.weight")]]
+        for name, _ in model.named_parameters(remove_duplicate=False)
+    }
+    assert ops.devices_of_parameters == expected
+    modules = ops.devices_of_modules
+    assert modules.keys() <= dict(model.named_modules()).keys()
+    for number in range(3):
+        forward = {
+            names[device[op]]
+            for op, scope, phase in zip(graph.op_names, graph.scopes, graph.phases, strict=True)
+            if f"{scope}.".startswith(f"blocks.{number}.") and phase == 0
+        }
+        assert set(modules[f"blocks.{number}"]) == forward
+    assert modules[""] == names
+
+
+def test_a_group_is_explained_as_in_the_shell(placed: ModelPlacement) -> None:
+    name = placed.problem.grouping.group_names[0]
+    explained = placed.explain(name)
+    assert explained.group == name
+    here = next(each for each in explained.devices if each.device == explained.device)
+    assert here.alone == explained.cost == explained.runtime == placed.runtime
+    with pytest.raises(InputError, match=r"^GROUP: expected a group .* got 'nothing'$"):
+        placed.explain("nothing")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_device_map_is_one_for_this_model(placed: ModelPlacement, seed: int) -> None:
+    found = drawn(placed, seed).device_map()
+    model, inputs = Mixed().eval(), features(4, 3)
+    expected = model(inputs)
+    dispatch_on_cpu(model, found.modules)
+    torch.testing.assert_close(model(inputs), expected, rtol=0, atol=0)
+    forward_on_fake_gpus(model, found.modules, found.main_device, [inputs])
+
+
+def test_a_loss_function_is_no_module_of_the_map() -> None:
+    target = torch.zeros(4, 2)
+    placed = placeto_tools.place(
+        Chain(),
+        features(4),
+        lambda outputs: (outputs - target).square().mean(),
+        cluster="2xv100",
+        seconds=0.1,
+        quiet=True,
+    )
+    known = {name for name, _ in Chain().named_modules()}
+    for seed in range(3):
+        assert drawn(placed, seed).device_map().modules.keys() <= known
+
+
+def test_steps_run_on_devices_of_this_machine(placed: ModelPlacement) -> None:
+    measured = drawn(placed, 0).run(["cpu:0", "cpu:1"], steps=3)
+    assert len(measured.runtimes) == 3
+    assert set(np.unique(measured.typical.op_device)) == {0, 1}
+    with pytest.raises(InputError, match=r"^devices: expected 2, one for each of v100:0, v100:1"):
+        placed.run(["cpu:0"])
+
+
+def test_files_are_those_of_the_shell(placed: ModelPlacement, tmp_path: Path) -> None:
+    path = tmp_path / "map.json"
+    placed.export(path, "device-map")
+    assert json.loads(path.read_text()) == placed.device_map().modules
+    with pytest.raises(InputError, match="is there already"):
+        placed.export(path, "device-map")
+    placed.export(path, "device-map", force=True)
+    with pytest.raises(InputError, match=r"^to: expected pipeline, or another of device-map, "):
+        placed.export(path, "pipelines")
+
+
+def test_one_device_is_one_stage(placed: ModelPlacement) -> None:
+    everything = elsewhere(placed, np.ones_like(placed.placement))
+    stages = everything.pipeline_stages()
+    assert (stages.split_points, stages.devices) == ((), ("v100:1",))
+    assert everything.device_map().modules == {"": 1}
+
+
+def test_unknown_devices_are_one_line() -> None:
+    with pytest.raises(GraphError, match="nothing"):
+        placeto_tools.place(Chain(), features(4), cluster="2xnothing", quiet=True)
+
+
+def test_the_package_is_imported_without_pytorch() -> None:
+    check = "import sys, placeto_tools; assert 'torch' not in sys.modules; placeto_tools.place"
+    subprocess.run([sys.executable, "-c", check], env=environment(), check=True)
+    with pytest.raises(AttributeError, match="has no attribute 'plaice'"):
+        _ = placeto_tools.plaice
