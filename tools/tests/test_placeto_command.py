@@ -16,6 +16,7 @@ COMMANDS = [
     "simulate",
     "explain",
     "diff",
+    "export",
     "place",
     "train",
     "compare",

@@ -267,8 +267,6 @@ def place(
     (True, True)
     >>> sorted(placed.devices_of_parameters)
     ['0.bias', '0.weight', '2.bias', '2.weight']
-    >>> placed.device_map().modules
-    {'': 0}
     """
     described = read_cluster(cluster)
     parts = {
