@@ -30,6 +30,7 @@ from placeto_graphs import PlacementProblem
 from placeto_graphs import colocate
 from placeto_graphs import from_networkx
 from placeto_graphs import groups_to_networkx
+from placeto_graphs import micro_batched_problem
 from placeto_graphs import parse_cluster
 from placeto_graphs import save_placement
 from placeto_graphs import save_problem
@@ -213,6 +214,15 @@ def test_a_stage_begins_with_the_outermost_module(tmp_path: Path) -> None:
     placement = by_scope(problem, {"": 0, "blocks.0": 0, "blocks": 1, "last": 1})
     stages = exported(tmp_path, problem, placement, "pipeline")
     assert stages["split_points"] == ["blocks.1"]
+
+
+def test_micro_batches_are_in_the_stages_of_the_first_one() -> None:
+    whole = problem_of_ops(Chain(), features(4), "2xv100")
+    parts = micro_batched_problem(whole, 2)
+    devices = {"": 0, "blocks.0": 0, "blocks": 1, "last": 1}
+    found = pipeline_stages(parts, by_scope(parts, devices))
+    assert found.split_points == pipeline_stages(whole, by_scope(whole, devices)).split_points
+    assert found.price.runtime == pytest.approx(found.price.runtime_as_placed, rel=0.2)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class Format:
 
 def _device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
     found = device_map(problem, placement)
-    modules = f"{len(found.modules):,} module{'' if len(found.modules) == 1 else 's'}"
+    modules = _count(len(found.modules), "module")
     split = f"the placement splits {len(found.split):,} of those that have to be whole"
     use = f"dispatch_model(model, device_map, main_device={found.main_device!r})"
     remarks = (f"{modules}; {split}", _in_words(found.price, "whole modules"), use)
@@ -65,7 +65,7 @@ def _device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Expo
 def _pipeline(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
     found = pipeline_stages(problem, placement)
     content = {"split_points": found.split_points, "devices": found.devices}
-    stages = f"{len(found.devices):,} stages, on {', '.join(found.devices)}"
+    stages = f"{_count(len(found.devices), 'stage')}, on {', '.join(found.devices)}"
     remarks = (stages, _in_words(found.price, "stages of whole modules"))
     return Exported(_json(content), remarks, found.price)
 
@@ -97,6 +97,10 @@ def format_named(name: str) -> Format:
     if name not in FORMATS:
         raise InputError(f"to: {not_among(name, FORMATS)}")
     return FORMATS[name]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _json(content: object) -> str:

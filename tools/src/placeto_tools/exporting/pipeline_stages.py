@@ -1,5 +1,6 @@
 """A placement as the stages of a pipeline, for `torch.distributed.pipelining`."""
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -85,14 +86,23 @@ def pipeline_stages(problem: PlacementProblem, placement: NDArray[np.int32]) -> 
 
 
 class _ForwardPass:
-    """The ops of a forward pass in the order in which they run, and the module of each."""
+    """The ops of a forward pass in the order in which they run, and the module of each.
+
+    Of a step in micro-batches it is that of the first one; the others run in the same stages.
+    """
 
     def __init__(self, scopes: ModuleScopes) -> None:
         graph = scopes.graph
         self.scopes = scopes
         order = graph.topological_order
         reads = np.isin(order, graph.edge_consumers)
-        self.ops: list[int] = order[reads & scopes.is_forward[order]].tolist()
+        computing = order[reads & scopes.is_forward[order]].tolist()
+        op_of_name = {name: op for op, name in enumerate(graph.op_names)}
+        first_copy = [op_of_name.get(_first_copy(graph.op_names[op]), op) for op in computing]
+        self.later_copies = {
+            op: first for op, first in zip(computing, first_copy, strict=True) if op != first
+        }
+        self.ops = [op for op in computing if op not in self.later_copies]
         of_op = scopes.outermost(scopes.indivisible)
         self.modules = [of_op[op] for op in self.ops]
         self._first_place: dict[str, int] = {}
@@ -111,6 +121,11 @@ class _ForwardPass:
         path = (*parents_of(module), module)
         found: str = next(around for around in path if self.begins_at(around, place))
         return found
+
+
+def _first_copy(op_name: str) -> str:
+    """Return what the op of the first micro-batch is called, see `placeto_graphs.micro_batched`."""
+    return re.sub(r"@[0-9]+$", "@0", op_name)
 
 
 class _Stage(NamedTuple):
@@ -151,6 +166,8 @@ def _stage_of_op(forward: _ForwardPass, beginnings: list[int]) -> NDArray[np.int
     stages = np.full(graph.num_ops, UNKNOWN, np.int64)
     places = np.arange(len(forward.ops))
     stages[forward.ops] = np.searchsorted(beginnings[1:], places, side="right")
+    for op, first in forward.later_copies.items():
+        stages[op] = stages[first]
     reads = stages[graph.edge_consumers] != UNKNOWN
     for op, reader in zip(
         graph.edge_producers[reads].tolist(), graph.edge_consumers[reads].tolist(), strict=True
