@@ -26,7 +26,8 @@ class WholeModules:
     Attributes
     ----------
     first_op : texts to int
-        The modules, none inside another one, and an op of each. ``""`` is the whole model: its
+        The modules, none inside another one, in the order in which they begin to compute, and the
+        op that each begins with. ``""`` is the whole model: its
         inputs, its own weights, and what computes the loss behind it.
     labels : int64[V]
         Ops with equal labels share a device.
@@ -82,7 +83,8 @@ class _Walk:
         forward = np.full(self._graph.num_ops, UNKNOWN, np.int64)
         first_op: dict[str, int] = {}
         number: dict[str, int] = {}
-        for op in np.flatnonzero(self._scopes.is_forward).tolist():
+        computing_first = np.argsort(self._scopes.is_weight, kind="stable")
+        for op in computing_first[self._scopes.is_forward[computing_first]].tolist():
             place = self._place[op] or ROOT
             first_op.setdefault(place, op)
             forward[op] = number.setdefault(self._shared[place], len(number))

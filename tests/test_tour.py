@@ -1,0 +1,43 @@
+"""The notebook of the documentation runs, from its first cell to its last."""
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from command_runs import environment
+
+NOTEBOOK = Path("docs/tour.ipynb")
+
+
+def tour() -> Any:
+    return nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the libraries that run it
+def test_the_tour_runs(tmp_path: Path) -> None:
+    notebook = tour()
+    nbformat.validate(notebook)
+    code = code_cells(notebook)
+    for cell in code:
+        cell.outputs, cell.execution_count = [], None
+    client = NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute(env=environment())
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)
+
+
+def test_its_outputs_are_those_of_a_run_from_top_to_bottom() -> None:
+    code = code_cells(tour())
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert {output.output_type for cell in code for output in cell.outputs} <= {
+        "stream",
+        "execute_result",
+    }
