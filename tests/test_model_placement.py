@@ -14,6 +14,7 @@ from dispatched_models import forward_on_fake_gpus
 from exported_models import Chain
 from exported_models import Mixed
 from exported_models import features
+from exported_models import mean_square
 from numpy.typing import NDArray
 
 import placeto_tools
@@ -22,10 +23,6 @@ from placeto_graphs import GraphError
 from placeto_simulator import Simulator
 from placeto_tools import ModelPlacement
 from placeto_tools.errors import InputError
-
-
-def mean_square(outputs: torch.Tensor) -> torch.Tensor:
-    return (outputs - 1).square().mean()
 
 
 @pytest.fixture(scope="module")
