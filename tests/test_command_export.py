@@ -44,6 +44,7 @@ from placeto_tools.errors import InputError
 from placeto_tools.explanation import costs
 from placeto_tools.exporting.device_map import device_map
 from placeto_tools.exporting.graph_files import dot_text
+from placeto_tools.exporting.graph_files import graphml_text
 from placeto_tools.exporting.module_scopes import ModuleScopes
 from placeto_tools.exporting.pipeline_stages import pipeline_stages
 from placeto_tools.exporting.whole_modules import whole_modules
@@ -300,20 +301,32 @@ def test_graphml_and_dot_are_read_back(tmp_path: Path) -> None:
     assert dot.number_of_edges() == expected.number_of_edges()
 
 
-@READING_DOT
-def test_names_of_groups_may_hold_what_graphviz_has_a_meaning_for() -> None:
-    names = ["a:b", 'say "so"', "back\\slash", "node"]
-    ops = from_networkx(nx.relabel_nodes(nx.path_graph(4, nx.DiGraph), dict(enumerate(names))))
-    problem = PlacementProblem(
+def problem_of_names(*names: str) -> PlacementProblem:
+    chain = nx.path_graph(len(names), nx.DiGraph)
+    ops = from_networkx(nx.relabel_nodes(chain, dict(enumerate(names))))
+    return PlacementProblem(
         graph=ops,
         cluster=parse_cluster("2xk80"),
-        compute_time=np.ones((4, 2)),
+        compute_time=np.ones((len(names), 2)),
         grouping=colocate(ops, rules=()),
     )
+
+
+@READING_DOT
+def test_names_of_groups_may_hold_what_graphviz_has_a_meaning_for() -> None:
+    problem = problem_of_names("a:b", 'say "so"', "back\\slash", "node")
     graphs = pydot.graph_from_dot_data(dot_text(problem, np.zeros(4, np.int32)))
     assert graphs is not None
     assert len(graphs[0].get_nodes()) == 4
     assert len(graphs[0].get_edges()) == 3
+
+
+def test_names_that_xml_cannot_hold_are_refused() -> None:
+    everywhere = np.zeros(2, np.int32)
+    read = nx.parse_graphml(graphml_text(problem_of_names("<&>\"'", "\U0001f600 é"), everywhere))
+    assert list(read) == ["<&>\"'", "\U0001f600 é"]
+    with pytest.raises(InputError, match=r"expected names that XML can hold, got 'a\\x1f'$"):
+        graphml_text(problem_of_names("a\x1f", "b"), everywhere)
 
 
 # --- wrong input ---------------------------------------------------------------------------------

@@ -2,6 +2,7 @@ import re
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -9,7 +10,12 @@ from example_graphs import diamond
 from graph_strategies import op_graphs
 from placeto_graphs import GraphError
 from placeto_graphs import OpGraph
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import colocate_by_id
 from placeto_graphs import from_networkx
+from placeto_graphs import groups_to_networkx
+from placeto_graphs import parse_cluster
 from placeto_graphs import to_networkx
 
 
@@ -163,3 +169,32 @@ def fork_of(left: int, right: int) -> nx.DiGraph:
 def test_what_is_wrong_is_named(graph: nx.DiGraph, message: str) -> None:
     with pytest.raises(GraphError, match=re.escape(message)):
         from_networkx(graph)
+
+
+@given(op_graphs())
+def test_the_groups_of_a_problem_are_nodes_with_what_files_can_hold(graph: OpGraph) -> None:
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.ones((graph.num_ops, 2)),
+        grouping=colocate(graph, [colocate_by_id]),
+    )
+    placement = np.arange(problem.num_groups, dtype=np.int32) % 2
+    groups = groups_to_networkx(problem, placement)
+    assert tuple(groups) == problem.grouping.group_names
+    assert nx.is_directed_acyclic_graph(groups)
+    assert sum(dict(groups.nodes(data="ops")).values()) == graph.num_ops
+    assert sum(dict(groups.nodes(data="seconds")).values()) == graph.num_ops
+    assert list(dict(groups.nodes(data="device")).values()) == [
+        f"k80:{device}" for device in placement
+    ]
+    kept = nx.Graph()
+    kept.add_nodes_from(groups)
+    of_op = [problem.grouping.group_names[group] for group in problem.grouping.group_of]
+    for producer, consumer in to_networkx(graph).edges:
+        first, second = (of_op[graph.op_names.index(op)] for op in (producer, consumer))
+        if first != second:
+            kept.add_edge(first, second)
+    assert set(map(frozenset, groups.edges)) == set(map(frozenset, kept.edges))
+    for _, attributes in groups_to_networkx(problem).nodes(data=True):
+        assert attributes.keys() == {"ops", "output_bytes", "parameter_bytes"}
