@@ -1,8 +1,11 @@
 """Models of several forms, to be placed module by module, and problems of them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 from torch import nn
 
@@ -83,6 +86,65 @@ class Chain(nn.Module):
             features = torch.relu(block(features))
         logits: Tensor = self.last(features)
         return logits
+
+
+class Scale(nn.Module):
+    """What is scaled by a weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the product."""
+        return features * self.weight
+
+
+class Composite(nn.Module):
+    """Parts that are put together in one of several ways, from 8 features to 8.
+
+    ``"chain"``: one behind the other; ``"twice"``: that two times, with the same weights;
+    ``"residual"``: that, and what was read is added; ``"sum"``: all of what was read, added.
+    """
+
+    def __init__(self, kind: str, parts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.kind = kind
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return what the parts make of features."""
+        if self.kind == "sum":
+            return torch.stack([part(features) for part in self.parts]).sum(0)
+        result = features
+        for _ in range(2 if self.kind == "twice" else 1):
+            for part in self.parts:
+                result = part(result)
+        return result + features if self.kind == "residual" else result
+
+
+LEAVES = {"linear": lambda: nn.Linear(8, 8), "relu": nn.ReLU, "scale": Scale}
+Recipe = str | tuple[str, list[Any]]
+RECIPES = st.recursive(
+    st.sampled_from(sorted(LEAVES)),
+    lambda parts: st.tuples(
+        st.sampled_from(["chain", "twice", "residual", "sum"]),
+        st.lists(parts, min_size=1, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+def model_of(*recipes: Recipe) -> nn.Module:
+    """Return a layer, and then what the recipes say, one behind the other."""
+    return Composite("chain", [nn.Linear(8, 8), *map(_made, recipes)])
+
+
+def _made(recipe: Recipe) -> nn.Module:
+    if isinstance(recipe, str):
+        return LEAVES[recipe]()
+    kind, parts = recipe
+    return Composite(kind, [_made(part) for part in parts])
 
 
 def seeded_chain() -> Chain:

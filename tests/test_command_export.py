@@ -13,13 +13,19 @@ import pytest
 import torch
 from dispatched_models import dispatch_on_cpu
 from dispatched_models import forward_on_fake_gpus
+from exported_models import RECIPES
 from exported_models import Chain
 from exported_models import Mixed
+from exported_models import Recipe
 from exported_models import Residual
 from exported_models import features
 from exported_models import mean_square
+from exported_models import model_of
 from exported_models import problem_of_ops
 from exported_models import seeded_chain
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
@@ -101,6 +107,18 @@ def test_accelerate_dispatches_a_model_by_any_placement(seed: int, tmp_path: Pat
     dispatch_on_cpu(model, modules)
     torch.testing.assert_close(model(inputs), expected, rtol=0, atol=0)
     forward_on_fake_gpus(model, modules, main_device, [inputs])
+
+
+@settings(max_examples=25, deadline=None)
+@given(recipes=st.lists(RECIPES, min_size=1, max_size=4), seed=st.integers(0, 2**32))
+def test_accelerate_dispatches_models_of_all_forms(recipes: list[Recipe], seed: int) -> None:
+    model, inputs = model_of(*recipes), features(2)
+    problem = problem_of_ops(model, inputs, "3xv100")
+    found = device_map(problem, drawn(problem, seed))
+    expected = model(inputs)
+    dispatch_on_cpu(model, found.modules)
+    torch.testing.assert_close(model(inputs), expected, rtol=0, atol=0)
+    forward_on_fake_gpus(model, found.modules, found.main_device, [inputs])
 
 
 def test_a_dispatched_model_trains(tmp_path: Path) -> None:
