@@ -1,5 +1,6 @@
 """Models of several forms, to be placed module by module, and problems of them."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -123,7 +124,11 @@ class Composite(nn.Module):
         return result + features if self.kind == "residual" else result
 
 
-LEAVES = {"linear": lambda: nn.Linear(8, 8), "relu": nn.ReLU, "scale": Scale}
+LEAVES: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(8, 8),
+    "relu": nn.ReLU,
+    "scale": Scale,
+}
 Recipe = str | tuple[str, list[Any]]
 RECIPES = st.recursive(
     st.sampled_from(sorted(LEAVES)),

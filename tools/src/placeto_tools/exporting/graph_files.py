@@ -4,6 +4,7 @@ import re
 
 import networkx as nx
 import numpy as np
+import pydot
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
@@ -32,8 +33,8 @@ def dot_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
     """Return the groups of a placement, int32[G], in Graphviz's language."""
     graph = groups_to_networkx(problem, placement)
     quoted = nx.relabel_nodes(graph, {name: _quoted(name) for name in graph})
-    text: str = nx.nx_pydot.to_pydot(quoted).to_string()
-    return text
+    drawn: pydot.Dot = nx.nx_pydot.to_pydot(quoted)
+    return drawn.to_string()
 
 
 def _quoted(name: str) -> str:
