@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,15 @@ def test_gpus_are_numbered_and_cpus_beside_them_compute_nothing(tmp_path: Path) 
     assert set(modules.values()) <= {0, 1}
     cpus = problem_of_ops(Chain(), features(4), "2xcpu")
     assert device_map(cpus, drawn(cpus, 3)).modules == {"": "cpu"}
+
+
+def test_a_module_that_no_gpu_can_run_is_refused() -> None:
+    problem = problem_of_ops(Chain(), features(4), "1xcpu+1xv100")
+    seconds = problem.compute_time.copy()
+    seconds[[scope == "last" for scope in problem.graph.scopes], 1] = np.inf
+    only_cpu = replace(problem, compute_time=seconds)
+    with pytest.raises(InputError, match=r"a GPU that can run all of the module of last\.weight,"):
+        device_map(only_cpu, np.zeros(problem.num_groups, np.int32))
 
 
 # --- pipelines -----------------------------------------------------------------------------------

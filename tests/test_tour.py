@@ -22,7 +22,9 @@ def code_cells(notebook: Any) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the libraries that run it
-def test_the_tour_runs(tmp_path: Path) -> None:
+def test_the_tour_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(folder, str(tmp_path))
     notebook = tour()
     nbformat.validate(notebook)
     code = code_cells(notebook)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from placeto_graphs import Cluster
 from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
+from placeto_tools.errors import InputError
 from placeto_tools.explanation import costs
 from placeto_tools.exporting.module_scopes import ROOT
 from placeto_tools.exporting.module_scopes import ModuleScopes
@@ -63,9 +64,9 @@ def device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Devic
     Raises
     ------
     InputError
-        When no op has a scope.
+        When no op has a scope, or no GPU runs all ops of a module.
     GraphError
-        When it is no placement of the problem, or no device runs all ops of a module.
+        When it is no placement of the problem.
 
     Examples
     --------
@@ -118,6 +119,13 @@ def _cheapest(
     """Return int32[G], with groups where their forward ops are, or else where they cost least."""
     group_of = problem.grouping.group_of
     seconds = problem.group_graph.compute_time
+    nowhere = np.isinf(seconds[:, devices]).all(axis=1)
+    if nowhere.any():
+        name = problem.grouping.group_names[int(nowhere.argmax())]
+        raise InputError(
+            f"PROBLEM: expected a GPU that can run all of the module of {name}, as accelerate "
+            "computes nothing elsewhere, got none"
+        )
     placement = problem.placement_of_ops(op_devices)
     placement[group_of[is_forward]] = op_devices[is_forward]
     apart = group_of[is_forward & (placement[group_of] != op_devices)]
