@@ -22,6 +22,7 @@ from placeto_tools.commands.models import models
 from placeto_tools.commands.place import place
 from placeto_tools.commands.plot import plot
 from placeto_tools.commands.profile import profile
+from placeto_tools.commands.report import report
 from placeto_tools.commands.run import run
 from placeto_tools.commands.simulate import simulate
 from placeto_tools.commands.train import train
@@ -102,6 +103,7 @@ COMMANDS = (
     run,
     explain,
     diff,
+    report,
     train,
     compare,
     experiment,
