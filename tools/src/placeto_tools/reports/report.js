@@ -49,8 +49,7 @@ function figure(options, tools, tooltips) {
       major_tick_line_color: INK, minor_tick_line_color: null,
     });
   }
-  plot.xgrid.grid_line_alpha = 0.25;
-  plot.ygrid.grid_line_alpha = 0.25;
+  for (const grid of plot.center) grid.setv?.({grid_line_color: INK, grid_line_alpha: 0.2});
   plot.toolbar.logo = null;
   if (tooltips) plot.add_tools(new Bokeh.HoverTool({tooltips, renderers: []}));
   const wheel = plot.toolbar.tools.find(tool => tool.type.endsWith("WheelZoomTool"));
@@ -132,7 +131,7 @@ function draw_graph() {
       x0: edges.map(edge => end(edge, 0, "x")), y0: edges.map(edge => end(edge, 0, "y")),
       x1: edges.map(edge => end(edge, 1, "x")), y1: edges.map(edge => end(edge, 1, "y")),
       width: edges.map(edge => 0.4 + 3 * groups.edge_bytes[edge] / heaviest),
-      alpha: edges.map(edge => devices[groups.edges[edge][0]] === devices[groups.edges[edge][1]] ? 0.25 : 0.9),
+      alpha: edges.map(edge => devices[groups.edges[edge][0]] === devices[groups.edges[edge][1]] ? 0.4 : 1),
     }}),
     line_color: INK, line_width: {field: "width"}, line_alpha: {field: "alpha"},
   });
@@ -243,7 +242,7 @@ function memory(scheme, x_range) {
   problem.devices.forEach((device, index) => {
     const {times, bytes: held} = scheme.step.memory[index];
     plot.step(times, held.map(value => value / 1e9),
-      {mode: "after", line_color: device.colour, line_width: 1.5, legend_label: device.name});
+      "after", {line_color: device.colour, line_width: 1.5, legend_label: device.name});
   });
   styled_legend(plot);
   return plot;
@@ -292,7 +291,7 @@ function draw_curves() {
       const known = scheme.curve.filter(row => row[1] !== null);
       const device = problem.kind_colours[index % problem.kind_colours.length];
       plot.step(known.map(row => row[0] * scale(scheme)), known.map(row => row[1]),
-        {mode: "after", line_color: device, line_width: 2, legend_label: scheme.title});
+        "after", {line_color: device, line_width: 2, legend_label: scheme.title});
     });
     if (bound > 0) plot.add_layout(new Bokeh.Span(
       {location: bound, dimension: "width", line_color: INK, line_dash: "dashed"}));
