@@ -12,6 +12,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from playwright.sync_api import Page
 from playwright.sync_api import sync_playwright
@@ -55,7 +56,14 @@ class Seen:
         self.page.wait_for_selector("body[data-drawn=yes]")
         self.page.wait_for_timeout(600)  # milliseconds, in which the browser paints
 
-    def picture(self, place: str) -> np.ndarray:
+    def middle(self, place: str) -> Iterator[tuple[float, float]]:
+        """Yield points from left to right over the nodes of a chain."""
+        box = self.page.locator(place).bounding_box()
+        assert box is not None
+        for x in range(20, int(box["width"]) - 40, 5):
+            yield box["x"] + x, box["y"] + 0.475 * box["height"]
+
+    def picture(self, place: str) -> NDArray[np.uint8]:
         shot = self.page.locator(place).screenshot()
         return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"))
 
@@ -122,15 +130,15 @@ def test_names_do_not_run(tmp_path: Path, seen: Seen) -> None:
     name = tmp_path / "<img src=x onerror=alert(1)>.html"
     succeed("report", tmp_path / "hostile.json", "k80:0", "-o", name)
     seen.open(name)
-    box = seen.page.locator("#graph").bounding_box()
-    assert box is not None
     tips = set()
-    for x in range(20, int(box["width"]) - 40, 6):  # over all groups, which lie in a row
-        seen.page.mouse.move(box["x"] + x, box["y"] + 0.475 * box["height"])
-        tips |= set(seen.page.locator(".bk-Tooltip").all_inner_texts())
+    for x, y in seen.middle("#graph"):
+        seen.page.mouse.move(x, y)
+        seen.page.wait_for_timeout(20)
+        tips |= set(seen.page.locator(".bk-tooltip-content").all_inner_texts())
     seen.page.locator("#search").fill(HOSTILE[0])
     seen.settle()
-    assert any("window.ran" in tip for tip in tips)
+    for hostile in HOSTILE:
+        assert any(hostile in tip for tip in tips)
     assert seen.page.evaluate("window.ran") is None
     assert seen.page.locator("img[src=x]").count() == 0
     assert seen.errors == []
@@ -176,6 +184,17 @@ def test_levels_are_shown_one_by_one_and_search_finds_groups(tmp_path: Path, see
         seen.page.select_option("#level", index=number)
         seen.settle()
         assert f"{size} groups" in seen.page.locator("#legend").inner_text()
+    seen.page.select_option("#level", index=0)
+    seen.settle()
+    assert seen.page.locator("#out").is_disabled()
+    for x, y in seen.middle("#graph"):
+        seen.page.mouse.click(x, y)
+        if seen.page.locator("#out").is_enabled():
+            break
+    assert seen.page.locator("#level").input_value() == "1"
+    assert f"v100:0: {sizes[1]} groups" not in seen.page.locator("#legend").inner_text()
+    seen.page.locator("#out").click()
+    assert f"{sizes[0]} groups" in seen.page.locator("#legend").inner_text()
     seen.page.locator("#search").fill("node7")
     seen.settle()
     assert "of" in seen.page.locator("#found").inner_text()
