@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import resource
 import shutil
 from collections.abc import Iterator
@@ -30,8 +31,10 @@ from placeto_graphs import save_problem
 from placeto_tools.reports import page as page_module
 from placeto_tools.reports.page import embedded_json
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
-in_a_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin"])  # a sandbox may have no PATH
+BROWSER = next(filter(None, (shutil.which(name, path=PLACES) for name in NAMES)), None)
+in_a_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH or in /usr/bin")
 HOSTILE = (
     "<script>window.ran = 1</script>",
     "</script><script>window.ran = 2</script>",
