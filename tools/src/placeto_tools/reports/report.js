@@ -4,6 +4,7 @@
 const {problems} = JSON.parse(document.getElementById("data").textContent);
 const plotting = Bokeh.Plotting;
 const INK = "#7d828a"; // is read on white and on black
+const PATH = "#e0218a";
 const at = id => document.getElementById(id);
 const range = count => Array.from({length: count}, (_, index) => index);
 
@@ -166,12 +167,18 @@ function draw_graph() {
 }
 
 function legend(devices, visible) {
-  at("legend").replaceChildren(...problem.devices.flatMap((device, index) => {
+  name_colours(at("legend"), problem.devices.map((device, index) => {
+    const count = visible.filter(group => devices[group] === index).length;
+    return [device.colour, `${device.name}: ${count.toLocaleString("en")} groups`];
+  }));
+}
+
+function name_colours(element, pairs) {
+  element.replaceChildren(...pairs.flatMap(([colour, name]) => {
     const swatch = document.createElement("span");
     swatch.className = "swatch";
-    swatch.style.background = device.colour;
-    const count = visible.filter(group => devices[group] === index).length;
-    return [swatch, document.createTextNode(`${device.name}: ${count.toLocaleString("en")} groups`)];
+    swatch.style.background = colour;
+    return [swatch, document.createTextNode(name)];
   }));
 }
 
@@ -231,7 +238,7 @@ function chart(scheme, x_range) {
     source: new Bokeh.ColumnDataSource({data: {
       x0: path.map(index => data.left[index]), x1: path.map(index => data.right[index]),
       y: path.map(index => data.top[index] + 0.04),
-    }}), line_color: "#e0218a", line_width: 3,
+    }}), line_color: PATH, line_width: 3,
   });
   return plot;
 }
@@ -318,6 +325,9 @@ function show_problem(index) {
   choices(at("level"), problem.levels.map(groups => `${groups.names.length} groups`), 0,
     number => show_level(number, []));
   draw_table();
+  name_colours(at("kinds"), [
+    ...problem.kinds.map((kind, index) => [problem.kind_colours[index], kind]), [PATH, "critical path"],
+  ]);
   return Promise.all([show_level(0, []), draw_steps(), draw_curves()]);
 }
 

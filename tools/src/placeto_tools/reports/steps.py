@@ -63,7 +63,7 @@ def thinned(values: NDArray[np.int64], chunks: int = CHUNKS) -> NDArray[np.int64
 
 
 def _memory(timeline: Timeline, device: int) -> Report:
-    times, held = (np.asarray(values) for values in timeline.memory(device))
+    times, held = timeline.memory(device)
     drawn = thinned(held)
     return {"times": _rounded(times[drawn], timeline.runtime), "bytes": held[drawn].tolist()}
 
