@@ -1,5 +1,6 @@
-"""The folder of a comparison: results so far, problems, placements and learning curves."""
+"""The folder of a comparison: results so far, problems, placements, curves and the report."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from placeto_baselines import bound_parts
 from placeto_graphs import PlacementResult
 from placeto_graphs import save_placement
 from placeto_graphs import save_problem
@@ -17,23 +19,29 @@ from placeto_tools.comparison import has_cpu
 from placeto_tools.comparison import typical_runtime
 from placeto_tools.comparison_tables import markdown
 from placeto_tools.curve_files import RESULTS
+from placeto_tools.errors import InputError
 from placeto_tools.errors import writing
 from placeto_tools.outputs import make_folder
 from placeto_tools.outputs import write_json
 from placeto_tools.outputs import write_text
 from placeto_tools.placers import SCHEMES
+from placeto_tools.reports.contents import Shown
+from placeto_tools.reports.contents import problem_report
+from placeto_tools.reports.page import report_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Report = dict[str, Any]
+FORMAT = "placeto-comparison"
 PAGE = "results.md"
+REPORT = "report.html"
 CURVES = "curves.png"
 LEVELS = ("single", "expert", "scotch")  # drawn beside the curves of the searches
 
 
 class ComparisonFolder:
-    """A folder with ``results.json``, ``results.md``, and a folder for each problem.
+    """A folder with ``results.json``, ``results.md``, ``report.html``, and one for each problem.
 
     Everything is written as soon as it is known: a comparison may take hours.
 
@@ -42,13 +50,21 @@ class ComparisonFolder:
     path
         The folder.
     force
-        Whether it may hold something already.
+        Whether it may hold an earlier comparison already.
+
+    Raises
+    ------
+    InputError
+        When it holds something else, or something and need not be overwritten.
     """
 
     def __init__(self, path: Path, *, force: bool) -> None:
         make_folder(path, force=force)
+        _check_ours(path)
         self.path = path
         self._cases: list[Path] = []
+        self._shown: list[Shown] = []
+        self._reported: list[Report] = []
 
     def add_case(self, case: Case) -> None:
         """Make the folder of the next problem, and write the problem."""
@@ -60,6 +76,7 @@ class ComparisonFolder:
             folder.mkdir(exist_ok=True)
             save_problem(case.problem, folder / "problem.json.gz")
         self._cases.append(folder)
+        self._shown = []
 
     def add_placement(self, case: Case, name: str, best: PlacementResult | None) -> None:
         """Write the best placement of a scheme on the last problem."""
@@ -67,6 +84,15 @@ class ComparisonFolder:
             path = self._cases[-1] / f"{name}.json"
             with writing(path):
                 save_placement(best.placement, case.problem, path)
+            self._shown.append(_shown(case, name, best))
+
+    def write_report(self, case: Case) -> None:
+        """Write ``report.html`` once the last problem has all its schemes."""
+        if self._shown:
+            title = f"{case.source} on {case.cluster}"
+            bounds = bound_parts(case.problem)
+            self._reported.append(problem_report(title, case.problem, bounds, self._shown))
+            write_text(self.path / REPORT, report_page("Comparison of schemes", self._reported))
 
     def write(self, document: Report) -> None:
         """Write the results so far; the last problem may not have all schemes yet."""
@@ -92,6 +118,29 @@ def comparison_figure(report: Report) -> "Figure":
     return curves_figure(curves, levels, f"{report['source']} on {report['cluster']}")
 
 
+def _shown(case: Case, name: str, best: PlacementResult) -> Shown:
+    return Shown(
+        title=SCHEMES[name].title,
+        problem=case.problem,
+        placement=best.placement,
+        curve=_known_rows(best.curve.tolist()) if SCHEMES[name].budget else (),
+        evaluations=best.evaluations,
+        seconds=best.seconds,
+    )
+
+
+def _check_ours(path: Path) -> None:
+    """Refuse a folder with files that no comparison has written, whatever was asked for."""
+    if not any(path.iterdir()):
+        return
+    try:
+        document = json.loads((path / RESULTS).read_text())
+    except (OSError, ValueError):
+        document = None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InputError(f"{path}: expected a folder of `placeto compare`, with its {RESULTS}")
+
+
 def _draw(report: Report, path: Path) -> None:
     from placeto_tools.plots.png import save_png  # noqa: PLC0415 (matplotlib)
 
@@ -101,3 +150,7 @@ def _draw(report: Report, path: Path) -> None:
 def _known(rows: Sequence[Sequence[float | None]]) -> Any:
     known = [row for row in rows if row[1] is not None]
     return np.array(known, np.float64).reshape(-1, 2)
+
+
+def _known_rows(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [list(row) for row in rows if np.isfinite(row[1])]

@@ -23,6 +23,7 @@ from placeto_tools.commands.models import models
 from placeto_tools.commands.place import place
 from placeto_tools.commands.plot import plot
 from placeto_tools.commands.profile import profile
+from placeto_tools.commands.report import report
 from placeto_tools.commands.run import run
 from placeto_tools.commands.simulate import simulate
 from placeto_tools.commands.train import train
@@ -104,6 +105,7 @@ COMMANDS = (
     explain,
     diff,
     export,
+    report,
     train,
     compare,
     experiment,

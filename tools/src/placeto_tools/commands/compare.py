@@ -11,7 +11,9 @@ from placeto_tools.comparison import Case
 from placeto_tools.comparison import Effort
 from placeto_tools.comparison import case_report
 from placeto_tools.comparison import scheme_report
+from placeto_tools.comparison_folder import FORMAT
 from placeto_tools.comparison_folder import PAGE
+from placeto_tools.comparison_folder import REPORT
 from placeto_tools.comparison_folder import ComparisonFolder
 from placeto_tools.comparison_tables import notes
 from placeto_tools.comparison_tables import paper_table
@@ -37,13 +39,14 @@ from placeto_tools.problems import make_problem
 from placeto_tools.problems import read_cluster
 from placeto_tools.progress import Progress
 from placeto_tools.progress import showing_progress
+from placeto_tools.reports.page import MISSING
+from placeto_tools.reports.page import has_library
 from placeto_tools.sources import Source
 from placeto_tools.sources import load_source
 from placeto_tools.tables import show
 from placeto_tools.tables import show_json
 
 Report = dict[str, Any]
-FORMAT = "placeto-comparison"
 VERSION = 1
 SEARCHES_LAST = ("random", "local-search", "rnn", "placeto")
 
@@ -93,7 +96,9 @@ SEARCHES_LAST = ("random", "local-search", "rnn", "placeto")
 @source_options
 @micro_batches_option
 @grouping_options
-@output_option("A folder for results.json, results.md, curves and placements.", required=False)
+@output_option(
+    "A folder for results.json, results.md, report.html, curves, placements.", required=False
+)
 @json_option
 @force_option
 def compare(
@@ -142,6 +147,7 @@ def compare(
         show(paper_table(reports), *map(scheme_table, reports))
         if output:
             click.echo(f"\n{output}: {RESULTS}, {PAGE}, and a folder for each problem")
+            click.echo(f"{output / REPORT}" if has_library() else MISSING)
     _check_failures(reports)
 
 
@@ -194,6 +200,9 @@ def _compare(
         if folder:
             folder.add_placement(case, name, best)
             folder.write(_document(reports, effort))
+    if folder and has_library():
+        progress.update(f"{REPORT} ...")
+        folder.write_report(case)
 
 
 def _document(reports: Sequence[Report], effort: Effort) -> Report:

@@ -1,0 +1,275 @@
+"""``placeto report``, and the page as a browser shows it."""
+
+import io
+import json
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from playwright.sync_api import Page
+from playwright.sync_api import sync_playwright
+
+from command_runs import SMALL_NMT
+from command_runs import build_profile
+from command_runs import fail
+from command_runs import succeed
+from placeto_graphs import PlacementProblem
+from placeto_graphs import colocate
+from placeto_graphs import from_networkx
+from placeto_graphs import parse_cluster
+from placeto_graphs import save_placement
+from placeto_graphs import save_problem
+from placeto_tools.reports import page as page_module
+from placeto_tools.reports.page import embedded_json
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin"])  # a sandbox may have no PATH
+BROWSER = next(filter(None, (shutil.which(name, path=PLACES) for name in NAMES)), None)
+in_a_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH or in /usr/bin")
+HOSTILE = (
+    "<script>window.ran = 1</script>",
+    "</script><script>window.ran = 2</script>",
+    '<img src="x" onerror="window.ran = 3">',
+    "<!-- %%DATA%% @{name}{safe} &lt;",
+)
+
+
+@dataclass
+class Seen:
+    """What a page did beside being shown."""
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def open(self, path: Path) -> None:
+        self.page.goto(path.resolve().as_uri())
+        self.settle()
+
+    def settle(self) -> None:
+        self.page.wait_for_selector("body[data-drawn=yes]")
+        self.page.wait_for_timeout(600)  # milliseconds, in which the browser paints
+
+    def middle(self, place: str) -> Iterator[tuple[float, float]]:
+        """Yield points from left to right over the nodes of a chain."""
+        box = self.page.locator(place).bounding_box()
+        assert box is not None
+        for x in range(20, int(box["width"]) - 40, 5):
+            yield box["x"] + x, box["y"] + 0.475 * box["height"]
+
+    def picture(self, place: str) -> NDArray[np.uint8]:
+        shot = self.page.locator(place).screenshot()
+        return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"))
+
+
+@pytest.fixture
+def seen() -> Iterator[Seen]:
+    assert BROWSER is not None
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        result = Seen(page)
+        page.on("pageerror", lambda error: result.errors.append(str(error)))
+        page.on(
+            "console",
+            lambda message: (
+                result.errors.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
+        page.on("request", lambda request: result.requests.append(request.url))
+        page.on("dialog", lambda dialog: result.errors.append(dialog.message))
+        yield result
+        browser.close()
+
+
+def hostile_problem(folder: Path) -> PlacementProblem:
+    """Save a chain of ops whose names would run, or end what they stand in."""
+    chain = nx.DiGraph()
+    for name in HOSTILE:
+        chain.add_node(name, op_type=name, scope=name)
+    nx.add_path(chain, HOSTILE, bytes=1_000)
+    graph = from_networkx(chain)
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.full((len(HOSTILE), 2), 0.25),
+        grouping=colocate(graph, rules=()),
+    )
+    save_problem(problem, folder / "hostile.json")
+    return problem
+
+
+def data_of(path: Path) -> dict[str, list[dict[str, object]]]:
+    """Return what a page holds as data."""
+    text = path.read_text().split('<script type="application/json" id="data">')[1]
+    found: dict[str, list[dict[str, object]]] = json.loads(text.split("</script>")[0])
+    return found
+
+
+def test_names_cannot_end_the_element_that_holds_them(tmp_path: Path) -> None:
+    problem = hostile_problem(tmp_path)
+    succeed("report", tmp_path / "hostile.json", "k80:0", "-o", tmp_path / "report.html")
+    (shown,) = data_of(tmp_path / "report.html")["problems"]
+    assert shown["op_names"] == list(problem.graph.op_names)
+    assert "window.ran" in (tmp_path / "report.html").read_text()
+    for name in HOSTILE[:3]:
+        assert name not in (tmp_path / "report.html").read_text()
+    assert json.loads(embedded_json(HOSTILE)) == list(HOSTILE)
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_names_do_not_run(tmp_path: Path, seen: Seen) -> None:
+    hostile_problem(tmp_path)
+    name = tmp_path / "<img src=x onerror=alert(1)>.html"
+    succeed("report", tmp_path / "hostile.json", "k80:0", "-o", name)
+    seen.open(name)
+    tips = set()
+    for x, y in seen.middle("#graph"):
+        seen.page.mouse.move(x, y)
+        seen.page.wait_for_timeout(20)
+        tips |= set(seen.page.locator(".bk-tooltip-content").all_inner_texts())
+    seen.page.locator("#search").fill(HOSTILE[0])
+    seen.settle()
+    for hostile in HOSTILE:
+        assert any(hostile in tip for tip in tips)
+    assert seen.page.evaluate("window.ran") is None
+    assert seen.page.locator("img[src=x]").count() == 0
+    assert seen.errors == []
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_every_scheme_of_a_comparison_can_be_chosen(tmp_path: Path, seen: Seen) -> None:
+    placers = "single,expert,m-etf,random,local-search"
+    options = [*SMALL_NMT, "--groups=40", f"--placers={placers}", "--budget=60"]
+    succeed("compare", "nmt-2", *options, "-o", tmp_path / "results")
+    seen.open(tmp_path / "results" / "report.html")
+    names = seen.page.locator("#graph-scheme option").all_inner_texts()
+    assert len(names) == 5
+    assert seen.page.locator("#schemes tr").count() == 1 + len(names)
+    pictures = {}
+    for name in names:
+        for select in ("#graph-scheme", "#upper", "#lower"):
+            seen.page.select_option(select, label=name)
+        seen.settle()
+        assert name in seen.page.locator("#path-summary").inner_text()
+        for place in ("#graph", "#steps"):
+            picture = pictures[place, name] = seen.picture(place)
+            colours = np.unique(picture.reshape(-1, 3), axis=0)
+            assert len(colours) > 20, (place, name)
+    single = names[0]
+    for name in names[1:]:  # the others use both devices
+        assert (pictures["#graph", name] != pictures["#graph", single]).any(), name
+    assert len(np.unique(seen.picture("#curves").reshape(-1, 3), axis=0)) > 20
+    assert seen.errors == []
+    assert [url for url in seen.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_levels_are_shown_one_by_one_and_search_finds_groups(tmp_path: Path, seen: Seen) -> None:
+    problem = build_profile(tmp_path, num_layers=60)
+    succeed("report", problem, "v100:0", "v100:1", "-o", tmp_path / "report.html")
+    seen.open(tmp_path / "report.html")
+    sizes = [int(text.split()[0]) for text in seen.page.locator("#level option").all_inner_texts()]
+    assert len(sizes) > 1
+    for number, size in enumerate(sizes):
+        seen.page.select_option("#level", index=number)
+        seen.settle()
+        assert f"{size} groups" in seen.page.locator("#legend").inner_text()
+    seen.page.select_option("#level", index=0)
+    seen.settle()
+    assert seen.page.locator("#out").is_disabled()
+    for x, y in seen.middle("#graph"):
+        seen.page.mouse.click(x, y)
+        if seen.page.locator("#out").is_enabled():
+            break
+    assert seen.page.locator("#level").input_value() == "1"
+    assert f"v100:0: {sizes[1]} groups" not in seen.page.locator("#legend").inner_text()
+    seen.page.locator("#out").click()
+    assert f"{sizes[0]} groups" in seen.page.locator("#legend").inner_text()
+    seen.page.locator("#search").fill("node7")
+    seen.settle()
+    assert "of" in seen.page.locator("#found").inner_text()
+    assert seen.errors == []
+
+
+def test_times_are_the_simulators(tmp_path: Path) -> None:
+    problem = build_profile(tmp_path)
+    succeed("report", problem, "v100:0", "expert", "-o", tmp_path / "report.html")
+    (shown,) = data_of(tmp_path / "report.html")["problems"]
+    schemes = shown["schemes"]
+    assert isinstance(schemes, list)
+    for scheme, name in zip(schemes, ("v100:0", "expert"), strict=True):
+        expected = json.loads(succeed("simulate", problem, name, "--json"))
+        assert scheme["title"] == name
+        assert scheme["runtime"] == expected["runtime"]
+        assert len(scheme["step"]["transfer_end"]) == expected["transfers"]
+        path = [*scheme["step"]["path_ops"], *scheme["step"]["path_transfers"]]
+        assert len(path) == expected["critical_path"]["members"]
+        assert max(scheme["step"]["op_end"]) == pytest.approx(expected["runtime"], rel=1e-6)
+
+
+def test_a_placement_of_another_problem_is_refused(tmp_path: Path) -> None:
+    other = hostile_problem(tmp_path)
+    save_placement(np.zeros(other.num_groups, np.int32), other, tmp_path / "other.json")
+    problem = build_profile(tmp_path)
+    line = fail("report", problem, tmp_path / "other.json", "-o", tmp_path / "report.html")
+    assert str(tmp_path / "other.json") in line
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_file_is_only_overwritten_by_force_and_never_a_folder(tmp_path: Path) -> None:
+    problem, path = build_profile(tmp_path), tmp_path / "report.html"
+    path.write_text("mine")
+    assert "--force" in fail("report", problem, "v100:0", "-o", path)
+    assert path.read_text() == "mine"
+    (tmp_path / "folder.html").mkdir()
+    fail("report", problem, "v100:0", "-o", tmp_path / "folder.html", "--force")
+    fail("report", problem, "v100:0", "-o", tmp_path / "report.pdf")
+
+
+def test_a_folder_that_is_not_ours_is_refused_even_by_force(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    for content in (None, "[]", '{"format": "other"}', "{"):
+        if content is not None:
+            (tmp_path / "results.json").write_text(content)
+        line = fail("compare", "nmt-2", *SMALL_NMT, "--placers=single", "--force", "-o", tmp_path)
+        assert str(tmp_path) in line
+    assert (tmp_path / "report.html").read_text() == "mine"
+
+
+def test_a_disk_that_is_full_leaves_what_was_there(tmp_path: Path) -> None:
+    problem, path = build_profile(tmp_path), tmp_path / "report.html"
+    path.write_text("before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # the page is larger
+    try:
+        line = fail("report", problem, "v100:0", "-o", path, "--force", code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(path) in line
+    assert path.read_text() == "before"
+    assert sorted(file.name for file in tmp_path.iterdir() if "report" in file.name) == [path.name]
+
+
+def test_without_the_library_a_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = build_profile(tmp_path)
+    monkeypatch.setattr(page_module, "LIBRARY", "no_such_library")
+    line = fail("report", problem, "v100:0", "-o", tmp_path / "report.html")
+    assert "placeto-tools[report]" in line
+    compare = ["compare", problem, "--placers=single", "-o", tmp_path / "results"]
+    assert "placeto-tools[report]" in succeed(*compare)
+    assert not (tmp_path / "results" / "report.html").exists()

@@ -1,0 +1,67 @@
+"""``placeto report``."""
+
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from placeto_baselines import bound_parts
+from placeto_tools.errors import InputError
+from placeto_tools.options import Command
+from placeto_tools.options import force_option
+from placeto_tools.options import output_option
+from placeto_tools.outputs import check_file
+from placeto_tools.outputs import write_text
+from placeto_tools.placements import find_placement
+from placeto_tools.problem_options import ProblemOptions
+from placeto_tools.problem_options import problem_options
+from placeto_tools.problems import read_problem
+from placeto_tools.progress import showing_progress
+from placeto_tools.reports.contents import Shown
+from placeto_tools.reports.contents import problem_report
+from placeto_tools.reports.page import MISSING
+from placeto_tools.reports.page import has_library
+from placeto_tools.reports.page import report_page
+
+
+@click.command(cls=Command)
+@click.argument("problem")
+@click.argument("placements", nargs=-1, required=True, metavar="PLACEMENT...")
+@problem_options()
+@output_option("The page to write (.html).")
+@force_option
+def report(
+    problem: str, placements: tuple[str, ...], asked: ProblemOptions, output: Path, force: bool
+) -> None:
+    """Write a page that shows placements: groups, timelines, memory, the critical path.
+
+    PROBLEM and each PLACEMENT are as in `placeto simulate`. The page is one file, which opens in
+    any browser and fetches nothing from a network.
+
+    \b
+    placeto report problem.json.gz placement.json k80:0 -o report.html
+    """
+    check_file(output, force=force, suffixes=(".html",))
+    if not has_library():
+        raise InputError(MISSING)
+    read = read_problem(problem, asked)
+    with showing_progress() as progress:
+        found = [find_placement(text, read, progress) for text in placements]
+        progress.update("lower bound ...")
+        bounds = bound_parts(read)
+        progress.update(f"{output} ...")
+        titles = _titles(placements)
+        shown = [Shown(title, *each) for title, each in zip(titles, found, strict=True)]
+        name = Path(problem).name
+        page = report_page(f"Placements of {name}", [problem_report(name, read, bounds, shown)])
+    write_text(output, page)
+    click.echo(f"{output}: {len(shown)} placements, {len(page) / 1e6:.1f} MB")
+
+
+def _titles(placements: tuple[str, ...]) -> list[str]:
+    """Return short names: of a file its stem, where no other has the same one."""
+    stems = [Path(text).stem if text.endswith(".json") else text for text in placements]
+    often = Counter(stems)
+    return [
+        stem if often[stem] == 1 else text for stem, text in zip(stems, placements, strict=True)
+    ]

@@ -1,0 +1,111 @@
+"""What goes into a report: a problem, the schemes that placed it, and what each came to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import EvaluationBatch
+from placeto_graphs import Phase
+from placeto_graphs import PlacementProblem
+from placeto_graphs import memory_penalised_runtime
+from placeto_simulator import Simulator
+from placeto_simulator import Timeline
+from placeto_tools.plots.png import colour
+from placeto_tools.reports.levels import drawn_levels
+from placeto_tools.reports.levels import level_report
+from placeto_tools.reports.steps import step_report
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A placement that a report shows.
+
+    Attributes
+    ----------
+    title : text
+        What it is called there.
+    problem : `PlacementProblem`
+        The problem at the placement's level.
+    placement : int32[G]
+        The device of each group.
+    curve : rows of (int, float or None)
+        Placements sampled so far and the best runtime so far in seconds, where it was searched.
+    evaluations, seconds : number or None
+        What the search took, where that is known.
+    """
+
+    title: str
+    problem: PlacementProblem
+    placement: NDArray[np.int32]
+    curve: Sequence[Sequence[float | None]] = field(default=())
+    evaluations: int | None = None
+    seconds: float | None = None
+
+
+def problem_report(
+    title: str, problem: PlacementProblem, bounds: dict[str, float], shown: Sequence[Shown]
+) -> Report:
+    """Return all that a page draws of one problem: plain values in SI units.
+
+    Parameters
+    ----------
+    title
+        What the problem is called.
+    problem
+        The problem.
+    bounds
+        Lower bounds of the runtime by name, in seconds; none if they are not known.
+    shown
+        The placements.
+    """
+    levels = drawn_levels(problem)
+    before: list[PlacementProblem | None] = [None, *levels[:-1]]
+    graph, cluster = problem.graph, problem.cluster
+    return {
+        "title": title,
+        "bounds": bounds,
+        "devices": [
+            {"name": device.name, "memory_bytes": device.memory_bytes, "colour": colour(index)}
+            for index, device in enumerate(cluster.devices)
+        ],
+        "links": list(cluster.link_names),
+        "kinds": [*(phase.name.lower() for phase in Phase), "transfer"],
+        "kind_colours": [colour(number) for number in range(len(Phase) + 1)],
+        "op_names": list(graph.op_names),
+        "op_types": list(graph.op_types),
+        "op_phases": graph.phases.tolist(),
+        "tensor_producers": graph.tensor_producer.tolist(),
+        "tensor_bytes": graph.tensor_bytes.tolist(),
+        "levels": [level_report(*pair) for pair in zip(levels, before, strict=True)],
+        "schemes": [_scheme_report(each, levels) for each in shown],
+    }
+
+
+def _scheme_report(shown: Shown, levels: list[PlacementProblem]) -> Report:
+    timeline = Simulator(shown.problem, num_threads=1).timeline(shown.placement)
+    return {
+        "title": shown.title,
+        **_cost(timeline),
+        "evaluations": shown.evaluations,
+        "seconds": shown.seconds,
+        "curve": [list(row) for row in shown.curve],
+        "step": step_report(timeline, levels),
+    }
+
+
+def _cost(timeline: Timeline) -> Report:
+    limits = [device.memory_bytes for device in timeline.problem.cluster.devices]
+    peak = timeline.peak_memory
+    batch = EvaluationBatch(runtime=np.array([timeline.runtime]), peak_memory=peak[None])
+    return {
+        "runtime": timeline.runtime,
+        "cost": float(memory_penalised_runtime(batch, limits)[0]),
+        "fits": bool((peak <= limits).all()),
+        "peak_memory": peak.tolist(),
+    }

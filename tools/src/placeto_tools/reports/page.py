@@ -1,0 +1,73 @@
+"""The file itself: data, our glue and the drawing library in one page that fetches nothing."""
+
+import html
+import json
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from placeto_tools.errors import InputError
+
+Report = dict[str, Any]
+LIBRARY = "bokeh"
+SCRIPTS = ("bokeh.min.js", "bokeh-api.min.js")
+MISSING = "report.html: expected Bokeh, which draws it: pip install 'placeto-tools[report]'"
+
+
+def has_library() -> bool:
+    """Return whether the library that draws is installed."""
+    return find_spec(LIBRARY) is not None
+
+
+def report_page(title: str, problems: list[Report]) -> str:
+    """Return the page as text.
+
+    Parameters
+    ----------
+    title
+        Of the page.
+    problems
+        What `problem_report` returned for each problem.
+
+    Raises
+    ------
+    InputError
+        When the library that draws is not installed.
+    """
+    library = "\n".join(f"<script>{_library(name)}</script>" for name in SCRIPTS)
+    parts = {
+        "TITLE": html.escape(title),
+        "STYLE": _ours("report.css"),
+        "LIBRARY": library,
+        "DATA": embedded_json({"problems": problems}),
+        "GLUE": _ours("report.js"),
+    }
+    pieces = _ours("report.html").split("%%")  # text between the marks, and the marks
+    return "".join(parts[piece] if n % 2 else piece for n, piece in enumerate(pieces))
+
+
+def embedded_json(value: Any) -> str:
+    """Return JSON that a script element may hold: nothing in it ends the element or opens one.
+
+    Examples
+    --------
+    >>> embedded_json(["</script>"])
+    '["\\\\u003c/script\\\\u003e"]'
+    """
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _ours(name: str) -> str:
+    return resources.files("placeto_tools.reports").joinpath(name).read_text("utf-8")
+
+
+def _library(name: str) -> str:
+    spec = find_spec(LIBRARY)
+    if spec is None or spec.origin is None:
+        raise InputError(MISSING)
+    text = (Path(spec.origin).parent / "server/static/js" / name).read_text("utf-8")
+    return text.replace("</script", "<\\/script")

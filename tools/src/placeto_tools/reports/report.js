@@ -1,0 +1,337 @@
+"use strict";
+// Draws what the page holds as data. Text of the data goes into the page as text, never as markup.
+(() => {
+const {problems} = JSON.parse(document.getElementById("data").textContent);
+const plotting = Bokeh.Plotting;
+const INK = "#7d828a"; // is read on white and on black
+const PATH = "#e0218a";
+const at = id => document.getElementById(id);
+const range = count => Array.from({length: count}, (_, index) => index);
+
+const scaled = (value, units) => {
+  if (value === null) return "cannot run";
+  const [name, size] = units.find(([, size]) => Math.abs(value) >= size) || units[units.length - 1];
+  return `${Number((value / size).toPrecision(4)).toLocaleString("en")} ${name}`;
+};
+const seconds = value => scaled(value, [["s", 1], ["ms", 1e-3], ["µs", 1e-6]]);
+const bytes = value => scaled(value, [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]]);
+const share = value => `${(100 * value).toFixed(1)} %`;
+
+let problem = problems[0];
+let level = 0;
+let opened = []; // the groups that were opened, one for each level that was left
+
+function choices(select, names, chosen, changed) {
+  select.replaceChildren(...names.map((name, index) => new Option(name, index)));
+  select.selectedIndex = chosen;
+  select.onchange = () => changed(select.selectedIndex);
+}
+
+function table(element, head, rows) {
+  element.replaceChildren(...[head, ...rows].map((cells, row) => {
+    const line = document.createElement("tr");
+    line.append(...cells.map(text => {
+      const cell = document.createElement(row ? "td" : "th");
+      cell.textContent = text;
+      return cell;
+    }));
+    return line;
+  }));
+}
+
+function figure(options, tools, tooltips) {
+  const plot = plotting.figure({
+    tools: `${tools},reset,save`, sizing_mode: "stretch_width", background_fill_color: null,
+    border_fill_color: null, outline_line_color: INK, ...options,
+  });
+  for (const axis of [...plot.below, ...plot.left]) {
+    axis.setv?.({
+      axis_label_text_color: INK, major_label_text_color: INK, axis_line_color: INK,
+      major_tick_line_color: INK, minor_tick_line_color: null,
+    });
+  }
+  for (const grid of plot.center) grid.setv?.({grid_line_color: INK, grid_line_alpha: 0.2});
+  plot.toolbar.logo = null;
+  if (tooltips) plot.add_tools(new Bokeh.HoverTool({tooltips, renderers: []}));
+  const wheel = plot.toolbar.tools.find(tool => tool.type.endsWith("WheelZoomTool"));
+  if (wheel) plot.toolbar.active_scroll = wheel;
+  return plot;
+}
+
+function hovered(plot, ...renderers) {
+  plot.toolbar.tools.find(tool => tool.type.endsWith("HoverTool")).renderers = renderers;
+}
+
+function styled_legend(plot) {
+  plot.legend.setv({
+    background_fill_alpha: 0, border_line_color: null, label_text_color: INK, orientation: "horizontal",
+  });
+}
+
+const shown = new Map(); // views by place: one is taken away before the next is drawn there
+async function put(place, model) {
+  const before = shown.get(place);
+  const token = {};
+  shown.set(place, token);
+  if (before?.remove) before.remove();
+  at(place).replaceChildren();
+  const view = await plotting.show(model, at(place));
+  if (shown.get(place) === token) shown.set(place, view);
+  else view.remove();
+}
+
+// The table of schemes.
+function draw_table() {
+  const bound = Math.max(0, ...Object.values(problem.bounds));
+  const name = Object.entries(problem.bounds).find(([, value]) => value === bound);
+  const last = problem.levels[problem.levels.length - 1];
+  at("summary").textContent = `${problem.title}: ${problem.op_names.length.toLocaleString("en")} ops, ` +
+    `${last.names.length.toLocaleString("en")} groups, ${problem.devices.length} devices` +
+    (name ? `; lower bound ${seconds(bound)} (${name[0]})` : "");
+  const head = ["scheme", "runtime", "over the bound", "peak memory", "placements", "took"];
+  table(at("schemes"), head, problem.schemes.map(scheme => [
+    scheme.title, scheme.fits ? seconds(scheme.runtime) : `${seconds(scheme.runtime)}, out of memory`,
+    bound > 0 ? share(scheme.runtime / bound - 1) : "",
+    bytes(Math.max(...scheme.peak_memory)),
+    scheme.evaluations === null ? "" : scheme.evaluations.toLocaleString("en"),
+    scheme.seconds === null ? "" : seconds(scheme.seconds),
+  ]));
+}
+
+// The graph of groups.
+function visible_groups(groups) {
+  const parent = opened.length ? opened[opened.length - 1] : null;
+  return range(groups.names.length).filter(group => parent === null || groups.parents[group] === parent);
+}
+
+function draw_graph() {
+  const scheme = problem.schemes[at("graph-scheme").selectedIndex];
+  const groups = problem.levels[level];
+  const devices = scheme.step.group_devices[level], on_path = scheme.step.group_seconds_on_path[level];
+  const visible = visible_groups(groups), among = new Set(visible);
+  const text = at("search").value.trim().toLowerCase();
+  const matches = group => [groups.names[group], groups.types[group], groups.scopes[group]]
+    .some(words => words.toLowerCase().includes(text));
+  const found = new Set(text ? visible.filter(matches) : visible);
+  at("found").textContent = text ? `${found.size} of ${visible.length} groups` : "";
+  at("out").disabled = !opened.length;
+  const here = group => groups.seconds[group][devices[group]] || 0;
+  const most = visible.reduce((best, group) => Math.max(best, here(group)), 1e-30);
+  const plot = figure(
+    {height: 520, x_axis_label: "layer"}, "pan,wheel_zoom,box_zoom,tap",
+    [["group", "@name"], ["on", "@device"], ["ops", "@ops"], ["types", "@types"],
+     ["scopes", "@scopes"], ["time", "@times"], ["on the critical path", "@path"],
+     ["output", "@output"], ["parameters", "@parameters"]],
+  );
+  const edges = range(groups.edges.length).filter(
+    edge => among.has(groups.edges[edge][0]) && among.has(groups.edges[edge][1]));
+  const end = (edge, side, axis) => groups[axis][groups.edges[edge][side]];
+  const heaviest = edges.reduce((best, edge) => Math.max(best, groups.edge_bytes[edge]), 1);
+  plot.segment({field: "x0"}, {field: "y0"}, {field: "x1"}, {field: "y1"}, {
+    source: new Bokeh.ColumnDataSource({data: {
+      x0: edges.map(edge => end(edge, 0, "x")), y0: edges.map(edge => end(edge, 0, "y")),
+      x1: edges.map(edge => end(edge, 1, "x")), y1: edges.map(edge => end(edge, 1, "y")),
+      width: edges.map(edge => 0.4 + 3 * groups.edge_bytes[edge] / heaviest),
+      alpha: edges.map(edge => devices[groups.edges[edge][0]] === devices[groups.edges[edge][1]] ? 0.4 : 1),
+    }}),
+    line_color: INK, line_width: {field: "width"}, line_alpha: {field: "alpha"},
+  });
+  const source = new Bokeh.ColumnDataSource({data: {
+    x: visible.map(group => groups.x[group]), y: visible.map(group => groups.y[group]),
+    name: visible.map(group => groups.names[group]),
+    device: visible.map(group => problem.devices[devices[group]].name),
+    colour: visible.map(group => problem.devices[devices[group]].colour),
+    size: visible.map(group => 6 + 20 * Math.sqrt(here(group) / most)),
+    alpha: visible.map(group => found.has(group) ? 1 : 0.12),
+    ring: visible.map(group => on_path[group] > 0 ? 2.5 : 0.5),
+    ops: visible.map(group => groups.ops[group]), types: visible.map(group => groups.types[group]),
+    scopes: visible.map(group => groups.scopes[group]),
+    times: visible.map(group => problem.devices.map(
+      (device, index) => `${device.name} ${seconds(groups.seconds[group][index])}`).join(", ")),
+    path: visible.map(group => seconds(on_path[group])),
+    output: visible.map(group => bytes(groups.output_bytes[group])),
+    parameters: visible.map(group => bytes(groups.parameter_bytes[group])),
+  }});
+  hovered(plot, plot.scatter({field: "x"}, {field: "y"}, {
+    source, size: {field: "size"}, fill_color: {field: "colour"}, fill_alpha: {field: "alpha"},
+    line_color: INK, line_width: {field: "ring"}, line_alpha: {field: "alpha"},
+    nonselection_fill_alpha: {field: "alpha"}, nonselection_line_alpha: {field: "alpha"},
+  }));
+  source.selected.properties.indices.change.connect(() => {
+    const [row] = source.selected.indices;
+    if (row !== undefined && level + 1 < problem.levels.length) open(visible[row]);
+  });
+  plot.left[0].visible = false;
+  legend(devices, visible);
+  return put("graph", plot);
+}
+
+function legend(devices, visible) {
+  name_colours(at("legend"), problem.devices.map((device, index) => {
+    const count = visible.filter(group => devices[group] === index).length;
+    return [device.colour, `${device.name}: ${count.toLocaleString("en")} groups`];
+  }));
+}
+
+function name_colours(element, pairs) {
+  element.replaceChildren(...pairs.flatMap(([colour, name]) => {
+    const swatch = document.createElement("span");
+    swatch.className = "swatch";
+    swatch.style.background = colour;
+    return [swatch, document.createTextNode(name)];
+  }));
+}
+
+function show_level(number, path) {
+  level = number;
+  opened = path;
+  at("level").selectedIndex = level;
+  return draw_graph();
+}
+const open = group => show_level(level + 1, [...opened, group]);
+at("out").onclick = () => show_level(level - 1, opened.slice(0, -1));
+at("search").oninput = () => draw_graph();
+
+// Steps: devices and links above, memory below, for two schemes on one axis.
+function bars_of(step) {
+  const count = problem.devices.length;
+  const ops = range(step.op_start.length), transfers = range(step.transfer_start.length);
+  const path_ops = new Set(step.path_ops), path_transfers = new Set(step.path_transfers);
+  const tensor = index => step.transfer_tensor[index];
+  const kinds = problem.kind_colours;
+  const row = [...step.op_device, ...step.transfer_link.map(link => count + link)];
+  return {
+    left: [...step.op_start, ...step.transfer_start], right: [...step.op_end, ...step.transfer_end],
+    bottom: row.map(value => value - 0.4), top: row.map(value => value + 0.4),
+    colour: [...problem.op_phases.map(phase => kinds[phase]),
+             ...transfers.map(() => kinds[kinds.length - 1])],
+    what: [...problem.op_names, ...transfers.map(index =>
+      `${problem.op_names[problem.tensor_producers[tensor(index)]]} to ` +
+      `${problem.devices[step.transfer_destination[index]].name}`)],
+    detail: [...problem.op_types, ...transfers.map(index => bytes(problem.tensor_bytes[tensor(index)]))],
+    takes: [...ops.map(op => seconds(step.op_end[op] - step.op_start[op])),
+            ...transfers.map(index => seconds(step.transfer_end[index] - step.transfer_start[index]))],
+    path: [...ops.map(op => path_ops.has(op)), ...transfers.map(index => path_transfers.has(index))]
+      .map(value => value ? "yes" : "no"),
+  };
+}
+
+function chart(scheme, x_range) {
+  const names = [...problem.devices.map(device => device.name), ...problem.links];
+  const plot = figure(
+    {height: 120 + 26 * names.length, x_range, y_range: [names.length - 0.5, -0.5],
+     title: `${scheme.title}: ${seconds(scheme.runtime)}`},
+    "xpan,xwheel_zoom,xbox_zoom",
+    [["what", "@what"], ["", "@detail"], ["takes", "@takes"], ["on the critical path", "@path"]],
+  );
+  plot.title.text_color = INK;
+  const axis = plot.left[0];
+  axis.ticker = new Bokeh.FixedTicker({ticks: range(names.length)});
+  axis.major_label_overrides = new Map(names.map((name, index) => [index, name]));
+  const data = bars_of(scheme.step);
+  hovered(plot, plot.quad({
+    left: {field: "left"}, right: {field: "right"}, bottom: {field: "bottom"}, top: {field: "top"},
+    source: new Bokeh.ColumnDataSource({data}), fill_color: {field: "colour"}, line_color: null,
+  }));
+  const path = range(data.path.length).filter(index => data.path[index] === "yes");
+  plot.segment({field: "x0"}, {field: "y"}, {field: "x1"}, {field: "y"}, {
+    source: new Bokeh.ColumnDataSource({data: {
+      x0: path.map(index => data.left[index]), x1: path.map(index => data.right[index]),
+      y: path.map(index => data.top[index] + 0.04),
+    }}), line_color: PATH, line_width: 3,
+  });
+  return plot;
+}
+
+function memory(scheme, x_range) {
+  const plot = figure({height: 150, x_range, y_axis_label: "memory, GB", x_axis_label: "seconds"},
+    "xpan,xwheel_zoom,xbox_zoom");
+  problem.devices.forEach((device, index) => {
+    const {times, bytes: held} = scheme.step.memory[index];
+    plot.step(times, held.map(value => value / 1e9),
+      "after", {line_color: device.colour, line_width: 1.5, legend_label: device.name});
+  });
+  styled_legend(plot);
+  return plot;
+}
+
+function draw_steps() {
+  const chosen = ["upper", "lower"].map(id => problem.schemes[at(id).selectedIndex]);
+  const longest = Math.max(...chosen.map(scheme => scheme.runtime)) || 1;
+  const x_range = new Bokeh.Range1d({start: 0, end: longest, bounds: [0, longest]});
+  draw_path(chosen[0]);
+  const plots = chosen.flatMap(scheme => [chart(scheme, x_range), memory(scheme, x_range)]);
+  return put("steps", new Bokeh.Column({children: plots, sizing_mode: "stretch_width"}));
+}
+
+function draw_path(scheme) {
+  const step = scheme.step, took = (kind, index) => step[`${kind}_end`][index] - step[`${kind}_start`][index];
+  const rows = [
+    ...step.path_ops.map(op => ["op", problem.op_names[op],
+      problem.devices[step.op_device[op]].name, step.op_start[op], took("op", op)]),
+    ...step.path_transfers.map(index => ["transfer",
+      problem.op_names[problem.tensor_producers[step.transfer_tensor[index]]],
+      problem.links[step.transfer_link[index]], step.transfer_start[index], took("transfer", index)]),
+  ];
+  const sum = kind => rows.filter(row => row[0] === kind).reduce((total, row) => total + row[4], 0);
+  const rest = Math.max(0, scheme.runtime - sum("op") - sum("transfer"));
+  at("path-summary").textContent = `${scheme.title}: ${rows.length.toLocaleString("en")} members, ` +
+    `${seconds(sum("op"))} of ops, ${seconds(sum("transfer"))} of transfers, ${seconds(rest)} of overheads; the longest:`;
+  rows.sort((one, other) => other[4] - one[4]);
+  table(at("path"), ["", "member", "on", "from", "takes"],
+    rows.slice(0, 20).map(([kind, name, where, start, long]) => [kind, name, where, seconds(start), seconds(long)]));
+}
+
+// The curves of searches, and the bound below them.
+function draw_curves() {
+  const searched = problem.schemes.filter(scheme => scheme.curve.length);
+  const bound = Math.max(0, ...Object.values(problem.bounds));
+  const by_time = searched.filter(scheme => scheme.seconds && scheme.evaluations);
+  if (!searched.length) {
+    at("curves").textContent = "No search was among the schemes.";
+    return put_nothing("curves");
+  }
+  const one = (label, schemes, scale) => {
+    const plot = figure({height: 300, x_axis_label: label, y_axis_label: "best runtime, s"},
+      "pan,wheel_zoom,box_zoom");
+    schemes.forEach((scheme, index) => {
+      const known = scheme.curve.filter(row => row[1] !== null);
+      const device = problem.kind_colours[index % problem.kind_colours.length];
+      plot.step(known.map(row => row[0] * scale(scheme)), known.map(row => row[1]),
+        "after", {line_color: device, line_width: 2, legend_label: scheme.title});
+    });
+    if (bound > 0) plot.add_layout(new Bokeh.Span(
+      {location: bound, dimension: "width", line_color: INK, line_dash: "dashed"}));
+    styled_legend(plot);
+    return plot;
+  };
+  const plots = [one("placements evaluated", searched, () => 1)];
+  if (by_time.length) plots.push(one("seconds, at the mean rate of each search", by_time,
+    scheme => scheme.seconds / scheme.evaluations));
+  return put("curves", new Bokeh.Column({children: plots, sizing_mode: "stretch_width"}));
+}
+
+function put_nothing(place) {
+  shown.get(place)?.remove?.();
+  shown.delete(place);
+}
+
+function show_problem(index) {
+  problem = problems[index];
+  const titles = problem.schemes.map(scheme => scheme.title), last = titles.length - 1;
+  choices(at("graph-scheme"), titles, last, draw_graph);
+  choices(at("upper"), titles, last, draw_steps);
+  choices(at("lower"), titles, 0, draw_steps);
+  choices(at("level"), problem.levels.map(groups => `${groups.names.length} groups`), 0,
+    number => show_level(number, []));
+  draw_table();
+  name_colours(at("kinds"), [
+    ...problem.kinds.map((kind, index) => [problem.kind_colours[index], kind]), [PATH, "critical path"],
+  ]);
+  return Promise.all([show_level(0, []), draw_steps(), draw_curves()]);
+}
+
+choices(at("problem"), problems.map(each => each.title), 0, show_problem);
+at("problem-label").hidden = problems.length < 2;
+show_problem(0).then(() => { document.body.dataset.drawn = "yes"; });
+})();
