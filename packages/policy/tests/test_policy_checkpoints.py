@@ -108,7 +108,7 @@ def test_the_seed_decides() -> None:
     for seed in (1, 1, 2):
         trainer = Trainer([ListSchedule(heavy_chain())], Settings(updates=2), seed=seed)
         train(trainer)
-        weights.append(trainer.policy.output.weight.detach())
+        weights.append(trainer.policy.scores.output.weight.detach())
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
@@ -148,7 +148,7 @@ def test_the_policy_of_a_training_can_be_loaded_alone(tmp_path: Path) -> None:
     trainer.update()
     save_training(trainer, tmp_path / "training.safetensors")
     loaded = load_policy(tmp_path / "training.safetensors")
-    assert torch.equal(loaded.output.weight, trainer.trained_policy.output.weight)
+    assert torch.equal(loaded.scores.output.weight, trainer.trained_policy.scores.output.weight)
 
 
 def changed(
@@ -180,29 +180,29 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
     ("change", "message"),
     [
         (
-            lambda tensors, _: tensors.pop("policy.output.bias"),
-            "expected a tensor 'policy.output.bias', got none",
+            lambda tensors, _: tensors.pop("policy.scores.output.bias"),
+            "expected a tensor 'policy.scores.output.bias', got none",
         ),
         (
-            lambda tensors, _: tensors.update({"policy.output.bias": torch.zeros(5)}),
-            r"policy.output.bias: expected torch.float32 of shape \(2,\), got torch.float32 of "
+            lambda tensors, _: tensors.update({"policy.scores.output.bias": torch.zeros(5)}),
+            r"policy.scores.output.bias: expected torch.float32 of shape \(2,\), got torch.float32 of "
             r"shape \(5,\)",
         ),
         (
             lambda tensors, _: tensors.update(
-                {"policy.output.bias": torch.zeros(2, dtype=torch.float64)}
+                {"policy.scores.output.bias": torch.zeros(2, dtype=torch.float64)}
             ),
-            "policy.output.bias: expected torch.float32 of shape",
+            "policy.scores.output.bias: expected torch.float32 of shape",
         ),
         (
-            lambda tensors, _: tensors["policy.output.bias"].fill_(float("nan")),
-            "policy.output.bias: expected finite numbers, got others",
+            lambda tensors, _: tensors["policy.scores.output.bias"].fill_(float("nan")),
+            "policy.scores.output.bias: expected finite numbers, got others",
         ),
         (
             lambda tensors, _: tensors.update({"policy.extra": torch.zeros(1)}),
             "expected no tensor 'policy.extra' in such a policy",
         ),
-        (lambda _, metadata: metadata.update(version="1"), "expected version 3, got '1'"),
+        (lambda _, metadata: metadata.update(version="1"), "expected version 4, got '1'"),
         (lambda _, metadata: metadata.update(format="x"), "expected format 'placeto-policy'"),
         (lambda _, metadata: metadata.clear(), "expected format 'placeto-policy', got None"),
         (lambda _, metadata: metadata.pop("description"), "expected a description, got none"),

@@ -24,7 +24,7 @@ from placeto_policy.trainer import Trainer
 from placeto_policy.workers import Processes
 
 FORMAT = "placeto-policy"
-VERSION = 3
+VERSION = 4
 POLICY = "policy."
 BEST_POLICY = "best_policy."
 AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter
@@ -48,7 +48,7 @@ class _Progress(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Description(msgspec.Struct, forbid_unknown_fields=True):
-    num_devices: int
+    num_devices: int | None
     settings: Settings
     training: _Progress | None = None
 
@@ -248,11 +248,14 @@ def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
 def _restored_policy(
     path: Path, description: _Description, tensors: Tensors, prefix: str
 ) -> PlacementPolicy:
-    if description.num_devices < 1:
+    if description.num_devices is not None and description.num_devices < 1:
         raise PolicyError(
             f"{_shown(path)}: num_devices: expected at least 1, got {description.num_devices}"
         )
-    policy = PlacementPolicy(description.num_devices, description.settings)
+    try:
+        policy = PlacementPolicy(description.num_devices, description.settings)
+    except PolicyError as error:
+        raise PolicyError(f"{_shown(path)}: {error}") from None
     policy.load_state_dict(_weights(path, policy, tensors, prefix))
     return policy
 

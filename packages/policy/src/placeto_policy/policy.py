@@ -9,6 +9,8 @@ from placeto_policy.embedding.embeddings import GraphEmbedding
 from placeto_policy.embedding.embeddings import SimpleAggregator
 from placeto_policy.embedding.embeddings import SimplePartitioner
 from placeto_policy.embedding.layers import new_layer
+from placeto_policy.embedding.pairs import OUTPUT_SCALE
+from placeto_policy.embedding.pairs import PairScores
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings
 from placeto_policy.states import States
@@ -16,24 +18,31 @@ from placeto_policy.states import device_width
 
 # A logit whose probability is 0 in float32; infinity would make the entropy NaN.
 IMPOSSIBLE = -1e9
-# The first policy is close to uniform, whatever the graph and the seed.
-OUTPUT_SCALE = 0.1
 
 
 class PlacementPolicy(nn.Module):
-    """An embedding of the graph, and a network of two layers with a softmax over the devices.
+    """How probable each device is for the current group, as scores say of its devices.
 
-    It works on graphs of any size, for a fixed number of devices (Addanki et al. 2019, section
-    3.2).
+    It works on graphs of any size (Addanki et al. 2019, section 3.2).
 
     Parameters
     ----------
     num_devices
-        D.
+        D; with ``embedding="pairs"`` a policy is for any number of devices, and none is needed.
     settings
         Which embedding, with which features, and how many rounds of message passing.
     seed
         Of the first weights.
+
+    Attributes
+    ----------
+    num_devices : int or None
+        D, or None where there may be any number.
+
+    Raises
+    ------
+    PolicyError
+        When the number is missing, and the embedding needs it.
 
     Examples
     --------
@@ -43,19 +52,17 @@ class PlacementPolicy(nn.Module):
     """
 
     def __init__(
-        self, num_devices: int, settings: Settings | None = None, *, seed: int = 0
+        self, num_devices: int | None = None, settings: Settings | None = None, *, seed: int = 0
     ) -> None:
         super().__init__()
-        self.num_devices = num_devices
         self.settings = settings or Settings()
         generator = torch.Generator().manual_seed(seed)
-        self.embedding = _embedding(num_devices, self.settings, generator)
-        width = self.embedding.output_width
-        width += device_width(num_devices, self.settings.device_features)
-        self.hidden = new_layer(width, self.settings.hidden_units, generator)
-        self.output = new_layer(self.settings.hidden_units, num_devices, generator)
-        with torch.no_grad():
-            self.output.weight.mul_(OUTPUT_SCALE)
+        self.num_devices = None if self.settings.embedding == "pairs" else num_devices
+        self.scores = (
+            PairScores(self.settings, generator)
+            if self.settings.embedding == "pairs"
+            else DeviceScores(_checked(num_devices, self.settings), self.settings, generator)
+        )
 
     def forward(self, states: States | Sequence[States]) -> torch.Tensor:
         """Return float32[N, D], the log-probability of each device in each of N states.
@@ -65,7 +72,7 @@ class PlacementPolicy(nn.Module):
         Parameters
         ----------
         states
-            The states of one graph, or of one graph after the other.
+            The states of one graph, or of one graph after the other; all with D devices.
 
         Raises
         ------
@@ -75,23 +82,55 @@ class PlacementPolicy(nn.Module):
         parts = [states] if isinstance(states, States) else states
         for part in parts:
             self.check_devices(part.topology.num_devices)
-        embedded = torch.cat([self._embedded(part) for part in parts])
+        scores = torch.cat([self.scores(part) for part in parts])
         allowed = torch.cat([part.topology.allowed[part.current] for part in parts])
-        logits = self.output(torch.relu(self.hidden(embedded)))
-        return torch.log_softmax(logits.masked_fill(~allowed, IMPOSSIBLE), dim=1)
-
-    def _embedded(self, states: States) -> torch.Tensor:
-        return torch.cat(
-            [self.embedding(states), states.devices(self.settings.device_features)], dim=1
-        )
+        return torch.log_softmax(scores.masked_fill(~allowed, IMPOSSIBLE), dim=1)
 
     def check_devices(self, num_devices: int) -> None:
         """Refuse a problem with another number of devices."""
-        if num_devices != self.num_devices:
+        if self.num_devices not in {None, num_devices}:
             raise PolicyError(
                 f"policy: expected a problem of {self.num_devices} devices, for which it was "
                 f"made, got {num_devices}"
             )
+
+
+class DeviceScores(nn.Module):
+    """An embedding of the graph, and a network of two layers with an output for each device.
+
+    Parameters
+    ----------
+    num_devices
+        D.
+    settings
+        Which embedding, with which features.
+    generator
+        Of the first weights.
+    """
+
+    def __init__(self, num_devices: int, settings: Settings, generator: torch.Generator) -> None:
+        super().__init__()
+        self.device_features = settings.device_features
+        self.embedding = _embedding(num_devices, settings, generator)
+        width = self.embedding.output_width + device_width(num_devices, self.device_features)
+        self.hidden = new_layer(width, settings.hidden_units, generator)
+        self.output = new_layer(settings.hidden_units, num_devices, generator)
+        with torch.no_grad():
+            self.output.weight.mul_(OUTPUT_SCALE)
+
+    def forward(self, states: States) -> torch.Tensor:
+        """Return float32[N, D], the scores of all devices in each state."""
+        seen = torch.cat([self.embedding(states), states.devices(self.device_features)], dim=1)
+        scores: torch.Tensor = self.output(torch.relu(self.hidden(seen)))
+        return scores
+
+
+def _checked(num_devices: int | None, settings: Settings) -> int:
+    if num_devices is None:
+        raise PolicyError(
+            f"num_devices: expected a number for the embedding {settings.embedding!r}, got none"
+        )
+    return num_devices
 
 
 def _embedding(

@@ -9,8 +9,8 @@ from placeto_graphs import Evaluator
 from placeto_graphs import ScheduleBatch
 from placeto_graphs import SchedulingEvaluator
 from placeto_policy.costs import check_field
+from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.errors import PolicyError
-from placeto_policy.topology import MIN_SECONDS
 
 SCHEDULE_FEATURES = 3
 

@@ -13,7 +13,7 @@ from placeto_graphs import SECONDS_PER_BYTE
 from placeto_policy.errors import PolicyError
 from placeto_policy.errors import shown
 
-EmbeddingName = Literal["message-passing", "simple-partitioner", "simple-aggregator"]
+EmbeddingName = Literal["pairs", "message-passing", "simple-partitioner", "simple-aggregator"]
 RewardName = Literal["counterfactual", "intermediate", "terminal"]
 NodeFeaturesName = Literal["costs", "costs-and-times", "costs-times-and-schedule"]
 EdgeFeaturesName = Literal["none", "transfers"]
@@ -46,7 +46,10 @@ class Settings:
     ----------
     embedding : text
         ``"message-passing"`` (paper), or one of its ablations ``"simple-partitioner"`` and
-        ``"simple-aggregator"``.
+        ``"simple-aggregator"``, for a fixed number of devices; ``"pairs"``: a score for each pair
+        of the current group and a device, for any number of devices of any kind, see `PairScores`.
+        It has features and messages of its own, and of the settings for these only
+        ``device_features`` matters.
     message_rounds : int
         k = 8 rounds of message passing (paper).
     messages : text
@@ -187,6 +190,7 @@ def _check(name: str, kind: Any, value: Any) -> None:
 
 PRESETS: Mapping[str, Settings] = {
     "default": Settings(),
+    "general": Settings(embedding="pairs", hidden_units=96, node_features="costs-and-times"),
     "paper": Settings(
         messages="plain",
         node_features="costs",
@@ -212,7 +216,8 @@ def preset(name: str) -> Settings:
     Parameters
     ----------
     name
-        ``"default"``: what learned best on all graphs that were tried; ``"paper"``: the method of
+        ``"default"``: what learned best on all graphs that were tried; ``"general"``: for policies
+        that place problems of any number and kind of devices; ``"paper"``: the method of
         Addanki et al. 2019 as it is written down.
 
     Raises

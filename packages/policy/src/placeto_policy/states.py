@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_policy.concurrency import NEAR
+from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import NodeFeaturesName
-from placeto_policy.topology import MIN_SECONDS
 from placeto_policy.topology import Topology
 
 FLAGS = 2  # current, visited
@@ -102,7 +102,7 @@ class States:
         features[first + num_devices, self.current, torch.arange(count)] = 1.0
         features[first + num_devices + 1] = self.visited.T
         if node_features == "costs-times-and-schedule":
-            shown = _asked(self.schedule, "node_features", node_features)
+            shown = asked(self.schedule, "node_features", node_features)
             features[first + num_devices + FLAGS :] = shown.permute(2, 1, 0)
         return features
 
@@ -143,11 +143,11 @@ class States:
             return torch.empty(len(self), 0)
         if device_features == "loads":
             return self.loads()
-        shown = _asked(self.lookahead, "device_features", device_features)
+        shown = asked(self.lookahead, "device_features", device_features)
         return torch.cat([self.loads(), shown], dim=1)
 
 
-def _asked(shown: torch.Tensor | None, name: str, value: str) -> torch.Tensor:
+def asked(shown: torch.Tensor | None, name: str, value: str) -> torch.Tensor:
     """Return what only an evaluator can give, if the environment asked for it."""
     if shown is None:
         raise PolicyError(

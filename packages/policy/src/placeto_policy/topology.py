@@ -1,6 +1,7 @@
 """What of a problem the policy sees and no placement changes, computed once."""
 
 from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,13 +11,15 @@ from placeto_graphs import GroupGraph
 from placeto_graphs import PlacementProblem
 from placeto_graphs import reachability
 from placeto_policy.concurrency import concurrency
+from placeto_policy.device_costs import DeviceCosts
+from placeto_policy.device_costs import device_costs
+from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.earliest import mean_seconds
 from placeto_policy.memory import memory_at_peak
 
 Neighbours = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 ITSELF = 3
-MIN_SECONDS = 1e-300  # of what seconds are divided by: a graph may have no work
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +61,8 @@ class Topology:
         Whether a device can run a group.
     order : int64[G]
         The groups in topological order.
+    device_costs : `DeviceCosts` or None
+        What pairs of groups and devices are judged by; None of a graph of groups alone.
 
     Examples
     --------
@@ -76,6 +81,7 @@ class Topology:
     vicinity: torch.Tensor
     allowed: torch.Tensor
     order: NDArray[np.int64]
+    device_costs: DeviceCosts | None = None
 
     @property
     def num_groups(self) -> int:
@@ -103,12 +109,11 @@ def topology_of(problem: PlacementProblem) -> Topology:
     tensor([0.0000, 0.0300, 0.0000, 0.9400, 0.0300, 0.0000])
     """
     limits = np.array([device.memory_bytes for device in problem.cluster.devices], np.float64)
-    return topology_of_groups(
-        problem.group_graph,
-        concurrency(problem),
-        memory_at_peak(problem) / limits[:, None],
-        transfer_seconds(problem),
+    memory = memory_at_peak(problem) / limits[:, None]
+    topology = topology_of_groups(
+        problem.group_graph, concurrency(problem), memory, transfer_seconds(problem)
     )
+    return replace(topology, device_costs=device_costs(problem, memory))
 
 
 def transfer_seconds(problem: PlacementProblem) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from placeto_policy.baseline import baseline_of
 from placeto_policy.counterfactuals import Counterfactuals
 from placeto_policy.counterfactuals import run_counterfactuals
 from placeto_policy.curriculum import graphs_of_workers
+from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.embedding.blocks import threads_for_blocks
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import Episodes
@@ -30,7 +31,6 @@ from placeto_policy.reports import reports_of
 from placeto_policy.reports import to_rows
 from placeto_policy.selection import BestPolicy
 from placeto_policy.settings import Settings
-from placeto_policy.topology import MIN_SECONDS
 from placeto_policy.workers import OneProcess
 from placeto_policy.workers import Processes
 
@@ -114,7 +114,7 @@ class Trainer:
     Parameters
     ----------
     evaluators
-        One for each graph; all problems have D devices.
+        One for each graph; all problems have D devices, or any number if the policy is for any.
     settings
         The hyperparameters; by default those of the policy, if there is one. What the network is
         made of and what it sees is always as in the policy.
@@ -162,9 +162,9 @@ class Trainer:
         policy: PlacementPolicy | None = None,
         processes: Processes | None = None,
     ) -> None:
-        _check_evaluators(evaluators, policy)
-        num_devices = evaluators[0].problem.num_devices
         self.settings = settings or (policy.settings if policy else Settings())
+        _check_evaluators(evaluators, policy, policy.settings if policy else self.settings)
+        num_devices = evaluators[0].problem.num_devices
         self.seed = seed
         self.processes: Processes = processes or OneProcess()
         if self.processes.count > self.settings.workers:
@@ -397,9 +397,13 @@ class _Run:
     reports: list[WorkerReport]
 
 
-def _check_evaluators(evaluators: Sequence[Evaluator], policy: PlacementPolicy | None) -> None:
+def _check_evaluators(
+    evaluators: Sequence[Evaluator], policy: PlacementPolicy | None, network: Settings
+) -> None:
     if not evaluators:
         raise PolicyError("evaluators: expected at least one, got none")
+    if network.embedding == "pairs":
+        return
     num_devices = policy.num_devices if policy else evaluators[0].problem.num_devices
     for index, evaluator in enumerate(evaluators):
         if evaluator.problem.num_devices != num_devices:
