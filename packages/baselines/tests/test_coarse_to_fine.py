@@ -124,7 +124,7 @@ def test_coarse_moves_take_the_groups_of_a_level_together() -> None:
     placement = sets.random_placement(0, generator)
     coarse = problem.at_level(0)
     assert coarse.expand(coarse.placement_of_ops(placement)).tolist() == placement.tolist()
-    set_of, device = sets.draw(1, (1000,), generator)
+    set_of, device = sets.draw(np.ones(1000, np.int64), generator)
     assert set(set_of.tolist()) == set(range(32, 96))
     assert set(device.tolist()) == {0, 1}
 
@@ -141,7 +141,10 @@ def test_the_search_passes_through_the_levels() -> None:
 
     CoarseToFine(evaluations=3000).place(problem, Listening(problem))
     assert max(sizes[0]) > 2
-    assert sizes[-1] == {1}
+    assert 1 not in sizes[0]
+    late = set().union(*sizes[-20:])
+    assert min(late) == 1
+    assert max(late) > 1  # some moves are of coarser levels
 
 
 @pytest.mark.parametrize("after", [2, 200])

@@ -29,6 +29,8 @@ MOST_MOVES_OF_ROUND = 4096
 FEWEST_OF_WALK = 2  # evaluations: where it starts, and one move
 SECONDS_OF_ROUND = 0.05
 FEWEST_TO_LEAVE_HALF = 4  # devices: of fewer, half are one, and that is tried anyway
+SHARE_OF_COARSER = 0.3  # of the moves ...
+COARSER_LEVELS = 2  # ... take groups of one of so many coarser levels
 SHARE_ON_HALF = 16  # the search on half of the devices has that part of the budget
 AT_THE_BOUND = 1 + 1e-6
 
@@ -55,7 +57,8 @@ class CoarseToFine:
     first has come to that level, too, the better placement goes on, in both walks, to the next
     levels. The levels have equal shares of the budget. On the first one of a walk the temperature
     falls from where nearly every move is accepted, on all others it is low from the beginning, so
-    that what coarse moves have found is kept. What is minimised is the memory-penalised runtime.
+    that what coarse moves have found is kept; some moves still take groups of coarser levels. What
+    is minimised is the memory-penalised runtime.
 
     Where four or more devices are all alike, it first searches on half of them, with a sixteenth of
     the budget, so that no result is worse than that of as short a search on fewer devices.
@@ -337,9 +340,8 @@ class _Walkers:
         device = np.empty((walks, num_moves), np.int32)
         allowance = np.empty((walks, num_moves))
         for walk in range(walks):
-            set_of[walk], device[walk] = self.sets.draw(
-                self.level[walk], (num_moves,), self.generator
-            )
+            levels = self._levels_of_moves(self.level[walk], num_moves)
+            set_of[walk], device[walk] = self.sets.draw(levels, self.generator)
             begin, end = self.begin[walk], self.end[walk]
             way = (share - begin) / (end - begin) if end > begin else 1.0
             temperature = self.best_cost[walk] * self.cooling[walk].at(min(max(way, 0.0), 1.0))
@@ -351,6 +353,15 @@ class _Walkers:
             first_member=self.sets.first_member,
             members=self.sets.members,
         )
+
+    def _levels_of_moves(self, level: int, num_moves: int) -> NDArray[np.int64]:
+        """Return int64[N]: the level of a walk, and for some moves one of the next coarser ones."""
+        levels = np.full(num_moves, level)
+        first = max(0, level - COARSER_LEVELS)
+        if first < level:
+            coarser = self.generator.random(num_moves) < SHARE_OF_COARSER
+            levels[coarser] = self.generator.integers(first, level, int(coarser.sum()))
+        return levels
 
     def _pace(self, seconds: float) -> None:
         """Let a round take about as long as a person waits for Ctrl-C."""
