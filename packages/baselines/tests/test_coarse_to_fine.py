@@ -266,25 +266,20 @@ def alike(num_devices: int, num_rungs: int = 12) -> PlacementProblem:
     )
 
 
-@settings(max_examples=20)
-@given(seed=st.integers(0, 2**32), few=st.integers(1, 40))
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**32), few=st.integers(1, 12))
 def test_more_devices_of_one_kind_never_make_a_result_worse(seed: int, few: int) -> None:
-    two, four, eight = (alike(count) for count in (2, 4, 8))
-    found = [
-        CoarseToFine(evaluations=evaluations).place(problem, PlainEvaluator(problem), seed=seed)
-        for problem, evaluations in ((two, few), (four, 16 * few), (eight, 256 * few))
-    ]
-    costs = [result.curve[-1, 1] for result in found]
-    assert costs == sorted(costs, reverse=True)
-    for problem, result, evaluations in zip(
-        (four, eight), found[1:], (16 * few, 256 * few), strict=True
-    ):
-        again = PlainEvaluator(problem).evaluate(result.placement[None])
-        assert again.runtime[0] == result.runtime
-        assert again.peak_memory[0].tolist() == result.peak_memory.tolist()
-        assert result.evaluations <= evaluations
-        assert (np.diff(result.curve[:, 0]) >= 0).all()
-        assert (np.diff(result.curve[:, 1]) <= 0).all()
+    two, four = alike(2), alike(4)
+    fewer = CoarseToFine(evaluations=few).place(two, PlainEvaluator(two), seed=seed)
+    evaluator = PlainEvaluator(four)
+    more = CoarseToFine(evaluations=16 * few).place(four, evaluator, seed=seed)
+    assert more.curve[-1, 1] <= fewer.curve[-1, 1]
+    assert more.evaluations == evaluator.evaluated <= 16 * few
+    assert (np.diff(more.curve, axis=0)[:, 0] >= 0).all()
+    assert (np.diff(more.curve, axis=0)[:, 1] <= 0).all()
+    again = evaluator.evaluate(more.placement[None])
+    assert again.runtime[0] == more.runtime
+    assert again.peak_memory[0].tolist() == more.peak_memory.tolist()
 
 
 def test_the_first_devices_of_a_problem_cost_what_they_cost_among_all() -> None:
