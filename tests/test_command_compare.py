@@ -68,7 +68,7 @@ def test_searches_keep_their_budgets_and_say_when_they_were_near_their_best(
     results: Path,
 ) -> None:
     report = json.loads((results / "results.json").read_text())
-    budgets = {"placeto": 417, "rnn": 20, "random": 400, "local-search": 400}
+    budgets = {"placeto": 417, "rnn": 20, "random": 400, "local-search": 400, "coarse-to-fine": 400}
     for problem in report["problems"]:
         for name, budget in budgets.items():
             for run in scheme(problem, name)["runs"]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dataclasses import replace
 from typing import Any
 
+from placeto_baselines import CoarseToFine
 from placeto_baselines import CpuOnly
 from placeto_baselines import CriticalPathPlacer
 from placeto_baselines import ExpertPlacer
@@ -80,6 +81,12 @@ SCHEMES: Mapping[str, Scheme] = {
     ),
     "local-search": Scheme(
         "Local search", lambda _problem, budget: LocalSearch(budget), budget=50_000, random=True
+    ),
+    "coarse-to-fine": Scheme(
+        "Coarse to fine",
+        lambda _problem, budget: CoarseToFine(evaluations=budget),
+        budget=50_000,
+        random=True,
     ),
     "metis": Scheme("METIS", lambda _problem, _budget: MetisPlacer(), random=True),
     "heft": Scheme("HEFT", lambda _problem, _budget: Heft()),

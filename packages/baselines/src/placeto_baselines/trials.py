@@ -89,6 +89,23 @@ class Trials:
             EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
         )
 
+    @property
+    def best_placement(self) -> NDArray[np.int32]:
+        """int32[G], the best placement so far."""
+        return self.result().placement
+
+    def include(self, other: "Trials") -> None:
+        """Count the trials of a search for the same problem with only the first of its devices."""
+        found = other.result()
+        peak_memory = np.zeros((1, self.problem.num_devices), np.int64)
+        peak_memory[0, : len(found.peak_memory)] = found.peak_memory
+        batch = EvaluationBatch(runtime=np.array([found.runtime]), peak_memory=peak_memory)
+        before = self.count
+        if other.best_cost < self.best_cost:
+            self.count += int(found.curve[-2, 0]) - 1  # `_keep` adds the row
+            self._keep(found.placement, batch, 0, other.best_cost)
+        self.count = before + other.count
+
     def result(self) -> PlacementResult:
         """Return the best placement so far.
 

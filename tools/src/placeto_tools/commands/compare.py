@@ -48,7 +48,7 @@ from placeto_tools.tables import show_json
 
 Report = dict[str, Any]
 VERSION = 1
-SEARCHES_LAST = ("random", "local-search", "rnn", "placeto")
+SEARCHES_LAST = ("random", "local-search", "coarse-to-fine", "rnn", "placeto")
 
 
 @click.command(cls=Command)

@@ -6,11 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.errors import StoppedSearchError
 from placeto_baselines.errors import check_at_least
 from placeto_baselines.exact.optimal import all_placements
+from placeto_baselines.search.fewer_devices import OnFirstDevices
+from placeto_baselines.search.fewer_devices import are_alike
+from placeto_baselines.search.fewer_devices import on_first_devices
 from placeto_baselines.search.move_sets import MoveSets
 from placeto_baselines.search.move_sets import move_sets
 from placeto_baselines.trials import Trials
@@ -24,6 +28,10 @@ MOVES_OF_FIRST_ROUND = 64
 MOST_MOVES_OF_ROUND = 4096
 FEWEST_OF_WALK = 2  # evaluations: where it starts, and one move
 SECONDS_OF_ROUND = 0.05
+FEWEST_TO_LEAVE_HALF = 4  # devices: of fewer, half are one, and that is tried anyway
+SHARE_OF_COARSER = 0.3  # of the moves ...
+COARSER_LEVELS = 2  # ... take groups of one of so many coarser levels
+SHARE_ON_HALF = 16  # the search on half of the devices has that part of the budget
 AT_THE_BOUND = 1 + 1e-6
 
 Report = Callable[[int, float], None]
@@ -49,7 +57,11 @@ class CoarseToFine:
     first has come to that level, too, the better placement goes on, in both walks, to the next
     levels. The levels have equal shares of the budget. On the first one of a walk the temperature
     falls from where nearly every move is accepted, on all others it is low from the beginning, so
-    that what coarse moves have found is kept. What is minimised is the memory-penalised runtime.
+    that what coarse moves have found is kept; some moves still take groups of coarser levels. What
+    is minimised is the memory-penalised runtime.
+
+    Where four or more devices are all alike, it first searches on half of them, with a sixteenth of
+    the budget, so that no result is worse than that of as short a search on fewer devices.
 
     It is an anytime search: `KeyboardInterrupt` ends it with the best placement so far, and so does
     reaching a bound that is known. Where there are few placements, all are
@@ -116,17 +128,35 @@ class CoarseToFine:
         self.clock = clock
 
     def place(
-        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+        self,
+        problem: PlacementProblem,
+        evaluator: Evaluator,
+        *,
+        seed: int = 0,
+        start: NDArray[np.int32] | None = None,
     ) -> PlacementResult:
-        """Return the best placement of all that were evaluated."""
+        """Return the best placement of all that were evaluated.
+
+        Parameters
+        ----------
+        problem
+            What is placed.
+        evaluator
+            Says what placements cost.
+        seed
+            Fixes every random choice.
+        start : int32[G]
+            A placement to start from, such as that of a policy: no result is worse than it, and the
+            second walk goes on from there at a low temperature.
+        """
         trials = Trials(problem, evaluator)
-        budget = _Budget(trials, self.seconds, self.evaluations, self.bound, self.clock)
+        seconds = math.inf if self.seconds is None else self.seconds
+        evaluations = math.inf if self.evaluations is None else self.evaluations
+        budget = _Budget(trials, seconds, evaluations, self.bound, self.clock)
         try:
-            _start_on_one_device(trials, budget)
-            if _num_placements(problem) <= min(FEW_PLACEMENTS, budget.evaluations_left):
-                _enumerate(trials, budget)
-            else:
-                self._search(trials, budget, np.random.default_rng(seed))
+            if start is not None:
+                trials.evaluate(np.asarray(start)[None])
+            self._run(trials, budget, seed, start, self.report)
         except KeyboardInterrupt:
             if not trials.count:
                 raise
@@ -136,17 +166,62 @@ class CoarseToFine:
             raise StoppedSearchError(error, trials.result()) from error
         return trials.result()
 
-    def _search(self, trials: Trials, budget: "_Budget", generator: np.random.Generator) -> None:
+    def _run(
+        self,
+        trials: Trials,
+        budget: "_Budget",
+        seed: int,
+        start: NDArray[np.int32] | None,
+        report: Report | None,
+    ) -> None:
+        if _num_placements(trials.problem) <= min(FEW_PLACEMENTS, budget.evaluations_left):
+            _start_on_one_device(trials, budget)
+            _enumerate(trials, budget)
+            return
+        if start is None and trials.problem.num_devices >= FEWEST_TO_LEAVE_HALF:
+            self._run_on_half(trials, budget, seed, report)
+        _start_on_one_device(trials, budget)
+        self._search(trials, budget, seed, start, report)
+
+    def _run_on_half(
+        self, trials: Trials, budget: "_Budget", seed: int, report: Report | None
+    ) -> None:
+        """Search with a part of the budget on half of the devices, where all are alike."""
+        problem = trials.problem
+        evaluations: float = math.inf
+        if budget.evaluations < math.inf:
+            evaluations = budget.evaluations // SHARE_ON_HALF
+        if evaluations < 1 or not are_alike(problem):
+            return
+        fewer = on_first_devices(problem, problem.num_devices // 2)
+        others = Trials(fewer, OnFirstDevices(fewer, trials.evaluator))
+        seconds = budget.seconds / SHARE_ON_HALF
+        part = _Budget(others, seconds, evaluations, self.bound, self.clock)
+        try:
+            self._run(others, part, seed, None, report)
+        finally:
+            if others.count:
+                trials.include(others)
+
+    def _search(
+        self,
+        trials: Trials,
+        budget: "_Budget",
+        seed: int,
+        start: NDArray[np.int32] | None,
+        report: Report | None,
+    ) -> None:
         sets = move_sets(trials.problem, self.coarsest)
         meeting = max(
             number for number, size in enumerate(sets.sizes) if number == 0 or size <= self.meeting
         )
         first_level = [0 if walk % 2 == 0 else meeting for walk in range(self.walks)]
-        walkers = _Walkers(sets, trials, budget, generator, self.report)
-        walkers.start(first_level)
+        first_cooling = [self.hot, self.hot if start is None else self.cold]
+        walkers = _Walkers(sets, trials, budget, np.random.default_rng(seed), report)
+        walkers.start(first_level, start)
         shares = (np.arange(sets.num_levels) + 1) / sets.num_levels
         for walk, first in enumerate(first_level):
-            walkers.cool(walk, first, self.hot, shares[first])
+            walkers.cool(walk, first, first_cooling[walk], shares[first])
         for level, share in enumerate(shares.tolist()):
             for walk, first in enumerate(first_level):
                 if level > first:
@@ -162,14 +237,14 @@ class _Budget:
     def __init__(
         self,
         trials: Trials,
-        seconds: float | None,
-        evaluations: int | None,
+        seconds: float,
+        evaluations: float,
         bound: float,
         clock: Callable[[], float],
     ) -> None:
         self.trials = trials
-        self.seconds = math.inf if seconds is None else seconds
-        self.evaluations = math.inf if evaluations is None else evaluations
+        self.seconds = seconds
+        self.evaluations = evaluations
         self.bound = bound
         self.clock = clock
         self.start = clock()
@@ -207,11 +282,13 @@ class _Walkers:
         self.report = report
         self.num_moves = MOVES_OF_FIRST_ROUND
 
-    def start(self, levels: list[int]) -> None:
-        """Go to random placements of some levels."""
+    def start(self, levels: list[int], given: NDArray[np.int32] | None) -> None:
+        """Go to random placements of some levels, and the last walk to one that is given."""
         self.placements = np.array(
             [self.sets.random_placement(level, self.generator) for level in levels]
         )
+        if given is not None:
+            self.placements[-1] = given
         self.best = self.placements.copy()
         self.best_cost = np.full(len(levels), np.inf)
         paid = int(min(len(levels), self.budget.evaluations_left))
@@ -238,11 +315,9 @@ class _Walkers:
                 self.report(self.trials.count, self.trials.best_cost)
 
     def gather(self) -> None:
-        """Let all walks go on from the best placement of any."""
-        best = int(np.argmin(self.best_cost))
-        self.placements[:] = self.best[best]
-        self.best[:] = self.best[best]
-        self.best_cost[:] = self.best_cost[best]
+        """Let all walks go on from the best placement of all that were evaluated."""
+        self.placements[:] = self.best[:] = self.trials.best_placement
+        self.best_cost[:] = self.trials.best_cost
 
     @property
     def _can_walk(self) -> bool:
@@ -265,9 +340,8 @@ class _Walkers:
         device = np.empty((walks, num_moves), np.int32)
         allowance = np.empty((walks, num_moves))
         for walk in range(walks):
-            set_of[walk], device[walk] = self.sets.draw(
-                self.level[walk], (num_moves,), self.generator
-            )
+            levels = self._levels_of_moves(self.level[walk], num_moves)
+            set_of[walk], device[walk] = self.sets.draw(levels, self.generator)
             begin, end = self.begin[walk], self.end[walk]
             way = (share - begin) / (end - begin) if end > begin else 1.0
             temperature = self.best_cost[walk] * self.cooling[walk].at(min(max(way, 0.0), 1.0))
@@ -279,6 +353,15 @@ class _Walkers:
             first_member=self.sets.first_member,
             members=self.sets.members,
         )
+
+    def _levels_of_moves(self, level: int, num_moves: int) -> NDArray[np.int64]:
+        """Return int64[N]: the level of a walk, and for some moves one of the next coarser ones."""
+        levels = np.full(num_moves, level)
+        first = max(0, level - COARSER_LEVELS)
+        if first < level:
+            coarser = self.generator.random(num_moves) < SHARE_OF_COARSER
+            levels[coarser] = self.generator.integers(first, level, int(coarser.sum()))
+        return levels
 
     def _pace(self, seconds: float) -> None:
         """Let a round take about as long as a person waits for Ctrl-C."""

@@ -37,25 +37,20 @@ class MoveSets:
         return len(self.sizes)
 
     def draw(
-        self, level: int, shape: tuple[int, ...], generator: np.random.Generator
+        self, levels: NDArray[np.int64], generator: np.random.Generator
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Return sets of a level and devices that can run them, all equally likely.
+        """Return a set of each of some levels and a device that can run it, all equally likely.
 
         Parameters
         ----------
-        level
-            Which level.
-        shape
-            How many.
+        levels : int64[N]
+            Which levels.
         generator
             Draws them.
         """
-        first, end = self.first_set[level], self.first_set[level + 1]
-        choices = self._choices[first:end]
-        set_of = generator.integers(0, end - first, shape)
-        picked = generator.integers(0, choices[set_of])
-        device = self._in_front[first:end][set_of, picked]
-        return (first + set_of).astype(np.int32), device.astype(np.int32)
+        set_of = generator.integers(self.first_set[levels], self.first_set[levels + 1])
+        picked = generator.integers(0, self._choices[set_of])
+        return set_of.astype(np.int32), self._in_front[set_of, picked].astype(np.int32)
 
     def random_placement(self, level: int, generator: np.random.Generator) -> NDArray[np.int32]:
         """Return int32[G]: each set of a level on a device that can run it, all equally likely."""
