@@ -22,11 +22,16 @@ from command_runs import start
 from command_runs import start_paused
 from command_runs import succeed
 from command_runs import succeed_json
+from placeto_baselines import CoarseToFine
 from placeto_graphs import load_placement
+from placeto_graphs import load_placement_of_any_level
 from placeto_graphs import load_problem
 from placeto_policy import PlacetoPlacer
 from placeto_policy import load_policy
 from placeto_simulator import Simulator
+from placeto_tools.placements import search_from
+from placeto_tools.placements import search_problem
+from placeto_tools.progress import showing_progress
 
 UPDATES = 12
 SMALL = ["--set=message_rounds=2", "--set=hidden_units=8", "--seed=5"]
@@ -116,6 +121,34 @@ def test_the_policy_places_as_it_is_or_trained_further(
     assert usual["evaluations"] < further["evaluations"] <= 200 + usual["evaluations"] + one_pass
 
 
+def test_a_search_goes_on_from_where_the_policy_leaves(
+    whole: Path, problem: Path, tmp_path: Path
+) -> None:
+    read = load_problem(problem)
+    placement = tmp_path / "placement.json"
+    place = ["place", problem, "--policy", whole, "--force", "-o", placement]
+    greedy = succeed_json(*place, "--sweeps=0")
+    searched = succeed_json(*place, "--seconds=0.5")
+    assert searched["lower_bound"] <= searched["runtime"] <= greedy["runtime"]
+    assert searched["evaluations"] > greedy["evaluations"]
+    finer, found = load_placement_of_any_level(placement, read)
+    assert finer.num_groups == searched["groups"]
+    assert Simulator(finer).runtimes(found[None])[0] == searched["runtime"]
+
+
+def test_a_search_from_a_placement_is_never_worse_at_any_level(problem: Path) -> None:
+    read = load_problem(problem)
+    simulator = Simulator(read)
+    good = CoarseToFine(evaluations=2000).place(read, simulator)
+    with showing_progress(quiet=True) as progress:
+        for level in (read, search_problem(read)):
+            result, _ = search_from(good, read, level, progress, seconds=1e-6)
+            assert result.runtime <= good.runtime
+            assert result.evaluations > good.evaluations
+            assert (np.diff(result.curve[:, 0]) >= 0).all()
+            assert (np.diff(result.curve[:, 1]) <= 0).all()
+
+
 def test_learning_is_drawn(whole: Path, tmp_path: Path) -> None:
     succeed("plot", "curves", whole, "-o", tmp_path / "curves.png")
     (axes,) = check_picture(tmp_path / "curves.png", width=900).axes
@@ -181,6 +214,27 @@ def test_a_preset_gives_what_is_not_set(problem: Path, tmp_path: Path) -> None:
     succeed("train", problem, "--updates=1", "--preset=paper", "--set=hidden_units=8", "-o", folder)
     settings = json.loads((folder / "run.json").read_text())["settings"]
     assert (settings["discount"], settings["hidden_units"], settings["updates"]) == (1.0, 8, 1)
+
+
+def test_a_general_policy_learns_on_some_devices_and_places_on_others(tmp_path: Path) -> None:
+    clusters = ("2xv100", "3xv100", "5xv100")
+    problems = []
+    for number, cluster in enumerate(clusters):
+        (tmp_path / "graph.txt").write_text(profile(6 + number))
+        problems.append(tmp_path / f"problem-{number}.json")
+        succeed("build", tmp_path / "graph.txt", "--cluster", cluster, "-o", problems[-1])
+    folder = tmp_path / "general"
+    succeed("train", *problems[:2], "--preset=general", "--updates=2", *SMALL, "-o", folder)
+    report = succeed_json(
+        "place", problems[2], "--policy", folder, "-o", tmp_path / "placement.json"
+    )
+    read = load_problem(problems[2])
+    found = load_placement(tmp_path / "placement.json", read)
+    assert Simulator(read).runtimes(found[None])[0] == report["runtime"]
+    fixed = tmp_path / "fixed"
+    assert "got 3; --preset general learns for any number" in fail(
+        "train", *problems[:2], *SMALL, "-o", fixed
+    )
 
 
 def test_one_policy_learns_several_problems(problem: Path, tmp_path: Path) -> None:

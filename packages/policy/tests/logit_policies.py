@@ -25,7 +25,7 @@ class LogitPolicy(PlacementPolicy):
 
     def __init__(self, logits: list[float], settings: Settings | None = None) -> None:
         super().__init__(2, settings)
-        del self.embedding, self.hidden, self.output
+        del self.scores
         self.logits = nn.Parameter(torch.tensor(logits))
 
     def forward(self, states: Any) -> torch.Tensor:

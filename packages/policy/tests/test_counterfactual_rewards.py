@@ -271,7 +271,7 @@ def test_the_mean_gradient_of_the_last_step_is_exact_for_any_policy(
     evaluator = make(pair())
     policy = PlacementPolicy(2, Settings(hidden_units=16, device_features=features), seed=1)
     with torch.no_grad():
-        policy.scores.output.weight.mul_(20)  # far from uniform
+        policy.get_parameter("scores.output.weight").mul_(20)  # far from uniform
     environment = PlacementEnvironment.for_policy(
         evaluator, policy.settings, reward="counterfactual"
     )

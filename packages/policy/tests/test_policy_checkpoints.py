@@ -108,7 +108,7 @@ def test_the_seed_decides() -> None:
     for seed in (1, 1, 2):
         trainer = Trainer([ListSchedule(heavy_chain())], Settings(updates=2), seed=seed)
         train(trainer)
-        weights.append(trainer.policy.scores.output.weight.detach())
+        weights.append(trainer.policy.get_parameter("scores.output.weight").detach())
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
@@ -148,7 +148,10 @@ def test_the_policy_of_a_training_can_be_loaded_alone(tmp_path: Path) -> None:
     trainer.update()
     save_training(trainer, tmp_path / "training.safetensors")
     loaded = load_policy(tmp_path / "training.safetensors")
-    assert torch.equal(loaded.scores.output.weight, trainer.trained_policy.scores.output.weight)
+    assert torch.equal(
+        loaded.get_parameter("scores.output.weight"),
+        trainer.trained_policy.get_parameter("scores.output.weight"),
+    )
 
 
 def changed(
@@ -185,8 +188,8 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
         ),
         (
             lambda tensors, _: tensors.update({"policy.scores.output.bias": torch.zeros(5)}),
-            r"policy.scores.output.bias: expected torch.float32 of shape \(2,\), got torch.float32 of "
-            r"shape \(5,\)",
+            r"policy.scores.output.bias: expected torch.float32 of shape \(2,\), "
+            r"got torch.float32 of shape \(5,\)",
         ),
         (
             lambda tensors, _: tensors.update(
@@ -208,7 +211,7 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
         (lambda _, metadata: metadata.pop("description"), "expected a description, got none"),
         (described(num_devices=0), "num_devices: expected at least 1, got 0"),
         (described(num_devices=4), r"expected torch.float32 of shape \(2, 13, 13\)"),
-        (described(num_devices="two"), "Expected `int`, got `str`"),
+        (described(num_devices="two"), "Expected `int | null`, got `str`"),
         (described(settings={"reward": "none"}), "Invalid enum value 'none'"),
         (described(settings={"clip_ratio": 0}), "clip_ratio: expected a finite number > 0, got 0"),
         (described(settings={"workers": 0}), "workers: expected an integer >= 1, got 0"),
@@ -229,8 +232,8 @@ def test_files_that_are_not_a_policy(
     [
         (described(training=None), "expected a training, got a policy alone"),
         (
-            lambda tensors, _: tensors.pop("adam.exp_avg.output.bias"),
-            "expected a tensor 'adam.exp_avg.output.bias', got none",
+            lambda tensors, _: tensors.pop("adam.exp_avg.scores.output.bias"),
+            "expected a tensor 'adam.exp_avg.scores.output.bias', got none",
         ),
         (
             lambda tensors, _: tensors.pop("baseline.1.means"),

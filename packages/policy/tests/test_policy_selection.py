@@ -76,7 +76,7 @@ def test_what_a_training_leaves_may_be_changed_without_changing_it() -> None:
         trainer.update()
         expected = weights_of(trainer.trained_policy)
         with torch.no_grad():
-            trainer.trained_policy.scores.output.weight.zero_()
+            trainer.trained_policy.get_parameter("scores.output.weight").zero_()
         assert_same(trainer.trained_policy, expected)
 
 

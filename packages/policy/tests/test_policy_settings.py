@@ -25,7 +25,7 @@ def test_the_default_preset_is_what_settings_are_by_default() -> None:
 @pytest.mark.parametrize("name", ["Paper", "", "fast"])
 def test_presets_that_there_are_not(name: str) -> None:
     with pytest.raises(
-        PolicyError, match=f"preset: expected one of 'default', 'paper', got '{name}'"
+        PolicyError, match=f"preset: expected one of 'default', 'general', 'paper', got '{name}'"
     ):
         preset(name)
 
@@ -33,7 +33,7 @@ def test_presets_that_there_are_not(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"embedding": "transformer"}, "embedding: expected one of 'message-passing', "),
+        ({"embedding": "transformer"}, "embedding: expected one of 'pairs', 'message-passing', "),
         (
             {"reward": 3},
             "reward: expected one of 'counterfactual', 'intermediate', 'terminal', got 3",

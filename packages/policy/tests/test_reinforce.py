@@ -209,7 +209,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_policy_as_it_was(
 def test_a_policy_with_nan_ends_the_training() -> None:
     trainer = Trainer([ListSchedule(heavy_chain())])
     with torch.no_grad():
-        trainer.policy.scores.output.weight[0, 0] = float("nan")
+        trainer.policy.get_parameter("scores.output.weight")[0, 0] = float("nan")
     with pytest.raises(PolicyError, match="policy: expected finite probabilities"):
         trainer.update()
 

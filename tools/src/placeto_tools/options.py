@@ -15,7 +15,7 @@ from placeto_tools.errors import not_among
 from placeto_tools.placers import PLACER_NAMES
 
 DEBUG = "--debug"
-PRESETS = ("default", "paper")
+PRESETS = ("default", "general", "paper")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
@@ -158,7 +158,8 @@ def preset_option(function: Function) -> Function:
         "--preset",
         "preset_name",
         type=click.Choice(PRESETS),
-        help="Which hyperparameters: what was measured to be best, or the paper's.  "
+        help="Which hyperparameters: what was measured to be best, those of policies for any "
+        "number and kind of devices, or the paper's.  "
         f"[default: {PRESETS[0]}]",
     )(function)
 

@@ -97,6 +97,7 @@ def search(
     seconds: float | None,
     evaluations: int | None = None,
     seed: int = 0,
+    start: NDArray[np.int32] | None = None,
 ) -> tuple[PlacementResult, float]:
     """Search from coarse to fine with the simulator as the evaluator, and show how far it is.
 
@@ -110,6 +111,8 @@ def search(
         How long it searches, and how many placements it evaluates, at most.
     seed
         Fixes every random choice.
+    start : int32[G]
+        A placement to start from; what it found is no worse.
 
     Returns
     -------
@@ -126,7 +129,49 @@ def search(
         progress.update(f"best {seconds_text(best)}, evaluated {far}")
 
     placer = CoarseToFine(seconds, evaluations, bound=bound, report=report)
-    return placer.place(problem, simulator, seed=seed), bound
+    return placer.place(problem, simulator, seed=seed, start=start), bound
+
+
+def search_from(
+    found: PlacementResult,
+    problem: PlacementProblem,
+    finer: PlacementProblem,
+    progress: Progress,
+    *,
+    seconds: float,
+    seed: int = 0,
+) -> tuple[PlacementResult, float]:
+    """Search on from what another placer has found, at another level of the problem.
+
+    Parameters
+    ----------
+    found
+        A placement of the problem.
+    problem
+        What was placed.
+    finer
+        The same problem at the level that the search ends at.
+    progress
+        Where it is shown.
+    seconds
+        How long it searches.
+    seed
+        Fixes every random choice.
+
+    Returns
+    -------
+    PlacementResult, float
+        As `search`; its evaluations and seconds are those of both.
+    """
+    start = finer.placement_of_ops(problem.expand(found.placement))
+    result, bound = search(finer, progress, seconds=seconds, seed=seed, start=start)
+    both = replace(
+        result,
+        evaluations=found.evaluations + result.evaluations,
+        seconds=found.seconds + result.seconds,
+        curve=np.concatenate([found.curve, np.add(result.curve, [found.evaluations, 0.0])]),
+    )
+    return both, bound
 
 
 def search_graph(

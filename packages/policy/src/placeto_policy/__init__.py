@@ -9,6 +9,8 @@ from placeto_policy.checkpoint import load_policy
 from placeto_policy.checkpoint import resume_training
 from placeto_policy.checkpoint import save_policy
 from placeto_policy.checkpoint import save_training
+from placeto_policy.demonstrations import Demonstration
+from placeto_policy.demonstrations import demonstrate
 from placeto_policy.embedding.embeddings import GraphEmbedding
 from placeto_policy.embedding.embeddings import SimpleAggregator
 from placeto_policy.embedding.embeddings import SimplePartitioner
@@ -16,6 +18,8 @@ from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.errors import PolicyError
 from placeto_policy.evaluations import most_evaluations
 from placeto_policy.gym import gym_environment
+from placeto_policy.imitation import ImitationSettings
+from placeto_policy.imitation import imitate
 from placeto_policy.logs import JsonLinesLog
 from placeto_policy.logs import TensorBoardLog
 from placeto_policy.placer import PlacetoPlacer
@@ -33,7 +37,9 @@ from placeto_policy.workers import join_processes
 __version__ = "0.1.0"
 
 __all__ = [
+    "Demonstration",
     "GraphEmbedding",
+    "ImitationSettings",
     "JsonLinesLog",
     "PlacementEnvironment",
     "PlacementPolicy",
@@ -47,7 +53,9 @@ __all__ = [
     "Topology",
     "Trainer",
     "UpdateSummary",
+    "demonstrate",
     "gym_environment",
+    "imitate",
     "join_processes",
     "load_policy",
     "most_evaluations",

@@ -21,6 +21,7 @@ from placeto_tools.options import seed_option
 from placeto_tools.outputs import check_file
 from placeto_tools.placements import run_placer
 from placeto_tools.placements import search
+from placeto_tools.placements import search_from
 from placeto_tools.placements import search_problem
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
@@ -43,8 +44,9 @@ DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more 
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="How long the search from coarse to fine takes, without --placer and --policy.  "
-    f"[default: {DEFAULT_SECONDS:g}, or as long as --budget lasts]",
+    help="How long the search from coarse to fine takes, without --placer; with --policy, it goes "
+    f"on from there.  [default: {DEFAULT_SECONDS:g}, or as long as --budget lasts, without "
+    "--policy]",
 )
 @click.option("--placer", type=click.Choice(PLACER_NAMES), help="Which other scheme places.")
 @click.option(
@@ -67,7 +69,7 @@ DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more 
     "--sweeps",
     type=click.IntRange(min=0),
     help="With --policy: how often, at most, all groups are then moved to where that costs least, "
-    f"one after the other, while it helps; by default {DEFAULT_SWEEPS}.",
+    f"one after the other, while it helps; by default {DEFAULT_SWEEPS}, and none with --seconds.",
 )
 @problem_options()
 @seed_option
@@ -102,11 +104,12 @@ def place(
     placeto place problem.json.gz --seconds 10 -o placement.json
     placeto place problem.json.gz --placer local-search --budget 5000 -o placement.json
     placeto place problem.json.gz --policy run -o placement.json
+    placeto place problem.json.gz --policy run --seconds 5 -o placement.json
     """
     if placer is not None and policy is not None:
         raise InputError("--policy: expected no --placer beside it")
-    if seconds is not None and (placer is not None or policy is not None):
-        raise InputError("--seconds: expected no --placer or --policy beside it")
+    if seconds is not None and placer is not None:
+        raise InputError("--seconds: expected no --placer beside it")
     for option, value in (("--samples", samples), ("--sweeps", sweeps)):
         if value is not None and policy is None:
             raise InputError(f"{option}: expected --policy beside it")
@@ -122,10 +125,20 @@ def place(
         with showing_progress() as progress:
             result, bound = search(read, progress, seconds=seconds, evaluations=budget, seed=seed)
     else:
+        if sweeps is None:
+            sweeps = DEFAULT_SWEEPS if seconds is None else 0
         chosen, total = _chosen(read, placer, policy, budget, samples, sweeps)
         name = chosen.name
         with showing_progress() as progress:
             result = run_placer(chosen, read, progress, seed=seed, budget=total)
+            if seconds is not None:
+                name = f"{name}, {CoarseToFine.name}"
+                placed = read
+                if not asked.grouping.fixes_how_many:
+                    read = search_problem(read)
+                result, bound = search_from(
+                    result, placed, read, progress, seconds=seconds, seed=seed
+                )
     with writing(output):
         save_placement(result.placement, read, output)
     report = _report(name, read, result, output, bound)
@@ -151,7 +164,7 @@ def _chosen(
     policy: Path | None,
     budget: int | None,
     samples: int | None,
-    sweeps: int | None,
+    sweeps: int,
 ) -> tuple[Placer, int | None]:
     """Return the placer, and how many placements it may sample, if that is known."""
     if placer is not None:
@@ -167,7 +180,7 @@ def _chosen(
         policy=trained,
         training_evaluations=budget or 0,
         samples=samples or 0,
-        sweeps=DEFAULT_SWEEPS if sweeps is None else sweeps,
+        sweeps=sweeps,
     )
     return learned, learned.most_evaluations(problem)
 

@@ -105,10 +105,10 @@ def train(
 ) -> None:
     """Train a policy on one problem, or on several at once.
 
-    PROBLEMS are problem files or other SOURCES of `placeto build`, on equally many devices, with
-    its options; what is --set there is --size here. The folder gets checkpoints, a log (log.jsonl,
-    and one for TensorBoard), and the best placements; `placeto place --policy FOLDER` uses the
-    policy. Ctrl-C stops after the update at a checkpoint.
+    PROBLEMS are problem files or other SOURCES of `placeto build`, on equally many devices unless
+    with --preset general, with its options; what is --set there is --size here. The folder gets
+    checkpoints, a log (log.jsonl, and one for TensorBoard), and the best placements; `placeto place
+    --policy FOLDER` uses the policy. Ctrl-C stops after the update at a checkpoint.
 
     \b
     placeto train problem.json.gz --updates 200 -o run
@@ -241,12 +241,15 @@ def _check(problems: Mapping[str, PlacementProblem], settings: "Settings", worke
             f"--workers: expected at most {settings.workers}, the episodes of an update, "
             f"got {workers}"
         )
+    if settings.embedding == "pairs":
+        return
     counts = {name: problem.num_devices for name, problem in problems.items()}
     first = next(iter(counts))
     for name, count in counts.items():
         if count != counts[first]:
             raise InputError(
-                f"{name}: expected {counts[first]} devices, as {first} has, got {count}"
+                f"{name}: expected {counts[first]} devices, as {first} has, got {count}; "
+                "--preset general learns for any number"
             )
 
 

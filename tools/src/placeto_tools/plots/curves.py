@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from placeto_tools.plots.png import colour
+from placeto_tools.plots.colours import colour
 from placeto_tools.plots.png import new_figure
 
 Curve = NDArray[np.float64]  # [K, 2], placements sampled and the best runtime so far

@@ -7,8 +7,8 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
+from placeto_tools.plots.colours import colour
 from placeto_tools.plots.layers import layered_positions
-from placeto_tools.plots.png import colour
 from placeto_tools.plots.png import new_figure
 
 SMALLEST_NODE, LARGEST_NODE = 15.0, 500.0  # areas in square points

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from placeto_graphs import Cluster
 from placeto_graphs import Phase
 from placeto_simulator import Timeline
-from placeto_tools.plots.png import colour
+from placeto_tools.plots.colours import colour
 from placeto_tools.plots.png import new_figure
 
 BAR = 0.8  # of the height of a row

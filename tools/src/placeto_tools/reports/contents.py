@@ -14,7 +14,7 @@ from placeto_graphs import PlacementProblem
 from placeto_graphs import memory_penalised_runtime
 from placeto_simulator import Simulator
 from placeto_simulator import Timeline
-from placeto_tools.plots.png import colour
+from placeto_tools.plots.colours import colour
 from placeto_tools.reports.levels import drawn_levels
 from placeto_tools.reports.levels import level_report
 from placeto_tools.reports.steps import step_report

@@ -22,17 +22,21 @@ def chain(generator: np.random.Generator) -> Shape:
 
 
 def layered(generator: np.random.Generator) -> Shape:
-    """Return ranks of layers, each of which reads some of the rank before it."""
+    """Return ranks of layers, each of which reads some of the rank before it; all are read."""
     ranks = [int(width) for width in generator.integers(1, generator.integers(3, 10), size=25)]
     first = np.concatenate([[0], np.cumsum(ranks)]).tolist()
     density = generator.uniform(0.1, 0.5)
     readers: set[tuple[int, int]] = set()
     for rank in range(1, len(ranks)):
-        before = np.arange(first[rank - 1], first[rank])
-        for layer in range(first[rank], first[rank + 1]):
-            read = before[generator.random(len(before)) < density]
-            one = before[generator.integers(len(before))]
-            readers |= {(int(source), layer) for source in {*read.tolist(), int(one)}}
+        before = range(first[rank - 1], first[rank])
+        here = range(first[rank], first[rank + 1])
+        reads = generator.random((len(before), len(here))) < density
+        reads[generator.integers(len(before), size=len(here)), np.arange(len(here))] = True
+        unread = np.flatnonzero(~reads.any(axis=1))
+        reads[unread, generator.integers(len(here), size=len(unread))] = True
+        readers |= {
+            (before[source], here[reader]) for source, reader in np.argwhere(reads).tolist()
+        }
     return first[-1], sorted(readers)
 
 

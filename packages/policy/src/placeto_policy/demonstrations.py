@@ -1,0 +1,134 @@
+"""Good placements to learn from, and what each of their choices is worth."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import Cluster
+from placeto_graphs import Evaluator
+from placeto_graphs import PlacementProblem
+from placeto_policy.costs import PlacementCosts
+from placeto_policy.settings import Settings
+
+# In parts of the cost of the placement: what costs so much more is e times less wanted.
+TEMPERATURE = 0.003
+
+
+@dataclass(frozen=True, eq=False)
+class Demonstration:
+    """A placement that is worth imitating.
+
+    Attributes
+    ----------
+    evaluator : `Evaluator`
+        Of the problem, which has G groups on D devices.
+    placement : int32[G]
+        The device of each group.
+    wanted : float64[G, D]
+        How much each device is wanted for each group, all others being where they are; rows sum up
+        to 1. Of a group that matters it is all on one device.
+    alike : int64[D]
+        Equal numbers for devices that can take each other's place; see `interchangeable_devices`.
+    """
+
+    evaluator: Evaluator
+    placement: NDArray[np.int32]
+    wanted: NDArray[np.float64]
+    alike: NDArray[np.int64]
+
+
+def demonstrate(evaluator: Evaluator, placement: NDArray[np.int32]) -> Demonstration:
+    """Return what there is to learn from a placement: G (D - 1) more are evaluated for it.
+
+    Where a group could go elsewhere at hardly any cost, nothing is to be learnt from where it is:
+    a device is wanted by ``exp(-more / (0.003 cost))``, with what the step would cost more.
+
+    Parameters
+    ----------
+    evaluator
+        Of the problem.
+    placement : int32[G]
+        A good placement, as of a long search.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import BusiestDevice, two_chains
+    >>> good = np.array([0, 0, 0, 1, 1, 1], np.int32)
+    >>> demonstrate(BusiestDevice(two_chains()), good).wanted[0].round(3)
+    array([1., 0.])
+    """
+    problem = evaluator.problem
+    checked = problem.check_placement(placement)
+    costs = PlacementCosts(evaluator, Settings().memory_penalty)
+    groups = np.arange(problem.num_groups)
+    rows = np.tile(checked, (problem.num_groups, 1))
+    of_devices = costs.of_devices(rows, groups)
+    more = of_devices - of_devices.min(axis=1, keepdims=True)
+    scale = TEMPERATURE * costs.costs_of(checked[None])[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wanted = np.where(more > 0, np.exp(-more / scale), 1.0)
+    wanted[~np.isfinite(problem.group_graph.compute_time)] = 0.0
+    return Demonstration(
+        evaluator=evaluator,
+        placement=checked,
+        wanted=wanted / wanted.sum(axis=1, keepdims=True),
+        alike=interchangeable_devices(problem),
+    )
+
+
+def interchangeable_devices(problem: PlacementProblem) -> NDArray[np.int64]:
+    """Return int64[D], equal numbers for devices that can take each other's place.
+
+    If two of them change places, every time, memory and link of the problem is as before.
+
+    Parameters
+    ----------
+    problem
+        G groups on D devices.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import two_chains
+    >>> interchangeable_devices(two_chains())
+    array([0, 0])
+    """
+    classes = np.arange(problem.num_devices)
+    for device in range(problem.num_devices):
+        for earlier in range(device):
+            if _can_change_places(problem, earlier, device):
+                classes[device] = classes[earlier]
+                break
+    return classes
+
+
+def _can_change_places(problem: PlacementProblem, one: int, other: int) -> bool:
+    cluster = problem.cluster
+    first, second = (cluster.devices[index] for index in (one, other))
+    own = [
+        (device.memory_bytes, device.op_overhead, device.transfer_overhead)
+        for device in (first, second)
+    ]
+    times = problem.compute_time
+    swapped = np.arange(problem.num_devices)
+    swapped[[one, other]] = other, one
+    return (
+        own[0] == own[1]
+        and np.array_equal(times[:, one], times[:, other])
+        and all(
+            np.array_equal(values, values[np.ix_(swapped, swapped)])
+            for values in (cluster.bandwidth, cluster.latency)
+        )
+        and _shares_links_alike(cluster, swapped)
+    )
+
+
+def _shares_links_alike(cluster: Cluster, swapped: NDArray[np.int64]) -> bool:
+    """Return whether the same pairs share links after devices have changed places."""
+    before, after = (
+        np.unique(links, return_inverse=True, return_index=True)
+        for links in (cluster.link, cluster.link[np.ix_(swapped, swapped)])
+    )
+    first_before = before[1][before[2]].ravel()
+    first_after = after[1][after[2]].ravel()
+    return np.array_equal(first_before, first_after)

@@ -1,0 +1,176 @@
+"""Policies that learn from good placements of some graphs place others well."""
+
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from placeto_graphs import PlacementProblem
+from placeto_graphs import parse_cluster
+from placeto_policy import PlacementPolicy
+from placeto_policy import PlacetoPlacer
+from placeto_policy import PolicyError
+from placeto_policy import demonstrate
+from placeto_policy import imitate
+from placeto_policy import preset
+from placeto_policy.demonstrations import TEMPERATURE
+from placeto_policy.demonstrations import interchangeable_devices
+from placeto_policy.imitation import ImitationSettings
+from placeto_policy.imitation import _drawn_states
+from placeto_policy.imitation import _Lesson
+from placeto_policy.imitation import _one_choice
+from random_states import random_problem
+from scheduled_problems import BANDWIDTH
+from scheduled_problems import ListSchedule
+from scheduled_problems import partly_possible
+from scheduled_problems import penalised
+from scheduled_problems import problem_of
+from scheduled_problems import two_chains
+
+WITHOUT_LOOKAHEAD = replace(preset("general"), device_features="loads", hidden_units=32)
+
+
+def chains(count: int, length: int = 4) -> PlacementProblem:
+    """Return as many chains as devices, between which nothing flows, of costly transfers."""
+    graph = nx.DiGraph()
+    for chain in range(count):
+        steps = [f"{chain}.{step}" for step in range(length)]
+        nx.add_path(graph, steps, bytes=int(0.5 * BANDWIDTH))
+    return problem_of(graph, count)
+
+
+def a_chain_for_each_device(problem: PlacementProblem) -> np.ndarray:
+    names = problem.grouping.group_names
+    return np.array([int(name.partition(".")[0]) for name in names], np.int32)
+
+
+def test_a_policy_that_saw_two_four_five_and_six_devices_places_on_three() -> None:
+    taught = [chains(count) for count in (2, 4, 5, 6)]
+    lessons = [
+        demonstrate(ListSchedule(problem), a_chain_for_each_device(problem)) for problem in taught
+    ]
+    policy = PlacementPolicy(settings=WITHOUT_LOOKAHEAD)
+    losses: list[float] = []
+    imitate(policy, lessons, steps=200, report=lambda _, loss: losses.append(loss))
+    assert np.mean(losses[-20:]) < 0.2 * np.mean(losses[:20])
+    unseen = chains(3)
+    result = PlacetoPlacer(policy=policy).place(unseen, ListSchedule(unseen))
+    assert result.runtime == 4.0
+    assert result.evaluations == 1
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_devices_are_wanted_by_what_the_step_costs_with_the_group_there(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    problem = random_problem(5, 3, generator)
+    evaluator = ListSchedule(problem)
+    placement = generator.integers(0, 3, 5).astype(np.int32)
+    wanted = demonstrate(evaluator, placement).wanted
+    cost = penalised(evaluator, placement[None])[0]
+    for group in range(5):
+        moved = np.tile(placement, (3, 1))
+        moved[:, group] = np.arange(3)
+        weights = np.exp(-(penalised(evaluator, moved) - cost) / (TEMPERATURE * cost))
+        np.testing.assert_allclose(wanted[group], weights / weights.sum(), rtol=1e-6, atol=1e-12)
+
+
+def test_a_device_that_cannot_run_a_group_is_not_wanted_for_it() -> None:
+    problem = partly_possible()
+    wanted = demonstrate(ListSchedule(problem), np.array([1, 1, 1], np.int32)).wanted
+    assert wanted[0].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "link", "expected"),
+    [
+        ("4xv100", None, [0, 0, 0, 0]),
+        ("2xk80+2xv100", None, [0, 0, 2, 2]),
+        ("1xcpu+3xk80", None, [0, 1, 1, 1]),
+        ("4xv100", "nvlink", [0, 0, 0, 0]),
+        ("4xv100", "pcie-shared", [0, 0, 0, 0]),
+        ("2x(2xv100)", None, [0, 0, 2, 2]),
+    ],
+)
+def test_which_devices_can_change_places(spec: str, link: str | None, expected: list[int]) -> None:
+    problem = two_chains()
+    cluster = parse_cluster(spec, link=link)
+    times = np.tile(problem.compute_time[:, :1], (1, len(cluster.devices)))
+    other = PlacementProblem(
+        graph=problem.graph, cluster=cluster, compute_time=times, grouping=problem.grouping
+    )
+    assert interchangeable_devices(other).tolist() == expected
+
+
+def test_devices_of_unequal_times_cannot_change_places() -> None:
+    problem = two_chains()
+    times = problem.compute_time.copy()
+    times[3, 1] *= 1.5
+    assert interchangeable_devices(replace(problem, compute_time=times)).tolist() == [0, 1]
+
+
+def test_two_pairs_of_devices_that_share_links_otherwise_cannot_change_places() -> None:
+    cluster = parse_cluster("3xk80")
+    link = np.array([[-1, 0, 1], [2, -1, 2], [3, 3, -1]], np.int32)
+    own_link = replace(cluster, link=link, link_names=("a", "b", "c", "d"))
+    problem = two_chains()
+    times = np.tile(problem.compute_time[:, :1], (1, 3))
+    other = PlacementProblem(
+        graph=problem.graph, cluster=own_link, compute_time=times, grouping=problem.grouping
+    )
+    assert interchangeable_devices(other).tolist() == [0, 1, 1]
+
+
+def test_states_are_on_the_way_to_the_demonstrated_placement() -> None:
+    problem = chains(3)
+    placement = a_chain_for_each_device(problem)
+    lesson = _Lesson(demonstrate(ListSchedule(problem), placement), preset("general"))
+    exact = ImitationSettings(
+        states=50, later_passes=0.0, misplaced_before=(0.0,), misplaced_after=(0.0,)
+    )
+    states = _drawn_states(lesson, exact, np.random.default_rng(0))
+    order = lesson.topology.order
+    for row in range(50):
+        time = int(np.flatnonzero(order == int(states.current[row]))[0])
+        assert states.visited[row].nonzero().flatten().tolist() == sorted(order[:time].tolist())
+        for position, group in enumerate(order.tolist()):
+            expected = placement[group] if position < time else placement[order[0]]
+            assert states.placement[row, group] == expected
+
+
+def test_empty_devices_that_are_alike_are_one_choice() -> None:
+    problem = chains(3)
+    lesson = _Lesson(
+        demonstrate(ListSchedule(problem), a_chain_for_each_device(problem)), preset("general")
+    )
+    states = _drawn_states(lesson, ImitationSettings(states=1), np.random.default_rng(0))
+    on_the_first = replace(states, placement=torch.zeros_like(states.placement))
+    together = _one_choice(np.array([0, 0, 0]), on_the_first)[0]
+    assert together.tolist() == [[1, 0, 0], [0, 1, 1], [0, 1, 1]]
+    assert _one_choice(np.array([0, 0, 2]), on_the_first)[0].tolist() == np.eye(3).tolist()
+
+
+def test_a_seed_gives_the_same_policy() -> None:
+    problem = chains(2)
+    lesson = demonstrate(ListSchedule(problem), a_chain_for_each_device(problem))
+    policies = []
+    for seed in (3, 3, 4):
+        policy = PlacementPolicy(settings=WITHOUT_LOOKAHEAD)
+        imitate(policy, [lesson], steps=3, seed=seed)
+        policies.append(torch.cat([value.flatten() for value in policy.state_dict().values()]))
+    assert torch.equal(policies[0], policies[1])
+    assert not torch.equal(policies[0], policies[2])
+
+
+def test_what_there_is_nothing_to_learn_from_or_cannot_learn_is_refused() -> None:
+    problem = chains(2)
+    lesson = demonstrate(ListSchedule(problem), a_chain_for_each_device(problem))
+    with pytest.raises(PolicyError, match="demonstrations: expected at least one, got none"):
+        imitate(PlacementPolicy(settings=WITHOUT_LOOKAHEAD), [], steps=1)
+    with pytest.raises(PolicyError, match="got one for 2: choose the embedding 'pairs'"):
+        imitate(PlacementPolicy(2), [lesson], steps=1)
