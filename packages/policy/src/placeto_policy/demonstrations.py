@@ -30,6 +30,13 @@ class Demonstration:
         to 1. Of a group that matters it is all on one device.
     alike : int64[D]
         Equal numbers for devices that can take each other's place; see `interchangeable_devices`.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import BusiestDevice, two_chains
+    >>> all_on_one = demonstrate(BusiestDevice(two_chains()), np.zeros(6, np.int32))
+    >>> all_on_one.wanted[0].round(3)  # better on the other
+    array([0., 1.])
     """
 
     evaluator: Evaluator

@@ -36,6 +36,11 @@ class ImitationSettings:
         and, in a later pass, after it: each state draws one of these.
     max_gradient_norm : float
         The gradient is scaled down to this norm.
+
+    Examples
+    --------
+    >>> ImitationSettings(states=8).learning_rate
+    0.002
     """
 
     graphs: int = 6
