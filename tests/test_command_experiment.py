@@ -432,7 +432,7 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
     assert "--rnn-set evaluations: expected --rnn-evaluations" in fail(
         *rewards, "--rnn-set=evaluations=3"
     )
-    assert "is not one of 'default', 'paper'" in fail(*rewards, "--preset=best")
+    assert "is not one of 'default', 'general', 'paper'" in fail(*rewards, "--preset=best")
     assert not folder.exists()
     path = build_profile(tmp_path)
     assert "expected a folder, got a file" in fail("experiment", "rewards", SMOKE, "-o", path)
