@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import Cluster
+from placeto_graphs import GroupGraph
 from placeto_graphs import PlacementProblem
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.earliest import mean_seconds
@@ -85,8 +86,7 @@ def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> Devi
     best = np.where(possible, times, np.inf).min(axis=1, keepdims=True)
     ratio = np.divide(times, best, out=np.ones(times.shape), where=possible & (best > 0))
     seconds_per_byte, latency, median = _links(problem.cluster)
-    traffic, connected = _between_groups(problem)
-    transfers = traffic * (median / mean_group)
+    transfers = traffic_between(problem.group_graph) * (median / mean_group)
     size = len(seconds)
     whole = [
         math.log(size) / 5,
@@ -98,13 +98,13 @@ def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> Devi
         axis=1,
     )
     return DeviceCosts(
-        group_features=_floats(np.concatenate([own, np.tile(whole, (size, 1))], axis=1)),
-        slower=_floats(np.log(np.clip(ratio, 1.0, MOST_TIMES_SLOWER))),
-        work=_floats(np.where(possible, times, 0.0) / (mean_group * size)),
-        transfers=_floats(transfers),
-        connected=_floats(connected),
-        slowness=_floats(seconds_per_byte / max(median, MIN_SECONDS)),
-        latency=_floats(latency / mean_group),
+        group_features=floats(np.concatenate([own, np.tile(whole, (size, 1))], axis=1)),
+        slower=floats(np.log(np.clip(ratio, 1.0, MOST_TIMES_SLOWER))),
+        work=floats(np.where(possible, times, 0.0) / (mean_group * size)),
+        transfers=floats(transfers),
+        connected=floats(_connected(problem.group_graph)),
+        slowness=floats(seconds_per_byte / max(median, MIN_SECONDS)),
+        latency=floats(latency / mean_group),
     )
 
 
@@ -121,17 +121,22 @@ def _links(cluster: Cluster) -> tuple[NDArray[np.float64], NDArray[np.float64], 
     return (per_byte + per_byte.T) / 2, (per_transfer + per_transfer.T) / 2, median
 
 
-def _between_groups(
-    problem: PlacementProblem,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the bytes that flow between groups, both ways, and where some edge is."""
-    graph = problem.group_graph
-    traffic, connected = np.zeros((2, graph.num_groups, graph.num_groups))
+def traffic_between(graph: GroupGraph) -> NDArray[np.float64]:
+    """Return float64[G, G], the bytes that flow between each two groups, both ways."""
+    traffic = np.zeros((graph.num_groups, graph.num_groups))
     sources, targets = graph.edges.T
     traffic[sources, targets] = traffic[targets, sources] = graph.edge_bytes
+    return traffic
+
+
+def _connected(graph: GroupGraph) -> NDArray[np.float64]:
+    """Return float64[G, G], 1 where an edge is, which may carry no bytes."""
+    connected = np.zeros((graph.num_groups, graph.num_groups))
+    sources, targets = graph.edges.T
     connected[sources, targets] = connected[targets, sources] = 1.0
-    return traffic, connected
+    return connected
 
 
-def _floats(values: NDArray[np.float64]) -> torch.Tensor:
+def floats(values: NDArray[np.float64]) -> torch.Tensor:
+    """Return a float32 tensor of the same shape."""
     return torch.from_numpy(values.astype(np.float32))

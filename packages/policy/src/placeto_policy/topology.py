@@ -13,6 +13,8 @@ from placeto_graphs import reachability
 from placeto_policy.concurrency import concurrency
 from placeto_policy.device_costs import DeviceCosts
 from placeto_policy.device_costs import device_costs
+from placeto_policy.device_costs import floats
+from placeto_policy.device_costs import traffic_between
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.earliest import mean_seconds
 from placeto_policy.memory import memory_at_peak
@@ -161,8 +163,8 @@ def topology_of_groups(
     for relation, members in enumerate((related.ancestors, related.descendants, related.parallel)):
         relations[members] = relation
     return Topology(
-        cost_features=_floats(features),
-        path_features=_floats(paths),
+        cost_features=floats(features),
+        path_features=floats(paths),
         neighbours=(
             _neighbours(graph.num_groups, sources, targets),
             _neighbours(graph.num_groups, targets, sources),
@@ -173,10 +175,10 @@ def topology_of_groups(
         ),
         message_scale=np.float32(min(1.0, graph.num_groups / max(1, graph.num_edges))),
         relations=torch.from_numpy(relations),
-        shares=_floats(_parts(seconds)),
-        memory=_floats(memory),
-        affinity=_floats(_parts(_traffic(graph))),
-        vicinity=_floats(_parts(near)),
+        shares=floats(_parts(seconds)),
+        memory=floats(memory),
+        affinity=floats(_parts(traffic_between(graph))),
+        vicinity=floats(_parts(near)),
         allowed=torch.from_numpy(np.isfinite(graph.compute_time)),
         order=graph.topological_order.astype(np.int64),
     )
@@ -194,13 +196,6 @@ def _path_features(graph: GroupGraph, seconds: NDArray[np.float64]) -> NDArray[n
     return np.stack([before, behind], axis=1) / (longest if longest > 0 else 1.0)
 
 
-def _traffic(graph: GroupGraph) -> NDArray[np.float64]:
-    traffic = np.zeros((graph.num_groups, graph.num_groups))
-    sources, targets = graph.edges.T
-    traffic[sources, targets] = traffic[targets, sources] = graph.edge_bytes
-    return traffic
-
-
 def _parts(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
     """Return each row in parts of its sum."""
     total = values.sum(axis=-1, keepdims=True)
@@ -208,10 +203,6 @@ def _parts(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float6
         values, total, out=np.zeros(values.shape), where=total > 0
     )
     return parts
-
-
-def _floats(values: NDArray[np.float64]) -> torch.Tensor:
-    return torch.from_numpy(values.astype(np.float32))
 
 
 def _share_of_largest(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:

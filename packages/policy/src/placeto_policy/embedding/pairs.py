@@ -28,9 +28,9 @@ OUTPUT_SCALE = 0.1
 class PairScores(nn.Module):
     """Scores how good each device is for the current group, whatever devices there are.
 
-    The groups are embedded once per graph, by message passing in both directions over what does not
-    change with the placement. A device is then seen as the current group sees it: what groups are
-    there (all of them, and those that were visited), summed over the groups that can reach the
+    The groups are embedded once for all states of a batch, by message passing in both directions
+    over what does not change with the placement. A device is then seen as the current group sees
+    it: what groups are there (all of them, and those that were visited), summed over the groups that can reach the
     current one, that it can reach, and neither, and by their part in its traffic; what runs there
     already; what the transfers to and from there would take, over the links as they are; how much
     slower the group runs there; what memory would be left; and what the evaluator says. One
