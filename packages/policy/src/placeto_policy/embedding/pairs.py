@@ -30,12 +30,13 @@ class PairScores(nn.Module):
 
     The groups are embedded once for all states of a batch, by message passing in both directions
     over what does not change with the placement. A device is then seen as the current group sees
-    it: what groups are there (all of them, and those that were visited), summed over the groups that can reach the
-    current one, that it can reach, and neither, and by their part in its traffic; what runs there
-    already; what the transfers to and from there would take, over the links as they are; how much
-    slower the group runs there; what memory would be left; and what the evaluator says. One
-    network scores each device from that and from the mean and the maximum over all devices that
-    can run the group. So devices that are relabelled get the same scores, relabelled.
+    it: what groups are there (all of them, and those that were visited), summed over the groups
+    that can reach the current one, that it can reach, and neither, and by their part in its
+    traffic; what runs there already; what the transfers to and from there would take, over the
+    links as they are; how much slower the group runs there; what memory would be left; and what
+    the evaluator says. One network scores each device from that and from the mean and the maximum
+    over all devices that can run the group. So devices that are relabelled get the same scores,
+    relabelled.
 
     Parameters
     ----------
