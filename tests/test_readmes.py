@@ -1,9 +1,13 @@
-"""The lines of Python in each README run."""
+"""The lines of Python in each README run, and the tables of commands name those that there are."""
 
 import re
 from pathlib import Path
 
+import click
 import pytest
+
+from placeto_tools.commands.experiment import experiment
+from placeto_tools.main import placeto
 
 BLOCKS = {
     f"{path}, block {number}": block
@@ -31,3 +35,16 @@ def test_the_packages_that_can_be_used_show_how() -> None:
         "packages/workloads",
         "tools",
     }
+
+
+def first_column(head: str) -> list[str]:
+    """Return the first words in code of the rows of the table of tools/README.md with this head."""
+    table = Path("tools/README.md").read_text().split(f"\n| {head} |")[1].split("\n\n")[0]
+    return re.findall(r"^\| `(?:placeto )?([a-z0-9-]+)", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("head", "group"), [("command", placeto), ("`placeto experiment`", experiment)]
+)
+def test_the_tables_of_commands_have_each_of_them_once(head: str, group: click.Group) -> None:
+    assert sorted(first_column(head)) == group.list_commands(click.Context(group))
