@@ -1,4 +1,4 @@
-"""The files that docs/files.md shows are what the packages read."""
+"""The files that docs/files.md and docs/clusters.md show are what the packages read."""
 
 import json
 import re
@@ -14,18 +14,19 @@ from placeto_graphs import load_placement
 from placeto_graphs import load_problem
 from placeto_graphs import parse_cluster
 
-PAGE = Path("docs/files.md").read_text()
+FILES = Path("docs/files.md").read_text()
+CLUSTERS = Path("docs/clusters.md").read_text()
 
 
-def blocks(heading: str) -> list[str]:
-    """Return the blocks of code under a heading."""
-    section = PAGE.split(f"\n## {heading}")[1].split("\n## ")[0]
-    return re.findall(r"```\w*\n(.*?)```", section, flags=re.DOTALL)
+def blocks(heading: str, page: str = FILES) -> list[str]:
+    """Return the blocks of code under a heading of a page."""
+    _, _, section = page.partition(f"\n## {heading}")
+    return re.findall(r"```\w*\n(.*?)```", section.partition("\n## ")[0], flags=re.DOTALL)
 
 
-def block(heading: str) -> str:
-    """Return the first block of code under a heading."""
-    return blocks(heading)[0]
+def block(heading: str, page: str = FILES) -> str:
+    """Return the first block of code under a heading of a page."""
+    return blocks(heading, page)[0]
 
 
 def test_the_problem_and_its_placement(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_the_rules_of_a_problem(tmp_path: Path) -> None:
 
 
 def test_the_cluster(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text(block("Cluster"))
+    (tmp_path / "cluster.toml").write_text(block("A file of your own", CLUSTERS))
     cluster = load_cluster(tmp_path / "cluster.toml")
     assert cluster.devices == (*parse_cluster("2xk80").devices, *parse_cluster("1xv100").devices)
     assert cluster.link.tolist() == [[-1, 0, 1], [0, -1, 1], [2, 2, -1]]
@@ -62,7 +63,7 @@ def test_the_cluster(tmp_path: Path) -> None:
 
 
 def test_the_cluster_of_version_1(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text(blocks("Cluster")[1])
+    (tmp_path / "cluster.toml").write_text(block("Files of version 1", CLUSTERS))
     cluster = load_cluster(tmp_path / "cluster.toml")
     assert cluster.devices == parse_cluster("2xk80").devices
     assert cluster.bandwidth[[0, 1], [1, 0]].tolist() == [10e9, 7.6e9]
@@ -73,7 +74,7 @@ def test_the_profile(tmp_path: Path) -> None:
     assert load_pipedream_profile(tmp_path / "graph.txt").num_ops == 5
 
 
-@pytest.mark.parametrize("spec", re.findall(r"`(\d+x[a-z0-9+()]+)`", PAGE))
+@pytest.mark.parametrize("spec", re.findall(r"`(\d+x[a-z0-9+()]+)`", CLUSTERS))
 def test_the_specs_of_clusters(spec: str) -> None:
     assert parse_cluster(spec).num_devices >= 2
 
@@ -81,7 +82,7 @@ def test_the_specs_of_clusters(spec: str) -> None:
 NETWORK = r"^\| `([a-z0-9-]+)`(?: \(default\))? \| ([0-9.e]+) \|"
 
 
-@pytest.mark.parametrize(("link", "bandwidth"), re.findall(NETWORK, PAGE, flags=re.MULTILINE))
+@pytest.mark.parametrize(("link", "bandwidth"), re.findall(NETWORK, CLUSTERS, flags=re.MULTILINE))
 def test_the_networks_of_clusters(link: str, bandwidth: str) -> None:
     cluster = parse_cluster("2x(1xh200)", link=link)
     assert cluster.bandwidth[0, 1] == float(bandwidth)
@@ -89,7 +90,7 @@ def test_the_networks_of_clusters(link: str, bandwidth: str) -> None:
 
 
 def test_the_networks_are_all_there() -> None:
-    shown = [name for name, _ in re.findall(NETWORK, PAGE, flags=re.MULTILINE)]
+    shown = [name for name, _ in re.findall(NETWORK, CLUSTERS, flags=re.MULTILINE)]
     with pytest.raises(GraphError) as caught:
         parse_cluster("2xk80", link="?")
     within = ["bus", "nvlink", "pcie", "pcie-shared"]

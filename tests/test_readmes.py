@@ -1,4 +1,4 @@
-"""The lines of Python in each README run, and the tables of commands name those that there are."""
+"""The Python of READMEs and pages runs, and tables of commands name those that there are."""
 
 import re
 from pathlib import Path
@@ -9,15 +9,20 @@ import pytest
 from placeto_tools.commands.experiment import experiment
 from placeto_tools.main import placeto
 
+PAGES = [
+    *sorted(Path("packages").glob("*/README.md")),
+    Path("tools/README.md"),
+    *sorted(Path("docs").rglob("*.md")),
+]
 BLOCKS = {
     f"{path}, block {number}": block
-    for path in (*sorted(Path("packages").glob("*/README.md")), Path("tools/README.md"))
+    for path in PAGES
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
 }
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_the_lines_of_a_readme_run(
+def test_the_lines_of_a_page_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -26,7 +31,7 @@ def test_the_lines_of_a_readme_run(
 
 
 def test_the_packages_that_can_be_used_show_how() -> None:
-    assert {name.split("/README")[0] for name in BLOCKS} == {
+    assert {name.split("/README")[0] for name in BLOCKS if "/README" in name} == {
         "packages/baselines",
         "packages/execution",
         "packages/graphs",

@@ -69,7 +69,7 @@ class PlacedModule:
             When the batch is not like the example, or an earlier step has failed.
         ExecutionError
             When an op fails. The weights are between two steps then, and are not trusted until
-            `load_state_dict` puts others in their place.
+            `load_checkpoint` puts others in their place.
         """
         self._training.load(batch)
         return self._training.finish(self._executor.execute(self.placement).results())

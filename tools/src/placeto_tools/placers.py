@@ -27,7 +27,7 @@ from placeto_graphs import Placer
 from placeto_tools.expert_scopes import expert_scopes
 
 # A narrow RNN learns as much from as many placements as one of 512 units, each of which takes it a
-# quarter of the time (docs/baselines.md).
+# quarter of the time (docs/notes/recurrent-policy.md).
 NARROW_RNN: Mapping[str, Any] = {"hidden_size": 128, "learning_rate": 0.003}
 
 

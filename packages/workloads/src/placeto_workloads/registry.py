@@ -108,6 +108,7 @@ _MODELS = (
     ),
 )
 MODELS: Mapping[str, RegisteredModel] = MappingProxyType({model.name: model for model in _MODELS})
+"""The models of the paper by name."""
 
 
 def model_names() -> tuple[str, ...]:

@@ -48,6 +48,7 @@ NETWORKS = {
     "infiniband-ndr": Network(50e9, _INFINIBAND_LATENCY, through_hosts=False),
 }
 LINK_NAMES = (*WITHIN, *NETWORKS)
+"""What `parse_cluster` knows as ``link``: within machines, and between them."""
 DEFAULT_NETWORK = "ethernet-10g"  # that of the Amazon p2.8xlarge
 
 

@@ -217,6 +217,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     colocate_updates,
     colocate_single_consumers,
 )
+"""The rules of `colocate`, unless others are given."""
 
 
 def colocate(graph: OpGraph, rules: Sequence[Rule] = DEFAULT_RULES) -> Grouping:

@@ -19,6 +19,7 @@ NAMED_RULES: dict[str, Rule] = {
     "updates": colocate_updates,
     "single-consumers": colocate_single_consumers,
 }
+"""The co-location rules that files name, but for those of scopes."""
 SCOPES = "scopes:"  # before the pattern of `colocate_scopes`
 
 

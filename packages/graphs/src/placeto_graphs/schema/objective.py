@@ -8,7 +8,8 @@ from placeto_graphs.schema.arrays import float_array
 from placeto_graphs.schema.arrays import number
 from placeto_graphs.schema.evaluation import EvaluationBatch
 
-SECONDS_PER_BYTE = 2e-9  # 2 s/GB, Addanki et al. 2019
+SECONDS_PER_BYTE = 2e-9
+"""What memory that a device lacks costs: 2 s/GB, Addanki et al. 2019."""
 
 
 def memory_penalised_runtime(

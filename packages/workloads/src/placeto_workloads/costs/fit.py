@@ -1,6 +1,6 @@
 """Fit the efficiencies of device kinds to published step times, and print fit and residuals.
 
-What it prints as efficiencies are the constants of `kinds.py`, and stands in docs/workloads.md.
+What it prints as efficiencies are the constants of `kinds.py`, and stands in docs/costs.md.
 """
 
 from collections.abc import Mapping

@@ -20,6 +20,7 @@ LIBRARIES: Mapping[str, Callable[..., TrainingStep]] = MappingProxyType(
         "transformers": transformers_step,
     }
 )
+"""What makes a training step of a model, by the library that the model is of."""
 
 
 def library_step(source: str, **settings: Any) -> TrainingStep:

@@ -51,6 +51,7 @@ NASNET_A = ConvolutionalArchitecture(
         outputs=(3, 4, 5, 6),
     ),
 )
+"""The cells of NASNet-A (Zoph et al. 2018, figure 4)."""
 # The last stage has 4 times the filters of the first, and its cells join 6 states.
 _PENULTIMATE_PER_FILTER = 4 * len(NASNET_A.normal.outputs)
 

@@ -1,0 +1,123 @@
+"""The lines of the documentation are accepted by the command, and do what they say.
+
+Every line in a block of code that begins with ``placeto`` is parsed with the command's own options,
+so that a page cannot show one that is gone. The lines of the pages of `RUN` are also run, in the
+order of the page and in a folder of its own, with the options of `SHORTER` behind them; where an
+option is given twice the last one counts. Experiments run in tests/test_command_experiment.py.
+"""
+
+import importlib.util
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from command_runs import succeed
+from placeto_tools.main import placeto
+from placeto_workloads import LIBRARIES
+
+PAGES = sorted(
+    [
+        *(Path("README.md"), Path("tools/README.md")),
+        *Path("packages").glob("*/README.md"),
+        *Path("docs").glob("*.md"),
+        *Path("docs/notes").glob("*.md"),
+    ]
+)
+PROGRAM = re.compile(r"^(?:\./pants run tools:placeto -- |placeto )")
+# README.md has a test of its own, test_first_steps.py. What other pages show takes minutes even at
+# its shortest: comparisons of the largest models, and the check of ninety others.
+RUN = ("docs/fidelity.md", "docs/report.md", "docs/workloads.md", "tools/README.md")
+SHORTER = {
+    "calibrate": ["--runs=1", "--most-bytes=1000000"],
+    "compare": ["--budget=100", "--groups=16"],
+    "profile": ["--runs=2"],
+    "run": ["--steps=2"],
+    "train": ["--updates=1"],
+}
+# What a page takes to be there, besides my_model.py of the README.
+BEFORE = {
+    "tools/README.md": [
+        "placeto build my_model:make --cluster 2xk80 -o problem.json.gz",
+        "placeto place problem.json.gz --placer heft -o placement.json",
+    ]
+}
+
+
+def blocks(page: Path, language: str = "") -> list[str]:
+    """Return the blocks of code of a page."""
+    fenced = re.findall(r"^ *```(\w*)\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for of, block in fenced if of == language]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the arguments of each line of a page that runs ``placeto``."""
+    lines = "".join(blocks(page)).replace("\\\n", " ").splitlines()
+    return [
+        shlex.split(PROGRAM.sub("", line.strip()), comments=True)
+        for line in lines
+        if PROGRAM.match(line.strip())
+    ]
+
+
+def parse(arguments: list[str]) -> None:
+    """Let the command's own parser read the arguments, without running anything."""
+    command: click.Command = placeto
+    while isinstance(command, click.Group):
+        name, *arguments = arguments
+        command = command.commands[name]
+    command.make_context(command.name, list(arguments))
+
+
+def is_for_here(arguments: list[str]) -> bool:
+    """Return whether a line is no experiment, and whether the library that it names is there."""
+    libraries = {argument.split(":")[0] for argument in arguments} & set(LIBRARIES)
+    installed = all(importlib.util.find_spec(library) for library in libraries)
+    return installed and arguments[0] != "experiment"
+
+
+def shortened(arguments: list[str]) -> list[str]:
+    """Return the arguments with those behind them that make the run a short one."""
+    longest = ["--seconds=1"] if "--seconds" in arguments else []
+    return [*arguments, *SHORTER.get(arguments[0], longest)]
+
+
+SHOWN = [(page, line) for page in PAGES for line in commands(page) if line != ["--help"]]
+
+
+@pytest.mark.parametrize(
+    ("page", "arguments"), SHOWN, ids=[f"{page}: {shlex.join(line)}" for page, line in SHOWN]
+)
+def test_the_command_accepts_a_line(page: Path, arguments: list[str]) -> None:  # noqa: ARG001
+    parse(arguments)
+
+
+def test_there_are_lines_and_all_that_run_are_among_them() -> None:
+    assert {str(page) for page, _ in SHOWN} >= set(RUN)
+    assert len(SHOWN) >= 35
+    with pytest.raises(click.NoSuchOption):
+        parse(["place", "problem.json", "--no-such-option", "-o", "placement.json"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUN)
+def test_the_lines_of_a_page_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(name).resolve()
+    model = blocks(Path("README.md"), "python")[0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_model", raising=False)  # other tests have one, too
+    Path("my_model.py").write_text(model)
+    for line in BEFORE.get(name, []):
+        succeed(*shlex.split(line)[1:])
+    lines = [line for line in commands(page) if is_for_here(line)]
+    for arguments in lines:
+        succeed(*shortened(arguments))
+    outputs = {line[line.index("-o") + 1] for line in lines if "-o" in line}
+    assert lines
+    assert [output for output in outputs if not Path(output).exists()] == []
