@@ -4,6 +4,7 @@
 def wheel(name):
     """Declare the wheel of a package: its metadata, and the sources below src/."""
     resources(name="metadata", sources=["pyproject.toml", "README.md"])
+    files(name="changelog", sources=["CHANGELOG.md"])
     python_distribution(
         name="wheel",
         dependencies=[":metadata", "./src"],

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from placeto_tools.model_placement import ModelPlacement
     from placeto_tools.model_placement import place
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["ModelPlacement", "place"]
 

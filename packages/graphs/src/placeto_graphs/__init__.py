@@ -70,7 +70,7 @@ from placeto_graphs.schema.walks import check_moves
 from placeto_graphs.schema.walks import plain_walk
 from placeto_graphs.timeline.step_timeline import StepTimeline
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "DEFAULT_RULES",

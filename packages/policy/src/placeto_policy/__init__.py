@@ -34,7 +34,7 @@ from placeto_policy.trainer import UpdateSummary
 from placeto_policy.training import train
 from placeto_policy.workers import join_processes
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Demonstration",

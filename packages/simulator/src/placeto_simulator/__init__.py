@@ -6,7 +6,7 @@ from placeto_simulator.timeline import Event
 from placeto_simulator.timeline import PathStep
 from placeto_simulator.timeline import Timeline
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Event",

@@ -48,7 +48,7 @@ from placeto_workloads.registry import load
 from placeto_workloads.registry import model_names
 from placeto_workloads.registry import training_step
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "DEVICE_KINDS",
