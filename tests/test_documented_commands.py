@@ -102,6 +102,15 @@ def test_there_are_lines_and_all_that_run_are_among_them() -> None:
         parse(["place", "problem.json", "--no-such-option", "-o", "placement.json"])
 
 
+def test_the_modules_that_lines_run_are_there() -> None:
+    text = "\n".join(block for page in PAGES for block in blocks(page))
+    files = re.findall(r"\./pants run (?:packages/\w+|tools)/src/([\w/]+)\.py", text)
+    modules = re.findall(r"python -m (placeto_[\w.]+)", text)
+    modules += [file.replace("/", ".") for file in files]
+    assert len(modules) >= 10
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_the_lines_of_a_page_run(
