@@ -1,5 +1,6 @@
 """Policies of a few logits, whose gradients follow from a formula, and a problem of two steps."""
 
+from collections.abc import Callable
 from typing import Any
 
 import networkx as nx
@@ -12,6 +13,7 @@ from placeto_graphs import EvaluationBatch
 from placeto_policy import PlacementPolicy
 from placeto_policy import Settings
 from placeto_policy import States
+from placeto_policy import Topology
 from placeto_policy import Trainer
 from scheduled_problems import ListSchedule
 from scheduled_problems import problem_of
@@ -32,6 +34,9 @@ class LogitPolicy(PlacementPolicy):
         assert isinstance(states, States)
         each = self.logits.expand(states.topology.num_groups)[states.current]
         return torch.log_softmax(torch.stack([torch.zeros_like(each), each], dim=1), dim=1)
+
+    def on_graph(self, _: Topology) -> Callable[[States], torch.Tensor]:
+        return self.forward
 
 
 class CountSeconds(ListSchedule):

@@ -13,8 +13,19 @@ from placeto_tools.errors import InputError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance  # pants: no-infer-dep
 
+    from placeto_policy import PlacementPolicy
     from placeto_policy import Settings
 
+# What the network is made of, and what it sees.
+NETWORK = (
+    "embedding",
+    "message_rounds",
+    "messages",
+    "hidden_units",
+    "node_features",
+    "edge_features",
+    "device_features",
+)
 SettingsType = TypeVar("SettingsType", bound="DataclassInstance")
 
 
@@ -79,6 +90,35 @@ def changed_fields(
         except ValueError:
             raise InputError(f"{option} {name}: expected a number, got {text!r}") from None
     return replace(settings, **chosen)
+
+
+def with_network_of(
+    policy: "PlacementPolicy", settings: "Settings", pairs: Sequence[tuple[str, str]]
+) -> "Settings":
+    """Return hyperparameters of a training that begins with a policy, whose network stays as it is.
+
+    Parameters
+    ----------
+    policy
+        The policy.
+    settings
+        Of the training.
+    pairs
+        Those that were given one by one.
+
+    Raises
+    ------
+    InputError
+        When one of these is another than in the policy.
+    """
+    network = {name: getattr(policy.settings, name) for name in NETWORK}
+    for name, _ in pairs:
+        if name in NETWORK and getattr(settings, name) != network[name]:
+            raise InputError(
+                f"--set {name}: expected {network[name]!r}, as in the policy of --from, "
+                f"got {getattr(settings, name)!r}"
+            )
+    return replace(settings, **network)
 
 
 def restored_settings(values: Mapping[str, Any]) -> "Settings":

@@ -15,7 +15,7 @@ from placeto_tools.errors import not_among
 from placeto_tools.placers import PLACER_NAMES
 
 DEBUG = "--debug"
-PRESETS = ("default", "general", "paper")
+PRESETS = ("default", "general", "fine-tuning", "paper")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
@@ -159,7 +159,7 @@ def preset_option(function: Function) -> Function:
         "preset_name",
         type=click.Choice(PRESETS),
         help="Which hyperparameters: what was measured to be best, those of policies for any "
-        "number and kind of devices, or the paper's.  "
+        "number and kind of devices, those for going on from one, or the paper's.  "
         f"[default: {PRESETS[0]}]",
     )(function)
 

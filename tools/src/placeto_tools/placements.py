@@ -30,10 +30,16 @@ from placeto_tools.progress import showing_progress
 from placeto_tools.sources import Source
 from placeto_tools.tables import seconds_text
 from placeto_tools.warming import warm_up
+from placeto_tools.warming import warm_up_placer
 from placeto_tools.watching import WatchedEvaluator
 
 # Of the levels that a search goes through, the finest has at most so many groups.
 MOST_GROUPS_OF_SEARCH = 1024
+# A pass of the policy in the box takes groups as those of its training; it also takes more of them,
+# if there are no coarser ones, up to where it takes many seconds.
+GROUPS_OF_POLICY = 128
+MOST_GROUPS_OF_POLICY = 2048
+EVALUATIONS_OF_POLICY = 100  # of fewer, its sixteen would be too large a part
 
 if TYPE_CHECKING:
     from placeto_policy import PlacetoPlacer
@@ -132,13 +138,86 @@ def search(
     return placer.place(problem, simulator, seed=seed, start=start), bound
 
 
+def zero_shot(
+    problem: PlacementProblem, progress: Progress, *, seed: int = 0
+) -> tuple[PlacementProblem, PlacementResult] | None:
+    """Place a problem with the policy in the box, in groups as it was trained on.
+
+    Parameters
+    ----------
+    problem
+        What is placed, at any level.
+    progress
+        Where it is shown.
+    seed
+        Fixes every random choice.
+
+    Returns
+    -------
+    PlacementProblem, PlacementResult
+        The problem at the level that was placed, and what was found. None where even the coarsest
+        level has more groups than a pass is worth its time for.
+    """
+    coarse = search_problem(problem, GROUPS_OF_POLICY)
+    if coarse.num_groups > MOST_GROUPS_OF_POLICY:
+        return None
+    progress.update("policy ...")
+    warm_up("pretrained")
+    placer = make_placer("pretrained", coarse)
+    return coarse, placer.place(coarse, Simulator(coarse, num_threads=1), seed=seed)
+
+
+def search_from_policy(
+    problem: PlacementProblem,
+    progress: Progress,
+    *,
+    seconds: float | None,
+    evaluations: int | None = None,
+    seed: int = 0,
+) -> tuple[PlacementResult, float]:
+    """Place a problem with the policy in the box, and search on from there.
+
+    Parameters
+    ----------
+    problem
+        What is placed, at the level that the search ends at.
+    progress
+        Where it is shown.
+    seconds, evaluations
+        How long both take, and how many placements both evaluate, at most; the policy is left out
+        where it would leave nothing to the search.
+    seed
+        Fixes every random choice.
+
+    Returns
+    -------
+    PlacementResult, float
+        As `search`.
+    """
+    enough = evaluations is None or evaluations > EVALUATIONS_OF_POLICY
+    placed = zero_shot(problem, progress, seed=seed) if enough else None
+    if placed is None:
+        return search(problem, progress, seconds=seconds, evaluations=evaluations, seed=seed)
+    coarse, found = placed
+    return search_from(
+        found,
+        coarse,
+        problem,
+        progress,
+        seconds=None if seconds is None else max(seconds - found.seconds, seconds / 2),
+        evaluations=None if evaluations is None else evaluations - found.evaluations,
+        seed=seed,
+    )
+
+
 def search_from(
     found: PlacementResult,
     problem: PlacementProblem,
     finer: PlacementProblem,
     progress: Progress,
     *,
-    seconds: float,
+    seconds: float | None,
+    evaluations: int | None = None,
     seed: int = 0,
 ) -> tuple[PlacementResult, float]:
     """Search on from what another placer has found, at another level of the problem.
@@ -153,8 +232,8 @@ def search_from(
         The same problem at the level that the search ends at.
     progress
         Where it is shown.
-    seconds
-        How long it searches.
+    seconds, evaluations
+        How long it searches, and how many placements it evaluates, at most.
     seed
         Fixes every random choice.
 
@@ -164,7 +243,9 @@ def search_from(
         As `search`; its evaluations and seconds are those of both.
     """
     start = finer.placement_of_ops(problem.expand(found.placement))
-    result, bound = search(finer, progress, seconds=seconds, seed=seed, start=start)
+    result, bound = search(
+        finer, progress, seconds=seconds, evaluations=evaluations, seed=seed, start=start
+    )
     both = replace(
         result,
         evaluations=found.evaluations + result.evaluations,
@@ -177,7 +258,7 @@ def search_from(
 def search_graph(
     name: str, graph: OpGraph, cluster: Cluster, *, seconds: float, seed: int, quiet: bool
 ) -> tuple[PlacementProblem, PlacementResult, float]:
-    """Make a problem of a graph, and search it as `search` does.
+    """Make a problem of a graph, and search it as `search_from_policy` does.
 
     Parameters
     ----------
@@ -199,7 +280,7 @@ def search_graph(
     """
     problem = search_problem(make_problem(Source(name, graph), cluster))
     with showing_progress(quiet=quiet) as progress:
-        result, bound = search(problem, progress, seconds=seconds, seed=seed)
+        result, bound = search_from_policy(problem, progress, seconds=seconds, seed=seed)
     return problem, result, bound
 
 
@@ -231,7 +312,7 @@ def run_placer(
     """
     name = label or placer.name
     progress.update(f"{name}: compiling, once ...")
-    warm_up(placer.name)
+    warm_up_placer(placer)
     began = time.monotonic()
     updates = ""
 

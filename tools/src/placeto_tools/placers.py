@@ -30,6 +30,8 @@ from placeto_tools.expert_scopes import expert_scopes
 # quarter of the time (docs/notes/recurrent-policy.md).
 NARROW_RNN: Mapping[str, Any] = {"hidden_size": 128, "learning_rate": 0.003}
 
+SAMPLES_OF_PRETRAINED = 15  # besides the most probable placement
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -65,6 +67,13 @@ def _placeto(_problem: PlacementProblem, budget: int) -> Placer:
     return PlacetoPlacer(training_evaluations=budget)
 
 
+def _pretrained(_problem: PlacementProblem, _budget: int) -> Placer:
+    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_policy import load_pretrained  # noqa: PLC0415
+
+    return PlacetoPlacer(policy=load_pretrained(), samples=SAMPLES_OF_PRETRAINED)
+
+
 def _rnn(problem: PlacementProblem, budget: int) -> Placer:
     return RnnPlacer(fitting(RnnSettings(evaluations=budget, **NARROW_RNN), [problem]))
 
@@ -74,6 +83,7 @@ SCHEMES: Mapping[str, Scheme] = {
     "single": Scheme("Single GPU", lambda _problem, _budget: SingleDevice()),
     "expert": Scheme("Expert", _expert),
     "scotch": Scheme("Scotch", lambda _problem, _budget: ScotchPlacer(), random=True),
+    "pretrained": Scheme("Placeto, pretrained", _pretrained, random=True),
     "placeto": Scheme("Placeto", _placeto, budget=100_000, random=True),
     "rnn": Scheme("RNN", _rnn, budget=100_000, random=True),
     "random": Scheme(

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 
 from placeto_graphs import PlacementProblem
@@ -17,19 +18,24 @@ from placeto_tools.errors import writing
 from placeto_tools.outputs import make_folder
 from placeto_tools.outputs import write_json
 
+if TYPE_CHECKING:
+    from placeto_policy import PlacementPolicy
+
 FORMAT = "placeto-run"
 VERSION = 1
 DESCRIPTION = "run.json"
 CHECKPOINT = "training.safetensors"
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
+FIRST_POLICY = "first-policy.safetensors"
 
 
 class RunFolder:
     """A folder with all that a training needs to go on.
 
     ``run.json`` names the problems, the hyperparameters and the seed; ``problem-0.json.gz`` and so
-    on are the problems; ``training.safetensors`` is the last checkpoint, which is a policy, too;
+    on are the problems; ``first-policy.safetensors`` is the policy that the training begins with,
+    if it was given one; ``training.safetensors`` is the last checkpoint, which is a policy, too;
     ``log.jsonl`` has a line for each update; ``tensorboard`` the same for TensorBoard;
     ``placement-0.json`` and so on are the best placements.
 
@@ -42,6 +48,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoint = path / CHECKPOINT
+        self.first_policy = path / FIRST_POLICY
         self.log = path / LOG
         self.tensorboard = path / TENSORBOARD
 
@@ -52,6 +59,7 @@ class RunFolder:
         seed: int,
         *,
         force: bool,
+        first_policy: "PlacementPolicy | None" = None,
     ) -> None:
         """Write what a new training needs.
 
@@ -65,11 +73,17 @@ class RunFolder:
             Of all random choices.
         force
             Whether an older training may be overwritten.
+        first_policy
+            What it begins with, if that is given.
         """
         make_folder(self.path, force=force)
         with writing(self.path):
-            for old in (self.checkpoint, self.log, self.path / DESCRIPTION):
+            for old in (self.checkpoint, self.first_policy, self.log, self.path / DESCRIPTION):
                 old.unlink(missing_ok=True)
+            if first_policy is not None:
+                from placeto_policy import save_policy  # noqa: PLC0415 (torch takes seconds)
+
+                save_policy(first_policy, self.first_policy)
             if self.tensorboard.is_dir():
                 shutil.rmtree(self.tensorboard)
             for number, problem in enumerate(problems.values()):

@@ -13,6 +13,7 @@ from placeto_policy import TensorBoardLog
 from placeto_policy import Trainer
 from placeto_policy import UpdateSummary
 from placeto_policy import save_training
+from placeto_policy.workers import Processes
 from placeto_tools.errors import RunError
 from placeto_tools.errors import writing
 from placeto_tools.run_folder import RunFolder
@@ -55,7 +56,7 @@ def run_training(
                 summary = trainer.update()
             except PolicyError as error:
                 raise RunError(str(error)) from error
-            stopping = _agreed(trainer, stop)
+            stopping = agreed_to_stop(trainer.processes, stop)
             if trainer.processes.rank == 0:
                 write(summary)
                 report(summary)
@@ -68,10 +69,18 @@ def run_training(
     return True
 
 
-def _agreed(trainer: Trainer, stop: StopRequest) -> bool:
-    """Return whether any process was asked to stop: all of them must at the same update."""
+def agreed_to_stop(processes: Processes, stop: StopRequest) -> bool:
+    """Return whether any process was asked to stop: all of them must at the same update.
+
+    Parameters
+    ----------
+    processes
+        Those that train together.
+    stop
+        What this one was asked.
+    """
     wishes = torch.tensor([float(stop.requested)])
-    trainer.processes.sum(wishes)
+    processes.sum(wishes)
     return bool(wishes[0] > 0)
 
 

@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 
 from placeto_graphs import PlacementProblem
+from placeto_graphs import Placer
 from placeto_graphs import colocate
 from placeto_graphs import from_networkx
 from placeto_graphs import parse_cluster
@@ -36,6 +37,21 @@ def warm_up(name: str) -> None:
     name = SAME_CODE.get(name, name)
     if name in SCHEMES:
         _place_a_few_ops(name)
+
+
+def warm_up_placer(placer: Placer) -> None:
+    """Warm up what a placer is going to call, as `warm_up` does by name.
+
+    Parameters
+    ----------
+    placer
+        The placer. A policy for any number of devices that places as it is takes no part of what a
+        training compiles.
+    """
+    policy = getattr(placer, "policy", None)
+    trains = getattr(placer, "training_evaluations", 0)
+    as_it_is = policy is not None and policy.num_devices is None and not trains
+    warm_up("pretrained" if as_it_is else placer.name)
 
 
 @cache

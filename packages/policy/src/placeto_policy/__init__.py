@@ -18,12 +18,14 @@ from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.errors import PolicyError
 from placeto_policy.evaluations import most_evaluations
 from placeto_policy.gym import gym_environment
-from placeto_policy.imitation import ImitationSettings
+from placeto_policy.imitation import Imitation
 from placeto_policy.imitation import imitate
+from placeto_policy.imitation_settings import ImitationSettings
 from placeto_policy.logs import JsonLinesLog
 from placeto_policy.logs import TensorBoardLog
 from placeto_policy.placer import PlacetoPlacer
 from placeto_policy.policy import PlacementPolicy
+from placeto_policy.pretrained import load_pretrained
 from placeto_policy.settings import Settings
 from placeto_policy.settings import preset
 from placeto_policy.states import States
@@ -39,6 +41,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Demonstration",
     "GraphEmbedding",
+    "Imitation",
     "ImitationSettings",
     "JsonLinesLog",
     "PlacementEnvironment",
@@ -58,6 +61,7 @@ __all__ = [
     "imitate",
     "join_processes",
     "load_policy",
+    "load_pretrained",
     "most_evaluations",
     "preset",
     "resume_training",

@@ -29,10 +29,11 @@ class TimeStepBaseline:
     Examples
     --------
     >>> baseline = TimeStepBaseline(num_steps=2, window=2)
-    >>> baseline.expected()
-    array([0., 0.])
-    >>> baseline.add(np.array([[1.0, 0.0], [3.0, 2.0]]))
-    >>> baseline.expected()
+    >>> first, second = np.array([[1.0, 0.0], [3.0, 2.0]]), np.array([[9.0, 8.0]])
+    >>> baseline.expected(first)  # nothing came before it
+    array([2., 1.])
+    >>> baseline.add(first)
+    >>> baseline.expected(second)
     array([2., 1.])
     """
 
@@ -41,16 +42,22 @@ class TimeStepBaseline:
         self.means = np.zeros((0, num_steps))
         self.sizes = np.zeros(0)
 
-    def expected(self) -> NDArray[np.float64]:
-        """Return float64[G], the mean return of each step; 0 before the first round."""
-        if not len(self.means):
-            return np.zeros(self.means.shape[1])
-        mean: NDArray[np.float64] = self.means.mean(axis=0)
+    def expected(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return float64[G], the mean return of each step.
+
+        Parameters
+        ----------
+        returns : float64[episodes, G]
+            Of the round that is new. The first one is compared with its own mean: with none at
+            all, every action of a graph that nothing is known of would be punished.
+        """
+        rounds = self.means if len(self.means) else returns
+        mean: NDArray[np.float64] = rounds.mean(axis=0)
         return mean
 
     def add(self, returns: NDArray[np.float64]) -> None:
         """Let a round of returns float64[episodes, G] enter."""
-        size = np.abs(returns - self.expected()).mean()
+        size = np.abs(returns - self.expected(returns)).mean()
         self.means = np.concatenate([self.means, returns.mean(axis=0)[None]])[-self.window :]
         self.sizes = np.append(self.sizes, size)[-self.window :]
 
@@ -71,6 +78,6 @@ def baseline_of(num_steps: int, settings: Settings) -> TimeStepBaseline:
 class ZeroBaseline(TimeStepBaseline):
     """For rewards that are over a counterfactual already: nothing else is to be taken from them."""
 
-    def expected(self) -> NDArray[np.float64]:
+    def expected(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return float64[G] of zeros."""
-        return np.zeros(self.means.shape[1])
+        return np.zeros(returns.shape[1])

@@ -49,7 +49,8 @@ def demonstrate(evaluator: Evaluator, placement: NDArray[np.int32]) -> Demonstra
     """Return what there is to learn from a placement: G (D - 1) more are evaluated for it.
 
     Where a group could go elsewhere at hardly any cost, nothing is to be learnt from where it is:
-    a device is wanted by ``exp(-more / (0.003 cost))``, with what the step would cost more.
+    a device is wanted by ``exp(-more / (0.003 cost))``, with what the step would cost more than
+    with the group where it costs least.
 
     Parameters
     ----------
@@ -71,17 +72,36 @@ def demonstrate(evaluator: Evaluator, placement: NDArray[np.int32]) -> Demonstra
     groups = np.arange(problem.num_groups)
     rows = np.tile(checked, (problem.num_groups, 1))
     of_devices = costs.of_devices(rows, groups)
-    more = of_devices - of_devices.min(axis=1, keepdims=True)
-    scale = TEMPERATURE * costs.costs_of(checked[None])[0]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        wanted = np.where(more > 0, np.exp(-more / scale), 1.0)
-    wanted[~np.isfinite(problem.group_graph.compute_time)] = 0.0
     return Demonstration(
         evaluator=evaluator,
         placement=checked,
-        wanted=wanted / wanted.sum(axis=1, keepdims=True),
+        wanted=wanted_devices(of_devices, np.isfinite(problem.group_graph.compute_time)),
         alike=interchangeable_devices(problem),
     )
+
+
+def wanted_devices(costs: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return float64[N, D], how much each device is wanted where it would cost so much.
+
+    Parameters
+    ----------
+    costs : float64[N, D]
+        The cost with the group on each device, seconds.
+    allowed : bool[N, D]
+        Whether it can be there.
+
+    Examples
+    --------
+    >>> wanted_devices(np.array([[1.0, 1.003, 0.5]]), np.array([[True, True, False]])).round(3)
+    array([[0.731, 0.269, 0.   ]])
+    """
+    least = np.where(allowed, costs, np.inf).min(axis=1, keepdims=True)
+    more = costs - least
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        wanted = np.where(more > 0, np.exp(-more / (TEMPERATURE * least)), 1.0)
+    wanted[~allowed] = 0.0
+    shares: NDArray[np.float64] = wanted / wanted.sum(axis=1, keepdims=True)
+    return shares
 
 
 def interchangeable_devices(problem: PlacementProblem) -> NDArray[np.int64]:

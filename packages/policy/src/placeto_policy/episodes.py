@@ -165,10 +165,11 @@ def run_episodes(
     lookahead: list[NDArray[np.float32]] = []
     schedule: list[NDArray[np.float32]] = []
     best = _Best(environment)
+    policy_on_graph = policy.on_graph(environment.topology)
     while not environment.is_over:
         time = environment.time
         states = environment.states()
-        log_probabilities = policy(states).numpy()
+        log_probabilities = policy_on_graph(states).numpy()
         if np.isnan(log_probabilities).any():
             raise PolicyError("policy: expected finite probabilities, got NaN: check its weights")
         known[:, time] = log_probabilities

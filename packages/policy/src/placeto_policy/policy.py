@@ -1,5 +1,6 @@
 """The policy network: how probable each device is for the current group."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +16,7 @@ from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings
 from placeto_policy.states import States
 from placeto_policy.states import device_width
+from placeto_policy.topology import Topology
 
 # A logit whose probability is 0 in float32; infinity would make the entropy NaN.
 IMPOSSIBLE = -1e9
@@ -80,11 +82,29 @@ class PlacementPolicy(nn.Module):
             When a problem has another number of devices.
         """
         parts = [states] if isinstance(states, States) else states
-        for part in parts:
-            self.check_devices(part.topology.num_devices)
-        scores = torch.cat([self.scores(part) for part in parts])
-        allowed = torch.cat([part.topology.allowed[part.current] for part in parts])
-        return torch.log_softmax(scores.masked_fill(~allowed, IMPOSSIBLE), dim=1)
+        return torch.cat([self.on_graph(part.topology)(part) for part in parts])
+
+    def on_graph(self, topology: Topology) -> Callable[[States], torch.Tensor]:
+        """Return the policy for many states of one graph: what they have in common is done once.
+
+        Parameters
+        ----------
+        topology
+            The graph.
+
+        Raises
+        ------
+        PolicyError
+            When it has another number of devices.
+        """
+        self.check_devices(topology.num_devices)
+        scores = self.scores.on_graph(topology)
+
+        def log_probabilities(states: States) -> torch.Tensor:
+            impossible = ~topology.allowed[states.current]
+            return torch.log_softmax(scores(states).masked_fill(impossible, IMPOSSIBLE), dim=1)
+
+        return log_probabilities
 
     def check_devices(self, num_devices: int) -> None:
         """Refuse a problem with another number of devices."""
@@ -123,6 +143,10 @@ class DeviceScores(nn.Module):
         seen = torch.cat([self.embedding(states), states.devices(self.device_features)], dim=1)
         scores: torch.Tensor = self.output(torch.relu(self.hidden(seen)))
         return scores
+
+    def on_graph(self, _: Topology) -> Callable[[States], torch.Tensor]:
+        """Return itself: all that it computes depends on the placement."""
+        return self
 
 
 def _checked(num_devices: int | None, settings: Settings) -> int:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 from typing import Literal
 from typing import get_args
@@ -188,9 +189,19 @@ def _check(name: str, kind: Any, value: Any) -> None:
             raise PolicyError(f"{name}: expected a finite number {sign} 0, got {shown(value)}")
 
 
+GENERAL = Settings(
+    embedding="pairs", hidden_units=96, node_features="costs-and-times", device_features="loads"
+)
 PRESETS: Mapping[str, Settings] = {
     "default": Settings(),
-    "general": Settings(embedding="pairs", hidden_units=96, node_features="costs-and-times"),
+    "general": GENERAL,
+    "fine-tuning": replace(
+        GENERAL,
+        learning_rate_start=3e-4,
+        learning_rate_end=3e-5,
+        entropy_weight_start=1e-2,
+        entropy_weight_end=1e-3,
+    ),
     "paper": Settings(
         messages="plain",
         node_features="costs",
@@ -217,7 +228,8 @@ def preset(name: str) -> Settings:
     ----------
     name
         ``"default"``: what learned best on all graphs that were tried; ``"general"``: for policies
-        that place problems of any number and kind of devices; ``"paper"``: the method of
+        that place problems of any number and kind of devices; ``"fine-tuning"``: for going on from
+        such a policy, with smaller steps and less exploring; ``"paper"``: the method of
         Addanki et al. 2019 as it is written down.
 
     Raises

@@ -23,6 +23,7 @@ from placeto_policy.episodes import run_episodes
 from placeto_policy.episodes import sampling
 from placeto_policy.errors import PolicyError
 from placeto_policy.evaluations import most_evaluations
+from placeto_policy.gradients import sum_gradients
 from placeto_policy.objective import add_gradient
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.reports import WorkerReport
@@ -304,10 +305,11 @@ class Trainer:
         In parts of their mean size, advantages do not depend on the unit of time and the speed of a
         graph, and the entropy weight means the same on all graphs.
         """
-        expected = [baseline.expected() for baseline in self.baselines]
+        expected = {}
         for graph in sorted({report.graph for report in reports}):
-            returns = [report.returns for report in reports if report.graph == graph]
-            self.baselines[graph].add(np.stack(returns))
+            returns = np.stack([report.returns for report in reports if report.graph == graph])
+            expected[graph] = self.baselines[graph].expected(returns)
+            self.baselines[graph].add(returns)
         advantages = []
         for report in reports:
             advantage = report.returns - expected[report.graph]
@@ -353,26 +355,17 @@ class Trainer:
 
     def _apply_gradient(self, entropy: float, learning_rate: float) -> tuple[float, float]:
         """Sum over the processes, and take a step of Adam; return entropy and gradient norm."""
-        gradients = []
-        for parameter in self.policy.parameters():
-            if parameter.grad is None:  # no step of this process's graphs was in this part
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
-        flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([entropy])])
-        self.processes.sum(flat)
-        norm = float(flat[:-1].norm())
-        if not np.isfinite(norm):
-            raise PolicyError(
-                f"gradient: expected finite numbers at update {self.updates + 1}, got norm {norm}"
-            )
-        flat[:-1] *= min(1.0, self.settings.max_gradient_norm / max(norm, 1e-12))
-        parts = torch.split(flat[:-1], [gradient.numel() for gradient in gradients])
-        for gradient, part in zip(gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+        summed = sum_gradients(
+            self.policy.parameters(),
+            entropy,
+            self.processes,
+            max_norm=self.settings.max_gradient_norm,
+            when=f"update {self.updates + 1}",
+        )
         self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return float(flat[-1]), norm
+        return summed
 
     def _count(self, reports: list[WorkerReport]) -> int:
         """Remember the best placements and count what was sampled; return it for this update."""

@@ -22,6 +22,7 @@ from placeto_tools.outputs import check_file
 from placeto_tools.placements import run_placer
 from placeto_tools.placements import search
 from placeto_tools.placements import search_from
+from placeto_tools.placements import search_from_policy
 from placeto_tools.placements import search_problem
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
@@ -36,6 +37,7 @@ from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
 
 DEFAULT_SECONDS = 10.0
+STARTS = ("pretrained", "nothing")
 DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more than a sample
 
 
@@ -53,6 +55,12 @@ DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more 
     "--policy",
     type=click.Path(path_type=Path),
     help="A folder of `placeto train`, or a policy file: that policy places, as it is.",
+)
+@click.option(
+    "--start",
+    type=click.Choice(STARTS),
+    help="Whether the search starts from a placement of the policy that comes with Placeto, or "
+    f"from nothing.  [default: {STARTS[0]}]",
 )
 @click.option(
     "--budget",
@@ -81,6 +89,7 @@ def place(
     seconds: float | None,
     placer: str | None,
     policy: Path | None,
+    start: str | None,
     budget: int | None,
     samples: int | None,
     sweeps: int | None,
@@ -92,10 +101,10 @@ def place(
 ) -> None:
     """Place a problem as well as some seconds allow, with one scheme, or with a trained policy.
 
-    Without --placer and --policy that is a search from coarse groups to fine ones, which shows the
-    best so far, keeps it at Ctrl-C, and says how far the lower bound is. Its placement is one of
-    more groups than the problem has, unless --groups says how many: `placeto simulate` knows its
-    level by its names.
+    Without --placer and --policy that is a policy that was trained once for all graphs and
+    clusters, and then a search from coarse groups to fine ones, which shows the best so far, keeps
+    it at Ctrl-C, and says how far the lower bound is. Its placement is one of more groups than the
+    problem has, unless --groups says how many: `placeto simulate` knows its level by its names.
 
     PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. A placement
     of any but a problem file needs the same options again, wherever it is used.
@@ -110,6 +119,8 @@ def place(
         raise InputError("--policy: expected no --placer beside it")
     if seconds is not None and placer is not None:
         raise InputError("--seconds: expected no --placer beside it")
+    if start is not None and (placer is not None or policy is not None):
+        raise InputError("--start: expected no --placer or --policy beside it")
     for option, value in (("--samples", samples), ("--sweeps", sweeps)):
         if value is not None and policy is None:
             raise InputError(f"{option}: expected --policy beside it")
@@ -117,18 +128,19 @@ def place(
     read = read_problem(problem, asked)
     bound = None
     if placer is None and policy is None:
-        name = CoarseToFine.name
+        name = CoarseToFine.name if start == "nothing" else f"pretrained, {CoarseToFine.name}"
         if seconds is None and budget is None:
             seconds = DEFAULT_SECONDS
         if not asked.grouping.fixes_how_many:
             read = search_problem(read)
+        find = search if start == "nothing" else search_from_policy
         with showing_progress() as progress:
-            result, bound = search(read, progress, seconds=seconds, evaluations=budget, seed=seed)
+            result, bound = find(read, progress, seconds=seconds, evaluations=budget, seed=seed)
     else:
         if sweeps is None:
             sweeps = DEFAULT_SWEEPS if seconds is None else 0
         chosen, total = _chosen(read, placer, policy, budget, samples, sweeps)
-        name = chosen.name
+        name = placer or chosen.name
         with showing_progress() as progress:
             result = run_placer(chosen, read, progress, seed=seed, budget=total)
             if seconds is not None:

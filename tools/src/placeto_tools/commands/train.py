@@ -14,9 +14,11 @@ from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.errors import RunError
+from placeto_tools.errors import reading
 from placeto_tools.grouping_options import GROUPINGS_OF_MANY
 from placeto_tools.hyperparameters import parse_settings
 from placeto_tools.hyperparameters import restored_settings
+from placeto_tools.hyperparameters import with_network_of
 from placeto_tools.local_workers import run_workers
 from placeto_tools.local_workers import worker_rank
 from placeto_tools.options import Command
@@ -31,15 +33,22 @@ from placeto_tools.problems import read_to_train_on
 from placeto_tools.progress import Progress
 from placeto_tools.progress import clock
 from placeto_tools.progress import showing_progress
+from placeto_tools.run_folder import CHECKPOINT
 from placeto_tools.run_folder import RunFolder
 from placeto_tools.stopping import StopRequest
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
 
 if TYPE_CHECKING:
+    from placeto_policy import PlacementPolicy
     from placeto_policy import Settings
     from placeto_policy import Trainer
     from placeto_policy import UpdateSummary
+
+FIXED = (
+    "--resume: expected no PROBLEMS, -o, --from, --updates, --set, --preset, --groupings or "
+    "--seed: they are fixed"
+)
 
 
 @click.command(cls=Command)
@@ -50,6 +59,14 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="Go on with a training that was stopped or killed.",
+)
+@click.option(
+    "--from",
+    "first",
+    metavar="POLICY",
+    help="Begin with a policy in place of a new one: `pretrained`, which comes with Placeto, a "
+    "folder of `placeto train`, or a policy file. The hyperparameters are then those of --preset "
+    "fine-tuning, unless another one is named; what the network is made of is as in the policy.",
 )
 @click.option(
     "--updates", type=click.IntRange(min=1), help="Of the policy.  [default: of the preset]"
@@ -92,6 +109,7 @@ def train(
     problems: tuple[str, ...],
     output: Path | None,
     resume: Path | None,
+    first: str | None,
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
     preset_name: str | None,
@@ -106,13 +124,15 @@ def train(
     """Train a policy on one problem, or on several at once.
 
     PROBLEMS are problem files or other SOURCES of `placeto build`, on equally many devices unless
-    with --preset general, with its options; what is --set there is --size here. The folder gets
-    checkpoints, a log (log.jsonl, and one for TensorBoard), and the best placements; `placeto place
-    --policy FOLDER` uses the policy. Ctrl-C stops after the update at a checkpoint.
+    with --preset general or --from pretrained, with its options; what is --set there is --size
+    here. The folder gets checkpoints, a log (log.jsonl, and one for TensorBoard), and the best
+    placements; `placeto place --policy FOLDER` uses the policy. Ctrl-C stops after the update at a
+    checkpoint.
 
     \b
     placeto train problem.json.gz --updates 200 -o run
     placeto train nmt:0 nmt:1 nmt:2 nmt:3 -o run --workers 2
+    placeto train problem.json.gz --from pretrained --updates 20 -o run
     placeto train --resume run
 
     On several machines, with the folder on a disk that all see, or on the first one:
@@ -123,20 +143,28 @@ def train(
     """
     rank = worker_rank()
     if resume:
-        _refuse_what_is_fixed(problems, output, updates, settings, preset_name, groupings, seed)
+        given = (problems, output, first, updates, settings, preset_name, groupings)
+        if any(given) or seed is not None:
+            raise InputError(FIXED)
         if not asked.says_nothing:
             raise InputError("--resume: expected no options of PROBLEMS: they are fixed")
     elif not problems or not output:
         raise InputError("expected PROBLEMS and -o FOLDER, or --resume FOLDER")
     folder = RunFolder(resume or output or Path())
     if not resume:
-        chosen = parse_settings(settings, updates, preset_name)
+        policy = _first_policy(first) if first else None
+        preset = preset_name or ("fine-tuning" if policy else None)
+        chosen = parse_settings(settings, updates, preset)
+        if policy:
+            chosen = with_network_of(policy, chosen, settings)
         alone = len(problems) == 1 or preset_name == "paper"
         read = read_to_train_on(problems, groupings or (1 if alone else GROUPINGS_OF_MANY), asked)
         _check(read, chosen, workers)
+        if policy:
+            _check_devices(read, policy)
         drawn = seed or 0
         if not rank:
-            folder.create(read, asdict(chosen), drawn, force=force)
+            folder.create(read, asdict(chosen), drawn, force=force, first_policy=policy)
     else:
         read, values, drawn = folder.read()
         chosen = restored_settings(values)
@@ -145,6 +173,18 @@ def train(
         options = ["--checkpoint-every", str(checkpoint_every), *(["--json"] if as_json else [])]
         sys.exit(run_workers(["train", "--resume", str(folder.path), *options], workers))
     _train(folder, read, chosen, drawn, checkpoint_every, as_json, resumed=bool(resume))
+
+
+def _first_policy(text: str) -> "PlacementPolicy":
+    """Return the policy that a training begins with."""
+    from placeto_policy import load_policy  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_policy import load_pretrained  # noqa: PLC0415
+
+    if text == "pretrained":
+        return load_pretrained()
+    path = Path(text) / CHECKPOINT if Path(text).is_dir() else Path(text)
+    with reading(path):
+        return load_policy(path)
 
 
 def _train(
@@ -159,6 +199,7 @@ def _train(
 ) -> None:
     from placeto_policy import Trainer  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_policy import join_processes  # noqa: PLC0415
+    from placeto_policy import load_policy  # noqa: PLC0415
     from placeto_policy import resume_training  # noqa: PLC0415
     from placeto_tools.training import run_training  # noqa: PLC0415
 
@@ -171,7 +212,8 @@ def _train(
         if resumed and folder.checkpoint.exists():
             trainer = resume_training(folder.checkpoint, evaluators, processes=processes)
         else:
-            trainer = Trainer(evaluators, settings, seed=seed, processes=processes)
+            policy = load_policy(folder.first_policy) if folder.first_policy.exists() else None
+            trainer = Trainer(evaluators, settings, seed=seed, policy=policy, processes=processes)
         progress.update("first update (compiles the simulator once) ...")
         done = run_training(
             trainer,
@@ -234,6 +276,15 @@ def _summary(
     }
 
 
+def _check_devices(problems: Mapping[str, PlacementProblem], policy: "PlacementPolicy") -> None:
+    for name, problem in problems.items():
+        if policy.num_devices not in {None, problem.num_devices}:
+            raise InputError(
+                f"{name}: expected {policy.num_devices} devices, as the policy of --from is for, "
+                f"got {problem.num_devices}"
+            )
+
+
 def _check(problems: Mapping[str, PlacementProblem], settings: "Settings", workers: int) -> None:
     """Refuse what no training can begin with, before anything is written."""
     if workers > settings.workers:
@@ -251,20 +302,3 @@ def _check(problems: Mapping[str, PlacementProblem], settings: "Settings", worke
                 f"{name}: expected {counts[first]} devices, as {first} has, got {count}; "
                 "--preset general learns for any number"
             )
-
-
-def _refuse_what_is_fixed(
-    problems: tuple[str, ...],
-    output: Path | None,
-    updates: int | None,
-    settings: tuple[tuple[str, str], ...],
-    preset_name: str | None,
-    groupings: int | None,
-    seed: int | None,
-) -> None:
-    given = (problems, output, updates, settings, preset_name, groupings)
-    if any(given) or seed is not None:
-        raise InputError(
-            "--resume: expected no PROBLEMS, -o, --updates, --set, --preset, --groupings or "
-            "--seed: they are fixed"
-        )

@@ -36,7 +36,7 @@ from placeto_tools.experiments.trials import Workspace
 from placeto_tools.placers import fitting
 from placeto_tools.placers import make_placer
 from placeto_tools.tables import seconds_text
-from placeto_tools.warming import warm_up
+from placeto_tools.warming import warm_up_placer
 from placeto_tools.watching import WatchedEvaluator
 
 Maker = Callable[[], Placer]
@@ -72,7 +72,7 @@ class _Place:
         """Place, and return what came of it; the clock runs from when the problem was read."""
         problem = self.problem(workspace)
         make = self.maker(workspace, problem)
-        warm_up(make().name)
+        warm_up_placer(make())
         began = time.perf_counter()
 
         def report(evaluations: int, best: float) -> None:

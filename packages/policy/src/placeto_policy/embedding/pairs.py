@@ -1,5 +1,7 @@
 """A score for each pair of the current group and a device, by one network for all devices."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -74,7 +76,15 @@ class PairScores(nn.Module):
 
     def forward(self, states: States) -> torch.Tensor:
         """Return float32[N, D], the scores of all devices in each state."""
-        embedded = self.embedded_groups(states.topology)
+        return self.on_graph(states.topology)(states)
+
+    def on_graph(self, topology: Topology) -> Callable[[States], torch.Tensor]:
+        """Return what scores the devices in states of one graph, whose groups are embedded once."""
+        embedded = self.embedded_groups(topology)
+        return lambda states: self._scores(states, embedded)
+
+    def _scores(self, states: States, embedded: torch.Tensor) -> torch.Tensor:
+        """Return float32[N, D] with the embedded groups float32[G, 2 W]."""
         allowed = states.topology.allowed[states.current]
         devices = self._devices(states, embedded).masked_fill(~allowed[:, :, None], 0.0)
         mean = devices.sum(dim=1, keepdim=True) / allowed.sum(dim=1)[:, None, None]

@@ -1,0 +1,114 @@
+"""What is wanted in the states that a policy comes to by itself, against brute force."""
+
+import itertools
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from logit_policies import LogitPolicy
+from placeto_graphs import Evaluator
+from placeto_graphs import PlacementProblem
+from placeto_policy import Demonstration
+from placeto_policy import PlacementPolicy
+from placeto_policy import demonstrate
+from placeto_policy import preset
+from placeto_policy.demonstrations import wanted_devices
+from placeto_policy.imitation_settings import ImitationSettings
+from placeto_policy.lessons import Lesson
+from placeto_policy.lessons import WantedStates
+from random_states import random_problem
+from scheduled_problems import ListSchedule
+from scheduled_problems import penalised
+from scheduled_problems import problem_of
+from scheduled_problems import two_speeds
+
+SMALL = replace(preset("general"), hidden_units=16)
+SETTINGS = ImitationSettings(own_passes=3, own_states=5)
+
+
+def three_chains() -> PlacementProblem:
+    graph = nx.DiGraph()
+    for name in "abc":
+        nx.add_path(graph, [f"{name}{step}" for step in range(3)], bytes=2**32)
+    return problem_of(graph, num_devices=3)
+
+
+def own_states(evaluator: Evaluator, placement: NDArray[np.int32]) -> WantedStates:
+    lesson = Lesson(demonstrate(evaluator, placement), SMALL)
+    return lesson.own(PlacementPolicy(settings=SMALL), SETTINGS, np.random.default_rng(1))
+
+
+def numberings(alike: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return all ways to number the devices in which each stays among its like."""
+    every = (np.array(each) for each in itertools.permutations(range(len(alike))))
+    return [each for each in every if (alike[each] == alike).all()]
+
+
+def best_numberings(
+    demonstration: Demonstration, own: NDArray[np.int64], visited: NDArray[np.bool_]
+) -> list[NDArray[np.int64]]:
+    """Return those under which most work is where the demonstration has it."""
+    work = demonstration.evaluator.problem.group_graph.compute_time.mean(axis=1)
+    candidates = numberings(demonstration.alike)
+    common = [work[visited & (each[demonstration.placement] == own)].sum() for each in candidates]
+    return [
+        each for each, part in zip(candidates, common, strict=True) if part > max(common) - 1e-9
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_cost_to_go_is_that_of_the_demonstration_renumbered(seed: int) -> None:
+    problem = three_chains()
+    evaluator = ListSchedule(problem)
+    placement = np.random.default_rng(seed).integers(0, 3, 9).astype(np.int32)
+    demonstration = demonstrate(evaluator, placement)
+    assert demonstration.alike.tolist() == [0, 0, 0]
+    learned = own_states(evaluator, placement)
+    assert len(learned.states) == 15
+    for row, wanted in enumerate(learned.wanted.numpy()):
+        own = learned.states.placement[row].numpy()
+        visited = learned.states.visited[row].numpy()
+        current = int(learned.states.current[row])
+        possible = []
+        for numbering in best_numberings(demonstration, own, visited):
+            completed = np.tile(np.where(visited, own, numbering[placement]), (3, 1))
+            completed[:, current] = np.arange(3)
+            costs = penalised(evaluator, completed.astype(np.int32))
+            possible.append(wanted_devices(costs[None], np.ones((1, 3), bool))[0])
+        assert min(np.abs(each - wanted).max() for each in possible) < 1e-6
+
+
+def test_devices_of_unequal_speeds_keep_their_numbers() -> None:
+    problem = two_speeds()
+    placement = np.array([0, 0, 0, 1, 1, 1], np.int32)
+    evaluator = ListSchedule(problem)
+    demonstration = demonstrate(evaluator, placement)
+    learned = own_states(evaluator, placement)
+    for row, wanted in enumerate(learned.wanted.numpy()):
+        own, visited = learned.states.placement[row].numpy(), learned.states.visited[row].numpy()
+        completed = np.tile(np.where(visited, own, demonstration.placement), (2, 1))
+        completed[:, int(learned.states.current[row])] = np.arange(2)
+        costs = penalised(evaluator, completed.astype(np.int32))
+        np.testing.assert_allclose(
+            wanted, wanted_devices(costs[None], np.ones((1, 2), bool))[0], atol=1e-6
+        )
+
+
+def test_visited_groups_are_where_the_policy_put_them() -> None:
+    problem = random_problem(6, 2, np.random.default_rng(0))
+    demonstration = demonstrate(ListSchedule(problem), np.zeros(6, np.int32))
+    always_second = LogitPolicy([50.0], preset("paper"))
+    lesson = Lesson(demonstration, always_second.settings)
+    states = lesson.own(always_second, SETTINGS, np.random.default_rng(0)).states
+    assert bool(states.visited.any())
+    assert torch.equal(states.placement == 1, states.visited)
+
+
+def test_a_device_that_cannot_run_a_group_is_never_wanted() -> None:
+    costs = np.array([[np.inf, 2.0, 1.0], [3.0, 3.0, 3.0]])
+    allowed = np.array([[True, True, False], [False, True, True]])
+    assert wanted_devices(costs, allowed).tolist() == [[0.0, 1.0, 0.0], [0.0, 0.5, 0.5]]

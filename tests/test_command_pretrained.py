@@ -1,0 +1,112 @@
+"""The policy in the box: `place` starts from it, `train` goes on from it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_runs import build_profile
+from command_runs import fail
+from command_runs import succeed
+from command_runs import succeed_json
+from placeto_graphs import load_placement_of_any_level
+from placeto_graphs import load_problem
+from placeto_policy import PlacetoPlacer
+from placeto_policy import load_policy
+from placeto_policy import load_pretrained
+from placeto_simulator import Simulator
+from placeto_tools.placements import search
+from placeto_tools.placements import search_from_policy
+from placeto_tools.placements import search_problem
+from placeto_tools.placements import zero_shot
+from placeto_tools.progress import showing_progress
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    return build_profile(tmp_path)
+
+
+@pytest.mark.parametrize("cluster", ["1xv100", "1xcpu+2xk80", "2xv100+2xk80", "12xa100"])
+def test_it_places_on_any_number_and_kind_of_devices(cluster: str, tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    sizes = ["--batch-size=4", "--set=steps=2", "--set=units=8", "--set=vocabulary_size=9"]
+    succeed("build", "nmt-2", *sizes, "--groups=12", "--cluster", cluster, "-o", path)
+    read = load_problem(path)
+    report = succeed_json(
+        "place", path, "--placer", "pretrained", "-o", tmp_path / "placement.json"
+    )
+    expected = PlacetoPlacer(policy=load_pretrained(), samples=15).place(read, Simulator(read))
+    assert report["runtime"] == expected.runtime
+    assert report["evaluations"] == 16
+
+
+def test_a_search_starts_from_it_unless_told_otherwise(problem: Path, tmp_path: Path) -> None:
+    finest = search_problem(load_problem(problem))
+    place = ["place", problem, "--budget=300", "--force", "-o", tmp_path / "placement.json"]
+    usual, named, nothing = (
+        succeed_json(*place, *more) for more in ([], ["--start=pretrained"], ["--start=nothing"])
+    )
+    with showing_progress(quiet=True) as progress:
+        from_policy, _ = search_from_policy(finest, progress, seconds=None, evaluations=300)
+        alone, _ = search(finest, progress, seconds=None, evaluations=300)
+        coarse, placed = zero_shot(finest, progress) or pytest.fail("expected a placement")
+    for report in (usual, named):
+        assert report["runtime"] == from_policy.runtime
+        assert report["evaluations"] == from_policy.evaluations <= 300
+        assert report["placer"] == "pretrained, coarse-to-fine"
+    assert nothing["runtime"] == alone.runtime
+    assert nothing["placer"] == "coarse-to-fine"
+    assert from_policy.runtime <= placed.runtime
+    finer, found = load_placement_of_any_level(tmp_path / "placement.json", finest)
+    assert Simulator(finer).runtimes(found[None])[0] == nothing["runtime"]
+    assert coarse.num_groups <= 128
+
+
+def test_few_evaluations_are_left_to_the_search(problem: Path) -> None:
+    read = search_problem(load_problem(problem))
+    with showing_progress(quiet=True) as progress:
+        few, _ = search_from_policy(read, progress, seconds=None, evaluations=50)
+        alone, _ = search(read, progress, seconds=None, evaluations=50)
+    assert few.placement.tolist() == alone.placement.tolist()
+
+
+def test_a_training_begins_with_it(problem: Path, tmp_path: Path) -> None:
+    folder, other = tmp_path / "run", tmp_path / "other"
+    train = ["train", problem, "--updates=1", "--set=workers=2"]
+    succeed(*train, "--from", "pretrained", "-o", folder)
+    settings = json.loads((folder / "run.json").read_text())["settings"]
+    assert settings["embedding"] == "pairs"
+    assert settings["learning_rate_start"] == 3e-4
+    first = load_policy(folder / "first-policy.safetensors").state_dict()
+    pretrained = load_pretrained().state_dict()
+    assert all(np.array_equal(first[name], pretrained[name]) for name in pretrained)
+    learned = load_policy(folder / "training.safetensors").state_dict()
+    largest = max(float((learned[name] - first[name]).abs().max()) for name in first)
+    assert largest < 0.01  # it went on from there: another seed's weights are far from these
+    succeed(*train, "--from", folder, "-o", other)
+    again = load_policy(other / "first-policy.safetensors").state_dict()
+    assert all(np.array_equal(again[name], learned[name]) for name in learned)
+
+
+def test_what_it_cannot_begin_with_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train = ["train", problem, "--updates=1", "-o", folder]
+    assert "missing: No such file" in fail(*train, "--from", "missing")
+    assert "expected a placeto-policy file" in fail(*train, "--from", problem)
+    assert "--set hidden_units: expected 96, as in the policy of --from, got 8" in fail(
+        *train, "--from", "pretrained", "--set=hidden_units=8"
+    )
+    small = ["--set=message_rounds=2", "--set=hidden_units=8"]
+    succeed(*train, *small)
+    three, other = tmp_path / "three.json", tmp_path / "other"
+    succeed("build", problem, "--cluster=3xv100", "-o", three)
+    message = "expected 2 devices, as the policy of --from is for, got 3"
+    assert message in fail("train", three, "--updates=1", "--from", folder, "-o", other)
+    place = ["place", problem, "-o", tmp_path / "placement.json"]
+    assert "--start: expected no --placer or --policy beside it" in fail(
+        *place, "--start=nothing", "--placer=single"
+    )
+    assert not (tmp_path / "placement.json").exists()
+    assert not other.exists()

@@ -1,0 +1,1 @@
+"""How the policy that comes with Placeto is made: searched, learned from, and judged."""

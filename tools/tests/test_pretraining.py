@@ -1,0 +1,149 @@
+"""How the policy in the box is made, from search to table, at the smallest scale."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from placeto_policy import PlacementPolicy
+from placeto_policy import load_policy
+from placeto_policy import preset
+from placeto_policy import save_policy
+from placeto_tools.errors import InputError
+from placeto_tools.pretraining import learning
+from placeto_tools.pretraining.__main__ import main
+from placeto_tools.pretraining.judging import BUDGETS
+from placeto_tools.pretraining.judging import Judged
+from placeto_tools.pretraining.judging import summary
+from placeto_tools.pretraining.learning import Validation
+from placeto_tools.pretraining.learning import weights_of
+from placeto_tools.pretraining.searched import searched_problems
+from placeto_tools.stopping import StopRequest
+from placeto_workloads.corpus.graphs import Part
+
+SMALL = ["--evaluations", "40"]
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(main, [str(each) for each in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.slow
+def test_a_policy_is_searched_for_trained_and_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 2)
+    monkeypatch.setattr(learning, "STEPS_BETWEEN_VALIDATIONS", 2)
+    limits: dict[Part, int] = {"training": 3, "validation": 2}
+    for part, limit in limits.items():
+        run("demonstrate", tmp_path, "--part", part, "--limit", str(limit), *SMALL)
+        assert len(list(searched_problems(tmp_path, part, variants=1))) == limit
+    again = run("demonstrate", tmp_path, "--part", "training", "--limit", "4", *SMALL)
+    assert again.count(" placements in ") == 1  # the three are there already
+
+    printed = run("train", tmp_path, "--steps", "2")
+    assert "4 problems to learn from, 2 to choose by" in printed
+    assert "step 2: greedy" in printed
+    first = (tmp_path / "policy.safetensors").read_bytes()
+    assert load_policy(tmp_path / "policy.safetensors").num_devices is None
+    assert "loss" not in run("train", tmp_path, "--steps", "2")  # it is at its end
+    assert (tmp_path / "policy.safetensors").read_bytes() == first
+
+    policy = tmp_path / "policy.safetensors"
+    table = run("judge", tmp_path, "--part", "validation", "--policy", policy)
+    rows = [line.split("|") for line in table.splitlines() if line.startswith(("| ptb", "| layer"))]
+    assert len(rows) == 2
+    for row in rows:
+        ratios = [float(cell) for cell in row[5:13]]
+        assert min(ratios) >= 1.0  # of the best one known, which is one of these at times
+        assert ratios[1] <= ratios[0]  # the best of 16 has the greedy one among them
+        assert all(behind <= ratios[1] for behind in ratios[5:])  # a search goes on from it
+
+
+@pytest.mark.slow
+def test_a_training_that_goes_on_comes_to_the_same_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 1)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        for part in ("training", "validation"):
+            run("demonstrate", folder, "--part", part, "--limit", "2", *SMALL)
+    run("train", folders[0], "--steps", "4")
+
+    class StopAfterTwo(StopRequest):
+        asked = 0
+
+        @property
+        def requested(self) -> bool:
+            self.asked += 1
+            return self.asked > 2
+
+    with monkeypatch.context() as patched:
+        patched.setattr(learning, "StopRequest", StopAfterTwo)
+        run("train", folders[1], "--steps", "4")
+    assert not (folders[1] / "policy.safetensors").exists()
+    run("train", folders[1], "--steps", "4")
+    one, two = ((folder / "policy.safetensors").read_bytes() for folder in folders)
+    assert one == two
+
+
+def test_kinds_of_graphs_are_drawn_equally_often() -> None:
+    names = [
+        "chain-1.0",
+        "chain-1.1",
+        "chain-22.0",
+        "fork-join-3.0",
+        "nmt-03.1",
+        "transformers-t5.0",
+    ]
+    assert weights_of(names) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0, 1.0, 1.0])
+
+
+def judged(greedy: float, search: float, behind: float, until: int | None, fits: bool) -> Judged:
+    count = len(BUDGETS)
+    return Judged(
+        "grid-1.0", 32, 4, 1.0, greedy, 1.0, (search,) * count, (behind,) * count, until, 0.1, fits
+    )
+
+
+def test_the_summary_says_what_the_rows_do() -> None:
+    rows = [
+        judged(1.0, 1.2, 1.1, 40, fits=True),
+        judged(4.0, 1.0, 1.0, 5, fits=False),
+        judged(2.0, 1.5, 1.3, None, fits=True),
+    ]
+    text = summary(rows)
+    assert "| median | 2.000 | 1.000 | 1.200" in text
+    assert "| geometric mean | 2.000 | 1.000 | 1.216" in text
+    assert "| within 5 % of the best known | 0.333 | 1.000 | 0.333" in text
+    assert f"With {BUDGETS[0]} evaluations, search alone is worse on 67%." in text
+    assert (
+        "needs 40 evaluations for the runtime of the greedy pass (median), and at least 10 on 67%"
+        in text
+    )
+    assert "66.7% fit where search finds one" in text
+
+
+def test_a_validation_scores_by_the_geometric_mean_of_the_best() -> None:
+    validation = Validation(np.array([9.0, 9.0]), np.array([1.0, 4.0]))
+    assert validation.score == pytest.approx(2.0)
+    assert "best of 16 2.500 (geometric mean 2.000), 50% within 5 %" in str(validation)
+
+
+def test_wrong_budgets_and_empty_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--evaluations, --seconds: expected one of the two"):
+        run("demonstrate", tmp_path, "--part", "test")
+    with pytest.raises(InputError, match="expected placements of the training part, got none"):
+        run("train", tmp_path)
+    policy = tmp_path / "policy.safetensors"
+    save_policy(PlacementPolicy(settings=preset("general")), policy)
+    with pytest.raises(InputError, match="expected placements of the test part, got none"):
+        run("judge", tmp_path, "--policy", policy)
+    (tmp_path / "other.safetensors").write_bytes(os.urandom(64))
+    with pytest.raises(InputError, match=r"other.safetensors: expected a placeto-policy file"):
+        run("judge", tmp_path, "--policy", tmp_path / "other.safetensors")
