@@ -1,6 +1,8 @@
 """``placeto compare`` and ``bench``."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,15 @@ from command_runs import legend_of
 from command_runs import profile
 from command_runs import succeed
 from command_runs import succeed_json
-from placeto_graphs import PlacementResult
-from placeto_graphs import Placer
 from placeto_graphs import load_placement
 from placeto_graphs import load_problem
 from placeto_simulator import Simulator
 from placeto_tools import micro_batch_table
-from placeto_tools.placements import run_placer
+from placeto_tools.experiments.comparing import chosen_effort
+from placeto_tools.experiments.placing_tasks import Place
+from placeto_tools.experiments.trials import Record
+from placeto_tools.experiments.trials import Watch
+from placeto_tools.experiments.trials import Workspace
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
 from placeto_tools.tables import seconds_text
@@ -51,15 +55,17 @@ def test_every_scheme_is_compared_by_one_evaluator(results: Path) -> None:
     assert [problem["cluster"] for problem in report["problems"]] == ["2xk80", "3xk80"]
     for problem in report["problems"]:
         assert [s["name"] for s in problem["schemes"]] == list(PLACER_NAMES)
-        folder = results / f"nmt-2-{problem['cluster']}"
-        simulator = Simulator(load_problem(folder / "problem.json.gz"))
+        name_of_problem = f"nmt-2-{problem['cluster']}"
+        path = results / "problems" / f"{name_of_problem}.json.gz"
+        placements = results / "placements" / name_of_problem
+        simulator = Simulator(load_problem(path))
         for found in problem["schemes"]:
             name, runs = found["name"], found["runs"]
             assert found["error"] is None
             assert len(runs) == (2 if SCHEMES[name].random else 1)
             if name != "cpu":  # its runs are on a device of their own
                 assert all(run["runtime"] >= problem["lower_bound"] for run in runs)
-                placement = load_placement(folder / f"{name}.json", simulator.problem)
+                placement = load_placement(placements / f"{name}.json", simulator.problem)
                 best = min(run["runtime"] for run in runs)
                 assert simulator.runtimes(placement[None])[0] == best
 
@@ -100,7 +106,7 @@ def test_the_page_has_the_papers_table_and_one_of_each_problem(results: Path) ->
 def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
     succeed("plot", "curves", results, "-o", tmp_path / "curves.png")
     searches = {scheme.title for scheme in SCHEMES.values() if scheme.budget}
-    of_one = legend_of(check_picture(results / "nmt-2-3xk80" / "curves.png", width=900))
+    of_one = legend_of(check_picture(results / "nmt-2-3xk80.png", width=900))
     assert searches | {SCHEMES["single"].title, "lower bound"} <= set(of_one)
     of_both = legend_of(check_picture(tmp_path / "curves.png", width=900))
     expected = {f"{title}, nmt-2 on {gpus}xk80" for title in searches for gpus in (2, 3)}
@@ -156,14 +162,14 @@ def test_speed_ups_are_those_over_the_undivided_step_on_one_device(
     assert [row[:3] for row in rows] == [
         ["problem", gpus, parts] for gpus in "23" for parts in "14"
     ]
-    single = Simulator(load_problem(tmp_path / "1/problem-2xv100/problem.json.gz"))
+    single = Simulator(load_problem(tmp_path / "1/problems/problem-2xv100.json.gz"))
     alone = single.runtimes(np.zeros((1, single.problem.num_groups), np.int32))[0]
     for _, gpus, parts, printed, heft in rows:
         assert printed == seconds_text(alone)
         step = "problem" if parts == "1" else "problem-in-4-micro-batches"
-        folder = tmp_path / parts / f"{step}-{gpus}xv100"
-        simulator = Simulator(load_problem(folder / "problem.json.gz"))
-        placement = load_placement(folder / "heft.json", simulator.problem)
+        folder, name = tmp_path / parts, f"{step}-{gpus}xv100"
+        simulator = Simulator(load_problem(folder / "problems" / f"{name}.json.gz"))
+        placement = load_placement(folder / "placements" / name / "heft.json", simulator.problem)
         assert heft == f"{alone / simulator.runtimes(placement[None])[0]:.2f}"
 
 
@@ -186,20 +192,105 @@ def test_a_scheme_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert len(scheme(report["problems"][0], "random")["runs"]) == 1
 
 
-def test_ctrl_c_leaves_the_results_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_or_stop(placer: Placer, *others: Any, **named: Any) -> PlacementResult:
-        if placer.name == "local-search":
-            raise KeyboardInterrupt
-        return run_placer(placer, *others, **named)
+def stop_before(name: str, patched: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C when a scheme is about to place."""
+    run = Place.run
 
-    monkeypatch.setattr("placeto_tools.comparison.run_placer", run_or_stop)
+    def run_or_stop(task: Place, workspace: Workspace, watch: Watch) -> Record:
+        if task.scheme == name:
+            os.kill(os.getpid(), signal.SIGINT)
+            watch.update("goes on until it looks")
+        return run(task, workspace, watch)
+
+    patched.setattr(Place, "run", run_or_stop)
+
+
+def test_ctrl_c_leaves_the_table_so_far_and_the_same_command_goes_on(tmp_path: Path) -> None:
     path, folder = build_profile(tmp_path), tmp_path / "results"
-    result = invoke("compare", path, "--placers=local-search,heft", "-o", folder)
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == "placeto: error: stopped"
+    command = ["compare", path, "--placers=local-search,heft", "--budget=50", "-o", folder]
+    with pytest.MonkeyPatch.context() as patched:
+        stop_before("local-search", patched)
+        result = invoke(*command)
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == (
+        "placeto: error: stopped after 2 of 3 trials; the same command goes on"
+    )
+    assert "\nHEFT " in result.stdout
     (problem,) = json.loads((folder / "results.json").read_text())["problems"]
     assert [found["name"] for found in problem["schemes"]] == ["heft"]
     assert "| HEFT |" in (folder / "results.md").read_text()
+    before = (folder / "trials.jsonl").read_bytes()
+    succeed(*command)
+    assert (folder / "trials.jsonl").read_bytes().startswith(before)
+    (problem,) = json.loads((folder / "results.json").read_text())["problems"]
+    assert [found["name"] for found in problem["schemes"]] == ["heft", "local-search"]
+
+
+def test_without_a_folder_nothing_goes_on(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    with pytest.MonkeyPatch.context() as patched:
+        stop_before("heft", patched)
+        result = invoke("compare", path, "--placers=single,heft")
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == "placeto: error: stopped after 2 of 3 trials"
+    assert "\nSingle GPU " in result.stdout
+
+
+def test_what_takes_milliseconds_comes_first(tmp_path: Path) -> None:
+    path, folder = build_profile(tmp_path), tmp_path / "results"
+    names = ["local-search", "scotch", "random", "heft", "single"]
+    result = invoke("compare", path, f"--placers={','.join(names)}", "--budget=50", "-o", folder)
+    expected = ["single", "scotch", "heft", "random", "local-search"]
+    lines = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+    assert [line["scheme"] for line in lines[1:]] == expected
+    told = [line.split(": ")[1] for line in result.stderr.splitlines()[1:]]
+    assert told == expected
+
+
+def test_a_folder_goes_on_with_more_schemes_and_seeds_alone(tmp_path: Path) -> None:
+    path, folder = build_profile(tmp_path), tmp_path / "results"
+    succeed("compare", path, "--placers=scotch", "-o", folder)
+    before = (folder / "trials.jsonl").read_bytes()
+    wider = ["compare", path, "--placers=scotch,heft", "--seeds=2", "-o", folder]
+    (problem,) = succeed_json(*wider)["problems"]
+    assert [len(found["runs"]) for found in problem["schemes"]] == [2, 1]
+    assert (folder / "trials.jsonl").read_bytes().startswith(before)
+    assert "begun with other options: random 10000, not 7" in fail(*wider, "--budget=7")
+    path.unlink()
+    build_profile(tmp_path, num_layers=12)
+    assert "begun with other options: problem-2xv100" in fail(*wider)
+    succeed(*wider, "--force")
+
+
+@pytest.mark.slow
+def test_several_processes_come_to_the_same(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    command = ["compare", path, "--placers=heft,scotch,random,local-search", "--budget=50"]
+    runs = [succeed_json(*command, f"--jobs={jobs}") for jobs in (1, 2)]
+    for report in runs:
+        for found in report["problems"][0]["schemes"]:
+            for run in found["runs"]:
+                del run["seconds"]
+    assert runs[0] == runs[1]
+
+
+def test_budgets_are_short_unless_they_are_to_be_full() -> None:
+    short, full = (chosen_effort(1, None, None, full=full).budgets for full in (False, True))
+    assert full == {name: known.budget for name, known in SCHEMES.items()}
+    assert short == {name: known.short_budget or known.budget for name, known in SCHEMES.items()}
+    assert full["placeto"] == full["rnn"] == 100_000
+
+
+def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    compare = ["compare", path, "--placers=single,heft"]
+    assert "--budget: expected --placers to have one of random" in fail(*compare, "--budget=3")
+    assert "--rnn-budget: expected --placers to have one of rnn" in fail(*compare, "--rnn-budget=3")
+    assert "--full: expected --placers to have one of placeto, rnn" in fail(*compare, "--full")
+    assert "expected no --budget beside it" in fail("compare", path, "--full", "--budget=3")
+    place = ["place", path, "-o", tmp_path / "placement.json", "--placer=heft"]
+    assert "--budget: expected --placer to be one of random" in fail(*place, "--budget=5")
+    assert "--seed: expected none beside --placer heft" in fail(*place, "--seed=5")
 
 
 def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
@@ -207,20 +298,21 @@ def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> Non
     other.mkdir()
     paths = [build_profile(tmp_path), build_profile(other, num_layers=14)]
     succeed("compare", *paths, "--placers=heft", "-o", tmp_path / "results")
-    groups = [
-        load_problem(folder / "problem.json.gz").num_groups
-        for folder in sorted((tmp_path / "results").glob("problem-*"))
-    ]
+    folder = tmp_path / "results" / "problems"
+    names = ["problem-2xv100", "problem-2xv100-2"]
+    groups = [load_problem(folder / f"{name}.json.gz").num_groups for name in names]
     assert groups == [10, 14]
 
 
 def test_a_cpu_of_its_own_places_nothing_on_the_gpus(tmp_path: Path) -> None:
     command = ["compare", "nmt-2", *SMALL_NMT, "--placers=cpu,single"]
     succeed(*command, "--gpus=1", "-o", tmp_path / "a")
-    assert not (tmp_path / "a" / "nmt-2-1xk80" / "cpu.json").exists()
+    placements = tmp_path / "a" / "placements" / "nmt-2-1xk80"
+    assert [path.name for path in placements.iterdir()] == ["single.json"]
     succeed(*command, "--cluster=1xcpu+1xk80", "-o", tmp_path / "b")
-    folder = tmp_path / "b" / "nmt-2-1xcpu+1xk80"
-    placement = load_placement(folder / "cpu.json", load_problem(folder / "problem.json.gz"))
+    folder, name = tmp_path / "b", "nmt-2-1xcpu+1xk80"
+    problem = load_problem(folder / "problems" / f"{name}.json.gz")
+    placement = load_placement(folder / "placements" / name / "cpu.json", problem)
     assert placement.tolist() == [0] * 8
 
 
@@ -230,7 +322,7 @@ def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
     assert "expected no --gpus" in fail("compare", path, "--gpus=2", "--cluster=2xk80")
     assert "0 is not in the range" in fail("compare", path, "--gpus=0")
     assert "expected one of the kinds" in fail("compare", path, "--gpus=2", "--gpu-kind=abacus")
-    assert "is not one of" in fail("compare", path, "--placers=heft,best")
+    assert "expected heft, or another of" in fail("compare", path, "--placers=heft,hefty")
     assert "expected a model" in fail("compare", "no-such-model")
     assert "is there already, and not empty" in fail("compare", path, "-o", tmp_path)
     assert "got a file" in fail("compare", path, "-o", path)
@@ -260,4 +352,4 @@ def test_benchmarks_are_tables(name: str) -> None:
 
 
 def test_an_unknown_benchmark_is_refused() -> None:
-    assert "'luck' is not one of" in fail("bench", "luck")
+    assert "got 'luck'" in fail("bench", "luck")

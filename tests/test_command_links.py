@@ -129,7 +129,7 @@ def test_many_links_are_drawn_and_the_busiest_listed(tmp_path: Path) -> None:
 def test_a_comparison_says_what_joins_the_devices(tmp_path: Path) -> None:
     command = ["compare", "nmt-2", *SMALL_NMT, "--placers=heft,scotch", "--link=pcie-shared"]
     succeed(*command, "--gpus=2", "-o", tmp_path / "results")
-    saved = tmp_path / "results" / "nmt-2-2xk80-pcie-shared" / "problem.json.gz"
+    saved = tmp_path / "results" / "problems" / "nmt-2-2xk80-pcie-shared.json.gz"
     assert load_problem(saved).cluster == parse_cluster("2xk80", link="pcie-shared")
     assert "2xk80 pcie-shared" in (tmp_path / "results" / "results.md").read_text()
 

@@ -185,7 +185,7 @@ def test_ctrl_c_stops_at_a_checkpoint(problem: Path, whole: Path, tmp_path: Path
     train = ["train", problem, f"--updates={UPDATES}", *SMALL, "-o", folder]
     paused = start_paused(tmp_path / "pause", 2, *train)
     output, errors = paused.send(signal.SIGINT)
-    assert (paused.process.returncode, output) == (1, "")
+    assert (paused.process.returncode, output) == (130, "")
     assert errors.splitlines()[-1].startswith("placeto: error: stopped after update ")
     assert "Traceback" not in errors
     done = len(log_of(folder))
@@ -302,7 +302,7 @@ def test_processes_train_together_and_stop_together(problem: Path, tmp_path: Pat
     wait_for_updates(process, folder, 3)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert "placeto: error: stopped after update " in errors.splitlines()[-1]
     done = len(log_of(folder))
     assert [row["update"] for row in log_of(folder)] == list(range(1, done + 1))

@@ -1,12 +1,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from packaging.version import Version
 
 import placeto_tools
+from placeto_tools import commands
+from placeto_tools.main import COMMANDS as COMMANDS_OF_MAIN
 from placeto_tools.main import placeto
 
 COMMANDS = [
@@ -74,9 +78,63 @@ def test_every_command_has_an_example(name: str) -> None:
     )
 
 
+def test_without_a_command_it_prints_its_help() -> None:
+    alone, asked = (
+        CliRunner().invoke(placeto, arguments, prog_name="placeto") for arguments in ([], ["-h"])
+    )
+    assert (alone.exit_code, alone.stderr) == (0, "")
+    assert alone.stdout == asked.stdout
+
+
+def test_each_commands_line_is_whole_and_that_of_the_command_itself() -> None:
+    context = click.Context(placeto)
+    text = CliRunner().invoke(placeto, [], prog_name="placeto").stdout
+    words = " ".join(text.split())
+    folder = Path(commands.__path__[0])
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert set(COMMANDS_OF_MAIN) == modules
+    for name, line in COMMANDS_OF_MAIN.items():
+        command = placeto.get_command(context, name)
+        assert command is not None
+        assert command.get_short_help_str(1000) == line
+        assert f" {name} {line}" in words
+
+
 def test_an_error_is_one_line() -> None:
-    result = CliRunner().invoke(placeto, [], prog_name="placeto")
-    assert (result.exit_code, result.stderr) == (2, "placeto: error: Missing command.\n")
+    result = CliRunner().invoke(placeto, ["build"], prog_name="placeto")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith("placeto: error: Missing ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (["plase"], "place"),
+        (["plot", "time-line"], "timeline"),
+        (["experiment", "generalize"], "generalise"),
+        (["place", "problem.json", "--placer=local_search", "-o", "a.json"], "local-search"),
+        (["compare", "nmt-2", "--placers=heft,scotsch"], "scotch"),
+        (["export", "a", "b", "--to=graph-ml"], "graphml"),
+        (["train", "a", "--preset=papers"], "paper"),
+        (["bench", "graph"], "graphs"),
+    ],
+)
+def test_of_an_unknown_name_the_nearest_is_said_in_one_line(
+    arguments: list[str], nearest: str
+) -> None:
+    result = CliRunner().invoke(placeto, arguments, prog_name="placeto")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert f"expected {nearest}, or another of " in result.stderr
+
+
+def test_a_command_is_imported_only_when_it_is_asked_for() -> None:
+    code = (
+        "import sys; from placeto_tools.main import placeto\n"
+        "placeto(sys.argv[1:], standalone_mode=False)\n"
+        "print(*sorted(m.removeprefix(sys.argv[0]) for m in sys.modules if '.commands.' in m))"
+    )
+    for arguments, imported in (([], ""), (["models", "-h"], "placeto_tools.commands.models")):
+        assert printed_by(code, *arguments).splitlines()[-1].strip() == imported
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -93,14 +151,19 @@ def test_shells_complete_commands_options_and_names(shell: str) -> None:
     assert "heft" not in output
 
 
-def test_nothing_slow_is_imported_before_it_is_needed() -> None:
-    slow = {"torch", "matplotlib", "numba"}
-    code = f"import sys, placeto_tools.main; print(sorted({slow} & {{*sys.modules}}))"
+def printed_by(code: str, *arguments: str) -> str:
+    """Return what some code prints in a process of its own."""
     result = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
-    assert result.stdout == "[]\n"
+    return result.stdout
+
+
+def test_nothing_slow_is_imported_before_it_is_needed() -> None:
+    slow = {"torch", "matplotlib", "numba"}
+    code = f"import sys, placeto_tools.main; print(sorted({slow} & {{*sys.modules}}))"
+    assert printed_by(code) == "[]\n"

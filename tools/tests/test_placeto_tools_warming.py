@@ -10,7 +10,7 @@ from placeto_graphs import Evaluator
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_policy.example import two_chains
-from placeto_tools import placements
+from placeto_tools import warming
 from placeto_tools.placements import run_placer
 from placeto_tools.progress import showing_progress
 
@@ -74,7 +74,7 @@ def test_a_placer_is_warmed_up_before_it_places(monkeypatch: pytest.MonkeyPatch)
                 curve=np.array([[1, batch.runtime[0]]]),
             )
 
-    monkeypatch.setattr(placements, "warm_up", lambda name: happened.append(f"warms {name}"))
+    monkeypatch.setattr(warming, "warm_up", lambda name: happened.append(f"warms {name}"))
     with showing_progress() as progress:
         run_placer(Noting(), two_chains(), progress, seed=3)
     assert happened == ["warms noting", "places with seed 3"]

@@ -1,7 +1,6 @@
 """Every scheme on the same problem with the same evaluator, as a report in SI units."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,7 @@ from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import parse_cluster
-from placeto_tools.errors import WRONG_INPUT
-from placeto_tools.errors import exit_code
-from placeto_tools.errors import one_line
-from placeto_tools.placements import run_placer
-from placeto_tools.placers import SCHEMES
-from placeto_tools.placers import make_placer
 from placeto_tools.problems import compute_times
-from placeto_tools.progress import Progress
-from placeto_tools.progress import clock
 from placeto_tools.tables import seconds_text
 
 Report = dict[str, Any]
@@ -27,106 +18,27 @@ NEAR_BEST = 0.01  # of the best runtime: a search that is as near has found it
 CPU = "cpu"
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    """A problem to compare on.
-
-    Attributes
-    ----------
-    source : text
-        What was placed.
-    cluster : text
-        On what, in short.
-    problem : `PlacementProblem`
-        The problem.
-    """
-
-    source: str
-    cluster: str
-    problem: PlacementProblem
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much the schemes may do.
-
-    Attributes
-    ----------
-    seeds : int
-        How many seeds a scheme runs with that draws at random.
-    budget : int or None
-        How many placements each search samples; by default its own.
-    rnn_budget : int or None
-        The same for the recurrent policy, which takes far longer for each.
-    """
-
-    seeds: int = 1
-    budget: int | None = None
-    rnn_budget: int | None = None
-
-    def budget_of(self, name: str) -> int | None:
-        """Return how many placements a scheme samples; None for one that does not search."""
-        own = SCHEMES[name].budget
-        if own is None:
-            return None
-        return (self.rnn_budget if name == "rnn" else None) or self.budget or own
-
-
-def case_report(case: Case) -> Report:
-    """Return what is known of a problem before any scheme has placed it."""
-    return {
-        "source": case.source,
-        "cluster": case.cluster,
-        "devices": list(case.problem.cluster.device_names),
-        "gpus": sum(device.kind != CPU for device in case.problem.cluster.devices),
-        "ops": case.problem.graph.num_ops,
-        "groups": case.problem.num_groups,
-        "lower_bound": lower_bound(case.problem),
-        "schemes": [],
-    }
-
-
-def scheme_report(
-    case: Case, name: str, effort: Effort, progress: Progress
-) -> tuple[Report, PlacementResult | None]:
-    """Place a problem with one scheme, and return its report and the best result.
-
-    A scheme that fails has its error in the report; the others go on.
+def case_report(source: str, cluster: str, problem: PlacementProblem) -> Report:
+    """Return what is known of a problem before any scheme has placed it.
 
     Parameters
     ----------
-    case
+    source
+        What is placed.
+    cluster
+        On what, in short.
+    problem
         The problem.
-    name
-        Of the scheme.
-    effort
-        How much it may do.
-    progress
-        Shows how far it is.
     """
-    scheme = SCHEMES[name]
-    report: Report = {"name": name, "title": scheme.title, "runs": [], "error": None}
-    label = f"{case.source} on {case.cluster}: {name}"
-    best: PlacementResult | None = None
-    budget = effort.budget_of(name)
-    try:
-        problem = _problem_of(case.problem, name)
-        for seed in range(effort.seeds if scheme.random else 1):
-            placer = make_placer(name, problem, budget)
-            result = run_placer(
-                placer, problem, progress, seed=seed, budget=budget, label=f"{label}, seed {seed}"
-            )
-            run = run_report(problem, result, seed)
-            report["runs"].append(run)
-            if best is None or _cost(run) < _cost(run_report(problem, best, seed)):
-                best = result
-            progress.say(f"{label}: {runtime_text(run)}, {clock(result.seconds)}")
-    except ValueError as error:
-        if exit_code(error) != WRONG_INPUT:  # of no package of ours, so a mistake in the code
-            raise
-        report["error"] = one_line(error)
-        progress.say(f"{label}: {report['error']}")
-    return report, best
+    return {
+        "source": source,
+        "cluster": cluster,
+        "devices": list(problem.cluster.device_names),
+        "gpus": sum(device.kind != CPU for device in problem.cluster.devices),
+        "ops": problem.graph.num_ops,
+        "groups": problem.num_groups,
+        "lower_bound": lower_bound(problem),
+    }
 
 
 def run_report(problem: PlacementProblem, result: PlacementResult, seed: int) -> Report:
@@ -230,9 +142,9 @@ def has_cpu(problem: PlacementProblem) -> bool:
     return any(device.kind == CPU for device in problem.cluster.devices)
 
 
-def _problem_of(problem: PlacementProblem, name: str) -> PlacementProblem:
-    """Return what a scheme places: for CPU only the same groups on a CPU, if there is none."""
-    if name != CPU or has_cpu(problem):
+def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
+    """Return the same groups on a CPU alone, unless one of the devices is one."""
+    if has_cpu(problem):
         return problem
     cluster = parse_cluster(f"1x{CPU}")
     return PlacementProblem(
@@ -247,10 +159,6 @@ def _median(scheme: Report | None, field: str) -> float | None:
     runs: Sequence[Report] = scheme["runs"] if scheme else ()
     values = [run[field] for run in runs if run["fits"] and run["runtime"] is not None]
     return float(np.median(values)) if values else None
-
-
-def _cost(run: Report) -> tuple[bool, float]:
-    return not run["fits"], np.inf if run["runtime"] is None else run["runtime"]
 
 
 def _finite(seconds: float) -> float | None:

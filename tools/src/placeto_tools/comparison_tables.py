@@ -16,6 +16,12 @@ from placeto_tools.tables import seconds_text
 from placeto_tools.tables import share_text
 
 Report = dict[str, Any]
+ABBREVIATIONS = (
+    "Medians over the seeds, on the simulator. OOM: the memory of a device does not suffice. "
+    "Placements: sampled until the search was within 1 % of its own best. Search: seconds of the "
+    "whole search. Reduction and speed-up: of Placeto over the RNN. In the last column: the "
+    "placements that Placeto sampled until it was as fast as the RNN at its best."
+)
 NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 
 
@@ -68,43 +74,22 @@ def scheme_table(problem: Report) -> TextTable:
     )
 
 
-def notes(problems: Sequence[Report]) -> list[str]:
-    """Return why schemes are missing, a line each."""
-    return [
-        f"{problem['source']} on {problem['cluster']}, {scheme['name']}: {scheme['error']}"
-        for problem in problems
-        for scheme in problem["schemes"]
-        if scheme["error"]
-    ]
-
-
-def markdown(problems: Sequence[Report], pictures: Sequence[str]) -> str:
-    """Return all tables as one Markdown page.
+def problem_parts(report: Report, picture: str) -> list[str]:
+    """Return every scheme on one problem as parts of a Markdown page.
 
     Parameters
     ----------
-    problems
-        The reports.
-    pictures
-        The learning curves of each, as paths relative to the page.
+    report
+        The report.
+    picture
+        The file of its learning curves, relative to the page.
     """
-    parts = ["# Comparison", paper_table(problems).markdown()]
-    parts.append(
-        "Medians over the seeds. OOM: the memory of a device does not suffice. Placements: sampled "
-        "until the search was within 1 % of its own best. Search: seconds of the whole search. "
-        "Reduction and speed-up: of Placeto over RNN. In the last column: the placements that "
-        "Placeto sampled until it was as fast as the RNN at its best."
-    )
-    for problem, picture in zip(problems, pictures, strict=True):
-        table = scheme_table(problem)
-        parts.append(f"## {table.title}")
-        parts.append(TextTable("", table.columns, table.rows).markdown())
-        if picture:
-            parts.append(f"![Learning curves]({picture})")
-    missing = notes(problems)
+    table = scheme_table(report)
+    parts = [f"## {table.title}", TextTable("", table.columns, table.rows).markdown()]
+    missing = [f"- {s['title']}: {s['error']}" for s in report["schemes"] if s["error"]]
     if missing:
-        parts.append("\n".join(f"- {line}" for line in missing))
-    return "\n\n".join(parts) + "\n"
+        parts.append("\n".join(missing))
+    return [*parts, f"![Learning curves]({picture})"]
 
 
 def _paper_row(problem: Report) -> list[str]:

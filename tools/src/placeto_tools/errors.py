@@ -10,6 +10,7 @@ import click
 
 RUN_FAILED = 1
 WRONG_INPUT = 2
+STOPPED = 130  # as shells count what Ctrl-C ends
 
 
 class InputError(ValueError):
@@ -18,6 +19,10 @@ class InputError(ValueError):
 
 class RunError(RuntimeError):
     """What was asked for was begun, and failed: exit code 1."""
+
+
+class StoppedRunError(RunError):
+    """What was asked for was begun, and stopped by Ctrl-C: exit code 130."""
 
 
 @contextmanager
@@ -51,10 +56,12 @@ def not_among(value: str, known: Collection[str]) -> str:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return 2 for what the user can mend by other input, else 1.
+    """Return 2 for what the user can mend by other input, 130 after Ctrl-C, else 1.
 
     The errors of the packages are about what they were given, and all derive from `ValueError`.
     """
+    if isinstance(error, StoppedRunError | KeyboardInterrupt | click.Abort):
+        return STOPPED
     if isinstance(error, click.ClickException):
         return WRONG_INPUT
     from_a_package = type(error).__module__.startswith("placeto_")

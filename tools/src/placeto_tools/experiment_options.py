@@ -19,8 +19,10 @@ from placeto_tools.experiments.scale import SCALES
 from placeto_tools.hyperparameters import changed_fields
 from placeto_tools.hyperparameters import parse_settings
 from placeto_tools.options import KeyValue
+from placeto_tools.options import NearestChoice
 from placeto_tools.options import decorated
 from placeto_tools.options import force_option
+from placeto_tools.options import jobs_option
 from placeto_tools.options import link_option
 from placeto_tools.options import output_option
 from placeto_tools.options import preset_option
@@ -113,7 +115,7 @@ def experiment_options(function: Callable[..., None]) -> Any:
         click.option(
             "--scale",
             "scale_name",
-            type=click.Choice(SCALE_NAMES),
+            type=NearestChoice(SCALE_NAMES),
             default="small",
             show_default=True,
             help="smoke: a minute, to try it; small: some hours; full: days, for the study.",
@@ -151,13 +153,7 @@ def experiment_options(function: Callable[..., None]) -> Any:
             multiple=True,
             help="A hyperparameter of the RNN, such as hidden_size=64; may be repeated.",
         ),
-        click.option(
-            "--jobs",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="How many trials run at once, each on one core.",
-        ),
+        jobs_option,
         force_option,
     ]
 

@@ -10,27 +10,46 @@ from typing import TextIO
 import click
 
 from placeto_tools import __version__
-from placeto_tools.commands.bench import bench
-from placeto_tools.commands.build import build
-from placeto_tools.commands.calibrate import calibrate
-from placeto_tools.commands.compare import compare
-from placeto_tools.commands.diff import diff
-from placeto_tools.commands.experiment import experiment
-from placeto_tools.commands.explain import explain
-from placeto_tools.commands.export import export
-from placeto_tools.commands.inspect import inspect
-from placeto_tools.commands.models import models
-from placeto_tools.commands.place import place
-from placeto_tools.commands.plot import plot
-from placeto_tools.commands.profile import profile
-from placeto_tools.commands.report import report
-from placeto_tools.commands.run import run
-from placeto_tools.commands.simulate import simulate
-from placeto_tools.commands.train import train
 from placeto_tools.errors import exit_code
 from placeto_tools.errors import one_line
 from placeto_tools.errors import printable
+from placeto_tools.groups import LazyGroup
 from placeto_tools.options import DEBUG
+
+COMMANDS = {
+    "models": "List the registered models and the families of graphs, with their sizes.",
+    "build": "Make a problem file: a graph, the devices, the times of ops on them, the groups.",
+    "inspect": (
+        "Show what is in a problem: ops, bytes, groups, what fits one device, the lower bound."
+    ),
+    "place": (
+        "Place a problem as well as some seconds allow, with one scheme, or with a trained policy."
+    ),
+    "simulate": (
+        "Simulate a step: runtime, peak memory, how busy devices and links are, the critical path."
+    ),
+    "calibrate": "Measure the devices of this machine, and write them as a cluster file.",
+    "profile": (
+        "Measure how long each op of a step takes on this machine, and make a problem of it."
+    ),
+    "run": "Run a placed step on devices of this machine, and show measured beside simulated.",
+    "explain": (
+        "Show why groups are where they are: what each other device would cost, and who waits."
+    ),
+    "diff": "Show in which groups two placements differ, and from which of these the seconds come.",
+    "export": "Write a placement in a form that another library takes.",
+    "report": "Write a page that shows placements: groups, timelines, memory, the critical path.",
+    "train": "Train a policy on one problem, or on several at once.",
+    "compare": (
+        "Place models with every scheme, by the same simulator: the paper's Table 1 and its peers."
+    ),
+    "experiment": "Run an experiment of the paper: numbers, tables and figures in one folder.",
+    "bench": (
+        "Measure how fast the packages are: graphs, simulator, policy, baselines, "
+        "workloads, capture."
+    ),
+    "plot": "Draw a placement, a simulated step, or learning curves, as PNG.",
+}
 
 
 def _show_in_one_line(
@@ -44,8 +63,8 @@ def _show_in_one_line(
     click.echo(f"placeto: warning: {printable(' '.join(str(message).split()))}", err=True)
 
 
-class OneLineErrors(click.Group):
-    """A group whose errors and warnings are one line each, with the exit codes 1 and 2."""
+class OneLineErrors(LazyGroup):
+    """A group whose errors and warnings are one line each, with the exit codes 1, 2 and 130."""
 
     def main(
         self,
@@ -77,12 +96,16 @@ class OneLineErrors(click.Group):
 
 @click.group(
     cls=OneLineErrors,
+    package="placeto_tools.commands",
+    lines=COMMANDS,
     no_args_is_help=False,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 a run failed or was stopped, 2 wrong input.",
+    epilog="Exit codes: 0 done, 1 a run failed, 2 wrong input, 130 stopped.",
 )
 @click.version_option(__version__, prog_name="placeto", message="%(prog)s %(version)s")
-def placeto() -> None:
+@click.pass_context
+def placeto(ctx: click.Context) -> None:
     """Place the operations of a neural network on several devices.
 
     \b
@@ -91,29 +114,8 @@ def placeto() -> None:
     placeto simulate problem.json.gz placement.json
     placeto compare inception-v3 --gpus 2 -o results
     """
-
-
-COMMANDS = (
-    models,
-    build,
-    inspect,
-    place,
-    simulate,
-    calibrate,
-    profile,
-    run,
-    explain,
-    diff,
-    export,
-    report,
-    train,
-    compare,
-    experiment,
-    bench,
-    plot,
-)
-for command in COMMANDS:
-    placeto.add_command(command)
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 if __name__ == "__main__":

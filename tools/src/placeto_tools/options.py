@@ -78,7 +78,7 @@ class PlacerNames(click.ParamType[tuple[str, ...]]):
         names = tuple(part.strip() for part in str(value).split(","))
         for name in names:
             if name not in PLACER_NAMES:
-                self.fail(f"{name!r} is not one of {', '.join(PLACER_NAMES)}", param, ctx)
+                self.fail(not_among(name, PLACER_NAMES), param, ctx)
         return names
 
     def shell_complete(
@@ -152,12 +152,23 @@ def force_option(function: Function) -> Function:
     return click.option("--force", is_flag=True, help="Overwrite what is there.")(function)
 
 
+def jobs_option(function: Function) -> Function:
+    """Add ``--jobs``."""
+    return click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="How many trials run at once, each on one core.",
+    )(function)
+
+
 def preset_option(function: Function) -> Function:
     """Add ``--preset``."""
     return click.option(
         "--preset",
         "preset_name",
-        type=click.Choice(PRESETS),
+        type=NearestChoice(PRESETS),
         help="Which hyperparameters: what was measured to be best, those of policies for any "
         "number and kind of devices, those for going on from one, or the paper's.  "
         f"[default: {PRESETS[0]}]",

@@ -24,7 +24,7 @@ from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import make_placer
 from placeto_tools.problems import make_problem
 from placeto_tools.progress import Progress
-from placeto_tools.progress import clock
+from placeto_tools.progress import Shows
 from placeto_tools.progress import how_far
 from placeto_tools.progress import showing_progress
 from placeto_tools.sources import Source
@@ -287,11 +287,12 @@ def search_graph(
 def run_placer(
     placer: Placer,
     problem: PlacementProblem,
-    progress: Progress,
+    progress: Shows,
     *,
     seed: int = 0,
     budget: int | None = None,
     label: str = "",
+    num_threads: int | None = None,
 ) -> PlacementResult:
     """Place a problem with the simulator as the evaluator, and show how far it is.
 
@@ -309,6 +310,8 @@ def run_placer(
         How many placements it may sample, if that is known.
     label
         What it is called there; by default its name.
+    num_threads
+        Of the simulator; by default as many as there are cores.
     """
     name = label or placer.name
     progress.update(f"{name}: compiling, once ...")
@@ -322,12 +325,11 @@ def run_placer(
 
     def on_update(summary: "UpdateSummary", total: int) -> None:
         nonlocal updates
-        left = (time.monotonic() - began) / summary.update * (total - summary.update)
-        updates = (
-            f"{summary.evaluations:,}, update {summary.update:,} of {total:,}, {clock(left)} left"
-        )
+        updates = f"{summary.evaluations:,}, update "
+        updates += how_far(summary.update, total, time.monotonic() - began)
 
     progress.update(f"{name} ...")
-    if placer.name == "placeto":
+    simulator = Simulator(problem, num_threads)
+    if hasattr(placer, "on_update"):
         placer = replace(cast("PlacetoPlacer", placer), on_update=on_update)
-    return placer.place(problem, WatchedEvaluator(Simulator(problem), report), seed=seed)
+    return placer.place(problem, WatchedEvaluator(simulator, report), seed=seed)

@@ -15,6 +15,7 @@ from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.options import Decorator
 from placeto_tools.options import Function
 from placeto_tools.options import KeyValue
+from placeto_tools.options import NearestChoice
 from placeto_tools.options import decorated
 from placeto_tools.options import link_option
 from placeto_tools.sources import parse_sizes
@@ -180,7 +181,7 @@ def grouping_options(function: Callable[..., Any]) -> Any:
         click.option(
             "--rule",
             "rules",
-            type=click.Choice([*NAMED_RULES, "none"]),
+            type=NearestChoice([*NAMED_RULES, "none"]),
             multiple=True,
             help="Which ops are kept together; may be repeated. By default what suits the source.",
         ),

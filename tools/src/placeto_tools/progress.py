@@ -5,13 +5,30 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 from typing import TextIO
 
 from rich.console import Console
+from rich.console import Group
+from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from placeto_tools.errors import printable
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import rich_table
+
 SECONDS_BETWEEN_LINES = 10.0  # where the output is no terminal
+# How long others take says something when so much is done, or so long has passed.
+SHARE_THAT_TELLS, SECONDS_THAT_TELL = 0.05, 10.0
+
+
+class Shows(Protocol):
+    """What can show how far the work is."""
+
+    def update(self, text: str) -> None:
+        """Show it."""
+        ...
 
 
 class Progress:
@@ -28,6 +45,7 @@ class Progress:
     def __init__(self, live: Live | None, stream: TextIO) -> None:
         self._live = live
         self._stream = stream
+        self._above: list[RenderableType] = []
         self._shown = time.monotonic()  # a short command shows nothing
 
     def say(self, text: str) -> None:
@@ -40,14 +58,18 @@ class Progress:
     def update(self, text: str) -> None:
         """Show how far the work is now."""
         if self._live:
-            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"))
+            line = Text(text, no_wrap=True, overflow="ellipsis")
+            self._live.update(Group(*self._above, line))
         elif time.monotonic() - self._shown >= SECONDS_BETWEEN_LINES:
             self._write(text)
 
-    def clear(self) -> None:
-        """Take the moving line away."""
+    def grow(self, table: TextTable, text: str) -> None:
+        """Show a table with one more row above the moving line, or a line for the row."""
         if self._live:
-            self._live.update(Text(""))
+            self._above = [Text(printable(table.title)), rich_table(table), ""]
+            self.update("")
+        else:
+            self._write(text)
 
     def _write(self, text: str) -> None:
         self._shown = time.monotonic()
@@ -68,17 +90,32 @@ def showing_progress(*, quiet: bool = False) -> Iterator[Progress]:
 def how_far(done: int, total: int | None, seconds: float) -> str:
     """Return how many of at most how many are done, how fast, and how long the others take.
 
+    How long is left out where little is done yet.
+
     Examples
     --------
-    >>> how_far(500, 2000, seconds=10.0)
-    '500 of at most 2,000, 50/s, at most 0:30 left'
+    >>> how_far(500, 2000, seconds=10.0), how_far(1, 2000, seconds=0.5)
+    ('500 of at most 2,000, 50/s, at most 0:30 left', '1 of at most 2,000, 2/s')
     """
     rate = done / seconds if seconds > 0 else 0.0
     speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
     if total is None:
         return f"{done:,}, {speed}, {clock(seconds)}"
-    left = clock((total - done) / rate) if rate and done <= total else "?"
-    return f"{done:,} of at most {total:,}, {speed}, at most {left} left"
+    text = f"{done:,} of at most {total:,}, {speed}"
+    if not rate or done > total or not is_telling(done, total, seconds):
+        return text
+    return f"{text}, at most {clock((total - done) / rate)} left"
+
+
+def is_telling(done: int, total: int, seconds: float) -> bool:
+    """Return whether so much is done after so long that it says how long the others take.
+
+    Examples
+    --------
+    >>> is_telling(1, 100, 2.0), is_telling(5, 100, 2.0), is_telling(1, 100, 10.0)
+    (False, True, True)
+    """
+    return done >= SHARE_THAT_TELLS * total or (done > 0 and seconds >= SECONDS_THAT_TELL)
 
 
 def clock(seconds: float) -> str:

@@ -62,7 +62,7 @@ def show(*tables: TextTable) -> None:
             click.echo()
         if table.title:
             click.echo(printable(table.title))
-        console.print(_rich(table))
+        console.print(rich_table(table))
 
 
 def show_json(report: Any) -> None:
@@ -138,7 +138,8 @@ def share_text(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _rich(table: TextTable) -> Table:
+def rich_table(table: TextTable) -> Table:
+    """Return a table as rich draws it."""
     result = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in table.columns:
         result.add_column(

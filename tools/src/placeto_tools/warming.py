@@ -5,6 +5,7 @@ from functools import cache
 import networkx as nx
 import numpy as np
 
+from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import Placer
 from placeto_graphs import colocate
@@ -50,13 +51,14 @@ def warm_up_placer(placer: Placer) -> None:
     """
     policy = getattr(placer, "policy", None)
     trains = getattr(placer, "training_evaluations", 0)
-    as_it_is = policy is not None and policy.num_devices is None and not trains
+    as_it_is = policy is not None and getattr(policy, "num_devices", 0) is None and not trains
     warm_up("pretrained" if as_it_is else placer.name)
 
 
 @cache
 def _place_a_few_ops(name: str) -> None:
     problem = _a_few_ops()
+    lower_bound(problem)
     make_placer(name, problem, BUDGET).place(problem, Simulator(problem))
 
 

@@ -5,6 +5,7 @@ import click
 from placeto_tools.benchmarks import BENCHMARKS
 from placeto_tools.benchmarks import run_benchmark
 from placeto_tools.options import Command
+from placeto_tools.options import NearestChoice
 from placeto_tools.options import json_option
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import TextTable
@@ -13,7 +14,7 @@ from placeto_tools.tables import show_json
 
 
 @click.command(cls=Command)
-@click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)), metavar="[NAME]...")
+@click.argument("names", nargs=-1, type=NearestChoice(list(BENCHMARKS)), metavar="[NAME]...")
 @click.option("--quick", is_flag=True, help="Small sizes: seconds for most, but less telling.")
 @json_option
 def bench(names: tuple[str, ...], quick: bool, as_json: bool) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 import click
 
 from placeto_graphs import save_cluster
+from placeto_tools.calibration import WORKS
+from placeto_tools.calibration import Calibration
 from placeto_tools.errors import InputError
 from placeto_tools.errors import writing
 from placeto_tools.options import Command
@@ -58,9 +60,6 @@ def calibrate(
     \b
     placeto calibrate --devices cpu:0,cpu:1 -o cluster.toml
     """
-    from placeto_tools.calibration import WORKS  # noqa: PLC0415 (imports torch)
-    from placeto_tools.calibration import Calibration  # noqa: PLC0415
-
     check_file(output, force=force, suffixes=(".toml",))
     if not devices.are_cpus:
         raise InputError(f"--devices: expected CPUs alone, got {', '.join(devices.names)}")

@@ -1,33 +1,50 @@
 """``placeto compare``."""
 
+import hashlib
+import re
+import tempfile
 from collections.abc import Iterator
 from collections.abc import Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
-from placeto_tools.comparison import Case
-from placeto_tools.comparison import Effort
-from placeto_tools.comparison import case_report
-from placeto_tools.comparison import scheme_report
-from placeto_tools.comparison_folder import FORMAT
-from placeto_tools.comparison_folder import PAGE
-from placeto_tools.comparison_folder import REPORT
-from placeto_tools.comparison_folder import ComparisonFolder
-from placeto_tools.comparison_tables import notes
+from placeto_graphs import PlacementProblem
+from placeto_tools.comparison_outputs import REPORT
+from placeto_tools.comparison_outputs import write_placements
+from placeto_tools.comparison_outputs import write_report
+from placeto_tools.comparison_tables import ABBREVIATIONS
 from placeto_tools.comparison_tables import paper_table
+from placeto_tools.comparison_tables import problem_parts
 from placeto_tools.comparison_tables import scheme_table
 from placeto_tools.curve_files import RESULTS
 from placeto_tools.errors import InputError
 from placeto_tools.errors import RunError
+from placeto_tools.errors import StoppedRunError
+from placeto_tools.experiments.comparing import Case
+from placeto_tools.experiments.comparing import Comparison
+from placeto_tools.experiments.comparing import Effort
+from placeto_tools.experiments.comparing import chosen_effort
+from placeto_tools.experiments.comparing import comparison_figure
+from placeto_tools.experiments.comparing import failures
+from placeto_tools.experiments.conducting import conduct
+from placeto_tools.experiments.experiment import Experiment
+from placeto_tools.experiments.experiment import Page
+from placeto_tools.experiments.folder import PAGE
+from placeto_tools.experiments.folder import ExperimentFolder
+from placeto_tools.experiments.trials import Results
 from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.options import Command
 from placeto_tools.options import PlacerNames
 from placeto_tools.options import force_option
+from placeto_tools.options import jobs_option
 from placeto_tools.options import json_option
 from placeto_tools.options import link_option
 from placeto_tools.options import output_option
+from placeto_tools.outputs import write_json
 from placeto_tools.placers import PLACER_NAMES
 from placeto_tools.placers import SCHEMES
 from placeto_tools.problem_options import SourceOptions
@@ -37,7 +54,6 @@ from placeto_tools.problem_options import source_options
 from placeto_tools.problems import DEFAULT_NUM_GPUS
 from placeto_tools.problems import make_problem
 from placeto_tools.problems import read_cluster
-from placeto_tools.progress import Progress
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.page import MISSING
 from placeto_tools.reports.page import has_library
@@ -47,8 +63,8 @@ from placeto_tools.tables import show
 from placeto_tools.tables import show_json
 
 Report = dict[str, Any]
+FORMAT = "placeto-comparison"
 VERSION = 1
-SEARCHES_LAST = ("random", "local-search", "coarse-to-fine", "rnn", "placeto")
 
 
 @click.command(cls=Command)
@@ -83,8 +99,14 @@ SEARCHES_LAST = ("random", "local-search", "coarse-to-fine", "rnn", "placeto")
 @click.option(
     "--rnn-budget",
     type=click.IntRange(min=1),
-    help="How many the RNN samples, which takes far longer for each.  "
-    f"[default: that of --budget, or {SCHEMES['rnn'].budget}]",
+    help="How many the RNN samples, which takes far longer for each.  [default: that of --budget]",
+)
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Let every search sample as many as in table 1, which takes much longer: "
+    f"{SCHEMES['placeto'].budget:,} of Placeto and of the RNN, in place of "
+    f"{SCHEMES['placeto'].short_budget:,} and {SCHEMES['rnn'].short_budget:,}.",
 )
 @click.option(
     "--seeds",
@@ -96,8 +118,11 @@ SEARCHES_LAST = ("random", "local-search", "coarse-to-fine", "rnn", "placeto")
 @source_options
 @micro_batches_option
 @grouping_options
+@jobs_option
 @output_option(
-    "A folder for results.json, results.md, report.html, curves, placements.", required=False
+    "A folder for results.json, results.md, report.html, curves, placements: a new one, or one "
+    "that goes on.",
+    required=False,
 )
 @json_option
 @force_option
@@ -110,15 +135,20 @@ def compare(
     placers: tuple[tuple[str, ...], ...],
     budget: int | None,
     rnn_budget: int | None,
+    full: bool,
     seeds: int,
     choice: SourceOptions,
     micro_batches: int,
     grouping: GroupingOptions,
+    jobs: int,
     output: Path | None,
     as_json: bool,
     force: bool,
 ) -> None:
     """Place models with every scheme, by the same simulator: the paper's Table 1 and its peers.
+
+    What takes milliseconds comes first, then searches, then trainings; the table grows meanwhile.
+    Ctrl-C leaves the table so far, and with the same -o folder the same command goes on.
 
     SOURCES are those of `placeto build`. CPU only has a row of its own, on one CPU; the other
     schemes place on the GPUs. A scheme that fails is left out, and the exit code is 1.
@@ -130,99 +160,147 @@ def compare(
     """
     if clusters and (gpus or gpu_kind):
         raise InputError("--cluster: expected no --gpus or --gpu-kind beside it")
-    folder = ComparisonFolder(output, force=force) if output else None
-    effort = Effort(seeds, budget, rnn_budget)
-    names = sorted({name for some in placers for name in some}, key=PLACER_NAMES.index)
-    reports: list[Report] = []
+    if full and budget:
+        raise InputError("--full: expected no --budget beside it")
+    chosen = {name for some in placers for name in some} or set(PLACER_NAMES)
+    _check_effects(chosen, budget, rnn_budget, full=full)
+    effort = chosen_effort(seeds, budget, rnn_budget, full=full)
     with showing_progress() as progress:
+        cases: list[Case] = []
         for text in sources:
             progress.update(f"{text}: reading or capturing its graph ...")
             source = load_source(text, choice.sizes, choice.family_seed, micro_batches)
-            for case in _cases(source, gpus, gpu_kind, clusters, link, grouping):
-                _compare(case, names or PLACER_NAMES, effort, reports, folder, progress)
+            for name, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
+                cases.append(_case(source.name, name, problem, cases))
+    comparison = Comparison(cases, [name for name in PLACER_NAMES if name in chosen], effort)
+    experiment = _experiment(comparison)
+    with _folder(output) as path:
+        folder = ExperimentFolder(path, experiment, force=force)
+        failed = None
+        try:
+            with showing_progress() as progress:
+                conduct(experiment, folder, progress, jobs=jobs, goes_on=output is not None)
+        except RunError as error:
+            failed = error
+        reports = list(comparison.reports(folder.results).values())
+        document = _document(reports, effort)
+        if output:
+            write_json(path / RESULTS, document)
+            write_placements(comparison, folder)
+            if has_library() and not isinstance(failed, StoppedRunError):
+                write_report(comparison, folder)
     if as_json:
-        show_json(_document(reports, effort))
-    else:
-        click.echo()
+        show_json(document)
+    elif reports:
         show(paper_table(reports), *map(scheme_table, reports))
         if output:
-            click.echo(f"\n{output}: {RESULTS}, {PAGE}, and a folder for each problem")
+            click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
             click.echo(f"{output / REPORT}" if has_library() else MISSING)
-    _check_failures(reports)
+    if failed:
+        raise failed
 
 
-def _cases(
+def _check_effects(
+    chosen: set[str], budget: int | None, rnn_budget: int | None, *, full: bool
+) -> None:
+    """Refuse options that mean nothing to any of the schemes."""
+    for option, given, heeding in (
+        ("--budget", budget, [name for name in PLACER_NAMES if SCHEMES[name].budget]),
+        ("--rnn-budget", rnn_budget, ["rnn"]),
+        ("--full", full, [name for name in PLACER_NAMES if SCHEMES[name].short_budget]),
+    ):
+        if given and not chosen.intersection(heeding):
+            raise InputError(f"{option}: expected --placers to have one of {', '.join(heeding)}")
+
+
+def _problems(
     source: Source,
     gpus: Sequence[int],
     gpu_kind: str | None,
     clusters: Sequence[str],
     link: str | None,
     grouping: GroupingOptions,
-) -> Iterator[Case]:
+) -> Iterator[tuple[str, PlacementProblem]]:
+    """Yield what a cluster is called in short, and the problem on it."""
     if source.problem is not None and not (gpus or gpu_kind or clusters):
         if link:
             raise InputError(f"--link: expected --cluster beside it, as {source.name} has devices")
         problem = make_problem(source, None, grouping)
         kinds = [device.kind for device in problem.cluster.devices]
-        spec = "+".join(f"{kinds.count(kind)}x{kind}" for kind in dict.fromkeys(kinds))
-        yield Case(source.name, spec, problem)
+        yield "+".join(f"{kinds.count(kind)}x{kind}" for kind in dict.fromkeys(kinds)), problem
         return
     kind = gpu_kind or source.kind
     specs = clusters or [f"{count}x{kind}" for count in gpus or (DEFAULT_NUM_GPUS,)]
     for spec in specs:
         name = Path(spec).stem if spec.endswith(".toml") else spec
         devices = read_cluster(spec, link)
-        name = f"{name} {link}" if link else name
-        yield Case(source.name, name, make_problem(source, devices, grouping))
+        yield f"{name} {link}" if link else name, make_problem(source, devices, grouping)
 
 
-def _compare(
-    case: Case,
-    names: Sequence[str],
-    effort: Effort,
-    reports: list[Report],
-    folder: ComparisonFolder | None,
-    progress: Progress,
-) -> None:
-    """Run the schemes, the long ones last, and add their reports in the order of the table."""
-    progress.say(
-        f"{case.source} on {case.cluster}: {case.problem.graph.num_ops:,} ops in "
-        f"{case.problem.num_groups} groups"
+def _case(source: str, cluster: str, problem: PlacementProblem, others: Sequence[Case]) -> Case:
+    """Return a case whose name, part of those of files, none of the others has."""
+    taken = {case.name for case in others}
+    stem = name = re.sub(r"[^\w.+-]+", "-", f"{source}-{cluster}")
+    while name in taken:  # two sources may have one name
+        name = f"{stem}-{len(taken) + 1}"
+    return Case(source, cluster, name, lambda: problem)
+
+
+def _experiment(comparison: Comparison) -> Experiment:
+    return Experiment(
+        name="compare",
+        title="Comparison",
+        options={
+            "budgets": comparison.effort.budgets,
+            "problems": {case.name: _fingerprint(case.make()) for case in comparison.cases},
+        },
+        problems=comparison.problems,
+        trials=comparison.trials,
+        page=lambda results: _page(comparison, results),
+        news=comparison.news,
     )
-    progress.update("lower bound ...")
-    reports.append(case_report(case))
-    if folder:
-        folder.add_case(case)
-    found: dict[str, Report] = {}
-    for name in sorted(names, key=lambda name: name in SEARCHES_LAST):
-        found[name], best = scheme_report(case, name, effort, progress)
-        reports[-1]["schemes"] = [found[known] for known in names if known in found]
-        if folder:
-            folder.add_placement(case, name, best)
-            folder.write(_document(reports, effort))
-    if folder and has_library():
-        progress.update(f"{REPORT} ...")
-        folder.write_report(case)
+
+
+def _fingerprint(problem: PlacementProblem) -> str:
+    """Return what another problem has another of, so that none goes on with its results."""
+    digest = hashlib.sha256()
+    for array in (
+        problem.compute_time,
+        problem.graph.tensor_bytes,
+        problem.graph.edges,
+        problem.grouping.group_of,
+        problem.cluster.bandwidth,
+        problem.cluster.link,
+    ):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    sizes = f"{problem.graph.num_ops} ops in {problem.num_groups} groups"
+    return f"{sizes}, {digest.hexdigest()[:16]}"
+
+
+def _page(comparison: Comparison, results: Results) -> Page:
+    reports = comparison.reports(results)
+    parts = [paper_table(list(reports.values())).markdown(), ABBREVIATIONS]
+    for name, report in reports.items():
+        parts += problem_parts(report, f"{name}.png")
+    figures = {f"{name}.png": comparison_figure(report) for name, report in reports.items()}
+    return Page(parts, figures, failures(list(reports.values())))
 
 
 def _document(reports: Sequence[Report], effort: Effort) -> Report:
     return {
         "format": FORMAT,
         "version": VERSION,
-        "seeds": effort.seeds,
-        "budgets": {name: effort.budget_of(name) for name in PLACER_NAMES},
+        "seeds": len(effort.seeds),
+        "budgets": effort.budgets,
         "problems": list(reports),
     }
 
 
-def _check_failures(reports: Sequence[Report]) -> None:
-    """Raise if a scheme failed. That a CPU's times are not known is no failure."""
-    failed = notes(
-        [
-            {**report, "schemes": [s for s in report["schemes"] if s["name"] != "cpu"]}
-            for report in reports
-        ]
-    )
-    if failed:
-        others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        raise RunError(f"{failed[0]}{others}")
+@contextmanager
+def _folder(output: Path | None) -> Iterator[Path]:
+    """Give the user's folder, or one that is gone afterwards."""
+    if output is not None:
+        yield output
+        return
+    with tempfile.TemporaryDirectory(prefix="placeto-") as folder:
+        yield Path(folder)

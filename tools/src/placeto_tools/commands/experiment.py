@@ -1,27 +1,40 @@
 """``placeto experiment``."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from placeto_tools.experiment_options import ExperimentOptions
 from placeto_tools.experiment_options import Pairs
 from placeto_tools.experiment_options import experiment_options
+from placeto_tools.experiments.architectures import architectures
+from placeto_tools.experiments.conducting import conduct
+from placeto_tools.experiments.experiment import Experiment
+from placeto_tools.experiments.experiment import Plan
+from placeto_tools.experiments.fidelity import fidelity
+from placeto_tools.experiments.folder import PAGE
+from placeto_tools.experiments.folder import TRIALS
+from placeto_tools.experiments.folder import ExperimentFolder
+from placeto_tools.experiments.generalise import generalise
+from placeto_tools.experiments.hyperparameters import hyperparameters
+from placeto_tools.experiments.measured_curves import measured_curves
+from placeto_tools.experiments.rewards import rewards
+from placeto_tools.experiments.simulator_curves import simulator_curves
+from placeto_tools.experiments.table1 import table1
+from placeto_tools.experiments.traversal import traversal
+from placeto_tools.groups import Group
 from placeto_tools.options import Command
 from placeto_tools.options import KeyValues
+from placeto_tools.options import NearestChoice
 from placeto_tools.progress import showing_progress
-
-if TYPE_CHECKING:
-    from placeto_tools.experiments.experiment import Experiment
-    from placeto_tools.experiments.experiment import Plan
 
 FAMILIES = ("nmt", "ptb", "cifar10")
 
 
-@click.group()
+@click.group(cls=Group)
 def experiment() -> None:
-    """Run an experiment of Addanki et al. (2019): numbers, tables and figures in one folder.
+    """Run an experiment of the paper: numbers, tables and figures in one folder.
 
     Ctrl-C stops it. The same command goes on with what was stopped or killed.
 
@@ -32,9 +45,9 @@ def experiment() -> None:
 
 
 @experiment.command("generalise", cls=Command)
-@click.argument("family", type=click.Choice(FAMILIES))
+@click.argument("family", type=NearestChoice(FAMILIES))
 @experiment_options
-def generalise(family: str, options: ExperimentOptions) -> None:
+def run_generalise(family: str, options: ExperimentOptions) -> None:
     """Place unseen graphs of FAMILY with a policy that was trained on others.
 
     Placeto and the RNN, zero-shot and optimized for each graph, beside random placements, a single
@@ -43,16 +56,14 @@ def generalise(family: str, options: ExperimentOptions) -> None:
     \b
     placeto experiment generalise nmt -o results/generalise-nmt --jobs 2
     """
-    from placeto_tools.experiments import generalise as module  # noqa: PLC0415 (torch)
-
     plan = options.plan("generalise")
-    _run(module.generalise(family, plan), plan, options)
+    _run(generalise(family, plan), plan, options)
 
 
 @experiment.command("traversal", cls=Command)
 @click.argument("source", default="inception-v3")
 @experiment_options
-def traversal(source: str, options: ExperimentOptions) -> None:
+def run_traversal(source: str, options: ExperimentOptions) -> None:
     """Train on some orders of visiting the groups of SOURCE, and place it in others.
 
     SOURCE is one of those of `placeto build`, Inception-V3 by default.
@@ -60,29 +71,25 @@ def traversal(source: str, options: ExperimentOptions) -> None:
     \b
     placeto experiment traversal inception-v3 -o results/traversal
     """
-    from placeto_tools.experiments import traversal as module  # noqa: PLC0415 (torch)
-
     plan = options.plan("traversal")
-    _run(module.traversal(source, plan), plan, options)
+    _run(traversal(source, plan), plan, options)
 
 
 @experiment.command("architectures", cls=Command)
-@click.argument("family", type=click.Choice(FAMILIES), default="nmt")
+@click.argument("family", type=NearestChoice(FAMILIES), default="nmt")
 @experiment_options
-def architectures(family: str, options: ExperimentOptions) -> None:
+def run_architectures(family: str, options: ExperimentOptions) -> None:
     """Place unseen graphs of FAMILY with the whole graph embedding, and with parts of it.
 
     \b
     placeto experiment architectures nmt -o results/architectures
     """
-    from placeto_tools.experiments import architectures as module  # noqa: PLC0415 (torch)
-
     plan = options.plan("architectures")
-    _run(module.architectures(family, plan), plan, options)
+    _run(architectures(family, plan), plan, options)
 
 
 @experiment.command("hyperparameters", cls=Command)
-@click.argument("family", type=click.Choice(FAMILIES), default="cifar10")
+@click.argument("family", type=NearestChoice(FAMILIES), default="cifar10")
 @click.option(
     "--vary",
     "changes",
@@ -93,7 +100,9 @@ def architectures(family: str, options: ExperimentOptions) -> None:
     "others have; may be repeated.",
 )
 @experiment_options
-def hyperparameters(family: str, changes: tuple[Pairs, ...], options: ExperimentOptions) -> None:
+def run_hyperparameters(
+    family: str, changes: tuple[Pairs, ...], options: ExperimentOptions
+) -> None:
     """Place unseen graphs of FAMILY with policies of several hyperparameters.
 
     One is trained with those of the preset and of --set, and one more for each --vary.
@@ -102,16 +111,14 @@ def hyperparameters(family: str, changes: tuple[Pairs, ...], options: Experiment
     placeto experiment hyperparameters cifar10 -o results/hyperparameters \\
       --vary message_rounds=4 --vary messages=plain,message_rounds=4
     """
-    from placeto_tools.experiments import hyperparameters as module  # noqa: PLC0415 (torch)
-
     plan = options.plan("hyperparameters")
-    _run(module.hyperparameters(family, changes, plan), plan, options)
+    _run(hyperparameters(family, changes, plan), plan, options)
 
 
 @experiment.command("rewards", cls=Command)
 @click.argument("source", default="nmt:0")
 @experiment_options
-def rewards(source: str, options: ExperimentOptions) -> None:
+def run_rewards(source: str, options: ExperimentOptions) -> None:
     """Train on SOURCE with rewards after each step, and with one after the last.
 
     SOURCE is one of those of `placeto build`, a member of the family nmt by default.
@@ -119,10 +126,8 @@ def rewards(source: str, options: ExperimentOptions) -> None:
     \b
     placeto experiment rewards nmt:0 -o results/rewards --seeds 5
     """
-    from placeto_tools.experiments import rewards as module  # noqa: PLC0415 (torch)
-
     plan = options.plan("rewards")
-    _run(module.rewards(source, plan), plan, options)
+    _run(rewards(source, plan), plan, options)
 
 
 @experiment.command("simulator-curves", cls=Command)
@@ -134,7 +139,7 @@ def rewards(source: str, options: ExperimentOptions) -> None:
     help="A curve from hardware to draw beside: CSV with the columns evaluations,runtime.",
 )
 @experiment_options
-def simulator_curves(
+def run_simulator_curves(
     sources: tuple[str, ...], measured: Path | None, options: ExperimentOptions
 ) -> None:
     """Draw how Placeto and the RNN learn to place each SOURCE on the simulator.
@@ -144,30 +149,26 @@ def simulator_curves(
     \b
     placeto experiment simulator-curves inception-v3 nmt-2 -o results/curves
     """
-    from placeto_tools.experiments import simulator_curves as module  # noqa: PLC0415 (torch)
-
     plan = options.plan("simulator-curves")
-    _run(module.simulator_curves(sources or ("inception-v3",), plan, measured), plan, options)
+    _run(simulator_curves(sources or ("inception-v3",), plan, measured), plan, options)
 
 
 @experiment.command("table1", cls=Command)
 @experiment_options
-def table1(options: ExperimentOptions) -> None:
+def run_table1(options: ExperimentOptions) -> None:
     """Place Inception-V3, NMT and NASNet on 2 and 4 GPUs with every scheme, as in table 1.
 
     \b
     placeto experiment table1 -o results/table1 --jobs 2
     """
-    from placeto_tools.experiments import table1 as module  # noqa: PLC0415 (torch)
-
     plan = options.plan("table1")
-    _run(module.table1(plan), plan, options)
+    _run(table1(plan), plan, options)
 
 
 @experiment.command("fidelity", cls=Command)
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @experiment_options
-def fidelity(models: tuple[str, ...], options: ExperimentOptions) -> None:
+def run_fidelity(models: tuple[str, ...], options: ExperimentOptions) -> None:
     """Run placements of models on two workers of this machine, beside the simulator.
 
     Op times are measured first. Nothing else should run meanwhile; --seeds is how many runs of each
@@ -177,16 +178,14 @@ def fidelity(models: tuple[str, ...], options: ExperimentOptions) -> None:
     \b
     placeto experiment fidelity inception-v3 -o results/fidelity
     """
-    from placeto_tools.experiments import fidelity as module  # noqa: PLC0415 (torch)
-
     plan = options.plan("fidelity")
-    _run(module.fidelity(models, plan, options.scale_name), plan, options)
+    _run(fidelity(models, plan, options.scale_name), plan, options)
 
 
 @experiment.command("measured-curves", cls=Command)
 @click.argument("model", default="nmt-2")
 @experiment_options
-def measured_curves(model: str, options: ExperimentOptions) -> None:
+def run_measured_curves(model: str, options: ExperimentOptions) -> None:
     """Let Placeto learn MODEL on the simulator, and on two workers of this machine that run it.
 
     MODEL is one of those of `fidelity`, in the sizes that it has there. Nothing else should run
@@ -195,19 +194,13 @@ def measured_curves(model: str, options: ExperimentOptions) -> None:
     \b
     placeto experiment measured-curves nmt-2 -o results/measured-curves
     """
-    from placeto_tools.experiments import measured_curves as module  # noqa: PLC0415 (torch)
-
     plan = options.plan("measured-curves")
-    _run(module.measured_curves(model, plan, options.scale_name), plan, options)
+    _run(measured_curves(model, plan, options.scale_name), plan, options)
 
 
-def _run(chosen: "Experiment", plan: "Plan", options: ExperimentOptions) -> None:
-    from placeto_tools.experiments.conducting import conduct  # noqa: PLC0415 (torch)
-    from placeto_tools.experiments.folder import PAGE  # noqa: PLC0415
-    from placeto_tools.experiments.folder import TRIALS  # noqa: PLC0415
-    from placeto_tools.experiments.folder import ExperimentFolder  # noqa: PLC0415
-
-    folder = ExperimentFolder(options.output, chosen, plan, force=options.force)
+def _run(chosen: Experiment, plan: Plan, options: ExperimentOptions) -> None:
+    described = replace(chosen, options={**chosen.options, **plan.described()})
+    folder = ExperimentFolder(options.output, described, force=options.force)
     with showing_progress() as progress:
-        conduct(chosen, folder, progress, jobs=options.jobs)
+        conduct(described, folder, progress, jobs=options.jobs)
     click.echo(f"{options.output}: {len(chosen.trials)} trials in {TRIALS}, results in {PAGE}")

@@ -15,6 +15,9 @@ from placeto_tools.progress import showing_progress
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import show
 from placeto_tools.tables import show_json
+from placeto_workloads import MODELS
+from placeto_workloads import family
+from placeto_workloads import family_names
 
 SEARCH_SECONDS = 10.0
 MEMORY_LIMIT = 12e9  # bytes
@@ -57,10 +60,6 @@ def models(check: bool, only: tuple[str, ...], time_limit: int, as_json: bool) -
         return
     if only:
         raise InputError("--only: expected --check beside it")
-    from placeto_workloads import MODELS  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_workloads import family  # noqa: PLC0415
-    from placeto_workloads import family_names  # noqa: PLC0415
-
     registered: list[dict[str, Any]] = [
         {"name": model.name, "description": model.description, "sizes": dict(model.sizes)}
         for model in MODELS.values()

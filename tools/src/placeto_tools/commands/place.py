@@ -14,6 +14,7 @@ from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.errors import writing
 from placeto_tools.options import Command
+from placeto_tools.options import NearestChoice
 from placeto_tools.options import force_option
 from placeto_tools.options import json_option
 from placeto_tools.options import output_option
@@ -50,7 +51,7 @@ DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more 
     f"on from there.  [default: {DEFAULT_SECONDS:g}, or as long as --budget lasts, without "
     "--policy]",
 )
-@click.option("--placer", type=click.Choice(PLACER_NAMES), help="Which other scheme places.")
+@click.option("--placer", type=NearestChoice(PLACER_NAMES), help="Which other scheme places.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
@@ -58,7 +59,7 @@ DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more 
 )
 @click.option(
     "--start",
-    type=click.Choice(STARTS),
+    type=NearestChoice(STARTS),
     help="Whether the search starts from a placement of the policy that comes with Placeto, or "
     f"from nothing.  [default: {STARTS[0]}]",
 )
@@ -121,6 +122,11 @@ def place(
         raise InputError("--seconds: expected no --placer beside it")
     if start is not None and (placer is not None or policy is not None):
         raise InputError("--start: expected no --placer or --policy beside it")
+    if budget is not None and placer is not None and SCHEMES[placer].budget is None:
+        searching = ", ".join(name for name, scheme in SCHEMES.items() if scheme.budget)
+        raise InputError(f"--budget: expected --placer to be one of {searching}, got {placer!r}")
+    if seed and placer is not None and not SCHEMES[placer].random:
+        raise InputError(f"--seed: expected none beside --placer {placer}, which draws nothing")
     for option, value in (("--samples", samples), ("--sweeps", sweeps)):
         if value is not None and policy is None:
             raise InputError(f"{option}: expected --policy beside it")

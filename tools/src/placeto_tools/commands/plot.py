@@ -6,11 +6,16 @@ import click
 
 from placeto_simulator import Simulator
 from placeto_tools.curve_files import read_curves
+from placeto_tools.groups import Group
 from placeto_tools.options import Command
 from placeto_tools.options import force_option
 from placeto_tools.options import output_option
 from placeto_tools.outputs import check_file
 from placeto_tools.placements import find_placement
+from placeto_tools.plots.curves import curves_figure
+from placeto_tools.plots.placement import placement_figure
+from placeto_tools.plots.png import save_png
+from placeto_tools.plots.timeline import timeline_figure
 from placeto_tools.problems import read_problem
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import seconds_text
@@ -18,7 +23,7 @@ from placeto_tools.tables import seconds_text
 PNG = (".png",)
 
 
-@click.group()
+@click.group(cls=Group)
 def plot() -> None:
     """Draw a placement, a simulated step, or learning curves, as PNG.
 
@@ -44,9 +49,6 @@ def plot_placement(
     \b
     placeto plot placement problem.json.gz placement.json -o placement.png
     """
-    from placeto_tools.plots.placement import placement_figure  # noqa: PLC0415 (matplotlib)
-    from placeto_tools.plots.png import save_png  # noqa: PLC0415
-
     check_file(output, force=force, suffixes=PNG)
     read = read_problem(problem)
     with showing_progress() as progress:
@@ -74,9 +76,6 @@ def plot_timeline(
     \b
     placeto plot timeline problem.json.gz placement.json -o timeline.png
     """
-    from placeto_tools.plots.png import save_png  # noqa: PLC0415 (matplotlib)
-    from placeto_tools.plots.timeline import timeline_figure  # noqa: PLC0415
-
     check_file(output, force=force, suffixes=PNG)
     read = read_problem(problem)
     with showing_progress() as progress:
@@ -102,9 +101,6 @@ def plot_curves(sources: tuple[Path, ...], output: Path, title: str | None, forc
     placeto plot curves run -o curves.png
     placeto plot curves results -o curves.png
     """
-    from placeto_tools.plots.curves import curves_figure  # noqa: PLC0415 (matplotlib)
-    from placeto_tools.plots.png import save_png  # noqa: PLC0415
-
     check_file(output, force=force, suffixes=PNG)
     curves = {name: found for source in sources for name, found in read_curves(source).items()}
     save_png(curves_figure(curves, {}, title or ""), output)

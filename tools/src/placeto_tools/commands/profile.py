@@ -25,6 +25,8 @@ from placeto_tools.progress import Progress
 from placeto_tools.progress import showing_progress
 from placeto_tools.real_devices import RealDevices
 from placeto_tools.real_devices import devices_options
+from placeto_tools.runnable_steps import runnable_problem
+from placeto_tools.runnable_steps import runnable_source
 from placeto_tools.sources import JSON_SUFFIXES
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
@@ -67,9 +69,6 @@ def profile(
     \b
     placeto profile inception-v3 --batch-size 2 --devices cpu:0,cpu:1 -o problem.json.gz
     """
-    from placeto_tools.runnable_steps import runnable_problem  # noqa: PLC0415 (imports torch)
-    from placeto_tools.runnable_steps import runnable_source  # noqa: PLC0415
-
     check_file(output, force=force, suffixes=JSON_SUFFIXES)
     if not devices.are_cpus:
         raise InputError(

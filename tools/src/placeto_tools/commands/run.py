@@ -11,6 +11,7 @@ from placeto_tools.measured_steps import Report
 from placeto_tools.measured_steps import run_steps
 from placeto_tools.measured_steps import steps_report
 from placeto_tools.options import Command
+from placeto_tools.options import NearestChoice
 from placeto_tools.options import force_option
 from placeto_tools.options import json_option
 from placeto_tools.outputs import check_file
@@ -20,6 +21,8 @@ from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.real_devices import RealDevices
 from placeto_tools.real_devices import devices_options
+from placeto_tools.runnable_steps import runnable_problem
+from placeto_tools.runnable_steps import runnable_source
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import bytes_text
 from placeto_tools.tables import seconds_text
@@ -60,7 +63,7 @@ from placeto_tools.tables import show_json
 )
 @click.option(
     "--order",
-    type=click.Choice(["dynamic", "simulated"]),
+    type=NearestChoice(["dynamic", "simulated"]),
     default="dynamic",
     show_default=True,
     help="Whether devices run what is ready first, or in the order of the simulated step.",
@@ -99,9 +102,6 @@ def run(
     placeto run inception-v3 placement.json --batch-size 2 --devices cpu:0,cpu:1 \\
         --problem problem.json.gz --trace trace.json
     """
-    from placeto_tools.runnable_steps import runnable_problem  # noqa: PLC0415 (imports torch)
-    from placeto_tools.runnable_steps import runnable_source  # noqa: PLC0415
-
     if trace:
         check_file(trace, force=force, suffixes=(".json", ".json.gz"))
     with showing_progress() as progress:

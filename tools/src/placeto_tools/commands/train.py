@@ -5,15 +5,22 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 from typing import Any
 
 import click
 
 from placeto_graphs import PlacementProblem
+from placeto_policy import PlacementPolicy
+from placeto_policy import Settings
+from placeto_policy import Trainer
+from placeto_policy import UpdateSummary
+from placeto_policy import join_processes
+from placeto_policy import load_policy
+from placeto_policy import load_pretrained
+from placeto_policy import resume_training
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
-from placeto_tools.errors import RunError
+from placeto_tools.errors import StoppedRunError
 from placeto_tools.errors import reading
 from placeto_tools.grouping_options import GROUPINGS_OF_MANY
 from placeto_tools.hyperparameters import parse_settings
@@ -32,18 +39,14 @@ from placeto_tools.problem_options import problem_options
 from placeto_tools.problems import read_to_train_on
 from placeto_tools.progress import Progress
 from placeto_tools.progress import clock
+from placeto_tools.progress import is_telling
 from placeto_tools.progress import showing_progress
 from placeto_tools.run_folder import CHECKPOINT
 from placeto_tools.run_folder import RunFolder
 from placeto_tools.stopping import StopRequest
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
-
-if TYPE_CHECKING:
-    from placeto_policy import PlacementPolicy
-    from placeto_policy import Settings
-    from placeto_policy import Trainer
-    from placeto_policy import UpdateSummary
+from placeto_tools.training import run_training
 
 FIXED = (
     "--resume: expected no PROBLEMS, -o, --from, --updates, --set, --preset, --groupings or "
@@ -175,11 +178,8 @@ def train(
     _train(folder, read, chosen, drawn, checkpoint_every, as_json, resumed=bool(resume))
 
 
-def _first_policy(text: str) -> "PlacementPolicy":
+def _first_policy(text: str) -> PlacementPolicy:
     """Return the policy that a training begins with."""
-    from placeto_policy import load_policy  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_policy import load_pretrained  # noqa: PLC0415
-
     if text == "pretrained":
         return load_pretrained()
     path = Path(text) / CHECKPOINT if Path(text).is_dir() else Path(text)
@@ -190,19 +190,13 @@ def _first_policy(text: str) -> "PlacementPolicy":
 def _train(
     folder: RunFolder,
     problems: Mapping[str, PlacementProblem],
-    settings: "Settings",
+    settings: Settings,
     seed: int,
     checkpoint_every: int,
     as_json: bool,
     *,
     resumed: bool,
 ) -> None:
-    from placeto_policy import Trainer  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_policy import join_processes  # noqa: PLC0415
-    from placeto_policy import load_policy  # noqa: PLC0415
-    from placeto_policy import resume_training  # noqa: PLC0415
-    from placeto_tools.training import run_training  # noqa: PLC0415
-
     with (
         StopRequest() as stop,
         showing_progress(quiet=bool(worker_rank())) as progress,
@@ -229,7 +223,7 @@ def _train(
     if as_json:
         show_json(_summary(folder, trainer, list(problems), placements))
     if not done:
-        raise RunError(
+        raise StoppedRunError(
             f"stopped after update {trainer.updates} of {trainer.settings.updates}; go on with: "
             f"placeto train --resume {folder.path}"
         )
@@ -243,25 +237,28 @@ def _train(
 class _Reporter:
     """Shows each update, and how long the others take."""
 
-    def __init__(self, trainer: "Trainer", progress: Progress) -> None:
+    def __init__(self, trainer: Trainer, progress: Progress) -> None:
         self._trainer = trainer
         self._progress = progress
         self._first = trainer.updates
         self._began = time.monotonic()
 
-    def report(self, summary: "UpdateSummary") -> None:
+    def report(self, summary: UpdateSummary) -> None:
         total = self._trainer.settings.updates
         passed = time.monotonic() - self._began
-        left = passed / (summary.update - self._first) * (total - summary.update)
+        done, all_of_them = summary.update - self._first, total - self._first
+        left = ""
+        if is_telling(done, all_of_them, passed):
+            left = f", {clock(passed / done * (all_of_them - done))} left"
         self._progress.update(
             f"update {summary.update} of {total}: runtime {seconds_text(summary.runtime)}, "
             f"best {seconds_text(summary.best_runtime)}, "
-            f"{summary.evaluations_per_second:,.0f} evaluations/s, {clock(left)} left"
+            f"{summary.evaluations_per_second:,.0f} evaluations/s{left}"
         )
 
 
 def _summary(
-    folder: RunFolder, trainer: "Trainer", names: list[str], placements: list[Path]
+    folder: RunFolder, trainer: Trainer, names: list[str], placements: list[Path]
 ) -> dict[str, Any]:
     return {
         "folder": str(folder.path),
@@ -276,7 +273,7 @@ def _summary(
     }
 
 
-def _check_devices(problems: Mapping[str, PlacementProblem], policy: "PlacementPolicy") -> None:
+def _check_devices(problems: Mapping[str, PlacementProblem], policy: PlacementPolicy) -> None:
     for name, problem in problems.items():
         if policy.num_devices not in {None, problem.num_devices}:
             raise InputError(
@@ -285,7 +282,7 @@ def _check_devices(problems: Mapping[str, PlacementProblem], policy: "PlacementP
             )
 
 
-def _check(problems: Mapping[str, PlacementProblem], settings: "Settings", workers: int) -> None:
+def _check(problems: Mapping[str, PlacementProblem], settings: Settings, workers: int) -> None:
     """Refuse what no training can begin with, before anything is written."""
     if workers > settings.workers:
         raise InputError(

@@ -7,6 +7,7 @@ from contextlib import closing
 import numpy as np
 
 from placeto_tools.errors import RunError
+from placeto_tools.errors import StoppedRunError
 from placeto_tools.experiments.experiment import Experiment
 from placeto_tools.experiments.folder import PAGE
 from placeto_tools.experiments.folder import ExperimentFolder
@@ -14,7 +15,6 @@ from placeto_tools.experiments.running import Finished
 from placeto_tools.experiments.running import run_here
 from placeto_tools.experiments.running import run_in_processes
 from placeto_tools.experiments.trials import Record
-from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import StoppedError
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.experiments.trials import Watch
@@ -25,7 +25,12 @@ from placeto_tools.tables import seconds_text
 
 
 def conduct(
-    experiment: Experiment, folder: ExperimentFolder, progress: Progress, *, jobs: int
+    experiment: Experiment,
+    folder: ExperimentFolder,
+    progress: Progress,
+    *,
+    jobs: int,
+    goes_on: bool = True,
 ) -> None:
     """Run the trials that are left, and write the page.
 
@@ -39,36 +44,47 @@ def conduct(
         Shows how far it is.
     jobs
         How many trials run at once, each on one core.
+    goes_on
+        Whether the folder is there when the same command comes again.
 
     Raises
     ------
+    StoppedRunError
+        When it was stopped.
     RunError
-        When it was stopped, or a trial failed.
+        When a trial failed.
     """
-    left = folder.left
     forecast = _Forecast(experiment, folder.log.records, jobs)
+    folder.make_problems(progress.update)
+    progress.update(forecast.text())
     with StopRequest() as stop:
         watch = Watch(
             lambda: stop.requested, lambda text: progress.update(f"{forecast.text()}; {text}")
         )
         try:
-            folder.make_problems(watch)
-            with closing(_run(left, folder, watch, jobs)) as finished:
+            with closing(_run(folder, watch, jobs)) as finished:
                 for trial, record in finished:
                     folder.log.add(trial.key, record)
                     forecast.add(trial, record)
+                    if experiment.news:
+                        news = experiment.news(folder.results, record)
+                        progress.grow(news.table, news.line)
         except StoppedError:
-            done, total = len(folder.log.records), len(experiment.trials)
-            raise RunError(
-                f"stopped after {done} of {total} trials; the same command goes on"
-            ) from None
+            done, total = len(experiment.trials) - len(folder.left), len(experiment.trials)
+            if experiment.news:
+                folder.write_page(experiment.page(folder.results))
+            further = "; the same command goes on" if goes_on else ""
+            raise StoppedRunError(f"stopped after {done} of {total} trials{further}") from None
     progress.update(f"writing {PAGE} ...")
-    folder.write_page(experiment.page(Results(folder.log.records)))
+    page = experiment.page(folder.results)
+    folder.write_page(page)
+    if page.failures:
+        others = f" (and {len(page.failures) - 1} more)" if len(page.failures) > 1 else ""
+        raise RunError(f"{page.failures[0]}{others}")
 
 
-def _run(
-    left: list[Trial], folder: ExperimentFolder, watch: Watch, jobs: int
-) -> Generator[Finished, None, None]:
+def _run(folder: ExperimentFolder, watch: Watch, jobs: int) -> Generator[Finished, None, None]:
+    left = folder.left
     if jobs == 1 or len(left) <= 1:
         return run_here(left, folder.workspace, watch)
     return run_in_processes(left, folder.workspace, watch, jobs, list(folder.log.records))
@@ -97,11 +113,9 @@ class _Forecast:
 
     def text(self) -> str:
         """Return how far the experiment is."""
-        every = [seconds for kind in self._seconds.values() for seconds in kind]
-        usual = float(np.mean(every)) if every else None
         of_kind = {kind: float(np.mean(seconds)) for kind, seconds in self._seconds.items()}
         done = f"{self._total - len(self._left)} of {self._total} trials"
-        if usual is None:
-            return done
-        left = sum(of_kind.get(kind, usual) for kind in self._left.values()) / self._jobs
+        if not self._left or not of_kind.keys() >= set(self._left.values()):
+            return done  # nothing tells how long a kind takes of which none is finished
+        left = sum(of_kind[kind] for kind in self._left.values()) / self._jobs
         return f"{done}, about {clock(left)} left{self._last}"

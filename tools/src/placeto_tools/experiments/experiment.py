@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
@@ -13,8 +14,10 @@ from placeto_baselines import RnnSettings
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
 from placeto_tools.experiments.scale import Scale
+from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Trial
+from placeto_tools.tables import TextTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,10 +33,29 @@ class Page:
         Paragraphs and tables, as Markdown.
     figures : mapping
         By the name of their files, which the parts refer to.
+    failures : texts
+        What went wrong in trials that could not be done, a line each.
     """
 
     parts: Sequence[str]
     figures: Mapping[str, "Figure"] = field(default_factory=dict)
+    failures: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class News:
+    """What is shown of an experiment that grows, when a trial is finished.
+
+    Attributes
+    ----------
+    line : text
+        What the trial came to.
+    table : `TextTable`
+        All that is known of its problem.
+    """
+
+    line: str
+    table: TextTable
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,17 @@ class Plan:
         """The hyperparameters of a policy that is trained beforehand."""
         return replace(self.settings, updates=self.scale.number("updates"))
 
+    def described(self) -> dict[str, Any]:
+        """Return all of it by name, as JSON knows it."""
+        return {
+            "gpus": self.num_gpus,
+            "link": self.link,
+            "seeds": list(self.seeds),
+            "scale": self.scale.as_dict(),
+            "settings": asdict(self.settings),
+            "rnn_settings": self.rnn_settings.as_dict(),
+        }
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -82,13 +115,16 @@ class Experiment:
     title : text
         Of its page.
     options : mapping
-        All that decides its results, besides the plan.
+        All that decides its results.
     problems : mapping
         By name, what makes each problem.
     trials : trials
         In an order in which each comes after what it needs.
     page : function
         From what all trials came to, to what is told.
+    news : function or None
+        From what the trials so far came to, and the last of them, to what is shown, where something
+        can be told before the end; then ``page`` tells of any of them, too.
     """
 
     name: str
@@ -97,3 +133,4 @@ class Experiment:
     problems: Mapping[str, Callable[[], PlacementProblem]]
     trials: Sequence[Trial]
     page: Callable[[Results], Page]
+    news: Callable[[Results, Record], News] | None = None

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ from placeto_tools.errors import reading
 from placeto_tools.errors import writing
 from placeto_tools.experiments.experiment import Experiment
 from placeto_tools.experiments.experiment import Page
-from placeto_tools.experiments.experiment import Plan
 from placeto_tools.experiments.trial_log import TrialLog
+from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
 from placeto_tools.outputs import make_folder
 from placeto_tools.outputs import write_json
@@ -24,10 +23,11 @@ from placeto_tools.plots.png import save_png
 
 FORMAT = "placeto-experiment"
 VERSION = 1
+OURS = "expected what `placeto experiment` or `placeto compare` writes"
 DESCRIPTION = "experiment.json"
 TRIALS = "trials.jsonl"
 PAGE = "results.md"
-FOLDERS = ("problems", "policies")
+FOLDERS = ("problems", "policies", "placements")
 
 
 class ExperimentFolder:
@@ -43,23 +43,21 @@ class ExperimentFolder:
         The folder. An experiment with the same options goes on where it stopped.
     experiment
         The experiment.
-    plan
-        What it was made of.
     force
         Whether what another one left may be overwritten; then this one begins anew, too.
 
     Raises
     ------
     InputError
-        When the folder holds something else.
+        When the folder holds something else, even if that is to be overwritten.
     """
 
-    def __init__(self, path: Path, experiment: Experiment, plan: Plan, *, force: bool) -> None:
+    def __init__(self, path: Path, experiment: Experiment, *, force: bool) -> None:
         self.path = path
         self.workspace = Workspace(path)
         self._experiment = experiment
         # As it will be read: what JSON makes of it, tuples for example.
-        self._described = json.loads(json.dumps(_description(experiment, plan)))
+        self._described = json.loads(json.dumps(_description(experiment)))
         if force or not (path / DESCRIPTION).exists():
             self._create(force=force)
         else:
@@ -71,12 +69,17 @@ class ExperimentFolder:
         """The trials that are not finished."""
         return [trial for trial in self._experiment.trials if trial.key not in self.log.records]
 
-    def make_problems(self, watch: Watch) -> None:
+    @property
+    def results(self) -> Results:
+        """What the finished trials came to."""
+        return Results(self.log.records)
+
+    def make_problems(self, show: Callable[[str], None]) -> None:
         """Write the problems that are not there yet."""
         for name, make in self._experiment.problems.items():
             path = self.workspace.problem_file(name)
             if not path.exists():
-                watch.update(f"{name}: reading or capturing its graph ...")
+                show(f"{name}: reading or capturing its graph ...")
                 problem = make()
                 with writing(path):
                     path.parent.mkdir(exist_ok=True)
@@ -94,8 +97,10 @@ class ExperimentFolder:
 
     def _create(self, *, force: bool) -> None:
         make_folder(self.path, force=force)
+        if any(self.path.iterdir()):
+            self._found()
         with writing(self.path):
-            for name in (DESCRIPTION, TRIALS, PAGE):
+            for name in (TRIALS, PAGE):
                 (self.path / name).unlink(missing_ok=True)
             for name in FOLDERS:
                 if (self.path / name).is_dir():
@@ -104,16 +109,7 @@ class ExperimentFolder:
 
     def _check(self) -> None:
         path = self.path / DESCRIPTION
-        with reading(path):
-            text = path.read_bytes()
-        try:
-            found = json.loads(text)
-            kind = (found["format"], found["version"], found["experiment"])
-            options = dict(found["options"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(
-                f"{path}: expected what `placeto experiment` writes: {error!r}"
-            ) from None
+        kind, options = self._found()
         wanted = (FORMAT, VERSION, self._experiment.name)
         if kind != wanted:
             raise InputError(f"{path}: expected {wanted}, got {kind}; --force overwrites it")
@@ -124,21 +120,28 @@ class ExperimentFolder:
                     "--force begins anew"
                 )
 
+    def _found(self) -> tuple[tuple[str, int, str], dict[str, Any]]:
+        """Return the format, version and name of the experiment of the folder, and its options."""
+        path = self.path / DESCRIPTION
+        with reading(path):
+            text = path.read_bytes()
+        try:
+            found = json.loads(text)
+            kind = (found["format"], found["version"], found["experiment"])
+            options = dict(found["options"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path}: {OURS}: {error!r}") from None
+        if kind[0] != FORMAT:
+            raise InputError(f"{path}: {OURS}, got {kind[0]!r}")
+        return kind, options
 
-def _description(experiment: Experiment, plan: Plan) -> dict[str, Any]:
+
+def _description(experiment: Experiment) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
         "experiment": experiment.name,
-        "options": {
-            **experiment.options,
-            "gpus": plan.num_gpus,
-            "link": plan.link,
-            "seeds": list(plan.seeds),
-            "scale": plan.scale.as_dict(),
-            "settings": asdict(plan.settings),
-            "rnn_settings": plan.rnn_settings.as_dict(),
-        },
+        "options": dict(experiment.options),
         "trials": len(experiment.trials),
     }
 

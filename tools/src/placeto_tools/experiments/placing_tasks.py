@@ -24,6 +24,8 @@ from placeto_policy import PlacetoPlacer
 from placeto_policy import Settings
 from placeto_policy import load_policy
 from placeto_simulator import Simulator
+from placeto_tools.comparison import CPU
+from placeto_tools.comparison import on_a_cpu
 from placeto_tools.comparison import run_report
 from placeto_tools.experiments.curves import thinned_curve
 from placeto_tools.experiments.orders import PlaceInOrder
@@ -33,11 +35,11 @@ from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
+from placeto_tools.placements import run_placer
 from placeto_tools.placers import fitting
 from placeto_tools.placers import make_placer
-from placeto_tools.tables import seconds_text
+from placeto_tools.warming import warm_up
 from placeto_tools.warming import warm_up_placer
-from placeto_tools.watching import WatchedEvaluator
 
 Maker = Callable[[], Placer]
 
@@ -46,7 +48,7 @@ RANDOM_PLACEMENTS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
+class Place:
     """What placing a graph with a scheme has in common.
 
     Attributes
@@ -74,15 +76,23 @@ class _Place:
         make = self.maker(workspace, problem)
         warm_up_placer(make())
         began = time.perf_counter()
-
-        def report(evaluations: int, best: float) -> None:
-            watch.update(f"{evaluations:,} placements, best {seconds_text(best)}")
-
-        evaluator = WatchedEvaluator(Simulator(problem, 1), report)
-        result = make().place(problem, evaluator, seed=self.seed or 0)
+        result = run_placer(
+            make(),
+            problem,
+            watch,
+            seed=self.seed or 0,
+            budget=self.most_evaluations,
+            label=self.scheme,
+            num_threads=1,
+        )
         seconds = time.perf_counter() - began
         watch.update("done")
         return self.labels() | placed(problem, result, self.seed) | {"seconds": seconds}
+
+    @property
+    def most_evaluations(self) -> int | None:
+        """How many placements are sampled, if that is known."""
+        return None
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
         """Return what is placed."""
@@ -98,7 +108,7 @@ class _Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceByName(_Place):
+class PlaceByName(Place):
     """Places with one of the schemes of `placeto_tools.placers`.
 
     Attributes
@@ -112,13 +122,23 @@ class PlaceByName(_Place):
     placer: str
     budget: int | None = None
 
+    @property
+    def most_evaluations(self) -> int | None:
+        """The budget."""
+        return self.budget
+
+    def problem(self, workspace: Workspace) -> PlacementProblem:
+        """Return what is placed: for CPU only the same groups on a CPU, if there is none."""
+        problem = workspace.problem(self.graph)
+        return on_a_cpu(problem) if self.placer == CPU else problem
+
     def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
         """Return what makes the placer."""
         return lambda: make_placer(self.placer, problem, self.budget)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceByHillClimbing(_Place):
+class PlaceByHillClimbing(Place):
     """Moves single groups while that helps, from one random placement after the other.
 
     Local search spends most of its budget on annealing, which comes to good placements late; this
@@ -138,7 +158,7 @@ class PlaceByHillClimbing(_Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceOptimized(_Place):
+class PlaceOptimized(Place):
     """Trains a policy on the graph.
 
     Attributes
@@ -152,13 +172,18 @@ class PlaceOptimized(_Place):
     settings: Settings
     evaluations: int
 
+    @property
+    def most_evaluations(self) -> int | None:
+        """As many as the training samples."""
+        return self.evaluations
+
     def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
         """Return what makes the placer."""
         return lambda: PlacetoPlacer(training_evaluations=self.evaluations, settings=self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceZeroShot(_Place):
+class PlaceZeroShot(Place):
     """Places with a policy that was trained on other graphs.
 
     Attributes
@@ -185,7 +210,7 @@ class PlaceZeroShot(_Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceRnnOptimized(_Place):
+class PlaceRnnOptimized(Place):
     """Trains an RNN on the graph.
 
     Attributes
@@ -196,13 +221,18 @@ class PlaceRnnOptimized(_Place):
 
     settings: RnnSettings
 
+    @property
+    def most_evaluations(self) -> int | None:
+        """As many as the training samples."""
+        return self.settings.evaluations
+
     def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
         """Return what makes the placer."""
         return lambda: RnnPlacer(fitting(self.settings, [problem]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceRnnZeroShot(_Place):
+class PlaceRnnZeroShot(Place):
     """Places with an RNN that was trained on other graphs.
 
     Attributes
@@ -224,11 +254,12 @@ class PlaceRnnZeroShot(_Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceAtRandom(_Place):
+class PlaceAtRandom(Place):
     """Draws placements, each of which is a result of its own: the mean is what one comes to."""
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return the mean of what 100 placements come to."""
+        warm_up("random")
         problem = workspace.problem(self.graph)
         began = time.perf_counter()
         kept = _KeepingEvaluator(Simulator(problem, 1))
@@ -247,11 +278,12 @@ class PlaceAtRandom(_Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound(_Place):
+class Bound(Place):
     """Computes the runtime that no placement beats."""
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return the bound."""
+        warm_up("single")
         problem = workspace.problem(self.graph)
         began = time.perf_counter()
         bound = lower_bound(problem)
@@ -266,7 +298,7 @@ class Bound(_Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinalEpisode(_Place):
+class FinalEpisode(Place):
     """Runs the greedy episode of a policy, and looks at each of its steps.
 
     Attributes
@@ -293,14 +325,15 @@ class FinalEpisode(_Place):
 
 
 def placed(problem: PlacementProblem, result: PlacementResult, seed: int | None) -> Record:
-    """Return what a run of a placer came to, with a short curve."""
+    """Return what a run of a placer came to, with a short curve, and the device of each group."""
     report = run_report(problem, result, seed or 0)
     short = run_report(problem, replace(result, curve=thinned_curve(result.curve)), seed or 0)
     batch = EvaluationBatch(
         runtime=np.array([result.runtime]), peak_memory=result.peak_memory[None]
     )
     cost = float(memory_penalised_runtime(batch, _limits(problem))[0])
-    return report | {"seed": seed, "curve": short["curve"], "cost": cost}
+    placement = result.placement.tolist()
+    return report | {"seed": seed, "curve": short["curve"], "cost": cost, "placement": placement}
 
 
 class _KeepingEvaluator:

@@ -18,13 +18,6 @@ from typing import Any
 
 import torch
 
-from placeto_baselines import LocalSearch
-from placeto_baselines import lower_bound
-from placeto_policy import PlacetoPlacer
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy.example import two_chains
-from placeto_simulator import Simulator
 from placeto_tools.errors import RunError
 from placeto_tools.errors import exit_code
 from placeto_tools.errors import one_line
@@ -54,9 +47,6 @@ def run_here(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        if trials:
-            watch.update("compiling, once ...")
-            warm_up()
         for trial in trials:
             watch.update(trial.key)
             yield trial, _run(trial, workspace, watch)
@@ -140,17 +130,6 @@ def _finished(
         watch.update(", ".join(sorted(trial.key for trial in running.values())))
 
 
-def warm_up() -> None:
-    """Let everything be compiled that trials run, so that none of them has it in its time."""
-    problem = two_chains()
-    simulator = Simulator(problem, 1)
-    lower_bound(problem)
-    LocalSearch(20).place(problem, simulator)
-    trainer = Trainer([simulator], Settings(updates=1))
-    trainer.update()
-    PlacetoPlacer(policy=trainer.policy).place(problem, simulator)
-
-
 def _run(trial: Trial, workspace: Workspace, watch: Watch) -> Record:
     try:
         return trial.task.run(workspace, watch)
@@ -169,11 +148,10 @@ def _run_in_process(trial: Trial, workspace: Workspace) -> Record:
 
 
 def _begin(stopping: Any) -> None:
-    """Prepare a process: one thread, everything compiled, and an end when the parent ends."""
+    """Prepare a process: one thread, and an end when the parent ends."""
     _stopping[:] = [stopping]
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    warm_up()
 
 
 def _end_with_parent() -> None:

@@ -25,6 +25,7 @@ from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
 from placeto_tools.placers import fitting
 from placeto_tools.tables import seconds_text
+from placeto_tools.warming import warm_up
 from placeto_tools.watching import WatchedEvaluator
 
 UPDATES_BETWEEN_CHECKPOINTS = 10
@@ -57,6 +58,7 @@ class TrainPlaceto:
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Train, and return how it went: the mean runtime of each update, and the best."""
+        warm_up("placeto")
         path, log_path = workspace.policy_file(self.policy), workspace.log_file(self.policy)
         path.parent.mkdir(exist_ok=True)
         trainer = self._trainer(workspace, path)
@@ -120,6 +122,7 @@ class TrainRnn:
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Train, and return how long it took."""
+        warm_up("rnn")
         began = time.perf_counter()
         total = self.settings.evaluations * len(self.graphs)
         counts = [0] * len(self.graphs)

@@ -62,6 +62,10 @@ class Workspace:
         """Return the file of a policy."""
         return self.path / "policies" / f"{name}.safetensors"
 
+    def placement_file(self, name: str, scheme: str) -> Path:
+        """Return the file of the best placement that a scheme has found for a problem."""
+        return self.path / "placements" / name / f"{scheme}.json"
+
     def log_file(self, name: str) -> Path:
         """Return the file with a line for each update of a training."""
         return self.path / "policies" / f"{name}.jsonl"
@@ -147,5 +151,12 @@ class Results:
 
     def record(self, scheme: str, graph: str, seed: int) -> Record:
         """Return what a scheme came to on a graph with a seed, or with all of them alike."""
+        found = self.find(scheme, graph, seed)
+        if found is None:
+            raise KeyError(scheme, graph, seed)
+        return found
+
+    def find(self, scheme: str, graph: str, seed: int) -> Record | None:
+        """Return the same, or None if that trial is not finished."""
         found = self._by_place.get((scheme, graph, seed))
-        return self._by_place[scheme, graph, None] if found is None else found
+        return self._by_place.get((scheme, graph, None)) if found is None else found

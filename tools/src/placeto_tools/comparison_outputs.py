@@ -1,0 +1,72 @@
+"""What a comparison leaves besides its tables: the best placements, and a page that shows them."""
+
+import numpy as np
+
+from placeto_baselines import bound_parts
+from placeto_graphs import PlacementProblem
+from placeto_graphs import save_placement
+from placeto_tools.comparison import CPU
+from placeto_tools.comparison import has_cpu
+from placeto_tools.errors import writing
+from placeto_tools.experiments.comparing import Case
+from placeto_tools.experiments.comparing import Comparison
+from placeto_tools.experiments.folder import ExperimentFolder
+from placeto_tools.experiments.trials import Graph
+from placeto_tools.experiments.trials import Record
+from placeto_tools.outputs import write_text
+from placeto_tools.placers import SCHEMES
+from placeto_tools.reports.contents import Shown
+from placeto_tools.reports.contents import problem_report
+from placeto_tools.reports.page import report_page
+
+REPORT = "report.html"
+
+
+def write_placements(comparison: Comparison, folder: ExperimentFolder) -> None:
+    """Write the best placement of each scheme into ``placements/PROBLEM/SCHEME.json``."""
+    for case in comparison.cases:
+        for shown, name in _placements(comparison, folder, case):
+            path = folder.workspace.placement_file(case.name, name)
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save_placement(shown.placement, shown.problem, path)
+
+
+def write_report(comparison: Comparison, folder: ExperimentFolder) -> None:
+    """Write ``report.html``, which shows the best placement of each scheme."""
+    reports = []
+    for case in comparison.cases:
+        shown = [each for each, _ in _placements(comparison, folder, case)]
+        if shown:
+            problem = shown[0].problem
+            title = f"{case.source} on {case.cluster}"
+            reports.append(problem_report(title, problem, bound_parts(problem), shown))
+    if reports:
+        write_text(folder.path / REPORT, report_page("Comparison of schemes", reports))
+
+
+def _placements(
+    comparison: Comparison, folder: ExperimentFolder, case: Case
+) -> list[tuple[Shown, str]]:
+    best = {name: comparison.best(folder.results, case, name) for name in comparison.schemes}
+    known = {name: record for name, record in best.items() if record is not None}
+    if not known:
+        return []
+    problem = folder.workspace.problem(Graph(case.name))
+    return [
+        (_shown(name, record, problem), name)
+        for name, record in known.items()
+        if name != CPU or has_cpu(problem)  # else it is one of another problem
+    ]
+
+
+def _shown(name: str, record: Record, problem: PlacementProblem) -> Shown:
+    scheme = SCHEMES[name]
+    return Shown(
+        title=scheme.title,
+        problem=problem,
+        placement=np.array(record["placement"], np.int32),
+        curve=[row for row in record["curve"] if row[1] is not None] if scheme.budget else (),
+        evaluations=record["evaluations"],
+        seconds=record["seconds"],
+    )

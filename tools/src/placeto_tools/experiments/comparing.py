@@ -1,0 +1,299 @@
+"""Every scheme on some problems: what ``placeto compare`` and the experiment ``table1`` share."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from typing import ClassVar
+
+import numpy as np
+
+from placeto_baselines import RnnSettings
+from placeto_graphs import PlacementProblem
+from placeto_policy import Settings
+from placeto_tools.comparison import CPU
+from placeto_tools.comparison import case_report
+from placeto_tools.comparison import runtime_text
+from placeto_tools.comparison import typical_runtime
+from placeto_tools.comparison_tables import scheme_table
+from placeto_tools.errors import WRONG_INPUT
+from placeto_tools.errors import exit_code
+from placeto_tools.errors import one_line
+from placeto_tools.experiments.experiment import News
+from placeto_tools.experiments.placing_tasks import Place
+from placeto_tools.experiments.placing_tasks import PlaceByName
+from placeto_tools.experiments.placing_tasks import PlaceOptimized
+from placeto_tools.experiments.placing_tasks import PlaceRnnOptimized
+from placeto_tools.experiments.schemes import placing
+from placeto_tools.experiments.trials import Graph
+from placeto_tools.experiments.trials import Record
+from placeto_tools.experiments.trials import Results
+from placeto_tools.experiments.trials import Trial
+from placeto_tools.experiments.trials import Watch
+from placeto_tools.experiments.trials import Workspace
+from placeto_tools.placers import NARROW_RNN
+from placeto_tools.placers import SCHEMES
+from placeto_tools.plots.curves import curves_figure
+from placeto_tools.progress import clock
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CASE = "case"
+LEVELS = ("single", "expert", "scotch")  # drawn beside the curves of the searches
+OF_TRIALS = ("scheme", "graph", "placement")  # what a report has no need of
+
+
+@dataclass(frozen=True)
+class DescribeCase:
+    """Says what is known of a problem before it is placed.
+
+    Attributes
+    ----------
+    source : text
+        What is placed.
+    cluster : text
+        On what, in short.
+    graph : `Graph`
+        The problem.
+    """
+
+    kind: ClassVar[str] = CASE
+
+    source: str
+    cluster: str
+    graph: Graph
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return its sizes and its lower bound."""
+        watch.update(f"{self.graph.label}: lower bound ...")
+        case = case_report(self.source, self.cluster, workspace.problem(self.graph))
+        return {"scheme": CASE, "graph": self.graph.label, "seed": None, "case": case}
+
+
+@dataclass(frozen=True)
+class PlaceIfPossible:
+    """Places, or says why a scheme cannot: the others go on.
+
+    Attributes
+    ----------
+    task : `Place`
+        The placing.
+    """
+
+    task: Place
+
+    @property
+    def kind(self) -> str:
+        """That of the placing."""
+        return self.task.kind
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return what came of it, or an ``error``."""
+        try:
+            return self.task.run(workspace, watch)
+        except ValueError as error:
+            if exit_code(error) != WRONG_INPUT:  # of no package of ours, so a mistake in the code
+                raise
+            return self.task.labels() | {"error": one_line(error)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem to compare on.
+
+    Attributes
+    ----------
+    source : text
+        What is placed.
+    cluster : text
+        On what, in short.
+    name : text
+        Of the problem in the folder.
+    make : function
+        Makes the problem.
+    """
+
+    source: str
+    cluster: str
+    name: str
+    make: Callable[[], PlacementProblem]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much the schemes may do.
+
+    Attributes
+    ----------
+    seeds : ints
+        With which a scheme runs that draws at random.
+    budgets : mapping
+        By scheme, how many placements it samples; None for one that does not search.
+    settings : `Settings`
+        The hyperparameters of Placeto.
+    rnn_settings : `RnnSettings`
+        Those of the RNN, with its budget.
+    """
+
+    seeds: Sequence[int]
+    budgets: Mapping[str, int | None]
+    settings: Settings
+    rnn_settings: RnnSettings
+
+    def task(self, name: str, graph: Graph, seed: int | None) -> Place:
+        """Return how a scheme places a problem."""
+        budget = self.budgets[name]
+        if name == "placeto":
+            return PlaceOptimized(
+                scheme=name,
+                graph=graph,
+                seed=seed,
+                settings=self.settings,
+                evaluations=budget or 1,
+            )
+        if name == "rnn":
+            return PlaceRnnOptimized(
+                scheme=name, graph=graph, seed=seed, settings=self.rnn_settings
+            )
+        return PlaceByName(scheme=name, graph=graph, seed=seed, placer=name, budget=budget)
+
+
+def chosen_effort(seeds: int, budget: int | None, rnn_budget: int | None, *, full: bool) -> Effort:
+    """Return how much the schemes may do in a comparison.
+
+    Parameters
+    ----------
+    seeds
+        How many seeds there are.
+    budget
+        How many placements each search samples; by default its own.
+    rnn_budget
+        The same for the RNN alone.
+    full
+        Whether their own are all that they have, in place of what takes minutes.
+    """
+    budgets = {
+        name: scheme.budget and (budget or (not full and scheme.short_budget) or scheme.budget)
+        for name, scheme in SCHEMES.items()
+    }
+    rnn = budgets["rnn"] = rnn_budget or budgets["rnn"] or 1
+    return Effort(range(seeds), budgets, Settings(), RnnSettings(evaluations=rnn, **NARROW_RNN))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Some schemes on some problems.
+
+    Attributes
+    ----------
+    cases : cases
+        The problems.
+    schemes : texts
+        The schemes.
+    effort : `Effort`
+        How much they may do.
+    """
+
+    cases: Sequence[Case]
+    schemes: Sequence[str]
+    effort: Effort
+
+    @property
+    def problems(self) -> dict[str, Callable[[], PlacementProblem]]:
+        """By name, what makes each problem."""
+        return {case.name: case.make for case in self.cases}
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All that is to do: first what takes milliseconds, as `SCHEMES` has it."""
+        graphs = [Graph(case.name) for case in self.cases]
+        trials = [
+            placing(DescribeCase(case.source, case.cluster, graph), CASE, graph, None)
+            for case, graph in zip(self.cases, graphs, strict=True)
+        ]
+        for name in self.schemes:
+            for graph in graphs:
+                for seed in self.effort.seeds if SCHEMES[name].random else [None]:
+                    task = PlaceIfPossible(self.effort.task(name, graph, seed))
+                    trials.append(placing(task, name, graph, seed))
+        return trials
+
+    def news(self, results: Results, record: Record) -> News:
+        """Return the line of a finished trial, and the table of its problem."""
+        case = next(case for case in self.cases if case.name == record["graph"])
+        report = self._report(case, results)
+        place = f"{case.source} on {case.cluster}"
+        if "case" in record:
+            line = f"{place}: {report['ops']:,} ops in {report['groups']} groups"
+        elif "error" in record:
+            line = f"{place}: {record['scheme']}: {record['error']}"
+        else:
+            took = clock(record["seconds"])
+            line = f"{place}: {record['scheme']}: {runtime_text(record)}, {took}"
+        return News(line, scheme_table(report))
+
+    def reports(self, results: Results) -> dict[str, Record]:
+        """Return what is known of each problem that was begun, by its name, in SI units."""
+        begun = [case for case in self.cases if results.find(CASE, case.name, 0)]
+        return {case.name: self._report(case, results) for case in begun}
+
+    def best(self, results: Results, case: Case, name: str) -> Record | None:
+        """Return the record of a scheme's best run on a problem, if one succeeded."""
+        runs = [run for run in self._runs(results, case, name) if "error" not in run]
+        return min(runs, key=_cost, default=None)
+
+    def _report(self, case: Case, results: Results) -> Record:
+        schemes = []
+        for name in self.schemes:
+            runs = self._runs(results, case, name)
+            if runs:
+                error = next((run["error"] for run in runs if "error" in run), None)
+                shown = [_shown(run) for run in runs if "error" not in run]
+                schemes.append(
+                    {"name": name, "title": SCHEMES[name].title, "runs": shown, "error": error}
+                )
+        known: Record = results.record(CASE, case.name, 0)["case"]
+        return {**known, "schemes": schemes}
+
+    def _runs(self, results: Results, case: Case, name: str) -> list[Record]:
+        seeds = self.effort.seeds if SCHEMES[name].random else [0]
+        found = [results.find(name, case.name, seed) for seed in seeds]
+        return [record for record in found if record is not None]
+
+
+def failures(reports: Sequence[Record]) -> list[str]:
+    """Return why schemes are missing, a line each. That a CPU's times are not known is none."""
+    return [
+        f"{report['source']} on {report['cluster']}, {scheme['name']}: {scheme['error']}"
+        for report in reports
+        for scheme in report["schemes"]
+        if scheme["error"] and scheme["name"] != CPU
+    ]
+
+
+def comparison_figure(report: Record) -> "Figure":
+    """Return the learning curves of the searches on one problem, and the levels of others."""
+    curves, levels = {}, {"lower bound": report["lower_bound"]}
+    for scheme in report["schemes"]:
+        of_seeds = [_known(run["curve"]) for run in scheme["runs"]]
+        runtime = typical_runtime(scheme)
+        if SCHEMES[scheme["name"]].budget:
+            curves[scheme["title"]] = [curve for curve in of_seeds if len(curve)]
+        elif scheme["name"] in LEVELS and runtime is not None:
+            levels[scheme["title"]] = runtime
+    return curves_figure(curves, levels, f"{report['source']} on {report['cluster']}")
+
+
+def _known(rows: Sequence[Sequence[float | None]]) -> np.ndarray[tuple[int, int]]:
+    return np.array([row for row in rows if row[1] is not None], np.float64).reshape(-1, 2)
+
+
+def _shown(record: Record) -> Record:
+    run = {name: value for name, value in record.items() if name not in OF_TRIALS}
+    return run | {"seed": record["seed"] or 0}
+
+
+def _cost(run: Record) -> tuple[bool, float]:
+    return not run["fits"], np.inf if run["runtime"] is None else run["runtime"]
