@@ -223,18 +223,18 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
 
 def test_each_change_of_hyperparameters_is_told_beside_none(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    both = "messages=plain,edge_features=transfers,updates=3"
+    both = "messages=plain,device_features=loads,updates=3"
     change = ["--vary", "message-rounds=3", "--vary", both]
     succeed("experiment", "hyperparameters", "cifar10", SMOKE, *change, "-o", folder)
     page = check_complete(folder, pictures=1, width=1300)
     trials = trials_of(folder)
     for variant, seen in (
-        ("unchanged", (2, "residual", "none", 5)),
-        ("message_rounds=3", (3, "residual", "none", 5)),
-        (both, (2, "plain", "transfers", 3)),
+        ("unchanged", (2, "residual", "loads-and-lookahead", 5)),
+        ("message_rounds=3", (3, "residual", "loads-and-lookahead", 5)),
+        (both, (2, "plain", "loads", 3)),
     ):
         chosen = load_policy(folder / "policies" / f"{variant}-0.safetensors").settings
-        found = (chosen.message_rounds, chosen.messages, chosen.edge_features, chosen.updates)
+        found = (chosen.message_rounds, chosen.messages, chosen.device_features, chosen.updates)
         assert found == seen
         costs = [
             {

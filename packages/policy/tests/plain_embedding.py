@@ -10,35 +10,21 @@ def plain_messages(
     passing: MessagePassing,
     features: torch.Tensor,
     edges: torch.Tensor,
-    transfers: torch.Tensor,
-    placement: torch.Tensor,
 ) -> torch.Tensor:
-    """Return [2 F, G, N] for features [F, G, N].
-
-    Edges are int64[M, 2], transfers along them [M] in parts of the mean group, placements
-    int64[N, G].
-    """
+    """Return [2 F, G, N] for features [F, G, N] and edges int64[M, 2]."""
     num_groups = features.shape[1]
     is_residual = passing.messages == "residual"
     hears = torch.zeros(num_groups, num_groups)
     hears[edges[:, 1], edges[:, 0]] = (
         min(1.0, num_groups / max(1, len(edges))) if is_residual else 1.0
     )
-    strength = torch.zeros(num_groups, num_groups)
-    strength[edges[:, 1], edges[:, 0]] = torch.log1p(transfers)
-    is_cut = (placement[:, :, None] != placement[:, None, :]).to(strength.dtype)
     start = features.permute(2, 1, 0)
     results = []
-    for direction, (adjacency, strong) in enumerate([(hears, strength), (hears.T, strength.T)]):
+    for direction, adjacency in enumerate((hears, hears.T)):
         nodes = start
         for _ in range(passing.rounds):
             linear = nodes @ passing.message_weight[direction].T + passing.message_bias[direction]
-            # Axes: state, receiver, sender, feature.
-            along = linear[:, None].expand(-1, num_groups, -1, -1)
-            if passing.edge_weight is not None:
-                of_edge = torch.stack([strong.expand_as(is_cut), strong * is_cut], dim=3)
-                along = along + of_edge @ passing.edge_weight[direction].T
-            heard = (adjacency[:, :, None] * torch.relu(along)).sum(dim=2)
+            heard = adjacency @ torch.relu(linear)
             updates = torch.relu(
                 heard @ passing.update_weight[direction].T + passing.update_bias[direction]
             )

@@ -20,19 +20,16 @@ from placeto_policy import topology_of
 from placeto_policy.concurrency import concurrency
 from placeto_policy.embedding.message_passing import MessagePassing
 from placeto_policy.embedding.pooling import PooledSummaries
-from placeto_policy.settings import EdgeFeaturesName
 from placeto_policy.settings import EmbeddingName
 from placeto_policy.settings import MessageName
 from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.topology import topology_of_groups
-from placeto_policy.topology import transfer_seconds
 from plain_embedding import plain_messages
 from plain_embedding import plain_summaries
 from random_states import random_problem
 from random_states import random_states
 from scheduled_problems import problem_of
 
-ON_ONE_DEVICE = torch.zeros(1, 6, dtype=torch.int64)
 NAMES = ("message-passing", "simple-partitioner", "simple-aggregator")
 
 
@@ -61,7 +58,7 @@ def test_messages_by_hand_on_four_nodes_with_identity_weights() -> None:
     passing = MessagePassing(width=1, rounds=2, generator=torch.Generator())
     set_identity(passing)
     own = torch.tensor([[[1.0], [10.0], [100.0], [1000.0]]])
-    down, up = passing(own, topology, ON_ONE_DEVICE)[:, :, 0].tolist()
+    down, up = passing(own, topology)[:, :, 0].tolist()
     # Round 1: b and c hear a; d hears b and c. Round 2: d hears a by way of both.
     assert down == [1, 10 + 1, 100 + 1, 1000 + (10 + 1) + (100 + 1)]
     assert up == [1 + (10 + 1000) + (100 + 1000), 10 + 1000, 100 + 1000, 1000]
@@ -75,7 +72,7 @@ def test_plain_messages_by_hand_replace_what_a_node_was() -> None:
     for rounds in (1, 2, 3):
         passing = MessagePassing(1, rounds, torch.Generator(), messages="plain")
         set_identity(passing)
-        heard.append(passing(own, topology, ON_ONE_DEVICE)[:, :, 0].tolist())
+        heard.append(passing(own, topology)[:, :, 0].tolist())
     assert heard[0] == [[0, 1, 1, 10 + 100], [10 + 100, 1000, 1000, 0]]
     assert heard[1] == [[0, 0, 0, 1 + 1], [1000 + 1000, 0, 0, 0]]  # a by two ways to d, and back
     assert heard[2] == [[0, 0, 0, 0], [0, 0, 0, 0]]  # no path has three edges
@@ -90,7 +87,7 @@ def test_plain_sums_are_not_divided_and_residual_ones_are() -> None:
     for messages in ("plain", "residual"):
         passing = MessagePassing(1, 1, torch.Generator(), messages=messages)
         set_identity(passing)
-        last[messages] = passing(own, topology, ON_ONE_DEVICE)[0, 5, 0].item()
+        last[messages] = passing(own, topology)[0, 5, 0].item()
     assert last["plain"] == 5
     assert last["residual"] == pytest.approx(1 + 5 / 2.5)
 
@@ -100,7 +97,7 @@ def test_a_message_is_rectified_before_it_is_summed() -> None:
     passing = MessagePassing(width=1, rounds=1, generator=torch.Generator())
     set_identity(passing)
     own = torch.tensor([[[-5.0], [7.0], [0.0]]])
-    heard = passing(own, topology, ON_ONE_DEVICE)[:, :, 0]
+    heard = passing(own, topology)[:, :, 0]
     assert heard[0].max() == 7
 
 
@@ -113,7 +110,6 @@ def test_a_message_is_rectified_before_it_is_summed() -> None:
     st.integers(0, 3),
     st.sampled_from(["plain", "residual"]),
     st.sampled_from(["costs", "costs-and-times", "costs-times-and-schedule"]),
-    st.sampled_from(["none", "transfers"]),
 )
 def test_the_compiled_loops_agree_with_eager_torch(
     seed: int,
@@ -123,7 +119,6 @@ def test_the_compiled_loops_agree_with_eager_torch(
     rounds: int,
     messages: MessageName,
     node_features: NodeFeaturesName,
-    edge_features: EdgeFeaturesName,
 ) -> None:
     generator = np.random.default_rng(seed)
     problem = random_problem(num_groups, num_devices, generator)
@@ -134,19 +129,11 @@ def test_the_compiled_loops_agree_with_eager_torch(
         torch.Generator().manual_seed(seed),
         node_features=node_features,
         messages=messages,
-        edge_features=edge_features,
     )
     features = states.features(node_features)
     weights = torch.randn(count, embedding.output_width, generator=torch.Generator().manual_seed(0))
 
-    mean_group = problem.group_graph.compute_time.mean()
-    nodes = plain_messages(
-        embedding.message_passing,
-        features,
-        edges_of(problem),
-        torch.from_numpy(transfer_seconds(problem) / mean_group).float(),
-        states.placement,
-    )
+    nodes = plain_messages(embedding.message_passing, features, edges_of(problem))
     own = nodes[:, states.current, torch.arange(count)].T
     relations = states.topology.relations
     summaries = plain_summaries(embedding.summaries, nodes, relations, states.current)
@@ -184,7 +171,7 @@ def test_relabelling_groups_changes_nothing(name: str) -> None:
     )
     near = concurrency(problem)[:, old_label][:, :, old_label]
     moved = States(
-        topology=topology_of_groups(relabelled, near, np.zeros((2, 9)), transfer_seconds(problem)),
+        topology=topology_of_groups(relabelled, near, np.zeros((2, 9))),
         placement=states.placement[:, old_label],
         current=torch.from_numpy(new_label)[states.current],
         visited=states.visited[:, old_label],
@@ -213,7 +200,6 @@ def test_the_order_of_edges_changes_nothing(name: str) -> None:
             ),
             concurrency(problem),
             np.zeros((3, 9)),
-            transfer_seconds(problem)[shuffled],
         ),
         placement=states.placement,
         current=states.current,
@@ -321,9 +307,7 @@ def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
         edge_bytes=graph.edge_bytes,
     )
     states = States(
-        topology=topology_of_groups(
-            partly, concurrency(problem), np.zeros((3, 2)), transfer_seconds(problem)
-        ),
+        topology=topology_of_groups(partly, concurrency(problem), np.zeros((3, 2))),
         placement=torch.tensor([[0, 2], [2, 2]]),
         current=torch.tensor([0, 1]),
         visited=torch.tensor([[False, False], [True, False]]),

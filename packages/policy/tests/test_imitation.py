@@ -58,6 +58,7 @@ def test_a_policy_that_saw_two_four_five_and_six_devices_places_on_three() -> No
         PlacementPolicy(settings=SMALL),
         lessons,
         steps=200,
+        settings=ImitationSettings(graphs=6, own_graphs=0),
         report=lambda _, loss: losses.append(loss),
     )
     assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])

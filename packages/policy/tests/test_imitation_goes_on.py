@@ -1,4 +1,4 @@
-"""A run of imitation takes one course, however it is interrupted and shared out."""
+"""A run takes one course, however it is interrupted and shared out; it draws as it is told."""
 
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from placeto_policy import demonstrate
 from placeto_policy import preset
 from placeto_policy.imitation import Imitation
 from placeto_policy.imitation_settings import ImitationSettings
+from placeto_policy.learning_run import LearningRun
 from placeto_policy.workers import OneProcess
 from placeto_policy.workers import Processes
 from scheduled_problems import ListSchedule
@@ -39,7 +40,7 @@ def imitation(processes: Processes | None = None, seed: int = 0) -> Imitation:
     )
 
 
-def weights(run: Imitation) -> torch.Tensor:
+def weights(run: LearningRun) -> torch.Tensor:
     return torch.cat([value.flatten() for value in run.policy.state_dict().values()])
 
 
@@ -115,6 +116,25 @@ def test_what_is_not_of_such_a_run_is_refused(change: object, message: str) -> N
     change(tensors)  # type: ignore[operator]
     with pytest.raises(PolicyError, match=message):
         imitation().restore(tensors)
+
+
+def test_graphs_are_drawn_by_their_weights() -> None:
+    policy = PlacementPolicy(settings=SMALL)
+    never = Imitation(policy, demonstrations(), steps=9, weights=[0.0, 2.0], settings=SETTINGS)
+    rarely = Imitation(policy, demonstrations(), steps=9, weights=[1.0, 3.0], settings=SETTINGS)
+    drawn: dict[str, list[int]] = {"never": [], "rarely": []}
+    for step in range(600):
+        for name, run in (("never", never), ("rarely", rarely)):
+            run.steps_done = step
+            drawn[name] += [graph for _, graph, _ in run.own_turns()]
+    assert set(drawn["never"]) == {1}
+    assert np.mean(drawn["rarely"]) == pytest.approx(0.75, abs=0.04)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [1.0, -1.0], [1.0, float("nan")]])
+def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
+    with pytest.raises(PolicyError, match="weights: expected 2 finite numbers >= 0, not all"):
+        Imitation(PlacementPolicy(settings=SMALL), demonstrations(), steps=1, weights=weights)
 
 
 def test_more_processes_than_graphs_of_a_step_are_refused() -> None:

@@ -291,9 +291,7 @@ def test_empty_devices_are_equally_probable_unless_one_is_slower() -> None:
 def test_states_of_groups_alone_are_refused() -> None:
     problem = two_chains()
     states = random_states(problem, 1, np.random.default_rng(0))
-    alone = topology_of_groups(
-        problem.group_graph, np.zeros((3, 6, 6)), np.zeros((2, 6)), np.zeros(4)
-    )
+    alone = topology_of_groups(problem.group_graph, np.zeros((3, 6, 6)), np.zeros((2, 6)))
     with pytest.raises(PolicyError, match="expected those of a problem, got those of groups alone"):
         PlacementPolicy(settings=GENERAL)(replace(states, topology=alone))
 

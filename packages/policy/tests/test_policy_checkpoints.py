@@ -119,7 +119,7 @@ def test_the_seed_decides() -> None:
         Settings(embedding="simple-partitioner", hidden_units=7),
         Settings(messages="plain", device_features="none", advantage_scale="none", clip_ratio=0.3),
         Settings(node_features="costs", reward="terminal", minibatches=2, epochs=5),
-        Settings(node_features="costs-and-times", edge_features="transfers"),
+        Settings(node_features="costs-and-times", device_features="loads"),
         preset("paper"),
         preset("default"),
     ],
@@ -136,11 +136,11 @@ def test_a_policy_survives_its_file(tmp_path: Path, settings: Settings) -> None:
 def test_a_policy_without_a_newer_option_has_its_default(tmp_path: Path) -> None:
     def forget(_: Tensors, metadata: Metadata) -> None:
         description = json.loads(metadata["description"])
-        del description["settings"]["edge_features"]
+        del description["settings"]["messages"]
         metadata["description"] = json.dumps(description)
 
     path = changed(tmp_path / "policy.safetensors", forget)
-    assert load_policy(path).settings.edge_features == "none"
+    assert load_policy(path).settings.messages == "residual"
 
 
 def test_the_policy_of_a_training_can_be_loaded_alone(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
             lambda tensors, _: tensors.update({"policy.extra": torch.zeros(1)}),
             "expected no tensor 'policy.extra' in such a policy",
         ),
-        (lambda _, metadata: metadata.update(version="1"), "expected version 4, got '1'"),
+        (lambda _, metadata: metadata.update(version="1"), "expected version 5, got '1'"),
         (lambda _, metadata: metadata.update(format="x"), "expected format 'placeto-policy'"),
         (lambda _, metadata: metadata.clear(), "expected format 'placeto-policy', got None"),
         (lambda _, metadata: metadata.pop("description"), "expected a description, got none"),

@@ -1,7 +1,6 @@
 """What the policy sees of a graph and of a state, against the definitions taken literally."""
 
 from dataclasses import replace
-from itertools import permutations
 
 import networkx as nx
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from placeto_graphs import GroupGraph
-from placeto_graphs import parse_cluster
 from placeto_policy import PlacementPolicy
 from placeto_policy import Settings
 from placeto_policy import States
@@ -23,7 +21,6 @@ from placeto_policy.states import LOADS
 from placeto_policy.states import load_width
 from placeto_policy.topology import Topology
 from placeto_policy.topology import topology_of_groups
-from placeto_policy.topology import transfer_seconds
 from random_states import random_problem
 from random_states import random_states
 from scheduled_problems import partly_possible
@@ -59,18 +56,11 @@ def random_memory(seed: int, num_groups: int, num_devices: int = 2) -> NDArray[n
     return np.random.default_rng(seed).random((num_devices, num_groups))
 
 
-def random_transfers(seed: int, num_groups: int, num_devices: int = 2) -> NDArray[np.float64]:
-    """Return float64[M] of which no two edges have the same."""
-    num_edges = random_graph(seed, num_groups, num_devices).num_edges
-    return np.random.default_rng(seed).random(num_edges)
-
-
 def random_topology(seed: int, num_groups: int, num_devices: int = 2) -> Topology:
     return topology_of_groups(
         random_graph(seed, num_groups, num_devices),
         random_nearness(seed, num_groups),
         random_memory(seed, num_groups, num_devices),
-        random_transfers(seed, num_groups, num_devices),
     )
 
 
@@ -101,22 +91,6 @@ def longest_paths(graph: GroupGraph) -> NDArray[np.float64]:
         paths[group, 0] = nx.dag_longest_path_length(before)
         paths[group, 1] = seconds[group] + nx.dag_longest_path_length(behind)
     return paths
-
-
-def test_transfers_take_the_mean_of_all_pairs_whatever_they_share() -> None:
-    problem = random_problem(8, 4, np.random.default_rng(3))
-    cluster = parse_cluster("2x(2xv100)", link="nvlink+ethernet-25g")
-    seconds = [
-        [
-            cluster.latency[pair] + size / cluster.bandwidth[pair]
-            for pair in permutations(range(4), 2)
-        ]
-        for size in problem.group_graph.edge_bytes.tolist()
-    ]
-    expected = np.mean(seconds, axis=1)
-    np.testing.assert_allclose(transfer_seconds(replace(problem, cluster=cluster)), expected)
-    one_link = replace(cluster, link=np.minimum(cluster.link, 0), link_names=("all",))
-    np.testing.assert_allclose(transfer_seconds(replace(problem, cluster=one_link)), expected)
 
 
 def test_the_features_of_a_state() -> None:
@@ -157,20 +131,8 @@ def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups
     graph = random_graph(seed, num_groups)
     near = random_nearness(seed, num_groups)
     memory = random_memory(seed, num_groups)
-    transfers = random_transfers(seed, num_groups)
-    topology = topology_of_groups(graph, near, memory, transfers)
+    topology = topology_of_groups(graph, near, memory)
     seconds = graph.compute_time.mean(axis=1)
-    for edges, neighbours, strengths in zip(
-        (graph.edges, graph.edges[:, ::-1]),
-        topology.neighbours,
-        topology.edge_strengths,
-        strict=True,
-    ):
-        transfer = dict(zip(map(tuple, edges.tolist()), transfers.tolist(), strict=True))
-        receivers = np.repeat(np.arange(num_groups), np.diff(neighbours[0]))
-        pairs = zip(neighbours[1].tolist(), receivers.tolist(), strict=True)
-        strong = [np.log1p(transfer[pair] / seconds.mean()) for pair in pairs]
-        np.testing.assert_allclose(strengths, strong, rtol=1e-5)
     np.testing.assert_allclose(topology.shares, seconds / seconds.sum(), rtol=1e-5)
     np.testing.assert_allclose(topology.memory, memory, rtol=1e-5)
 
@@ -238,12 +200,8 @@ def test_units_of_time_and_of_size_do_not_matter() -> None:
     graph = random_graph(seed=3, num_groups=9)
     near = random_nearness(seed=3, num_groups=9)
     memory = random_memory(seed=3, num_groups=9)
-    transfers = random_transfers(seed=3, num_groups=9)
-    one = topology_of_groups(graph, near, memory, transfers)
-    other = topology_of_groups(
-        scaled(graph, seconds=1e-3, size=1000), 1e-6 * near, memory, 1e-3 * transfers
-    )
-    np.testing.assert_allclose(other.edge_strengths, one.edge_strengths, rtol=1e-5)
+    one = topology_of_groups(graph, near, memory)
+    other = topology_of_groups(scaled(graph, seconds=1e-3, size=1000), 1e-6 * near, memory)
     for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), msg=name)
 
@@ -271,9 +229,8 @@ def test_relabelling_groups_changes_neither_loads_nor_probabilities() -> None:
         edge_bytes=graph.edge_bytes,
     )
     near, memory = random_nearness(seed=5, num_groups=9), random_memory(seed=5, num_groups=9)
-    transfers = random_transfers(seed=5, num_groups=9)
     states = States(
-        topology=topology_of_groups(graph, near, memory, transfers),
+        topology=topology_of_groups(graph, near, memory),
         placement=torch.from_numpy(generator.integers(0, 2, (6, 9))),
         current=torch.from_numpy(generator.integers(0, 9, 6)),
         visited=torch.from_numpy(generator.random((6, 9)) < 0.5),
@@ -283,7 +240,7 @@ def test_relabelling_groups_changes_neither_loads_nor_probabilities() -> None:
     assert states.schedule is not None
     moved = States(
         topology=topology_of_groups(
-            relabelled, near[:, old_label][:, :, old_label], memory[:, old_label], transfers
+            relabelled, near[:, old_label][:, :, old_label], memory[:, old_label]
         ),
         placement=states.placement[:, old_label],
         current=torch.from_numpy(new_label)[states.current],
@@ -295,9 +252,8 @@ def test_relabelling_groups_changes_neither_loads_nor_probabilities() -> None:
         moved.topology.path_features, states.topology.path_features[old_label]
     )
     torch.testing.assert_close(moved.loads(), states.loads())
-    for chosen in (Settings(), Settings(edge_features="transfers")):
-        policy = PlacementPolicy(2, chosen)
-        torch.testing.assert_close(policy(moved), policy(states), rtol=1e-4, atol=1e-5)
+    policy = PlacementPolicy(2, Settings())
+    torch.testing.assert_close(policy(moved), policy(states), rtol=1e-4, atol=1e-5)
 
 
 def test_a_group_that_some_devices_cannot_run_takes_the_mean_of_the_others() -> None:
@@ -321,9 +277,7 @@ def test_nothing_is_divided_by_zero() -> None:
     for graph in (idle, alone):
         near = np.zeros((len(NEAR), graph.num_groups, graph.num_groups))
         memory = np.zeros((graph.compute_time.shape[1], graph.num_groups))
-        transfers = np.full(graph.num_edges, 1e-6)
-        topology = topology_of_groups(graph, near, memory, transfers)
-        assert np.isfinite(topology.edge_strengths).all()
+        topology = topology_of_groups(graph, near, memory)
         for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
             assert torch.isfinite(getattr(topology, name)).all(), name
         states = States(
@@ -335,6 +289,4 @@ def test_nothing_is_divided_by_zero() -> None:
             schedule=torch.zeros(1, graph.num_groups, 3),
         )
         assert not states.loads().any()
-        for edge_features in ("none", "transfers"):
-            policy = PlacementPolicy(2, Settings(edge_features=edge_features))
-            assert torch.isfinite(policy(states)).all()
+        assert torch.isfinite(PlacementPolicy(2, Settings())(states)).all()

@@ -77,16 +77,28 @@ def replayed(
 
 
 def eager_gain(
-    policy: PlacementPolicy, evaluator: ListSchedule, worker: int, settings: Settings
+    policy: PlacementPolicy, evaluator: ListSchedule, workers: int, settings: Settings
 ) -> torch.Tensor:
-    """Return ``sum of log p A + w H`` of one episode, with a baseline of 0."""
+    """Return ``sum of log p A + w H`` of the first round: its mean is the baseline, if any is."""
+    parts = [eager_parts(policy, evaluator, worker, settings) for worker in range(workers)]
+    returns = np.array([earned for _, _, earned in parts])
+    if settings.reward != "counterfactual":
+        returns = returns - returns.mean(axis=0)
+    scores = torch.stack([torch.stack(of_episode) for _, of_episode, _ in parts])
+    return sum((entropy for entropy, _, _ in parts), (scores * torch.from_numpy(returns)).sum())
+
+
+def eager_parts(
+    policy: PlacementPolicy, evaluator: ListSchedule, worker: int, settings: Settings
+) -> tuple[torch.Tensor, list[torch.Tensor], list[float]]:
+    """Return ``w H`` of one episode, and the ``log p`` and the return of each of its steps."""
     start, steps = replayed(policy, evaluator, worker, settings)
     costs = penalised(evaluator, np.stack([start, *(step.placement for step in steps)]))
-    gain = torch.zeros(())
+    bonus, scores, returns = torch.zeros(()), [], []
     for time, step in enumerate(steps):
         log_probabilities = policy(step.states)[0]
         entropy = -(log_probabilities.exp() * log_probabilities).sum()
-        gain = gain + settings.entropy_weight_start * entropy
+        bonus = bonus + settings.entropy_weight_start * entropy
         if settings.reward == "counterfactual":
             changed = steps[-1].placement.copy()
             changed[int(step.states.current)] = step.other
@@ -100,8 +112,9 @@ def eager_gain(
             powers = settings.discount ** np.arange(len(steps) - time)
             advantage = float((powers * (costs[time:-1] - costs[time + 1 :])).sum())
             score = log_probabilities[step.action]
-        gain = gain + advantage * score
-    return gain
+        scores.append(score)
+        returns.append(advantage)
+    return bonus, scores, returns
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -127,8 +140,8 @@ def test_one_part_is_plain_reinforce(
     trainer = Trainer([evaluator], settings, seed=SEED, policy=policy)
     (gradient,) = gradients_of_update(monkeypatch, trainer)
 
-    gains = [eager_gain(first, evaluator, worker, settings) for worker in range(4)]
-    parts = torch.autograd.grad(sum(gains, torch.zeros(())), list(first.parameters()))
+    gain = eager_gain(first, evaluator, 4, settings)
+    parts = torch.autograd.grad(gain, list(first.parameters()))
     expected = torch.cat([part.flatten() for part in parts])
     scale = expected.abs().max()
     assert scale > 0

@@ -165,6 +165,16 @@ def test_nothing_is_expected_of_counterfactual_rewards() -> None:
     assert baseline_of(2, PLAIN).expected(returns).tolist() == [1.0, -3.0]
 
 
+def test_workers_take_one_graph_after_the_other() -> None:
+    evaluators = [ListSchedule(problem_of(nx.path_graph(size, nx.DiGraph))) for size in (4, 2, 3)]
+    settings = replace(PLAIN, workers=2, hidden_units=2, updates=3)
+    trainer = Trainer(evaluators, settings)
+    for expected in ([0, 1], [0, 2], [1, 2]):
+        runs = trainer._run_own_workers()
+        assert sorted(run.graph for run in runs) == expected
+        trainer.updates += 1
+
+
 def test_returns_are_discounted() -> None:
     rewards = np.array([[1.0, 2.0, 4.0], [0.0, 0.0, 8.0]])
     assert discounted_returns(rewards, 1.0).tolist() == [[7, 6, 4], [8, 8, 8]]

@@ -119,9 +119,7 @@ def test_what_is_learned_from_is_what_the_steps_saw(
     seed: int, num_groups: int, device_features: DeviceFeaturesName
 ) -> None:
     generator = np.random.default_rng(seed)
-    chosen = Settings(
-        node_features=SCHEDULE, edge_features="transfers", device_features=device_features
-    )
+    chosen = Settings(node_features=SCHEDULE, device_features=device_features)
     policy = PlacementPolicy(3, chosen, seed=seed)
     environment = PlacementEnvironment(
         Scheduled(random_problem(num_groups, 3, generator)),

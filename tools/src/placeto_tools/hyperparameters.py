@@ -23,7 +23,6 @@ NETWORK = (
     "messages",
     "hidden_units",
     "node_features",
-    "edge_features",
     "device_features",
 )
 SettingsType = TypeVar("SettingsType", bound="DataclassInstance")

@@ -26,6 +26,8 @@ from placeto_policy.logs import TensorBoardLog
 from placeto_policy.placer import PlacetoPlacer
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.pretrained import load_pretrained
+from placeto_policy.reinforcement import Reinforcement
+from placeto_policy.reinforcement import ReinforcementSettings
 from placeto_policy.settings import Settings
 from placeto_policy.settings import preset
 from placeto_policy.states import States
@@ -48,6 +50,8 @@ __all__ = [
     "PlacementPolicy",
     "PlacetoPlacer",
     "PolicyError",
+    "Reinforcement",
+    "ReinforcementSettings",
     "Settings",
     "SimpleAggregator",
     "SimplePartitioner",

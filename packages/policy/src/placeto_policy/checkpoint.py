@@ -24,7 +24,7 @@ from placeto_policy.trainer import Trainer
 from placeto_policy.workers import Processes
 
 FORMAT = "placeto-policy"
-VERSION = 4
+VERSION = 5
 POLICY = "policy."
 BEST_POLICY = "best_policy."
 AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter

@@ -167,7 +167,6 @@ def _embedding(
             generator,
             node_features=settings.node_features,
             messages=settings.messages,
-            edge_features=settings.edge_features,
         )
     simple = SimplePartitioner if settings.embedding == "simple-partitioner" else SimpleAggregator
     return simple(

@@ -17,12 +17,10 @@ from placeto_policy.errors import shown
 EmbeddingName = Literal["pairs", "message-passing", "simple-partitioner", "simple-aggregator"]
 RewardName = Literal["counterfactual", "intermediate", "terminal"]
 NodeFeaturesName = Literal["costs", "costs-and-times", "costs-times-and-schedule"]
-EdgeFeaturesName = Literal["none", "transfers"]
 DeviceFeaturesName = Literal["none", "loads", "loads-and-lookahead"]
 AdvantageScaleName = Literal["none", "spread"]
 SelectionName = Literal["best", "last"]
 MessageName = Literal["plain", "residual"]
-GraphSamplingName = Literal["in-turn", "random", "small-first"]
 OrderName = Literal["topological", "random"]
 StartName = Literal["single", "random"]
 
@@ -64,9 +62,6 @@ class Settings:
         could run at the earliest, and the longest paths before and behind it;
         ``"costs-times-and-schedule"``: and when the evaluator says that it is at work, with how
         full its device is, as the groups are placed now; for a `SchedulingEvaluator`.
-    edge_features : text
-        ``"none"`` (paper); ``"transfers"``: messages also see how long the transfer along their
-        edge would take, and whether it is needed as the groups are placed now.
     device_features : text
         ``"none"`` (paper); ``"loads"``: the network behind the embedding also sees what each device
         holds already, in all and near the current group; ``"loads-and-lookahead"``: and what the
@@ -75,10 +70,6 @@ class Settings:
         ``"intermediate"``: the improvement of each step (paper); ``"terminal"``: the negative
         memory-penalised runtime after the last step; ``"counterfactual"``: by how much the last
         placement is better than with the step's group on another device.
-    graph_sampling : text
-        From which of several graphs workers learn: ``"in-turn"``, from one after the other;
-        ``"random"``; ``"small-first"``, in turn from a part that grows, graphs of fewer groups
-        first, until the second half of the updates has all.
     order : text
         In which order an episode visits the groups: ``"topological"`` (code), or ``"random"``, a
         new one for each episode.
@@ -133,10 +124,8 @@ class Settings:
     messages: MessageName = "residual"
     hidden_units: int = 512
     node_features: NodeFeaturesName = "costs-times-and-schedule"
-    edge_features: EdgeFeaturesName = "none"
     device_features: DeviceFeaturesName = "loads-and-lookahead"
     reward: RewardName = "counterfactual"
-    graph_sampling: GraphSamplingName = "in-turn"
     order: OrderName = "topological"
     start: StartName = "single"
     memory_penalty: float = SECONDS_PER_BYTE

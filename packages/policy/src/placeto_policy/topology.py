@@ -15,7 +15,6 @@ from placeto_policy.device_costs import DeviceCosts
 from placeto_policy.device_costs import device_costs
 from placeto_policy.device_costs import floats
 from placeto_policy.device_costs import traffic_between
-from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.earliest import mean_seconds
 from placeto_policy.memory import memory_at_peak
 
@@ -41,9 +40,6 @@ class Topology:
     neighbours : two pairs of int32[G + 1] and int32[M]
         For messages that run with the edges, and for those against them: where the neighbours
         from which each group hears begin in the list, and the list.
-    edge_strengths : two float32[M]
-        For the neighbours in both lists, what the transfer between both groups takes, as
-        ``log(1 + transfer / mean group)``, both in seconds.
     message_scale : float32
         By what sums of messages are multiplied: 1 over the edges per group, at most 1.
     relations : int8[G, G]
@@ -74,7 +70,6 @@ class Topology:
     cost_features: torch.Tensor
     path_features: torch.Tensor
     neighbours: tuple[Neighbours, Neighbours]
-    edge_strengths: tuple[NDArray[np.float32], NDArray[np.float32]]
     message_scale: np.float32
     relations: torch.Tensor
     shares: torch.Tensor
@@ -112,33 +107,14 @@ def topology_of(problem: PlacementProblem) -> Topology:
     """
     limits = np.array([device.memory_bytes for device in problem.cluster.devices], np.float64)
     memory = memory_at_peak(problem) / limits[:, None]
-    topology = topology_of_groups(
-        problem.group_graph, concurrency(problem), memory, transfer_seconds(problem)
-    )
+    topology = topology_of_groups(problem.group_graph, concurrency(problem), memory)
     return replace(topology, device_costs=device_costs(problem, memory))
-
-
-def transfer_seconds(problem: PlacementProblem) -> NDArray[np.float64]:
-    """Return float64[M], what the transfers of each edge between groups take, seconds.
-
-    That is the mean over all ordered pairs of devices, which may differ in bandwidth and latency,
-    without waiting for other transfers: which pairs share a link is nothing to it. It is 0 where
-    there is only one device.
-    """
-    cluster = problem.cluster
-    apart = ~np.eye(problem.num_devices, dtype=bool)
-    if not apart.any():
-        return np.zeros(problem.group_graph.num_edges)
-    latency = float(cluster.latency[apart].mean())
-    seconds_per_byte = float((1 / cluster.bandwidth[apart]).mean())
-    return latency + problem.group_graph.edge_bytes.astype(np.float64) * seconds_per_byte
 
 
 def topology_of_groups(
     graph: GroupGraph,
     near: NDArray[np.float64],
     memory: NDArray[np.float64],
-    transfers: NDArray[np.float64],
 ) -> Topology:
     """Return what the policy sees of a graph of groups, and of when its ops work and keep memory.
 
@@ -150,14 +126,11 @@ def topology_of_groups(
         See `concurrency`.
     memory : float64[D, G]
         See `Topology.memory`.
-    transfers : float64[M]
-        See `transfer_seconds`.
     """
     seconds = mean_seconds(graph.compute_time)
     features = np.stack([_share_of_largest(seconds), _share_of_largest(graph.output_bytes)], axis=1)
     paths = _path_features(graph, seconds)
     sources, targets = graph.edges.T
-    strengths = np.log1p(transfers / max(float(seconds.mean()), MIN_SECONDS)).astype(np.float32)
     related = reachability(graph)
     relations = np.full((graph.num_groups, graph.num_groups), ITSELF, np.int8)
     for relation, members in enumerate((related.ancestors, related.descendants, related.parallel)):
@@ -168,10 +141,6 @@ def topology_of_groups(
         neighbours=(
             _neighbours(graph.num_groups, sources, targets),
             _neighbours(graph.num_groups, targets, sources),
-        ),
-        edge_strengths=(
-            strengths[_by_receiver(sources, targets)],
-            strengths[_by_receiver(targets, sources)],
         ),
         message_scale=np.float32(min(1.0, graph.num_groups / max(1, graph.num_edges))),
         relations=torch.from_numpy(relations),
@@ -216,8 +185,4 @@ def _neighbours(
     """Return the senders of each receiver in ascending order, so that edges have no order."""
     offsets = np.zeros(num_groups + 1, np.int32)
     np.cumsum(np.bincount(receivers, minlength=num_groups), out=offsets[1:])
-    return offsets, senders[_by_receiver(senders, receivers)]
-
-
-def _by_receiver(senders: NDArray[np.int32], receivers: NDArray[np.int32]) -> NDArray[np.intp]:
-    return np.lexsort((senders, receivers))
+    return offsets, senders[np.lexsort((senders, receivers))]

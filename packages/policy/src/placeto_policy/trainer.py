@@ -14,7 +14,6 @@ from placeto_graphs import Evaluator
 from placeto_policy.baseline import baseline_of
 from placeto_policy.counterfactuals import Counterfactuals
 from placeto_policy.counterfactuals import run_counterfactuals
-from placeto_policy.curriculum import graphs_of_workers
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.embedding.blocks import threads_for_blocks
 from placeto_policy.environment import PlacementEnvironment
@@ -108,7 +107,7 @@ class Trainer:
     step; with one part that is REINFORCE as it is written down, with several the surrogate of
     proximal policy optimization (Schulman et al. 2017).
 
-    Workers share themselves out over the graphs (`Settings.graph_sampling`), and over the
+    Workers share themselves out over the graphs, one after the other, and over the
     processes. All of an update follows from the seed, the update and the index of each worker, so
     that a run takes the same course however often it was interrupted.
 
@@ -253,11 +252,10 @@ class Trainer:
 
     def _run_own_workers(self) -> list["_Run"]:
         """Run the episodes of this process: those of one graph in lockstep."""
-        sizes = [environment.topology.num_groups for environment in self.environments]
-        graphs = graphs_of_workers(sizes, self.settings, update=self.updates, seed=self.seed)
         workers_of_graph: dict[int, list[int]] = {}
         for worker in range(self.processes.rank, self.settings.workers, self.processes.count):
-            workers_of_graph.setdefault(graphs[worker], []).append(worker)
+            graph = (self.updates * self.settings.workers + worker) % len(self.environments)
+            workers_of_graph.setdefault(graph, []).append(worker)
         return [self._run(graph, workers) for graph, workers in workers_of_graph.items()]
 
     def _run(self, graph: int, workers: list[int]) -> "_Run":

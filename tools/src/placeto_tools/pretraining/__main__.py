@@ -1,30 +1,52 @@
 """How the policy in the box is made: ``python -m placeto_tools.pretraining``."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
 import click
 
+from placeto_policy import Imitation
+from placeto_policy import PlacementPolicy
+from placeto_policy import Reinforcement
+from placeto_policy import demonstrate as demonstration_of
 from placeto_policy import join_processes
 from placeto_policy import load_policy
 from placeto_policy import load_pretrained
+from placeto_policy import preset
+from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
+from placeto_tools.main import OneLineErrors
 from placeto_tools.pretraining import judging
 from placeto_tools.pretraining.learning import learn
+from placeto_tools.pretraining.learning import weights_of
 from placeto_tools.pretraining.searched import Budget
+from placeto_tools.pretraining.searched import Searched
 from placeto_tools.pretraining.searched import search_part
 from placeto_tools.pretraining.searched import searched_problems
 from placeto_workloads.corpus.graphs import Part
+
+POLICY = "policy.safetensors"
 
 folder_argument = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 variants_option = click.option(
     "--variants", type=click.IntRange(min=1), default=1, show_default=True, help="Of each graph."
 )
+seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is drawn."
+)
 
 
-@click.group()
+def steps_option(default: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return ``--steps``."""
+    return click.option(
+        "--steps", type=click.IntRange(min=1), default=default, show_default=True, help="Of Adam."
+    )
+
+
+@click.group(cls=OneLineErrors)
 def main() -> None:
     """Make a policy for every graph and cluster: search, learn from what was found, and judge."""
 
@@ -61,28 +83,65 @@ def demonstrate(
 @main.command()
 @folder_argument
 @variants_option
-@click.option("--steps", type=click.IntRange(min=1), default=12_000, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def train(folder: Path, variants: int, steps: int, seed: int) -> None:
+@steps_option(4_000)
+@seed_option
+def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
     """Learn from the placements in FOLDER, and keep the policy there.
 
     The same command goes on after a stop. Under torchrun, all its processes train together.
     """
     with join_processes() as processes:
-        training = list(searched_problems(folder, "training", variants=variants))
-        validation = list(searched_problems(folder, "validation", variants=1))
-        for part, found in (("training", training), ("validation", validation)):
-            if not found:
-                raise InputError(f"{folder}: expected placements of the {part} part, got none")
-        learn(
-            folder,
-            training,
-            validation,
+        training, validation = _searched(folder, variants)
+        run = Imitation(
+            PlacementPolicy(settings=preset("general"), seed=seed),
+            [demonstration_of(_simulator(each), each.placement) for each in training],
+            weights=weights_of([each.name for each in training]),
             steps=steps,
             seed=seed,
             processes=processes,
-            report=_say_nothing if processes.rank else click.echo,
         )
+        report = _say_nothing if processes.rank else click.echo
+        learn(run, folder / "imitation.safetensors", folder / POLICY, validation, report=report)
+
+
+@main.command()
+@folder_argument
+@variants_option
+@steps_option(6_000)
+@seed_option
+def reinforce(folder: Path, variants: int, steps: int, seed: int) -> None:
+    """Let the policy in FOLDER learn from passes of its own, and keep the best one there.
+
+    The same command goes on after a stop. Under torchrun, all its processes train together.
+    """
+    with join_processes() as processes:
+        training, validation = _searched(folder, variants)
+        with reading(folder / POLICY):
+            policy = load_policy(folder / POLICY)
+        run = Reinforcement(
+            policy,
+            [_simulator(each) for each in training],
+            weights=weights_of([each.name for each in training]),
+            steps=steps,
+            seed=seed,
+            processes=processes,
+        )
+        report = _say_nothing if processes.rank else click.echo
+        learn(run, folder / "reinforcement.safetensors", folder / POLICY, validation, report=report)
+
+
+def _searched(folder: Path, variants: int) -> tuple[list[Searched], list[Searched]]:
+    """Return the problems to learn from, and those to choose by."""
+    training = list(searched_problems(folder, "training", variants=variants))
+    validation = list(searched_problems(folder, "validation", variants=1))
+    for part, found in (("training", training), ("validation", validation)):
+        if not found:
+            raise InputError(f"{folder}: expected placements of the {part} part, got none")
+    return training, validation
+
+
+def _simulator(each: Searched) -> Simulator:
+    return Simulator(each.problem, num_threads=1)
 
 
 def _say_nothing(_: str) -> None:
@@ -98,7 +157,7 @@ def _say_nothing(_: str) -> None:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A policy file.  [default: the policy in the box]",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@seed_option
 def judge(folder: Path, part: Part, variants: int, policy: Path | None, seed: int) -> None:
     """Print how a policy places the problems that have a placement in FOLDER."""
     if policy is None:

@@ -1,4 +1,4 @@
-"""The training of the policy, which goes on from its last checkpoint, and what it validates by."""
+"""Runs that learn, which go on from their last checkpoint, and what policies are chosen by."""
 
 import time
 from collections.abc import Callable
@@ -14,13 +14,10 @@ from safetensors.torch import load
 from safetensors.torch import save
 
 from placeto_graphs import write_atomically
-from placeto_policy import Imitation
 from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
-from placeto_policy import demonstrate
-from placeto_policy import preset
 from placeto_policy import save_policy
-from placeto_policy.workers import Processes
+from placeto_policy.learning_run import LearningRun
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
@@ -30,10 +27,8 @@ from placeto_tools.pretraining.searched import Searched
 from placeto_tools.stopping import StopRequest
 from placeto_tools.training import agreed_to_stop
 
-CHECKPOINT = "training.safetensors"
-POLICY = "policy.safetensors"
 STEPS_BETWEEN_CHECKPOINTS = 200
-STEPS_BETWEEN_VALIDATIONS = 1000
+STEPS_BETWEEN_VALIDATIONS = 500
 SAMPLES = 15  # passes besides the greedy one
 
 
@@ -111,72 +106,60 @@ def weights_of(names: Sequence[str]) -> list[float]:
 
 
 def learn(
-    folder: Path,
-    training: Sequence[Searched],
+    run: LearningRun,
+    checkpoint: Path,
+    policy: Path,
     validation: Sequence[Searched],
     *,
-    steps: int,
-    seed: int,
-    processes: Processes,
     report: Callable[[str], None] = print,
 ) -> None:
     """Make the steps that are left, and keep the policy that places the validation part best.
 
     Parameters
     ----------
-    folder
-        Where the checkpoint and the policy are kept. A training that is there goes on.
-    training, validation
-        Problems to learn from, and to choose by.
-    steps
-        How many steps there are in all.
-    seed
-        Of the first weights and of all random choices.
-    processes
-        Which processes train together.
+    run
+        What learns, from its beginning.
+    checkpoint
+        The file from which the run goes on, if it is there.
+    policy
+        Where the best policy is kept.
+    validation
+        Problems to choose by.
     report
         Is called with lines that say how far it is.
     """
-    policy = PlacementPolicy(settings=preset("general"), seed=seed)
-    demonstrations = [
-        demonstrate(Simulator(each.problem, num_threads=1), each.placement) for each in training
-    ]
-    weights = weights_of([each.name for each in training])
-    run = Imitation(
-        policy, demonstrations, steps=steps, weights=weights, seed=seed, processes=processes
-    )
-    best = _restore(folder / CHECKPOINT, run)
-    report(f"{len(training)} problems to learn from, {len(validation)} to choose by")
-    losses: list[float] = []
+    best = _restore(checkpoint, run)
+    values: list[float] = []
     began = time.monotonic()
+    stopping = False
     with StopRequest() as stop:
-        stopping = False
-        while run.steps_done < steps and not stopping:
-            losses.append(run.step())
-            stopping = agreed_to_stop(processes, stop)
-            to_save = stopping or run.steps_done == steps
-            if run.steps_done == steps or run.steps_done % STEPS_BETWEEN_VALIDATIONS == 0:
+        while run.steps_done < run.steps and not stopping:
+            values.append(run.step())
+            stopping = agreed_to_stop(run.processes, stop)
+            is_last = run.steps_done == run.steps
+            if is_last or run.steps_done % STEPS_BETWEEN_VALIDATIONS == 0:
                 validated = validate(run.policy, validation)
                 report(f"step {run.steps_done:,}: {validated}")
-                if validated.score < best and processes.rank == 0:
-                    with writing(folder / POLICY):
-                        save_policy(run.policy, folder / POLICY)
+                if validated.score < best and run.processes.rank == 0:
+                    with writing(policy):
+                        save_policy(run.policy, policy)
                 best = min(best, validated.score)
-            if to_save or run.steps_done % STEPS_BETWEEN_CHECKPOINTS == 0:
-                each = (time.monotonic() - began) / len(losses)
-                report(f"step {run.steps_done:,}: loss {np.mean(losses):.4f}, {each:.3f} s a step")
-                losses, began = [], time.monotonic()
-                if processes.rank == 0:
-                    _save(folder / CHECKPOINT, run, best)
+            if is_last or stopping or run.steps_done % STEPS_BETWEEN_CHECKPOINTS == 0:
+                each = (time.monotonic() - began) / len(values)
+                mean = float(np.mean(values))
+                report(f"step {run.steps_done:,}: {mean:.4f} on the mean, {each:.3f} s a step")
+                values, began = [], time.monotonic()
+                if run.processes.rank == 0:
+                    _save(checkpoint, run, best)
 
 
-def _save(path: Path, run: Imitation, best: float) -> None:
+def _save(path: Path, run: LearningRun, best: float) -> None:
     tensors = run.tensors() | {"best": torch.tensor(best, dtype=torch.float64)}
     with writing(path):
         write_atomically(path, save({name: each.contiguous() for name, each in tensors.items()}))
 
 
-def _restore(path: Path, run: Imitation) -> float:
+def _restore(path: Path, run: LearningRun) -> float:
     """Let a run go on from a checkpoint, if there is one, and return its best score."""
     if not path.exists():
         return float("inf")

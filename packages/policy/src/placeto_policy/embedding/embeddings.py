@@ -5,7 +5,6 @@ from torch import nn
 
 from placeto_policy.embedding.message_passing import MessagePassing
 from placeto_policy.embedding.pooling import PooledSummaries
-from placeto_policy.settings import EdgeFeaturesName
 from placeto_policy.settings import MessageName
 from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.states import States
@@ -32,8 +31,6 @@ class GraphEmbedding(nn.Module):
         What is known of a node; see `Settings`.
     messages
         ``"residual"``, or ``"plain"``, as the paper has them.
-    edge_features
-        What messages know of the edge along which they are sent; see `Settings`.
 
     Examples
     --------
@@ -49,19 +46,18 @@ class GraphEmbedding(nn.Module):
         *,
         node_features: NodeFeaturesName = "costs",
         messages: MessageName = "residual",
-        edge_features: EdgeFeaturesName = "none",
     ) -> None:
         super().__init__()
         self.node_features = node_features
         width = feature_width(num_devices, node_features)
-        self.message_passing = MessagePassing(width, rounds, generator, messages, edge_features)
+        self.message_passing = MessagePassing(width, rounds, generator, messages)
         self.summaries = PooledSummaries(NUM_RELATIONS, 2 * width, generator, messages)
         self.output_width = (1 + NUM_RELATIONS) * 2 * width
 
     def nodes(self, states: States) -> torch.Tensor:
         """Return float32[2 F, G, N], the embedding of each node of each state."""
         nodes: torch.Tensor = self.message_passing(
-            states.features(self.node_features), states.topology, states.placement
+            states.features(self.node_features), states.topology
         )
         return nodes
 

@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 
 from placeto_policy.embedding.compiled_sums import Floats
 from placeto_policy.embedding.compiled_sums import compiled_sums
-from placeto_policy.embedding.edge_kernels import EdgeInputs
-from placeto_policy.embedding.edge_kernels import sum_edges
-from placeto_policy.embedding.edge_kernels import sum_edges_backward
 from placeto_policy.topology import Neighbours
 
 MANY = 16  # states: from here on, a loop over them alone is long enough to be fast
@@ -28,15 +25,12 @@ class Layers(NamedTuple):
         Of f, which makes a message of a node.
     update_weight, update_bias : float32[F, F], float32[F]
         Of g, which makes an update of the sum of messages.
-    edge_weight : float32[F, 2] or float32[F, 0]
-        Of f for what is known of the edge along which a message is sent, if anything.
     """
 
     message_weight: Floats
     message_bias: Floats
     update_weight: Floats
     update_bias: Floats
-    edge_weight: Floats
 
 
 @compiled_sums
@@ -147,14 +141,11 @@ def pass_messages(
     updates: Floats,
     rounds: int,
     own: np.float32,
-    edges: EdgeInputs,
-    first: int,
 ) -> Floats:
     """Return float32[F, G, L] after all rounds, and keep what each round made if there is room.
 
     ``messages``, ``sums`` and ``updates`` are [R, F, G, L] for R rounds that are kept, or R = 1.
-    ``own`` is how much of its own features a node keeps in each round. Where edges have features,
-    messages are kept as they are before these are added.
+    ``own`` is how much of its own features a node keeps in each round.
     """
     width = start.shape[0]
     flat = (width, start.shape[1] * start.shape[2])
@@ -163,12 +154,8 @@ def pass_messages(
         kept = step % len(messages)
         sent = messages[kept].reshape(flat)
         affine(layers.message_weight, layers.message_bias, nodes.reshape(flat), sent)
-        if layers.edge_weight.shape[1]:
-            weight = layers.edge_weight
-            sum_edges(neighbours, scale, edges, first, weight, messages[kept], sums[kept])
-        else:
-            rectify(sent)
-            sum_neighbours(neighbours, scale, messages[kept], sums[kept])
+        rectify(sent)
+        sum_neighbours(neighbours, scale, messages[kept], sums[kept])
         updated = updates[kept].reshape(flat)
         affine(layers.update_weight, layers.update_bias, sums[kept].reshape(flat), updated)
         rectify(updated)
@@ -192,7 +179,6 @@ def embed_nodes(
     layers: Layers,
     rounds: int,
     own: np.float32,
-    edges: EdgeInputs,
     features: Floats,
     nodes: Floats,
     block: tuple[int, int],
@@ -202,7 +188,7 @@ def embed_nodes(
     start = features[:, :, first:last].copy()
     work = np.empty((3, 1, *start.shape), np.float32)
     nodes[:, :, first:last] = pass_messages(
-        neighbours, scale, layers, start, work[0], work[1], work[2], rounds, own, edges, first
+        neighbours, scale, layers, start, work[0], work[1], work[2], rounds, own
     )
 
 
@@ -214,7 +200,6 @@ def embed_nodes_backward(
     layers: Layers,
     rounds: int,
     own: np.float32,
-    edges: EdgeInputs,
     features: Floats,
     gradient: Floats,
     block: tuple[int, int],
@@ -230,9 +215,7 @@ def embed_nodes_backward(
     flat = (shape[0], shape[1] * shape[2])
     work = np.empty((3, rounds, *shape), np.float32)
     messages, sums, updates = work[0], work[1], work[2]
-    pass_messages(
-        neighbours, scale, layers, start, messages, sums, updates, rounds, own, edges, first
-    )
+    pass_messages(neighbours, scale, layers, start, messages, sums, updates, rounds, own)
     message_transposed = np.ascontiguousarray(layers.message_weight.T)
     update_transposed = np.ascontiguousarray(layers.update_weight.T)
     zeros = np.zeros(shape[0], np.float32)
@@ -250,21 +233,8 @@ def embed_nodes_backward(
             layers_gradient.update_bias,
         )
         affine(update_transposed, zeros, to_nodes.reshape(flat), to_sums.reshape(flat))
-        if layers.edge_weight.shape[1]:
-            sum_edges_backward(
-                neighbours,
-                scale,
-                edges,
-                first,
-                layers.edge_weight,
-                messages[step],
-                to_sums,
-                to_messages,
-                layers_gradient.edge_weight,
-            )
-        else:
-            sum_neighbours(neighbours_back, scale, to_sums, to_messages)
-            mask_gradient(to_messages.reshape(flat), messages[step].reshape(flat))
+        sum_neighbours(neighbours_back, scale, to_sums, to_messages)
+        mask_gradient(to_messages.reshape(flat), messages[step].reshape(flat))
         if step:
             add(own, start.reshape(flat), updates[step - 1].reshape(flat), nodes.reshape(flat))
         else:

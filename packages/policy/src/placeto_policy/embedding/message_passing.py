@@ -9,11 +9,7 @@ from torch import nn
 from placeto_policy.embedding import kernels
 from placeto_policy.embedding.blocks import blocks_of
 from placeto_policy.embedding.blocks import for_each_block
-from placeto_policy.embedding.edge_kernels import EDGE_FEATURES
-from placeto_policy.embedding.edge_kernels import EdgeInputs
-from placeto_policy.embedding.layers import glorot_limit
 from placeto_policy.embedding.layers import new_layers
-from placeto_policy.settings import EdgeFeaturesName
 from placeto_policy.settings import MessageName
 from placeto_policy.topology import Topology
 
@@ -33,10 +29,6 @@ class MessagePassing(nn.Module):
     than k. They also divide sums by the number of edges per group where that is more than 1, lest
     they grow by that factor in every round.
 
-    With features of edges, f also sees how long the edge's transfer would take, and whether the
-    groups at its ends are on different devices now, ``f(x_u, e_uv)``: so it may tell a neighbour
-    that is best kept close from one that may go anywhere.
-
     Parameters
     ----------
     width
@@ -47,8 +39,6 @@ class MessagePassing(nn.Module):
         Of the first weights.
     messages
         ``"residual"``, or ``"plain"``, as the paper has them.
-    edge_features
-        ``"transfers"``, or ``"none"``, as the paper has it.
     """
 
     def __init__(
@@ -57,22 +47,14 @@ class MessagePassing(nn.Module):
         rounds: int,
         generator: torch.Generator,
         messages: MessageName = "residual",
-        edge_features: EdgeFeaturesName = "none",
     ) -> None:
         super().__init__()
         self.rounds = rounds
         self.messages = messages
         self.message_weight, self.message_bias = new_layers(DIRECTIONS, width, generator)
         self.update_weight, self.update_bias = new_layers(DIRECTIONS, width, generator)
-        self.edge_weight: nn.Parameter | None = None
-        if edge_features == "transfers":
-            weight = torch.empty(DIRECTIONS, width, EDGE_FEATURES)
-            limit = glorot_limit(width + EDGE_FEATURES, width)
-            self.edge_weight = nn.Parameter(weight.uniform_(-limit, limit, generator=generator))
 
-    def forward(
-        self, features: torch.Tensor, topology: Topology, placement: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, features: torch.Tensor, topology: Topology) -> torch.Tensor:
         """Return float32[2 F, G, N], both directions of each node.
 
         Parameters
@@ -81,21 +63,14 @@ class MessagePassing(nn.Module):
             Of the nodes.
         topology
             The graph.
-        placement : int64[N, G]
-            The device of each group.
         """
-        edge_weight: torch.Tensor | None = self.edge_weight
-        if edge_weight is None:
-            edge_weight = torch.empty(DIRECTIONS, len(features), 0)
         nodes: torch.Tensor = _MessagePassing.apply(  # type: ignore[no-untyped-call]
             features,
             self.message_weight,
             self.message_bias,
             self.update_weight,
             self.update_bias,
-            edge_weight,
             topology,
-            placement,
             self.rounds,
             self.messages == "residual",
         )
@@ -113,17 +88,13 @@ class _MessagePassing(torch.autograd.Function):
         message_bias: torch.Tensor,
         update_weight: torch.Tensor,
         update_bias: torch.Tensor,
-        edge_weight: torch.Tensor,
         topology: Topology,
-        placement: torch.Tensor,
         rounds: int,
         residual: bool,
     ) -> torch.Tensor:
-        weights = (message_weight, message_bias, update_weight, update_bias, edge_weight)
+        weights = (message_weight, message_bias, update_weight, update_bias)
         ctx.save_for_backward(features, *weights)
         ctx.topology, ctx.rounds = topology, rounds
-        devices = placement.contiguous().numpy()
-        ctx.edges = [EdgeInputs(strengths, devices) for strengths in topology.edge_strengths]
         ctx.own = np.float32(residual)
         ctx.scale = topology.message_scale if residual else np.float32(1)
         width, num_groups, count = features.shape
@@ -140,7 +111,6 @@ class _MessagePassing(torch.autograd.Function):
                     layers,
                     rounds,
                     ctx.own,
-                    ctx.edges[direction],
                     x,
                     y[direction],
                     block,
@@ -169,7 +139,6 @@ class _MessagePassing(torch.autograd.Function):
                     kernels.Layers(*(array[direction] for array in arrays)),
                     ctx.rounds,
                     ctx.own,
-                    ctx.edges[direction],
                     x,
                     to_nodes[direction],
                     block,
@@ -177,4 +146,4 @@ class _MessagePassing(torch.autograd.Function):
                 )
 
         for_each_block(run, blocks)
-        return (None, *(result.sum(dim=0) for result in gradients), None, None, None, None)
+        return (None, *(result.sum(dim=0) for result in gradients), None, None, None)

@@ -52,7 +52,7 @@ class PairScores(nn.Module):
     >>> from placeto_policy import preset
     >>> scores = PairScores(preset("general"), torch.Generator())
     >>> sum(parameter.numel() for parameter in scores.parameters())
-    72065
+    71873
     """
 
     def __init__(self, settings: Settings, generator: torch.Generator) -> None:

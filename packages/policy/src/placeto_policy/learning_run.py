@@ -1,0 +1,196 @@
+"""What runs that learn from many graphs at once have in common: drawing, stepping, going on."""
+
+import copy
+from abc import ABC
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from placeto_policy.errors import PolicyError
+from placeto_policy.errors import shown
+from placeto_policy.gradients import sum_gradients
+from placeto_policy.policy import PlacementPolicy
+from placeto_policy.workers import OneProcess
+from placeto_policy.workers import Processes
+
+WARM_UP_STEPS = 50
+LEAST_SHARE_OF_LEARNING_RATE = 0.05
+AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter
+
+
+class LearningRun(ABC):
+    """A policy that learns from some of many graphs in each step.
+
+    All of a step follows from the seed, its number and the weights, so that a run takes the same
+    course however often it was interrupted.
+
+    Parameters
+    ----------
+    policy
+        The policy, for any number of devices; it stays as it is.
+    what
+        What the graphs are called in errors.
+    count
+        How many graphs there are.
+    graphs_of_step
+        From how many of them a step learns.
+    weights
+        How often each is drawn, beside the others; by default all as often.
+    steps
+        Over how many steps the learning rate falls.
+    learning_rate
+        Of Adam, when it begins; it rises over the first 50 steps, and falls to a twentieth.
+    max_gradient_norm
+        The gradient is scaled down to this norm.
+    seed
+        Fixes every random choice.
+    processes
+        Which processes share the graphs of a step.
+
+    Attributes
+    ----------
+    policy : `PlacementPolicy`
+        The policy as it is now.
+    steps_done : int
+        How many steps were made.
+
+    Raises
+    ------
+    PolicyError
+        When there is no graph, the policy is for a fixed number of devices, weights are not as
+        described, or there are more processes than graphs in a step.
+    """
+
+    def __init__(
+        self,
+        policy: PlacementPolicy,
+        what: str,
+        count: int,
+        *,
+        graphs_of_step: int,
+        weights: Sequence[float] | None,
+        steps: int,
+        learning_rate: float,
+        max_gradient_norm: float,
+        seed: int,
+        processes: Processes | None,
+    ) -> None:
+        if not count:
+            raise PolicyError(f"{what}: expected at least one, got none")
+        if policy.num_devices is not None:
+            raise PolicyError(
+                "policy: expected one for any number of devices, "
+                f"got one for {policy.num_devices}: choose the embedding 'pairs'"
+            )
+        self.processes: Processes = processes or OneProcess()
+        if self.processes.count > graphs_of_step:
+            raise PolicyError(
+                f"processes: expected at most {graphs_of_step}, one for each graph of a step, "
+                f"got {self.processes.count}"
+            )
+        self.policy = copy.deepcopy(policy)
+        self.steps = steps
+        self.seed = seed
+        self.steps_done = 0
+        self._count = count
+        self._graphs_of_step = graphs_of_step
+        self._chances = _chances(weights, count)
+        self._learning_rate = learning_rate
+        self._max_gradient_norm = max_gradient_norm
+        self._optimizer = torch.optim.Adam(self.policy.parameters())
+
+    @abstractmethod
+    def step(self) -> float:
+        """Learn from some graphs, and return a number that says how well the policy did before."""
+
+    def own_turns(self) -> list[tuple[int, int, np.random.Generator]]:
+        """Return the graphs of this step that are this process's, each with its turn and stream."""
+        drawn = np.random.default_rng((self.seed, self.steps_done)).choice(
+            self._count, size=self._graphs_of_step, p=self._chances
+        )
+        return [
+            (turn, int(drawn[turn]), np.random.default_rng((self.seed, self.steps_done, turn)))
+            for turn in range(self.processes.rank, self._graphs_of_step, self.processes.count)
+        ]
+
+    def apply(self, number: float) -> float:
+        """Take a step of Adam with what gradients were added, and return the sum of the numbers."""
+        total, _ = sum_gradients(
+            self.policy.parameters(),
+            number,
+            self.processes,
+            max_norm=self._max_gradient_norm,
+            when=f"step {self.steps_done + 1}",
+        )
+        self._optimizer.param_groups[0]["lr"] = self._learning_rate * self._share()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self.steps_done += 1
+        return total
+
+    def _share(self) -> float:
+        """Return which part of the learning rate this step has."""
+        far = min(1.0, self.steps_done / self.steps)
+        falling = 1 - (1 - LEAST_SHARE_OF_LEARNING_RATE) * far
+        return min(1.0, (self.steps_done + 1) / WARM_UP_STEPS) * falling
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return all that the run has come to, so that it can go on from there."""
+        found = {f"policy.{name}": value for name, value in self.policy.state_dict().items()}
+        for name, parameter in self.policy.named_parameters():
+            for average, value in self._optimizer.state.get(parameter, {}).items():
+                found[f"adam.{average}.{name}"] = value
+        return found | {"steps_done": torch.tensor(self.steps_done)}
+
+    def restore(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Go on from where a run of the same settings, graphs and seed was.
+
+        Parameters
+        ----------
+        tensors
+            What `tensors` returned there.
+
+        Raises
+        ------
+        PolicyError
+            When one is missing or of another shape.
+        """
+        state = self.policy.state_dict()
+        steps_done = int(_like(tensors, "steps_done", torch.tensor(0)))
+        self.policy.load_state_dict(
+            {name: _like(tensors, f"policy.{name}", like) for name, like in state.items()}
+        )
+        for name, parameter in self.policy.named_parameters() if steps_done else ():
+            self._optimizer.state[parameter] = {
+                "step": torch.tensor(float(steps_done)),
+                **{
+                    average: _like(tensors, f"adam.{average}.{name}", parameter).clone()
+                    for average in AVERAGES
+                },
+            }
+        self.steps_done = steps_done
+
+
+def _chances(weights: Sequence[float] | None, count: int) -> NDArray[np.float64]:
+    chosen = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    is_one = chosen.shape == (count,) and np.isfinite(chosen).all() and (chosen >= 0).all()
+    if not is_one or not chosen.sum() > 0:
+        raise PolicyError(
+            f"weights: expected {count} finite numbers >= 0, not all of them 0, "
+            f"got {shown(weights)}"
+        )
+    shares: NDArray[np.float64] = chosen / chosen.sum()
+    return shares
+
+
+def _like(tensors: dict[str, torch.Tensor], name: str, like: torch.Tensor) -> torch.Tensor:
+    found = tensors.get(name)
+    if found is None or found.shape != like.shape or found.dtype != like.dtype:
+        got = "none" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
+        raise PolicyError(f"{name}: expected {like.dtype} of shape {tuple(like.shape)}, got {got}")
+    if found.is_floating_point() and not bool(torch.isfinite(found).all()):
+        raise PolicyError(f"{name}: expected finite numbers, got others")
+    return found
