@@ -14,8 +14,8 @@ from placeto_graphs import PlacementProblem
 from placeto_graphs import colocate
 from placeto_graphs import colocate_by_id
 from placeto_graphs import parse_cluster
-from placeto_tools.problems import make_problem
-from placeto_tools.sources import Source
+from placeto_tools.problems.making import make_problem
+from placeto_tools.problems.sources import Source
 from placeto_workloads import capture
 
 

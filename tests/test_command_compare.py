@@ -21,14 +21,14 @@ from command_runs import succeed_json
 from placeto_graphs import load_placement
 from placeto_graphs import load_problem
 from placeto_simulator import Simulator
-from placeto_tools import micro_batch_table
+from placeto_tools.benchmarks import micro_batch_table
 from placeto_tools.experiments.comparing import chosen_effort
 from placeto_tools.experiments.placing_tasks import Place
 from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
-from placeto_tools.placers import PLACER_NAMES
-from placeto_tools.placers import SCHEMES
+from placeto_tools.placing.placers import PLACER_NAMES
+from placeto_tools.placing.placers import SCHEMES
 from placeto_tools.tables import seconds_text
 
 # Two updates of eight episodes on eight groups; with three devices each looks at 16 placements.

@@ -17,8 +17,8 @@ from command_runs import succeed
 from placeto_graphs import load_problem
 from placeto_policy import load_policy
 from placeto_tools.experiments.paper import TABLE_1
-from placeto_tools.placers import PLACER_NAMES
-from placeto_tools.placers import SCHEMES
+from placeto_tools.placing.placers import PLACER_NAMES
+from placeto_tools.placing.placers import SCHEMES
 
 SMOKE = "--scale=smoke"
 UPDATES = 14

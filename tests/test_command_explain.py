@@ -19,10 +19,10 @@ from placeto_graphs import load_problem
 from placeto_graphs import memory_penalised_runtime
 from placeto_graphs import save_placement
 from placeto_simulator import Simulator
-from placeto_tools.attribution import moves_between
-from placeto_tools.explanation import Wait
-from placeto_tools.explanation import waits
-from placeto_tools.pipelines import devices_without_overheads
+from placeto_tools.benchmarks.pipelines import devices_without_overheads
+from placeto_tools.placing.attribution import moves_between
+from placeto_tools.placing.explanation import Wait
+from placeto_tools.placing.explanation import waits
 
 
 @pytest.fixture

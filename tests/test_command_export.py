@@ -48,13 +48,13 @@ from placeto_graphs import save_placement
 from placeto_graphs import save_problem
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
-from placeto_tools.explanation import costs
 from placeto_tools.exporting.device_map import device_map
 from placeto_tools.exporting.graph_files import dot_text
 from placeto_tools.exporting.graph_files import graphml_text
 from placeto_tools.exporting.module_scopes import ModuleScopes
 from placeto_tools.exporting.pipeline_stages import pipeline_stages
 from placeto_tools.exporting.whole_modules import whole_modules
+from placeto_tools.placing.explanation import costs
 
 # Not imported: it is run by other processes.
 WORKER = Path(__file__).resolve().with_name("pipeline_worker.py")

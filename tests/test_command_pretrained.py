@@ -16,10 +16,10 @@ from placeto_policy import PlacetoPlacer
 from placeto_policy import load_policy
 from placeto_policy import load_pretrained
 from placeto_simulator import Simulator
-from placeto_tools.placements import search
-from placeto_tools.placements import search_from_policy
-from placeto_tools.placements import search_problem
-from placeto_tools.placements import zero_shot
+from placeto_tools.placing.placements import search
+from placeto_tools.placing.placements import search_from_policy
+from placeto_tools.placing.placements import search_problem
+from placeto_tools.placing.placements import zero_shot
 from placeto_tools.progress import showing_progress
 
 

@@ -20,7 +20,7 @@ from placeto_graphs import load_placement
 from placeto_graphs import load_problem
 from placeto_graphs import save_placement
 from placeto_simulator import Simulator
-from placeto_tools.placers import PLACER_NAMES
+from placeto_tools.placing.placers import PLACER_NAMES
 from placeto_tools.plots.colours import COLOURS
 
 BUDGET = 336  # two updates of eight episodes on ten groups

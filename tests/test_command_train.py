@@ -29,8 +29,8 @@ from placeto_graphs import load_problem
 from placeto_policy import PlacetoPlacer
 from placeto_policy import load_policy
 from placeto_simulator import Simulator
-from placeto_tools.placements import search_from
-from placeto_tools.placements import search_problem
+from placeto_tools.placing.placements import search_from
+from placeto_tools.placing.placements import search_problem
 from placeto_tools.progress import showing_progress
 
 UPDATES = 12

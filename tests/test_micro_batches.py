@@ -13,8 +13,8 @@ from placeto_graphs import colocate
 from placeto_graphs import from_networkx
 from placeto_graphs import micro_batched_problem
 from placeto_simulator import Simulator
-from placeto_tools.pipelines import Pipeline
-from placeto_tools.pipelines import devices_without_overheads
+from placeto_tools.benchmarks.pipelines import Pipeline
+from placeto_tools.benchmarks.pipelines import devices_without_overheads
 
 STAGES = st.integers(1, 8)
 COUNTS = st.integers(1, 32)

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from placeto_tools.checked_models import CHECKED_MODELS
-from placeto_tools.model_table import COLUMNS
+from placeto_tools.problems.checked_models import CHECKED_MODELS
+from placeto_tools.problems.model_table import COLUMNS
 
 PAGE = Path("docs/models.md")
 

@@ -13,9 +13,9 @@ from placeto_graphs import Placer
 from placeto_graphs import parse_cluster
 from placeto_simulator import Simulator
 from placeto_tools.experiments.paper import TABLE_1
-from placeto_tools.expert_scopes import expert_scopes
-from placeto_tools.problems import make_problem
-from placeto_tools.sources import Source
+from placeto_tools.placing.expert_scopes import expert_scopes
+from placeto_tools.problems.making import make_problem
+from placeto_tools.problems.sources import Source
 from placeto_workloads import MODELS
 from placeto_workloads import load
 

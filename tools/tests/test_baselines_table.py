@@ -1,6 +1,6 @@
 import pytest
 
-from placeto_tools.baselines_table import main
+from placeto_tools.benchmarks.baselines_table import main
 
 
 def test_every_scheme_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:

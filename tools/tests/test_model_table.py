@@ -9,16 +9,16 @@ import pytest
 
 from placeto_graphs import parse_cluster
 from placeto_simulator import Simulator
-from placeto_tools.checked_models import CHECKED_MODELS
-from placeto_tools.checked_models import CheckedModel
-from placeto_tools.model_check import check
-from placeto_tools.model_check import searched
-from placeto_tools.model_table import Report
-from placeto_tools.model_table import check_models
-from placeto_tools.model_table import model_table
-from placeto_tools.problems import make_problem
+from placeto_tools.problems.checked_models import CHECKED_MODELS
+from placeto_tools.problems.checked_models import CheckedModel
+from placeto_tools.problems.making import make_problem
+from placeto_tools.problems.model_check import check
+from placeto_tools.problems.model_check import searched
+from placeto_tools.problems.model_table import Report
+from placeto_tools.problems.model_table import check_models
+from placeto_tools.problems.model_table import model_table
+from placeto_tools.problems.sources import Source
 from placeto_tools.progress import Progress
-from placeto_tools.sources import Source
 from placeto_workloads import MODELS
 from placeto_workloads import load
 from placeto_workloads import training_step
@@ -71,7 +71,7 @@ def test_a_process_that_takes_too_much_is_ended() -> None:
 
 def test_other_weights_than_the_librarys_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = {"ops": 1, "weight_bytes": 8, "captured_weight_bytes": 4}
-    monkeypatch.setattr("placeto_tools.model_table._run", lambda *_limits: answer)
+    monkeypatch.setattr("placeto_tools.problems.model_table._run", lambda *_limits: answer)
     (report,), _ = checked(SMALL)
     assert report["error"] == "expected 8 bytes of weights, got 4"
 
@@ -85,7 +85,7 @@ def test_ctrl_c_leaves_the_rows_that_are_done(monkeypatch: pytest.MonkeyPatch) -
         except StopIteration:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr("placeto_tools.model_table._run", run)
+    monkeypatch.setattr("placeto_tools.problems.model_table._run", run)
     assert [report["ops"] for report in checked(SMALL, SMALL, SMALL)[0]] == [1]
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from placeto_tools import pipelines
+from placeto_tools.benchmarks import pipelines
 
 
 def test_a_row_for_every_number_of_stages(

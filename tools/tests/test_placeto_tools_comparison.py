@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from placeto_baselines import RnnPlacer
 from placeto_baselines import RnnSettings
 from placeto_policy.example import two_chains
-from placeto_tools.comparison import evaluations_to_best
-from placeto_tools.comparison import evaluations_until
-from placeto_tools.comparison import reduction
-from placeto_tools.comparison import typical_runtime
-from placeto_tools.comparison_tables import paper_table
 from placeto_tools.experiments.scale import SCALES
-from placeto_tools.placers import SCHEMES
-from placeto_tools.placers import make_placer
+from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.placing.placers import make_placer
+from placeto_tools.reports.comparison import evaluations_to_best
+from placeto_tools.reports.comparison import evaluations_until
+from placeto_tools.reports.comparison import reduction
+from placeto_tools.reports.comparison import typical_runtime
+from placeto_tools.reports.comparison_tables import paper_table
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from placeto_tools.benchmarks import parse_markdown
+from placeto_tools.benchmarks.measured_packages import parse_markdown
 from placeto_tools.errors import one_line
-from placeto_tools.expert_scopes import expert_scopes
+from placeto_tools.placing.expert_scopes import expert_scopes
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import show
 from placeto_tools.tables import show_json

@@ -10,8 +10,8 @@ from placeto_graphs import Evaluator
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_policy.example import two_chains
-from placeto_tools import warming
-from placeto_tools.placements import run_placer
+from placeto_tools.placing import warming
+from placeto_tools.placing.placements import run_placer
 from placeto_tools.progress import showing_progress
 
 # Placed by each scheme after it was warmed up: nothing may be imported or compiled any more.
@@ -20,8 +20,8 @@ import sys
 from numba.core.event import install_recorder
 from placeto_policy.example import two_chains
 from placeto_simulator import Simulator
-from placeto_tools.placers import make_placer
-from placeto_tools.warming import warm_up
+from placeto_tools.placing.placers import make_placer
+from placeto_tools.placing.warming import warm_up
 
 problem = two_chains(5, 3)
 for name in sys.argv[1:]:

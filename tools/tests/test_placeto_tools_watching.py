@@ -11,12 +11,12 @@ from placeto_graphs import colocate
 from placeto_graphs import from_networkx
 from placeto_graphs import parse_cluster
 from placeto_simulator import Simulator
-from placeto_tools import watching
-from placeto_tools.placements import run_placer
-from placeto_tools.placers import make_placer
+from placeto_tools.placing import watching
+from placeto_tools.placing.placements import run_placer
+from placeto_tools.placing.placers import make_placer
+from placeto_tools.placing.watching import WatchedEvaluator
 from placeto_tools.progress import Progress
 from placeto_tools.tables import seconds_text
-from placeto_tools.watching import WatchedEvaluator
 
 
 def ladder() -> PlacementProblem:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from placeto_graphs import save_problem
-from placeto_tools import policy_benchmark
+from placeto_tools.benchmarks import policy_benchmark
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from placeto_tools.search_table import main
+from placeto_tools.benchmarks.search_table import main
 
 
 def test_each_problem_has_a_row(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 if TYPE_CHECKING:
-    from placeto_tools.model_placement import ModelPlacement
-    from placeto_tools.model_placement import place
+    from placeto_tools.placing.model_placement import ModelPlacement
+    from placeto_tools.placing.model_placement import place
 
 __version__ = "0.2.0"
 
@@ -20,6 +20,6 @@ def __getattr__(name: str) -> Any:
     """Import what `place` needs when it is asked for: the command starts without PyTorch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from placeto_tools import model_placement  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_tools.placing import model_placement  # noqa: PLC0415 (torch takes seconds to import)
 
     return getattr(model_placement, name)

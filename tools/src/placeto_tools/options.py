@@ -12,7 +12,7 @@ from placeto_graphs import LINK_NAMES
 from placeto_graphs import GraphError
 from placeto_graphs import parse_cluster
 from placeto_tools.errors import not_among
-from placeto_tools.placers import PLACER_NAMES
+from placeto_tools.placing.placers import PLACER_NAMES
 
 DEBUG = "--debug"
 PRESETS = ("default", "general", "fine-tuning", "paper")

@@ -15,8 +15,8 @@ from torch import nn
 from placeto_execution import Executor
 from placeto_graphs import PlacementProblem
 from placeto_tools.errors import InputError
-from placeto_tools.placements import search_graph
-from placeto_tools.problems import read_cluster
+from placeto_tools.placing.placements import search_graph
+from placeto_tools.problems.making import read_cluster
 from placeto_workloads import ExecutableTraining
 from placeto_workloads import executable_training
 

@@ -2,8 +2,8 @@
 
 import click
 
-from placeto_tools.benchmarks import BENCHMARKS
-from placeto_tools.benchmarks import run_benchmark
+from placeto_tools.benchmarks.measured_packages import BENCHMARKS
+from placeto_tools.benchmarks.measured_packages import run_benchmark
 from placeto_tools.options import Command
 from placeto_tools.options import NearestChoice
 from placeto_tools.options import json_option

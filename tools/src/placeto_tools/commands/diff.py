@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_simulator import Simulator
-from placeto_tools.attribution import moves_between
-from placeto_tools.explanation import costs
 from placeto_tools.options import Command
 from placeto_tools.options import json_option
 from placeto_tools.options import seed_option
-from placeto_tools.placements import find_placement
-from placeto_tools.problem_options import ProblemOptions
-from placeto_tools.problem_options import problem_options
-from placeto_tools.problems import read_problem
+from placeto_tools.placing.attribution import moves_between
+from placeto_tools.placing.explanation import costs
+from placeto_tools.placing.placements import find_placement
+from placeto_tools.problems.making import read_problem
+from placeto_tools.problems.problem_options import ProblemOptions
+from placeto_tools.problems.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import change_text

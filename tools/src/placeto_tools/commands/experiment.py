@@ -5,13 +5,11 @@ from pathlib import Path
 
 import click
 
-from placeto_tools.experiment_options import ExperimentOptions
-from placeto_tools.experiment_options import Pairs
-from placeto_tools.experiment_options import experiment_options
 from placeto_tools.experiments.architectures import architectures
 from placeto_tools.experiments.conducting import conduct
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Plan
+from placeto_tools.experiments.experiment_options import ExperimentOptions
+from placeto_tools.experiments.experiment_options import Pairs
+from placeto_tools.experiments.experiment_options import experiment_options
 from placeto_tools.experiments.fidelity import fidelity
 from placeto_tools.experiments.folder import PAGE
 from placeto_tools.experiments.folder import TRIALS
@@ -19,6 +17,8 @@ from placeto_tools.experiments.folder import ExperimentFolder
 from placeto_tools.experiments.generalise import generalise
 from placeto_tools.experiments.hyperparameters import hyperparameters
 from placeto_tools.experiments.measured_curves import measured_curves
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.rewards import rewards
 from placeto_tools.experiments.simulator_curves import simulator_curves
 from placeto_tools.experiments.table1 import table1

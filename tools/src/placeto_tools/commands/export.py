@@ -13,10 +13,10 @@ from placeto_tools.options import json_option
 from placeto_tools.options import output_option
 from placeto_tools.outputs import check_file
 from placeto_tools.outputs import write_text
-from placeto_tools.placements import find_placement
-from placeto_tools.problem_options import ProblemOptions
-from placeto_tools.problem_options import problem_options
-from placeto_tools.problems import read_problem
+from placeto_tools.placing.placements import find_placement
+from placeto_tools.problems.making import read_problem
+from placeto_tools.problems.problem_options import ProblemOptions
+from placeto_tools.problems.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from placeto_tools.inspection import inspect_problem
 from placeto_tools.options import Command
 from placeto_tools.options import json_option
-from placeto_tools.problem_options import ProblemOptions
-from placeto_tools.problem_options import problem_options
-from placeto_tools.problems import read_problem
+from placeto_tools.problems.inspection import inspect_problem
+from placeto_tools.problems.making import read_problem
+from placeto_tools.problems.problem_options import ProblemOptions
+from placeto_tools.problems.problem_options import problem_options
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import bytes_text
 from placeto_tools.tables import flops_text

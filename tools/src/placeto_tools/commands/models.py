@@ -4,13 +4,13 @@ from typing import Any
 
 import click
 
-from placeto_tools.checked_models import CHECKED_MODELS
 from placeto_tools.errors import InputError
-from placeto_tools.model_table import check_models
-from placeto_tools.model_table import model_table
-from placeto_tools.model_table import success_line
 from placeto_tools.options import Command
 from placeto_tools.options import json_option
+from placeto_tools.problems.checked_models import CHECKED_MODELS
+from placeto_tools.problems.model_table import check_models
+from placeto_tools.problems.model_table import model_table
+from placeto_tools.problems.model_table import success_line
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import show

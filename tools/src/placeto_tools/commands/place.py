@@ -20,22 +20,22 @@ from placeto_tools.options import json_option
 from placeto_tools.options import output_option
 from placeto_tools.options import seed_option
 from placeto_tools.outputs import check_file
-from placeto_tools.placements import run_placer
-from placeto_tools.placements import search
-from placeto_tools.placements import search_from
-from placeto_tools.placements import search_from_policy
-from placeto_tools.placements import search_problem
-from placeto_tools.placers import PLACER_NAMES
-from placeto_tools.placers import SCHEMES
-from placeto_tools.placers import make_placer
-from placeto_tools.problem_options import ProblemOptions
-from placeto_tools.problem_options import problem_options
-from placeto_tools.problems import read_problem
+from placeto_tools.placing.placements import run_placer
+from placeto_tools.placing.placements import search
+from placeto_tools.placing.placements import search_from
+from placeto_tools.placing.placements import search_from_policy
+from placeto_tools.placing.placements import search_problem
+from placeto_tools.placing.placers import PLACER_NAMES
+from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.placing.placers import make_placer
+from placeto_tools.problems.making import read_problem
+from placeto_tools.problems.problem_options import ProblemOptions
+from placeto_tools.problems.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.run_folder import CHECKPOINT
 from placeto_tools.tables import bytes_text
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
+from placeto_tools.training.run_folder import CHECKPOINT
 
 DEFAULT_SECONDS = 10.0
 STARTS = ("pretrained", "nothing")

@@ -5,19 +5,19 @@ from pathlib import Path
 import click
 
 from placeto_simulator import Simulator
-from placeto_tools.curve_files import read_curves
 from placeto_tools.groups import Group
 from placeto_tools.options import Command
 from placeto_tools.options import force_option
 from placeto_tools.options import output_option
 from placeto_tools.outputs import check_file
-from placeto_tools.placements import find_placement
+from placeto_tools.placing.placements import find_placement
 from placeto_tools.plots.curves import curves_figure
 from placeto_tools.plots.placement import placement_figure
 from placeto_tools.plots.png import save_png
 from placeto_tools.plots.timeline import timeline_figure
-from placeto_tools.problems import read_problem
+from placeto_tools.problems.making import read_problem
 from placeto_tools.progress import showing_progress
+from placeto_tools.reports.curve_files import read_curves
 from placeto_tools.tables import seconds_text
 
 PNG = (".png",)

@@ -22,31 +22,31 @@ from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.errors import StoppedRunError
 from placeto_tools.errors import reading
-from placeto_tools.grouping_options import GROUPINGS_OF_MANY
-from placeto_tools.hyperparameters import parse_settings
-from placeto_tools.hyperparameters import restored_settings
-from placeto_tools.hyperparameters import with_network_of
-from placeto_tools.local_workers import run_workers
-from placeto_tools.local_workers import worker_rank
 from placeto_tools.options import Command
 from placeto_tools.options import KeyValue
 from placeto_tools.options import force_option
 from placeto_tools.options import json_option
 from placeto_tools.options import output_option
 from placeto_tools.options import preset_option
-from placeto_tools.problem_options import ProblemOptions
-from placeto_tools.problem_options import problem_options
-from placeto_tools.problems import read_to_train_on
+from placeto_tools.problems.grouping_options import GROUPINGS_OF_MANY
+from placeto_tools.problems.making import read_to_train_on
+from placeto_tools.problems.problem_options import ProblemOptions
+from placeto_tools.problems.problem_options import problem_options
 from placeto_tools.progress import Progress
 from placeto_tools.progress import clock
 from placeto_tools.progress import is_telling
 from placeto_tools.progress import showing_progress
-from placeto_tools.run_folder import CHECKPOINT
-from placeto_tools.run_folder import RunFolder
 from placeto_tools.stopping import StopRequest
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
-from placeto_tools.training import run_training
+from placeto_tools.training.local_workers import run_workers
+from placeto_tools.training.local_workers import worker_rank
+from placeto_tools.training.run_folder import CHECKPOINT
+from placeto_tools.training.run_folder import RunFolder
+from placeto_tools.training.settings import parse_settings
+from placeto_tools.training.settings import restored_settings
+from placeto_tools.training.settings import with_network_of
+from placeto_tools.training.training_run import run_training
 
 FIXED = (
     "--resume: expected no PROBLEMS, -o, --from, --updates, --set, --preset, --groupings or "

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Literal
 
 from placeto_policy import Settings
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Page
-from placeto_tools.experiments.experiment import Plan
 from placeto_tools.experiments.paper import AGGREGATOR_OVER_FULL
 from placeto_tools.experiments.paper import PARTITIONER_OVER_FULL
 from placeto_tools.experiments.paper import SOURCE
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Page
+from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.schemes import OPTIMIZED
 from placeto_tools.experiments.schemes import optimized
 from placeto_tools.experiments.schemes import without_simulated_features

@@ -12,19 +12,14 @@ import numpy as np
 from placeto_baselines import RnnSettings
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
-from placeto_tools.comparison import CPU
-from placeto_tools.comparison import case_report
-from placeto_tools.comparison import runtime_text
-from placeto_tools.comparison import typical_runtime
-from placeto_tools.comparison_tables import scheme_table
 from placeto_tools.errors import WRONG_INPUT
 from placeto_tools.errors import exit_code
 from placeto_tools.errors import one_line
-from placeto_tools.experiments.experiment import News
 from placeto_tools.experiments.placing_tasks import Place
 from placeto_tools.experiments.placing_tasks import PlaceByName
 from placeto_tools.experiments.placing_tasks import PlaceOptimized
 from placeto_tools.experiments.placing_tasks import PlaceRnnOptimized
+from placeto_tools.experiments.plan import News
 from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
@@ -32,10 +27,15 @@ from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
-from placeto_tools.placers import NARROW_RNN
-from placeto_tools.placers import SCHEMES
+from placeto_tools.placing.placers import NARROW_RNN
+from placeto_tools.placing.placers import SCHEMES
 from placeto_tools.plots.curves import curves_figure
 from placeto_tools.progress import clock
+from placeto_tools.reports.comparison import CPU
+from placeto_tools.reports.comparison import case_report
+from placeto_tools.reports.comparison import runtime_text
+from placeto_tools.reports.comparison import typical_runtime
+from placeto_tools.reports.comparison_tables import scheme_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,9 @@ import numpy as np
 
 from placeto_tools.errors import RunError
 from placeto_tools.errors import StoppedRunError
-from placeto_tools.experiments.experiment import Experiment
 from placeto_tools.experiments.folder import PAGE
 from placeto_tools.experiments.folder import ExperimentFolder
+from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.running import Finished
 from placeto_tools.experiments.running import run_here
 from placeto_tools.experiments.running import run_in_processes

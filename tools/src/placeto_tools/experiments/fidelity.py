@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from placeto_tools.errors import InputError
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Page
-from placeto_tools.experiments.experiment import Plan
 from placeto_tools.experiments.fidelity_tasks import MeasurePlacements
 from placeto_tools.experiments.fidelity_tasks import ProfiledProblem
-from placeto_tools.experiments.sources import name_of
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Page
+from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.problem_makers import name_of
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Results

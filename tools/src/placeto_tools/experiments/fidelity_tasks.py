@@ -12,23 +12,23 @@ from placeto_execution import Executor
 from placeto_graphs import ExecutableStep
 from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
-from placeto_tools.calibration import Calibration
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
-from placeto_tools.measured_steps import MeasuredSteps
-from placeto_tools.measured_steps import run_steps
-from placeto_tools.placers import make_placer
-from placeto_tools.problem_options import ProblemOptions
-from placeto_tools.problem_options import SourceOptions
-from placeto_tools.profiles import profile_in_place
-from placeto_tools.profiles import with_measured_times
-from placeto_tools.profiles import with_overheads
-from placeto_tools.real_devices import RealDevices
-from placeto_tools.runnable_steps import RunnableSource
-from placeto_tools.runnable_steps import runnable_problem
-from placeto_tools.runnable_steps import runnable_source
+from placeto_tools.measuring.calibration import Calibration
+from placeto_tools.measuring.measured_steps import MeasuredSteps
+from placeto_tools.measuring.measured_steps import run_steps
+from placeto_tools.measuring.profiles import profile_in_place
+from placeto_tools.measuring.profiles import with_measured_times
+from placeto_tools.measuring.profiles import with_overheads
+from placeto_tools.measuring.real_devices import RealDevices
+from placeto_tools.measuring.runnable_steps import RunnableSource
+from placeto_tools.measuring.runnable_steps import runnable_problem
+from placeto_tools.measuring.runnable_steps import runnable_source
+from placeto_tools.placing.placers import make_placer
+from placeto_tools.problems.problem_options import ProblemOptions
+from placeto_tools.problems.problem_options import SourceOptions
 
 WORKERS = RealDevices(("cpu:0", "cpu:1"))
 PROFILE_RUNS = 9

@@ -10,8 +10,8 @@ from placeto_graphs import save_problem
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.errors import writing
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Page
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.trial_log import TrialLog
 from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Trial

@@ -1,11 +1,14 @@
 """``placeto experiment generalise``: placing graphs that the policy has not seen."""
 
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Page
-from placeto_tools.experiments.experiment import Plan
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.placing_tasks import LOWER_BOUND
 from placeto_tools.experiments.placing_tasks import RANDOM
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Page
+from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.problem_makers import family_members
+from placeto_tools.experiments.problem_makers import makers_of_groupings
+from placeto_tools.experiments.problem_makers import makers_of_members
 from placeto_tools.experiments.schemes import HILL_CLIMBING
 from placeto_tools.experiments.schemes import LOCAL_SEARCH
 from placeto_tools.experiments.schemes import OPTIMIZED
@@ -27,9 +30,6 @@ from placeto_tools.experiments.schemes import train_placeto
 from placeto_tools.experiments.schemes import train_rnn
 from placeto_tools.experiments.schemes import without_seed
 from placeto_tools.experiments.schemes import zero_shot
-from placeto_tools.experiments.sources import family_members
-from placeto_tools.experiments.sources import makers_of_groupings
-from placeto_tools.experiments.sources import makers_of_members
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Results

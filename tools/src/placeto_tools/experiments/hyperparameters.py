@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Page
-from placeto_tools.experiments.experiment import Plan
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Page
+from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.statistics import spread
 from placeto_tools.experiments.variants import variants_on_family
 from placeto_tools.experiments.wording import duration_text
 from placeto_tools.experiments.wording import percent_over
-from placeto_tools.hyperparameters import changed_fields
 from placeto_tools.plots.distributions import compared_distributions_figure
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
+from placeto_tools.training.settings import changed_fields
 
 UNCHANGED = "unchanged"
 FIGURE = "distributions.png"

@@ -24,22 +24,22 @@ from placeto_policy import PlacetoPlacer
 from placeto_policy import Settings
 from placeto_policy import load_policy
 from placeto_simulator import Simulator
-from placeto_tools.comparison import CPU
-from placeto_tools.comparison import on_a_cpu
-from placeto_tools.comparison import run_report
-from placeto_tools.experiments.curves import thinned_curve
 from placeto_tools.experiments.orders import PlaceInOrder
 from placeto_tools.experiments.orders import run_greedily
+from placeto_tools.experiments.short_curves import thinned_curve
 from placeto_tools.experiments.training_tasks import read_by_rnn
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
-from placeto_tools.placements import run_placer
-from placeto_tools.placers import fitting
-from placeto_tools.placers import make_placer
-from placeto_tools.warming import warm_up
-from placeto_tools.warming import warm_up_placer
+from placeto_tools.placing.placements import run_placer
+from placeto_tools.placing.placers import fitting
+from placeto_tools.placing.placers import make_placer
+from placeto_tools.placing.warming import warm_up
+from placeto_tools.placing.warming import warm_up_placer
+from placeto_tools.reports.comparison import CPU
+from placeto_tools.reports.comparison import on_a_cpu
+from placeto_tools.reports.comparison import run_report
 
 Maker = Callable[[], Placer]
 
@@ -109,7 +109,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceByName(Place):
-    """Places with one of the schemes of `placeto_tools.placers`.
+    """Places with one of the schemes of `placeto_tools.placing.placers`.
 
     Attributes
     ----------

@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_policy import Settings
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Page
-from placeto_tools.experiments.experiment import Plan
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.placing_tasks import FinalEpisode
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Page
+from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.problem_makers import name_of
+from placeto_tools.experiments.problem_makers import source_maker
 from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.schemes import train_placeto
 from placeto_tools.experiments.schemes import without_simulated_features
-from placeto_tools.experiments.sources import name_of
-from placeto_tools.experiments.sources import source_maker
 from placeto_tools.experiments.statistics import spread
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Results

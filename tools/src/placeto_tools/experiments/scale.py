@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from placeto_tools.errors import InputError
-from placeto_tools.grouping_options import GROUPINGS_OF_MANY
-from placeto_tools.placers import NARROW_RNN
+from placeto_tools.placing.placers import NARROW_RNN
+from placeto_tools.problems.grouping_options import GROUPINGS_OF_MANY
 
 SCALE_NAMES = ("smoke", "small", "full")
 NUMBERS = {  # that the user may choose: the option, and what it says

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from placeto_baselines import RnnSettings
 from placeto_policy import Settings
-from placeto_tools.experiments.experiment import Plan
 from placeto_tools.experiments.placing_tasks import LOWER_BOUND
 from placeto_tools.experiments.placing_tasks import RANDOM
 from placeto_tools.experiments.placing_tasks import Bound
@@ -15,6 +14,7 @@ from placeto_tools.experiments.placing_tasks import PlaceOptimized
 from placeto_tools.experiments.placing_tasks import PlaceRnnOptimized
 from placeto_tools.experiments.placing_tasks import PlaceRnnZeroShot
 from placeto_tools.experiments.placing_tasks import PlaceZeroShot
+from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.training_tasks import TrainPlaceto
 from placeto_tools.experiments.training_tasks import TrainRnn
 from placeto_tools.experiments.trials import Graph

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from placeto_tools.errors import InputError
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Page
-from placeto_tools.experiments.experiment import Plan
 from placeto_tools.experiments.measured import read_measured_curve
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.placing_tasks import LOWER_BOUND
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Page
+from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.problem_makers import name_of
+from placeto_tools.experiments.problem_makers import source_maker
 from placeto_tools.experiments.schemes import OPTIMIZED
 from placeto_tools.experiments.schemes import RNN_OPTIMIZED
 from placeto_tools.experiments.schemes import SINGLE
@@ -19,8 +21,6 @@ from placeto_tools.experiments.schemes import TITLES
 from placeto_tools.experiments.schemes import optimized
 from placeto_tools.experiments.schemes import rnn_optimized
 from placeto_tools.experiments.schemes import without_seed
-from placeto_tools.experiments.sources import name_of
-from placeto_tools.experiments.sources import source_maker
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Results

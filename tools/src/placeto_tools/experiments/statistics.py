@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_tools.experiments.curves import best_after
-from placeto_tools.experiments.curves import evaluations_until
+from placeto_tools.experiments.short_curves import best_after
+from placeto_tools.experiments.short_curves import evaluations_until
 from placeto_tools.experiments.trials import Results
 
 

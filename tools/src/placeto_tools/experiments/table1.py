@@ -1,23 +1,23 @@
 """``placeto experiment table1``: the six rows of the paper's table 1."""
 
-from placeto_tools.comparison_tables import ABBREVIATIONS
-from placeto_tools.comparison_tables import paper_table
-from placeto_tools.comparison_tables import problem_parts
 from placeto_tools.experiments.comparing import Case
 from placeto_tools.experiments.comparing import Comparison
 from placeto_tools.experiments.comparing import Effort
 from placeto_tools.experiments.comparing import comparison_figure
 from placeto_tools.experiments.comparing import failures
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Page
-from placeto_tools.experiments.experiment import Plan
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.paper import TABLE_1
 from placeto_tools.experiments.paper import PaperRow
-from placeto_tools.experiments.sources import source_maker
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Page
+from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.problem_makers import source_maker
 from placeto_tools.experiments.trials import Results
-from placeto_tools.placers import PLACER_NAMES
-from placeto_tools.placers import SCHEMES
+from placeto_tools.placing.placers import PLACER_NAMES
+from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.reports.comparison_tables import ABBREVIATIONS
+from placeto_tools.reports.comparison_tables import paper_table
+from placeto_tools.reports.comparison_tables import problem_parts
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import share_text
 

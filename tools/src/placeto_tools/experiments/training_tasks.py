@@ -16,17 +16,17 @@ from placeto_policy import Trainer
 from placeto_policy import resume_training
 from placeto_policy import save_training
 from placeto_simulator import Simulator
-from placeto_tools.experiments.curves import evenly_thinned
 from placeto_tools.experiments.orders import FixedOrders
 from placeto_tools.experiments.orders import problem_in_order
+from placeto_tools.experiments.short_curves import evenly_thinned
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
-from placeto_tools.placers import fitting
+from placeto_tools.placing.placers import fitting
+from placeto_tools.placing.warming import warm_up
+from placeto_tools.placing.watching import WatchedEvaluator
 from placeto_tools.tables import seconds_text
-from placeto_tools.warming import warm_up
-from placeto_tools.watching import WatchedEvaluator
 
 UPDATES_BETWEEN_CHECKPOINTS = 10
 PLACETO_TRAINING, RNN_TRAINING = "placeto-training", "rnn-training"

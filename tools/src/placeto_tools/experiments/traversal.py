@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Page
-from placeto_tools.experiments.experiment import Plan
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.paper import TRAVERSAL_PLACETO
 from placeto_tools.experiments.paper import TRAVERSAL_RNN
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Page
+from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.problem_makers import name_of
+from placeto_tools.experiments.problem_makers import source_maker
 from placeto_tools.experiments.schemes import OPTIMIZED
 from placeto_tools.experiments.schemes import RNN_OPTIMIZED
 from placeto_tools.experiments.schemes import RNN_ZERO_SHOT
@@ -22,8 +24,6 @@ from placeto_tools.experiments.schemes import rnn_zero_shot
 from placeto_tools.experiments.schemes import train_placeto
 from placeto_tools.experiments.schemes import train_rnn
 from placeto_tools.experiments.schemes import zero_shot
-from placeto_tools.experiments.sources import name_of
-from placeto_tools.experiments.sources import source_maker
 from placeto_tools.experiments.statistics import Spread
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.statistics import spread

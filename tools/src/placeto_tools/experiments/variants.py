@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from placeto_policy import Settings
-from placeto_tools.experiments.experiment import Experiment
-from placeto_tools.experiments.experiment import Page
-from placeto_tools.experiments.experiment import Plan
+from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.plan import Page
+from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.problem_makers import family_members
+from placeto_tools.experiments.problem_makers import makers_of_groupings
+from placeto_tools.experiments.problem_makers import makers_of_members
 from placeto_tools.experiments.schemes import train_placeto
 from placeto_tools.experiments.schemes import zero_shot
-from placeto_tools.experiments.sources import family_members
-from placeto_tools.experiments.sources import makers_of_groupings
-from placeto_tools.experiments.sources import makers_of_members
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Trial

@@ -9,7 +9,6 @@ from placeto_graphs import Cluster
 from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
-from placeto_tools.explanation import costs
 from placeto_tools.exporting.module_scopes import ROOT
 from placeto_tools.exporting.module_scopes import ModuleScopes
 from placeto_tools.exporting.module_scopes import parents_of
@@ -18,6 +17,7 @@ from placeto_tools.exporting.restriction import price
 from placeto_tools.exporting.restriction import problem_of_labels
 from placeto_tools.exporting.whole_modules import WholeModules
 from placeto_tools.exporting.whole_modules import whole_modules
+from placeto_tools.placing.explanation import costs
 
 CPU = "cpu"
 MOST_SWEEPS = 10
@@ -72,8 +72,8 @@ def device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Devic
     --------
     >>> from torch import nn, ones
     >>> from placeto_graphs import parse_cluster
-    >>> from placeto_tools.problems import make_problem
-    >>> from placeto_tools.sources import Source
+    >>> from placeto_tools.problems.making import make_problem
+    >>> from placeto_tools.problems.sources import Source
     >>> from placeto_workloads import capture
     >>> graph = capture(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), ones(16, 4))
     >>> problem = make_problem(Source("layers", graph), parse_cluster("2xv100"))

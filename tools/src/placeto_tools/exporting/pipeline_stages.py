@@ -62,8 +62,8 @@ def pipeline_stages(problem: PlacementProblem, placement: NDArray[np.int32]) -> 
     --------
     >>> from torch import nn, ones
     >>> from placeto_graphs import parse_cluster
-    >>> from placeto_tools.problems import make_problem
-    >>> from placeto_tools.sources import Source
+    >>> from placeto_tools.problems.making import make_problem
+    >>> from placeto_tools.problems.sources import Source
     >>> from placeto_workloads import capture
     >>> graph = capture(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), ones(16, 4))
     >>> problem = make_problem(Source("layers", graph), parse_cluster("2xv100"))

@@ -25,7 +25,7 @@ from placeto_tools.errors import writing
 from placeto_tools.pretraining.costs import cost_of
 from placeto_tools.pretraining.searched import Searched
 from placeto_tools.stopping import StopRequest
-from placeto_tools.training import agreed_to_stop
+from placeto_tools.training.training_run import agreed_to_stop
 
 STEPS_BETWEEN_CHECKPOINTS = 200
 STEPS_BETWEEN_VALIDATIONS = 500

@@ -1,4 +1,7 @@
-"""All baselines on two problems, as Markdown: ``python -m placeto_tools.baselines_table``."""
+"""All baselines on two problems, as Markdown.
+
+``python -m placeto_tools.benchmarks.baselines_table`` prints it.
+"""
 
 import argparse
 import platform
@@ -168,7 +171,9 @@ def table(rows: Sequence[Row], bound: float) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Place two problems with every baseline, and print a table of each."""
-    parser = argparse.ArgumentParser(prog="placeto_tools.baselines_table", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="placeto_tools.benchmarks.baselines_table", description=__doc__
+    )
     parser.add_argument("--evaluations", type=int, default=2000, help="of each search")
     parser.add_argument("--groups", type=int, default=128, help="of each problem, at most")
     parser.add_argument("--ops", type=int, default=1000, help="of the random graph")

@@ -20,18 +20,18 @@ from placeto_graphs import load_placement_of_any_level
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
-from placeto_tools.placers import PLACER_NAMES
-from placeto_tools.placers import make_placer
-from placeto_tools.problems import make_problem
+from placeto_tools.placing.placers import PLACER_NAMES
+from placeto_tools.placing.placers import make_placer
+from placeto_tools.placing.warming import warm_up
+from placeto_tools.placing.warming import warm_up_placer
+from placeto_tools.placing.watching import WatchedEvaluator
+from placeto_tools.problems.making import make_problem
+from placeto_tools.problems.sources import Source
 from placeto_tools.progress import Progress
 from placeto_tools.progress import Shows
 from placeto_tools.progress import how_far
 from placeto_tools.progress import showing_progress
-from placeto_tools.sources import Source
 from placeto_tools.tables import seconds_text
-from placeto_tools.warming import warm_up
-from placeto_tools.warming import warm_up_placer
-from placeto_tools.watching import WatchedEvaluator
 
 # Of the levels that a search goes through, the finest has at most so many groups.
 MOST_GROUPS_OF_SEARCH = 1024

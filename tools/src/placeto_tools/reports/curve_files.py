@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
-from placeto_tools.placers import SCHEMES
-from placeto_tools.run_folder import LOG
+from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.training.run_folder import LOG
 
 RESULTS = "results.json"
 Curves = dict[str, list[NDArray[np.float64]]]

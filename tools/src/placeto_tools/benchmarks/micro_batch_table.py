@@ -1,4 +1,4 @@
-"""What micro-batches gain, as Markdown: ``python -m placeto_tools.micro_batch_table``.
+"""What micro-batches gain, as Markdown: ``python -m placeto_tools.benchmarks.micro_batch_table``.
 
 Reads folders of ``placeto compare``, one for each number of micro-batches, and puts the speed-up of
 every scheme over the undivided step on one device side by side.
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
 
-from placeto_tools.comparison import find_scheme
-from placeto_tools.comparison import typical_runtime
-from placeto_tools.comparison_tables import NOTHING
-from placeto_tools.comparison_tables import Report
-from placeto_tools.curve_files import RESULTS
-from placeto_tools.curve_files import read_results
 from placeto_tools.errors import InputError
+from placeto_tools.reports.comparison import find_scheme
+from placeto_tools.reports.comparison import typical_runtime
+from placeto_tools.reports.comparison_tables import NOTHING
+from placeto_tools.reports.comparison_tables import Report
+from placeto_tools.reports.curve_files import RESULTS
+from placeto_tools.reports.curve_files import read_results
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
 
@@ -91,7 +91,7 @@ def _speedup(problem: Report, name: str, single: float) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table of some folders."""
     parser = argparse.ArgumentParser(
-        prog="placeto_tools.micro_batch_table",
+        prog="placeto_tools.benchmarks.micro_batch_table",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -16,11 +16,11 @@ from placeto_graphs import PlacementProblem
 from placeto_graphs import parse_cluster
 from placeto_simulator import Simulator
 from placeto_tools.errors import one_line
-from placeto_tools.placements import search_problem
-from placeto_tools.problems import make_problem
-from placeto_tools.sources import LIBRARY
-from placeto_tools.sources import Source
-from placeto_tools.sources import parse_sizes
+from placeto_tools.placing.placements import search_problem
+from placeto_tools.problems.making import make_problem
+from placeto_tools.problems.sources import LIBRARY
+from placeto_tools.problems.sources import Source
+from placeto_tools.problems.sources import parse_sizes
 
 CLUSTER = "4xv100"
 

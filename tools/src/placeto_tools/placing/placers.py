@@ -24,7 +24,7 @@ from placeto_baselines import ScotchPlacer
 from placeto_baselines import SingleDevice
 from placeto_graphs import PlacementProblem
 from placeto_graphs import Placer
-from placeto_tools.expert_scopes import expert_scopes
+from placeto_tools.placing.expert_scopes import expert_scopes
 
 # A narrow RNN learns as much from as many placements as one of 512 units, each of which takes it a
 # quarter of the time (docs/notes/recurrent-policy.md).

@@ -1,4 +1,7 @@
-"""How far placements are from what none can beat: ``python -m placeto_tools.bound_table``."""
+"""How far placements are from what none can beat.
+
+``python -m placeto_tools.benchmarks.bound_table`` prints it.
+"""
 
 import argparse
 import platform
@@ -11,11 +14,11 @@ import numpy as np
 from placeto_baselines import CoarseToFine
 from placeto_baselines import bound_parts
 from placeto_simulator import Simulator
-from placeto_tools.placements import search_problem
-from placeto_tools.problem_options import ProblemOptions
-from placeto_tools.problems import read_problem
-from placeto_tools.search_table import PROBLEMS
-from placeto_tools.search_table import cost
+from placeto_tools.benchmarks.search_table import PROBLEMS
+from placeto_tools.benchmarks.search_table import cost
+from placeto_tools.placing.placements import search_problem
+from placeto_tools.problems.making import read_problem
+from placeto_tools.problems.problem_options import ProblemOptions
 
 COLUMNS = (
     "problem",
@@ -54,7 +57,9 @@ def row(name: str, seconds: float, seeds: int) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each problem as soon as it is there."""
-    parser = argparse.ArgumentParser(prog="placeto_tools.bound_table", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="placeto_tools.benchmarks.bound_table", description=__doc__
+    )
     parser.add_argument("problems", nargs="*", default=PROBLEMS, help="SOURCE/CLUSTER each")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each search")
     parser.add_argument("--seeds", type=int, default=3)

@@ -5,8 +5,6 @@ import numpy as np
 from placeto_baselines import bound_parts
 from placeto_graphs import PlacementProblem
 from placeto_graphs import save_placement
-from placeto_tools.comparison import CPU
-from placeto_tools.comparison import has_cpu
 from placeto_tools.errors import writing
 from placeto_tools.experiments.comparing import Case
 from placeto_tools.experiments.comparing import Comparison
@@ -14,7 +12,9 @@ from placeto_tools.experiments.folder import ExperimentFolder
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Record
 from placeto_tools.outputs import write_text
-from placeto_tools.placers import SCHEMES
+from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.reports.comparison import CPU
+from placeto_tools.reports.comparison import has_cpu
 from placeto_tools.reports.contents import Shown
 from placeto_tools.reports.contents import problem_report
 from placeto_tools.reports.page import report_page

@@ -12,8 +12,8 @@ from placeto_graphs import colocate
 from placeto_graphs import from_networkx
 from placeto_graphs import parse_cluster
 from placeto_simulator import Simulator
-from placeto_tools.placers import SCHEMES
-from placeto_tools.placers import make_placer
+from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.placing.placers import make_placer
 
 BUDGET = 200  # placements: an update of every policy, and a few moves of every search
 SAME_CODE = {"rnn-zero-shot": "rnn"}  # placers that have no name of their own in the command

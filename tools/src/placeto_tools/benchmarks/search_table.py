@@ -1,5 +1,6 @@
-"""The search from coarse to fine beside local search: ``python -m placeto_tools.search_table``.
+"""The search from coarse to fine beside local search.
 
+``python -m placeto_tools.benchmarks.search_table`` prints it.
 Seconds are those that the process takes on one core, so that other processes change little.
 """
 
@@ -21,9 +22,9 @@ from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
 from placeto_graphs import memory_penalised_runtime
 from placeto_simulator import Simulator
-from placeto_tools.placements import search_problem
-from placeto_tools.problem_options import ProblemOptions
-from placeto_tools.problems import read_problem
+from placeto_tools.placing.placements import search_problem
+from placeto_tools.problems.making import read_problem
+from placeto_tools.problems.problem_options import ProblemOptions
 
 # The rows of the paper's table 1, then members of the families that no policy is trained on.
 PROBLEMS = (
@@ -138,7 +139,9 @@ def _runs(problem: PlacementProblem, placer: Placer, simulator: Simulator, seeds
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Place problems with both searches, and print a row for each as soon as it is there."""
-    parser = argparse.ArgumentParser(prog="placeto_tools.search_table", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="placeto_tools.benchmarks.search_table", description=__doc__
+    )
     parser.add_argument("problems", nargs="*", default=PROBLEMS, help="SOURCE/CLUSTER each")
     parser.add_argument("--evaluations", type=int, default=50_000, help="of local search")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the longer search")

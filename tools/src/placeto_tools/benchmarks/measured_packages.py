@@ -56,13 +56,13 @@ def _capture(arguments: Sequence[str]) -> None:
 
 
 def _policy(arguments: Sequence[str]) -> None:
-    from placeto_tools.policy_benchmark import main  # noqa: PLC0415
+    from placeto_tools.benchmarks.policy_benchmark import main  # noqa: PLC0415
 
     main(arguments)
 
 
 def _baselines(arguments: Sequence[str]) -> None:
-    from placeto_tools.baselines_table import main  # noqa: PLC0415
+    from placeto_tools.benchmarks.baselines_table import main  # noqa: PLC0415
 
     main(arguments)
 

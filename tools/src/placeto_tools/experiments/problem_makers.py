@@ -8,13 +8,13 @@ from pathlib import Path
 
 from placeto_graphs import PlacementProblem
 from placeto_tools.errors import InputError
-from placeto_tools.experiments.experiment import Plan
-from placeto_tools.grouping_options import GroupingOptions
-from placeto_tools.grouping_options import group_counts
-from placeto_tools.problems import make_problem
-from placeto_tools.problems import read_cluster
-from placeto_tools.problems import regrouped
-from placeto_tools.sources import load_source
+from placeto_tools.experiments.plan import Plan
+from placeto_tools.problems.grouping_options import GroupingOptions
+from placeto_tools.problems.grouping_options import group_counts
+from placeto_tools.problems.making import make_problem
+from placeto_tools.problems.making import read_cluster
+from placeto_tools.problems.making import regrouped
+from placeto_tools.problems.sources import load_source
 from placeto_workloads import MODELS
 from placeto_workloads import family
 

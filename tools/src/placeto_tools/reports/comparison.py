@@ -10,7 +10,7 @@ from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import parse_cluster
-from placeto_tools.problems import compute_times
+from placeto_tools.problems.making import compute_times
 from placeto_tools.tables import seconds_text
 
 Report = dict[str, Any]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from placeto_tools.checked_models import CheckedModel
+from placeto_tools.problems.checked_models import CheckedModel
 from placeto_tools.progress import Progress
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
@@ -57,7 +57,8 @@ def check_models(
     Returns
     -------
     list of dict
-        Of each model ``model`` and the numbers of `placeto_tools.model_check`, or ``error``.
+        Of each model ``model`` and the numbers of `placeto_tools.problems.model_check`, or
+        ``error``.
     """
     reports: list[Report] = []
     with suppress(KeyboardInterrupt):
@@ -105,7 +106,7 @@ def _run(request: str, time_limit: float, memory_limit: float) -> Report:
 def _started(request: str) -> Iterator["subprocess.Popen[str]"]:
     """Start a process; it is ended at the latest when this is left."""
     with subprocess.Popen(
-        [sys.executable, "-m", "placeto_tools.model_check"],
+        [sys.executable, "-m", "placeto_tools.problems.model_check"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

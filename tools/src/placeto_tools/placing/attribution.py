@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator
-from placeto_tools.explanation import costs
+from placeto_tools.placing.explanation import costs
 
 
 @dataclass(frozen=True)

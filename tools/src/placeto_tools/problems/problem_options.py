@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from placeto_graphs import NAMED_RULES
-from placeto_tools.grouping_options import GroupingOptions
 from placeto_tools.options import Decorator
 from placeto_tools.options import Function
 from placeto_tools.options import KeyValue
 from placeto_tools.options import NearestChoice
 from placeto_tools.options import decorated
 from placeto_tools.options import link_option
-from placeto_tools.sources import parse_sizes
+from placeto_tools.problems.grouping_options import GroupingOptions
+from placeto_tools.problems.sources import parse_sizes
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How near simulated pipelines come to GPipe: ``python -m placeto_tools.pipelines``.
+"""How near simulated pipelines come to GPipe: ``python -m placeto_tools.benchmarks.pipelines``.
 
 A chain of k equal layers, each on a device of its own, is the case that GPipe and 1F1B have a
 formula for: with m micro-batches, of which a layer takes f seconds forward and b backward, a step

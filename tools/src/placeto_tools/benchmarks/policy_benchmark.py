@@ -1,5 +1,6 @@
-"""Speed of training and placing with a policy: ``python -m placeto_tools.policy_benchmark``.
+"""Speed of training and placing with a policy.
 
+``python -m placeto_tools.benchmarks.policy_benchmark`` prints it.
 It stands here and not in the package of the policy, because it needs the simulator, too.
 """
 
@@ -162,7 +163,9 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure on problem files, or on Inception-V3, and print a table."""
-    parser = argparse.ArgumentParser(prog="placeto_tools.policy_benchmark", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="placeto_tools.benchmarks.policy_benchmark", description=__doc__
+    )
     parser.add_argument("problems", nargs="*", help="problem files instead of Inception-V3")
     parser.add_argument("--groups", type=int, default=128, help="of Inception-V3")
     parser.add_argument("--devices", type=int, nargs="+", default=(2, 4), help="of the same")

@@ -22,10 +22,10 @@ from placeto_graphs import load_problem
 from placeto_graphs import rules_of_names
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
-from placeto_tools.factories import defaults_of
-from placeto_tools.factories import find_factory
-from placeto_tools.factories import made_step
-from placeto_tools.grouping_options import Rule
+from placeto_tools.problems.factories import defaults_of
+from placeto_tools.problems.factories import find_factory
+from placeto_tools.problems.factories import made_step
+from placeto_tools.problems.grouping_options import Rule
 
 Target = Literal["gpu", "cpu"]  # whose kernels what is captured runs
 PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on

@@ -16,8 +16,8 @@ from placeto_policy import save_training
 from placeto_policy.workers import Processes
 from placeto_tools.errors import RunError
 from placeto_tools.errors import writing
-from placeto_tools.run_folder import RunFolder
 from placeto_tools.stopping import StopRequest
+from placeto_tools.training.run_folder import RunFolder
 
 Report = Callable[[UpdateSummary], None]
 

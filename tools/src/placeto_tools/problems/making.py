@@ -22,12 +22,12 @@ from placeto_graphs import parse_cluster
 from placeto_graphs import repeat_micro_batch_problem
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
-from placeto_tools.grouping_options import GroupingOptions
-from placeto_tools.grouping_options import group_counts
-from placeto_tools.problem_options import ProblemOptions
-from placeto_tools.sources import Source
-from placeto_tools.sources import Target
-from placeto_tools.sources import load_source
+from placeto_tools.problems.grouping_options import GroupingOptions
+from placeto_tools.problems.grouping_options import group_counts
+from placeto_tools.problems.problem_options import ProblemOptions
+from placeto_tools.problems.sources import Source
+from placeto_tools.problems.sources import Target
+from placeto_tools.problems.sources import load_source
 
 DEFAULT_NUM_GPUS = 2
 

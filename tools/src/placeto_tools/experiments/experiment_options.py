@@ -16,8 +16,6 @@ from placeto_tools.errors import InputError
 from placeto_tools.experiments.scale import NUMBERS
 from placeto_tools.experiments.scale import SCALE_NAMES
 from placeto_tools.experiments.scale import SCALES
-from placeto_tools.hyperparameters import changed_fields
-from placeto_tools.hyperparameters import parse_settings
 from placeto_tools.options import KeyValue
 from placeto_tools.options import NearestChoice
 from placeto_tools.options import decorated
@@ -26,9 +24,11 @@ from placeto_tools.options import jobs_option
 from placeto_tools.options import link_option
 from placeto_tools.options import output_option
 from placeto_tools.options import preset_option
+from placeto_tools.training.settings import changed_fields
+from placeto_tools.training.settings import parse_settings
 
 if TYPE_CHECKING:
-    from placeto_tools.experiments.experiment import Plan
+    from placeto_tools.experiments.plan import Plan
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -79,7 +79,7 @@ class ExperimentOptions:
             When a number or a hyperparameter is not one that can be chosen.
         """
         from placeto_baselines import RnnSettings  # noqa: PLC0415 (torch takes seconds to import)
-        from placeto_tools.experiments.experiment import Plan  # noqa: PLC0415
+        from placeto_tools.experiments.plan import Plan  # noqa: PLC0415
 
         scale = SCALES[name][self.scale_name]
         if self.preset_name == "paper" and scale.groupings:

@@ -1,0 +1,1 @@
+"""How fast the packages are, and the tables of some pages."""

@@ -1,0 +1,1 @@
+"""Steps on devices of this machine, and how long they take."""

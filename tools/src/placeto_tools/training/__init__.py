@@ -1,0 +1,1 @@
+"""Trainings of policies: hyperparameters, folders, several processes."""
