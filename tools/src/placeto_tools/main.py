@@ -13,6 +13,7 @@ from placeto_tools import __version__
 from placeto_tools.errors import exit_code
 from placeto_tools.errors import one_line
 from placeto_tools.errors import printable
+from placeto_tools.groups import Group
 from placeto_tools.groups import LazyGroup
 from placeto_tools.options import DEBUG
 
@@ -63,7 +64,7 @@ def _show_in_one_line(
     click.echo(f"placeto: warning: {printable(' '.join(str(message).split()))}", err=True)
 
 
-class OneLineErrors(LazyGroup):
+class OneLineErrors(Group):
     """A group whose errors and warnings are one line each, with the exit codes 1, 2 and 130."""
 
     def main(
@@ -94,8 +95,12 @@ class OneLineErrors(LazyGroup):
         sys.exit(result if isinstance(result, int) else 0)
 
 
+class Commands(OneLineErrors, LazyGroup):
+    """All commands."""
+
+
 @click.group(
-    cls=OneLineErrors,
+    cls=Commands,
     package="placeto_tools.commands",
     lines=COMMANDS,
     no_args_is_help=False,
