@@ -101,21 +101,22 @@ def how_far(done: int, total: int | None, seconds: float) -> str:
     speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
     if total is None:
         return f"{done:,}, {speed}, {clock(seconds)}"
-    text = f"{done:,} of at most {total:,}, {speed}"
-    if not rate or done > total or not is_telling(done, total, seconds):
-        return text
-    return f"{text}, at most {clock((total - done) / rate)} left"
+    left = left_text(done, total, seconds).replace(", ", ", at most ")
+    return f"{done:,} of at most {total:,}, {speed}{left}"
 
 
-def is_telling(done: int, total: int, seconds: float) -> bool:
-    """Return whether so much is done after so long that it says how long the others take.
+def left_text(done: int, total: int, seconds: float) -> str:
+    """Return how long the others take, after a comma; nothing where little is done yet.
 
     Examples
     --------
-    >>> is_telling(1, 100, 2.0), is_telling(5, 100, 2.0), is_telling(1, 100, 10.0)
-    (False, True, True)
+    >>> left_text(5, 100, seconds=2.0), left_text(1, 100, seconds=10.0), left_text(1, 100, 2.0)
+    (', 0:38 left', ', 16:30 left', '')
     """
-    return done >= SHARE_THAT_TELLS * total or (done > 0 and seconds >= SECONDS_THAT_TELL)
+    tells = done >= SHARE_THAT_TELLS * total or seconds >= SECONDS_THAT_TELL
+    if not tells or not 0 < done <= total or seconds <= 0:
+        return ""
+    return f", {clock(seconds / done * (total - done))} left"
 
 
 def clock(seconds: float) -> str:

@@ -33,8 +33,7 @@ from placeto_tools.problems.making import read_to_train_on
 from placeto_tools.problems.problem_options import ProblemOptions
 from placeto_tools.problems.problem_options import problem_options
 from placeto_tools.progress import Progress
-from placeto_tools.progress import clock
-from placeto_tools.progress import is_telling
+from placeto_tools.progress import left_text
 from placeto_tools.progress import showing_progress
 from placeto_tools.stopping import StopRequest
 from placeto_tools.tables import seconds_text
@@ -247,9 +246,7 @@ class _Reporter:
         total = self._trainer.settings.updates
         passed = time.monotonic() - self._began
         done, all_of_them = summary.update - self._first, total - self._first
-        left = ""
-        if is_telling(done, all_of_them, passed):
-            left = f", {clock(passed / done * (all_of_them - done))} left"
+        left = left_text(done, all_of_them, passed)
         self._progress.update(
             f"update {summary.update} of {total}: runtime {seconds_text(summary.runtime)}, "
             f"best {seconds_text(summary.best_runtime)}, "

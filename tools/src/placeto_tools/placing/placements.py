@@ -30,6 +30,7 @@ from placeto_tools.problems.sources import Source
 from placeto_tools.progress import Progress
 from placeto_tools.progress import Shows
 from placeto_tools.progress import how_far
+from placeto_tools.progress import left_text
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import seconds_text
 
@@ -325,8 +326,8 @@ def run_placer(
 
     def on_update(summary: "UpdateSummary", total: int) -> None:
         nonlocal updates
-        updates = f"{summary.evaluations:,}, update "
-        updates += how_far(summary.update, total, time.monotonic() - began)
+        left = left_text(summary.update, total, time.monotonic() - began)
+        updates = f"{summary.evaluations:,}, update {summary.update:,} of {total:,}{left}"
 
     progress.update(f"{name} ...")
     simulator = Simulator(problem, num_threads)
