@@ -13,6 +13,7 @@ from placeto_policy import load_policy
 from placeto_policy import preset
 from placeto_policy import save_policy
 from placeto_tools.pretraining import learning
+from placeto_tools.pretraining import tuning
 from placeto_tools.pretraining.__main__ import main
 from placeto_tools.pretraining.judging import BUDGETS
 from placeto_tools.pretraining.judging import Judged
@@ -69,6 +70,12 @@ def test_a_policy_is_searched_for_trained_and_judged(
         assert min(ratios) >= 1.0  # of the best one known, which is one of these at times
         assert ratios[1] <= ratios[0]  # the best of 16 has the greedy one among them
         assert all(behind <= ratios[1] for behind in ratios[5:])  # a search goes on from it
+
+    monkeypatch.setattr(tuning, "BUDGETS", (700, 1500))
+    table = run("tune", tmp_path, "--part", "training", "--limit", "1", "--policy", policy)
+    (row,) = [line.split("|") for line in table.splitlines()[2:]]
+    zero_shot, sooner, later = (float(cell) for cell in row[2:5])
+    assert zero_shot >= sooner >= later
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def test_a_policy_that_is_trained_on_sees_what_it_saw_before(
         settings=Settings(device_features=others),
     )
     result = placer.place(evaluator.problem, evaluator)
-    assert len(result.curve) == 2 + 1
+    assert len(result.curve) == 1 + 2 + 1  # zero-shot, two updates, and as trained
     assert result.curve[1, 0] == 2 * 8 * each
     assert result.evaluations <= placer.most_evaluations(evaluator.problem)
 
@@ -201,7 +201,10 @@ def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
     placer = PlacetoPlacer(policy=policy, training_evaluations=8 * 13 * 2)
     result = placer.place(evaluator.problem, evaluator)
-    assert 8 * 7 * 2 < result.evaluations <= 8 * 13 * 2 + 7
+    assert 8 * 7 * 2 < result.evaluations <= 8 * 13 * 2 + 2 * 7
+    zero_shot = PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
+    assert result.curve[0].tolist() == zero_shot.curve[0].tolist()
+    assert result.runtime <= zero_shot.runtime
     for name, tensor in policy.state_dict().items():
         assert torch.equal(tensor, before[name])
 

@@ -38,8 +38,9 @@ class PlacetoPlacer:
 
     *Optimized* (no policy): trains a new one on the problem. *Zero-shot* (a policy and no training
     evaluations): one greedy pass, or the best of that and some sampled ones. *Fine-tuned* (a
-    policy and training evaluations): trains that policy further on the problem. The policy itself
-    stays as it is. Sweeps then go on from the best placement without the policy. What is best is
+    policy and training evaluations): trains that policy further on the problem, after
+    its zero-shot passes, so that the result is never worse than theirs. The policy itself stays as
+    it is. Sweeps then go on from the best placement without the policy. What is best is
     said by the memory-penalised runtime.
 
     Parameters
@@ -108,18 +109,19 @@ class PlacetoPlacer:
         if self.policy:
             self.policy.check_devices(problem.num_devices)
         search = _Search(evaluator)
-        policy = self.policy
+        if self.policy:
+            self._pass(self.policy, search, seed)
         if self.training_evaluations:
-            policy = self._train(search, seed)
-        assert policy is not None  # noqa: S101 (checked on construction)
-        self._pass(policy, search, seed)
+            self._pass(self._train(search, seed), search, seed)
+        self._sweep(search)
         return search.result(time.perf_counter() - began)
 
     def most_evaluations(self, problem: PlacementProblem) -> int:
         """Return how many placements `place` samples at most, training included."""
         settings = self.policy.settings if self.policy else self.settings or Settings()
         each = most_evaluations(problem, "terminal", settings)
-        passes = (1 + self.samples) * each
+        rounds = 2 if self.policy and self.training_evaluations else 1
+        passes = rounds * (1 + self.samples) * each
         return self.training_evaluations + passes + self.sweeps * lookahead_evaluations(problem)
 
     def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
@@ -135,23 +137,19 @@ class PlacetoPlacer:
         trainer = Trainer(
             [search.evaluator], replace(settings, updates=updates), seed=seed, policy=self.policy
         )
+        before = search.evaluations
         for _ in range(updates):
             summary = trainer.update()
             best = trainer.best[0]
             if best:
-                search.offer(best.placement, best.cost, summary.evaluations)
+                search.offer(best.placement, best.cost, before + summary.evaluations)
             if self.on_update:
                 self.on_update(summary, updates)
         return trainer.trained_policy
 
     def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
-        """Run the greedy pass and the sampled ones, and then the sweeps."""
-        environment = PlacementEnvironment.for_policy(
-            search.evaluator,
-            policy.settings,
-            reward="terminal",
-            memory_penalty=policy.settings.memory_penalty,
-        )
+        """Run the greedy pass and the sampled ones."""
+        environment = _environment(search, policy.settings)
         each = most_evaluations(search.evaluator.problem, "terminal", policy.settings)
         environment.reset(num_episodes=1)
         with threads_for_blocks():
@@ -164,10 +162,13 @@ class PlacetoPlacer:
                 environment.reset(num_episodes=len(generators))
                 choice = sampling(generators, environment.topology.num_groups)
                 search.offer_all(run_episodes(policy, environment, choice), each)
-        self._sweep(environment, search)
 
-    def _sweep(self, environment: PlacementEnvironment, search: "_Search") -> None:
+    def _sweep(self, search: "_Search") -> None:
         """Sweep on from the best placement, until a sweep moves nothing."""
+        if not self.sweeps:
+            return
+        settings = self.policy.settings if self.policy else self.settings or Settings()
+        environment = _environment(search, settings)
         for _ in range(self.sweeps):
             before = search.best_placement
             environment.reset(num_episodes=1, start=before)
@@ -175,6 +176,15 @@ class PlacetoPlacer:
             search.offer_sweep(environment)
             if (search.best_placement == before).all():
                 return
+
+
+def _environment(search: "_Search", settings: Settings) -> PlacementEnvironment:
+    return PlacementEnvironment.for_policy(
+        search.evaluator,
+        settings,
+        reward="terminal",
+        memory_penalty=settings.memory_penalty,
+    )
 
 
 class _Search:
@@ -186,12 +196,12 @@ class _Search:
         self._cost = math.inf
         self._runtime = math.inf
         self._peak_memory = np.zeros(0, np.int64)
-        self._evaluations = 0
+        self.evaluations = 0
         self._curve: list[tuple[int, float]] = []
 
     def offer(self, placement: NDArray[np.int32], cost: float, evaluations: int) -> None:
         """Take the best placement of so many evaluations altogether, if it is a better one."""
-        self._evaluations = evaluations
+        self.evaluations = evaluations
         if cost < self._cost:
             found = self.evaluator.evaluate(placement[None])
             self._cost, self.best_placement = cost, placement
@@ -202,13 +212,13 @@ class _Search:
         """Take the best placement on the way of each episode, which sampled so many."""
         found = zip(episodes.best_placements, episodes.best_costs.tolist(), strict=True)
         for placement, cost in found:
-            self.offer(placement, cost, self._evaluations + each)
+            self.offer(placement, cost, self.evaluations + each)
 
     def offer_sweep(self, environment: PlacementEnvironment) -> None:
         """Take where a sweep that began at the best placement ended."""
         looked = lookahead_evaluations(self.evaluator.problem)
         placement, cost = environment.placement[0], float(environment.costs[0])
-        self.offer(placement, cost, self._evaluations + looked)
+        self.offer(placement, cost, self.evaluations + looked)
 
     def result(self, seconds: float) -> PlacementResult:
         """Return what the search came to."""
@@ -216,7 +226,7 @@ class _Search:
             placement=self.best_placement,
             runtime=self._runtime,
             peak_memory=self._peak_memory,
-            evaluations=self._evaluations,
+            evaluations=self.evaluations,
             seconds=seconds,
             curve=np.array(self._curve, np.float64),
         )

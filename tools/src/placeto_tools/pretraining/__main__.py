@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import get_args
 
@@ -20,6 +21,7 @@ from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.main import OneLineErrors
 from placeto_tools.pretraining import judging
+from placeto_tools.pretraining import tuning
 from placeto_tools.pretraining.learning import learn
 from placeto_tools.pretraining.learning import weights_of
 from placeto_tools.pretraining.searched import Budget
@@ -134,9 +136,8 @@ def _searched(folder: Path, variants: int) -> tuple[list[Searched], list[Searche
     """Return the problems to learn from, and those to choose by."""
     training = list(searched_problems(folder, "training", variants=variants))
     validation = list(searched_problems(folder, "validation", variants=1))
-    for part, found in (("training", training), ("validation", validation)):
-        if not found:
-            raise InputError(f"{folder}: expected placements of the {part} part, got none")
+    _refuse_none(folder, "training", len(training))
+    _refuse_none(folder, "validation", len(validation))
     return training, validation
 
 
@@ -148,32 +149,66 @@ def _say_nothing(_: str) -> None:
     """Leave it to the first process to say how far all are."""
 
 
-@main.command()
-@folder_argument
-@click.option("--part", type=click.Choice(get_args(Part)), default="test", show_default=True)
-@variants_option
-@click.option(
+part_option = click.option(
+    "--part", type=click.Choice(get_args(Part)), default="test", show_default=True
+)
+policy_option = click.option(
     "--policy",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A policy file.  [default: the policy in the box]",
 )
+
+
+@main.command()
+@folder_argument
+@part_option
+@variants_option
+@policy_option
 @seed_option
 def judge(folder: Path, part: Part, variants: int, policy: Path | None, seed: int) -> None:
     """Print how a policy places the problems that have a placement in FOLDER."""
-    if policy is None:
-        chosen = load_pretrained()
-    else:
-        with reading(policy):
-            chosen = load_policy(policy)
+    chosen = _chosen(policy)
     click.echo(judging.header())
     found = []
     for judged in judging.judge(chosen, searched_problems(folder, part, variants=variants), seed):
         found.append(judged)
         click.echo(judging.row(judged))
         sys.stdout.flush()
-    if not found:
-        raise InputError(f"{folder}: expected placements of the {part} part, got none")
+    _refuse_none(folder, part, len(found))
     click.echo("\n" + judging.summary(found))
+
+
+@main.command()
+@folder_argument
+@part_option
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=12, show_default=True, help="Problems."
+)
+@policy_option
+@seed_option
+def tune(folder: Path, part: Part, limit: int, policy: Path | None, seed: int) -> None:
+    """Print what it is worth to train a policy on for each of some problems in FOLDER."""
+    chosen = _chosen(policy)
+    click.echo(tuning.header())
+    problems = islice(searched_problems(folder, part, variants=1), limit)
+    count = 0
+    for row in tuning.rows(chosen, problems, seed):
+        count += 1
+        click.echo(row)
+        sys.stdout.flush()
+    _refuse_none(folder, part, count)
+
+
+def _chosen(policy: Path | None) -> PlacementPolicy:
+    if policy is None:
+        return load_pretrained()
+    with reading(policy):
+        return load_policy(policy)
+
+
+def _refuse_none(folder: Path, part: Part, count: int) -> None:
+    if not count:
+        raise InputError(f"{folder}: expected placements of the {part} part, got none")
 
 
 if __name__ == "__main__":
