@@ -12,6 +12,7 @@ from placeto_workloads.enas.controller import Controller
 from placeto_workloads.enas.images import ImageData
 from placeto_workloads.enas.images import cifar10
 from placeto_workloads.enas.images import shape_images
+from placeto_workloads.enas.sampler import ControllerSampler
 from placeto_workloads.enas.search import Search
 from placeto_workloads.enas.search_spaces import ConvolutionalSpace
 from placeto_workloads.enas.search_spaces import RecurrentSpace
@@ -33,6 +34,7 @@ from placeto_workloads.enas.trajectory import save_trajectory
 __all__ = [
     "PUBLISHED",
     "Controller",
+    "ControllerSampler",
     "ConvolutionalSpace",
     "ImageData",
     "ImageTask",
