@@ -160,6 +160,17 @@ def test_the_command_trains_and_goes_on(
     assert capsys.readouterr().err == ""
 
 
+def test_the_command_stops_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_search: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("placeto_workloads.enas.search.Search.round", stop)
+    assert main(["train", "text", "--out", str(tmp_path / "run"), *TINY_TEXT]) == 130
+    assert capsys.readouterr().err == "placeto_workloads.enas: stopped; the same command goes on\n"
+
+
 def test_the_command_compares_rewards_over_seeds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

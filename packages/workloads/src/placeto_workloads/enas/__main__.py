@@ -144,7 +144,7 @@ def task_maker(options: argparse.Namespace) -> Callable[[int], Task]:
         pictures = cifar10(options.folder) if options.folder else shape_images()
         chosen = {**(published if options.published else {}), **sizes}
         return lambda seed: ImageTask(pictures, seed=seed, **chosen)
-    published = {"units": 1000, "steps": 35, "batch_size": 64}
+    published = {"units": 748, "steps": 35, "batch_size": 64}
     text = penn_treebank(options.folder) if options.folder else grammar_text()
     chosen = {**(published if options.published else {}), **sizes}
     scale = 80.0 if options.published else 1.0
@@ -221,6 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (WorkloadError, OSError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: stopped; the same command goes on", file=sys.stderr)
+        return 130
     return 0
 
 
