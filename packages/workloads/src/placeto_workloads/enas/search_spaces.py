@@ -1,0 +1,374 @@
+"""The two search spaces of ENAS as sequences of decisions (Pham et al. 2018, sections 2.1, 2.4).
+
+A controller makes one decision after the other, each among a fixed number of choices. What it
+chose, as numbers, is an architecture: the same cells that `UniformSampler` draws.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.sampler import MICRO_OPERATIONS
+from placeto_workloads.families.sampler import UniformSampler
+from placeto_workloads.models.cell_architecture import Activation
+from placeto_workloads.models.cell_architecture import Block
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
+from placeto_workloads.models.cell_architecture import ConvolutionalCell
+from placeto_workloads.models.cell_architecture import RecurrentCell
+from placeto_workloads.models.cell_architecture import cell_with_loose_ends
+from placeto_workloads.models.sizes import whole_number
+
+Architecture = RecurrentCell | ConvolutionalArchitecture
+ACTIVATIONS = tuple(Activation)
+
+
+class Kind(Enum):
+    """What a decision is about: which earlier state is read, or what is done to it.
+
+    Examples
+    --------
+    >>> Kind("state").name
+    'STATE'
+    """
+
+    STATE = "state"
+    OPERATION = "operation"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision.
+
+    Attributes
+    ----------
+    kind
+        What it is about.
+    count
+        How many choices there are.
+
+    Examples
+    --------
+    >>> Decision(Kind.STATE, count=2).count
+    2
+    """
+
+    kind: Kind
+    count: int
+
+
+class SearchSpace(Protocol):
+    """Architectures as sequences of choices.
+
+    Attributes
+    ----------
+    name
+        Of the space in files.
+    num_cells
+        How many cells make an architecture.
+    given_states
+        States of a cell that are there before its first node.
+    num_operations
+        How many operations a node chooses from.
+    num_nodes
+        Of one cell.
+    nodes
+        The decisions of each node of a cell, in order. All cells have the same.
+
+    Examples
+    --------
+    >>> space: SearchSpace = RecurrentSpace(num_nodes=2)
+    >>> [[decision.kind.value for decision in node] for node in space.nodes]
+    [['operation'], ['state', 'operation']]
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the space in files."""
+        ...
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes a cell has."""
+        ...
+
+    @property
+    def num_cells(self) -> int:
+        """How many cells make an architecture."""
+        ...
+
+    @property
+    def given_states(self) -> int:
+        """How many states of a cell are there before its first node."""
+        ...
+
+    @property
+    def num_operations(self) -> int:
+        """How many operations there are."""
+        ...
+
+    @property
+    def nodes(self) -> tuple[tuple[Decision, ...], ...]:
+        """The decisions of each node of a cell."""
+        ...
+
+    def architecture(self, choices: Sequence[int]) -> Architecture:
+        """Return the architecture of choices."""
+        ...
+
+    def choices(self, architecture: Architecture) -> tuple[int, ...]:
+        """Return the choices that make an architecture."""
+        ...
+
+    def uniform(self, generator: np.random.Generator) -> Architecture:
+        """Return an architecture of which each choice is equally likely."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConvolutionalSpace:
+    """The micro search space: a normal and a reduction cell.
+
+    Each block chooses two earlier states, then an operation on each.
+
+    Attributes
+    ----------
+    num_nodes
+        Blocks of a cell; 5, as in Pham et al. (2018), section 3.2.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no block.
+
+    Examples
+    --------
+    >>> space = ConvolutionalSpace(num_nodes=1)
+    >>> cells = space.architecture([0, 1, 0, 4, 1, 1, 2, 2])
+    >>> cells.normal.blocks[0].right_operation.value
+    'max pool 3x3'
+    >>> space.choices(cells)
+    (0, 1, 0, 4, 1, 1, 2, 2)
+    """
+
+    num_nodes: int = 5
+
+    name = "convolutional"
+    num_cells = 2
+    given_states = 2
+    num_operations = len(MICRO_OPERATIONS)
+
+    def __post_init__(self) -> None:
+        whole_number("num_nodes", self.num_nodes)
+
+    @property
+    def nodes(self) -> tuple[tuple[Decision, ...], ...]:
+        """The decisions of each block of a cell."""
+        operation = Decision(Kind.OPERATION, self.num_operations)
+        return tuple(
+            (Decision(Kind.STATE, states), Decision(Kind.STATE, states), operation, operation)
+            for states in range(self.given_states, self.given_states + self.num_nodes)
+        )
+
+    def architecture(self, choices: Sequence[int]) -> ConvolutionalArchitecture:
+        """Return the two cells of choices.
+
+        Parameters
+        ----------
+        choices
+            First those of the normal cell; for each block left, right, and their operations.
+
+        Raises
+        ------
+        WorkloadError
+            When there are too many or too few, or one is out of range.
+        """
+        check_choices(self, choices)
+        blocks = tuple(
+            Block(left, MICRO_OPERATIONS[left_choice], right, MICRO_OPERATIONS[right_choice])
+            for left, right, left_choice, right_choice in zip(
+                *(choices[side::4] for side in range(4)), strict=True
+            )
+        )
+        normal, reduction = blocks[: self.num_nodes], blocks[self.num_nodes :]
+        return ConvolutionalArchitecture(
+            cell_with_loose_ends(normal), cell_with_loose_ends(reduction)
+        )
+
+    def choices(self, architecture: Architecture) -> tuple[int, ...]:
+        """Return the choices that make two cells.
+
+        Raises
+        ------
+        WorkloadError
+            When the cells are not of this space.
+        """
+        if not isinstance(architecture, ConvolutionalArchitecture):
+            raise WorkloadError(f"architecture: expected convolutional cells, got {architecture!r}")
+        return (*self._of_cell(architecture.normal), *self._of_cell(architecture.reduction))
+
+    def uniform(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
+        """Return cells of which each choice is equally likely."""
+        return UniformSampler(num_blocks=self.num_nodes).convolutional_cells(generator)
+
+    def _of_cell(self, cell: ConvolutionalCell) -> Iterator[int]:
+        if len(cell.blocks) != self.num_nodes or cell != cell_with_loose_ends(cell.blocks):
+            raise WorkloadError(
+                f"architecture: expected {self.num_nodes} blocks and their loose ends, got {cell!r}"
+            )
+        for block in cell.blocks:
+            operations = (block.left_operation, block.right_operation)
+            for operation in operations:
+                if operation not in MICRO_OPERATIONS:
+                    raise WorkloadError(
+                        f"architecture: expected operations of the micro space, "
+                        f"got {operation.value!r}"
+                    )
+            yield from (block.left, block.right)
+            yield from (MICRO_OPERATIONS.index(operation) for operation in operations)
+
+
+@dataclass(frozen=True)
+class RecurrentSpace:
+    """The space of recurrent cells: each node chooses an earlier node, then an activation.
+
+    The first node reads the word and the last state, and chooses an activation alone.
+
+    Attributes
+    ----------
+    num_nodes
+        Of a cell; 12, as in Pham et al. (2018), section 3.1.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no node.
+
+    Examples
+    --------
+    >>> space = RecurrentSpace(num_nodes=2)
+    >>> space.architecture([2, 0, 3]).activations[1].value
+    'relu'
+    >>> space.choices(space.architecture([2, 0, 3]))
+    (2, 0, 3)
+    """
+
+    num_nodes: int = 12
+
+    name = "recurrent"
+    num_cells = 1
+    given_states = 0
+    num_operations = len(ACTIVATIONS)
+
+    def __post_init__(self) -> None:
+        whole_number("num_nodes", self.num_nodes)
+
+    @property
+    def nodes(self) -> tuple[tuple[Decision, ...], ...]:
+        """The decisions of each node of the cell."""
+        operation = Decision(Kind.OPERATION, self.num_operations)
+        others = ((Decision(Kind.STATE, node), operation) for node in range(1, self.num_nodes))
+        return ((operation,), *others)
+
+    def architecture(self, choices: Sequence[int]) -> RecurrentCell:
+        """Return the cell of choices.
+
+        Parameters
+        ----------
+        choices
+            The first node's activation; for each other node the node it reads, and its activation.
+
+        Raises
+        ------
+        WorkloadError
+            When there are too many or too few, or one is out of range.
+        """
+        check_choices(self, choices)
+        activations = tuple(ACTIVATIONS[choice] for choice in choices[::2])
+        return RecurrentCell(activations, tuple(choices[1::2]))
+
+    def choices(self, architecture: Architecture) -> tuple[int, ...]:
+        """Return the choices that make a cell.
+
+        Raises
+        ------
+        WorkloadError
+            When the cell is not of this space.
+        """
+        if not isinstance(architecture, RecurrentCell) or architecture.num_nodes != self.num_nodes:
+            raise WorkloadError(
+                f"architecture: expected a recurrent cell of {self.num_nodes} nodes, "
+                f"got {architecture!r}"
+            )
+        first, *others = (ACTIVATIONS.index(activation) for activation in architecture.activations)
+        pairs = zip(architecture.inputs, others, strict=True)
+        return (first, *(choice for pair in pairs for choice in pair))
+
+    def uniform(self, generator: np.random.Generator) -> RecurrentCell:
+        """Return a cell of which each choice is equally likely."""
+        return UniformSampler(num_nodes=self.num_nodes).recurrent_cell(generator)
+
+
+def space_of(name: str, num_nodes: int) -> SearchSpace:
+    """Return a search space by its name.
+
+    Parameters
+    ----------
+    name
+        ``"convolutional"`` or ``"recurrent"``.
+    num_nodes
+        Of one cell.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no such space.
+
+    Examples
+    --------
+    >>> space_of("recurrent", 3)
+    RecurrentSpace(num_nodes=3)
+    """
+    match name:
+        case ConvolutionalSpace.name:
+            return ConvolutionalSpace(num_nodes)
+        case RecurrentSpace.name:
+            return RecurrentSpace(num_nodes)
+    raise WorkloadError(f"space: expected convolutional or recurrent, got {name!r}")
+
+
+def decisions_of(space: SearchSpace) -> tuple[Decision, ...]:
+    """Return all decisions that make an architecture, in order.
+
+    Examples
+    --------
+    >>> len(decisions_of(ConvolutionalSpace())), len(decisions_of(RecurrentSpace()))
+    (40, 23)
+    """
+    return tuple(decision for node in space.nodes for decision in node) * space.num_cells
+
+
+def check_choices(space: SearchSpace, choices: Sequence[int]) -> None:
+    """Check that there is one choice for each decision, and that each is one of its choices.
+
+    Raises
+    ------
+    WorkloadError
+        When it is not so.
+
+    Examples
+    --------
+    >>> check_choices(RecurrentSpace(2), [2, 0, 3])
+    """
+    decisions = decisions_of(space)
+    if len(choices) != len(decisions):
+        raise WorkloadError(f"choices: expected {len(decisions)}, got {len(choices)}")
+    for index, (choice, decision) in enumerate(zip(choices, decisions, strict=True)):
+        if not 0 <= choice < decision.count:
+            raise WorkloadError(
+                f"choices[{index}]: expected a number from 0 to {decision.count - 1}, got {choice}"
+            )
