@@ -68,7 +68,9 @@ def parse(arguments: list[str]) -> None:
     command: click.Command = placeto
     while isinstance(command, click.Group):
         name, *arguments = arguments
-        command = command.commands[name]
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, name
+        command = found
     command.make_context(command.name, list(arguments))
 
 
