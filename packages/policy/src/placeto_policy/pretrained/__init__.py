@@ -12,7 +12,7 @@ WEIGHTS = "general.safetensors"
 def load_pretrained() -> PlacementPolicy:
     """Return the policy that comes with this package, trained on graphs and clusters of many kinds.
 
-    It places any problem at once. `CARD.md` beside its weights says what it was trained on, and
+    It places any problem at once. ``CARD.md`` beside its weights says what it was trained on, and
     how well it places what it was not.
 
     Examples
