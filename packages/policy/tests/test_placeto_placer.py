@@ -94,7 +94,7 @@ def test_a_policy_that_is_trained_on_sees_what_it_saw_before(
     )
     result = placer.place(evaluator.problem, evaluator)
     assert len(result.curve) == 1 + 2 + 1  # zero-shot, two updates, and as trained
-    assert result.curve[1, 0] == 2 * 8 * each
+    assert result.curve[2, 0] - result.curve[0, 0] == 2 * 8 * each
     assert result.evaluations <= placer.most_evaluations(evaluator.problem)
 
 
