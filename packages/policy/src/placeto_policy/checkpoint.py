@@ -19,6 +19,9 @@ from placeto_graphs import write_atomically
 from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
+from placeto_policy.stored_tensors import adam_tensors
+from placeto_policy.stored_tensors import check_like
+from placeto_policy.stored_tensors import restore_adam
 from placeto_policy.trainer import Best
 from placeto_policy.trainer import Trainer
 from placeto_policy.workers import Processes
@@ -27,7 +30,6 @@ FORMAT = "placeto-policy"
 VERSION = 5
 POLICY = "policy."
 BEST_POLICY = "best_policy."
-AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter
 Path = str | os.PathLike[str]
 Tensors = dict[str, torch.Tensor]
 
@@ -140,7 +142,7 @@ def save_training(trainer: Trainer, path: Path) -> None:
         least_cost=_number_or_none(trainer.best_policy.cost),
     )
     description = _Description(trainer.policy.num_devices, trainer.policy.settings, progress)
-    tensors = _policy_tensors(trainer.policy) | _optimizer_tensors(trainer)
+    tensors = _policy_tensors(trainer.policy) | adam_tensors(trainer.policy, trainer.optimizer)
     tensors |= {BEST_POLICY + name: value for name, value in trainer.best_policy.weights.items()}
     for index, (baseline, best) in enumerate(zip(trainer.baselines, trainer.best, strict=True)):
         tensors[f"baseline.{index}.means"] = torch.from_numpy(baseline.means)
@@ -188,7 +190,12 @@ def resume_training(
     trainer = Trainer(
         evaluators, progress.settings, seed=progress.seed, policy=policy, processes=processes
     )
-    _restore_optimizer(path, trainer, tensors, progress.updates)
+    restore_adam(
+        trainer.policy,
+        trainer.optimizer,
+        progress.updates * trainer.steps_per_update,
+        lambda name, like: _tensor(path, tensors, name, like),
+    )
     _restore_graphs(path, trainer, tensors, progress)
     _restore_best_policy(path, trainer, tensors, progress)
     trainer.updates = progress.updates
@@ -198,16 +205,6 @@ def resume_training(
 
 def _policy_tensors(policy: PlacementPolicy) -> Tensors:
     return {f"{POLICY}{name}": tensor for name, tensor in policy.state_dict().items()}
-
-
-def _optimizer_tensors(trainer: Trainer) -> Tensors:
-    tensors = {}
-    for name, parameter in trainer.policy.named_parameters():
-        state = trainer.optimizer.state.get(parameter, {})
-        for average in AVERAGES:
-            if average in state:
-                tensors[f"adam.{average}.{name}"] = state[average]
-    return tensors
 
 
 def _write(path: Path, description: _Description, tensors: Tensors) -> None:
@@ -269,19 +266,6 @@ def _weights(path: Path, policy: PlacementPolicy, tensors: Tensors, prefix: str)
     return {name: _tensor(path, tensors, prefix + name, like) for name, like in state.items()}
 
 
-def _restore_optimizer(path: Path, trainer: Trainer, tensors: Tensors, updates: int) -> None:
-    if not updates:
-        return
-    for name, parameter in trainer.policy.named_parameters():
-        trainer.optimizer.state[parameter] = {
-            "step": torch.tensor(float(updates * trainer.steps_per_update)),
-            **{
-                average: _tensor(path, tensors, f"adam.{average}.{name}", parameter).clone()
-                for average in AVERAGES
-            },
-        }
-
-
 def _restore_graphs(path: Path, trainer: Trainer, tensors: Tensors, progress: _Progress) -> None:
     window = trainer.settings.baseline_window
     for index, (baseline, graph) in enumerate(zip(trainer.baselines, progress.graphs, strict=True)):
@@ -323,14 +307,7 @@ def _tensor(path: Path, tensors: Tensors, name: str, like: torch.Tensor) -> torc
     tensor = tensors.get(name)
     if tensor is None:
         raise PolicyError(f"{_shown(path)}: expected a tensor {name!r}, got none")
-    if tensor.shape != like.shape or tensor.dtype != like.dtype:
-        raise PolicyError(
-            f"{_shown(path)}: {name}: expected {like.dtype} of shape {tuple(like.shape)}, "
-            f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
-        )
-    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        raise PolicyError(f"{_shown(path)}: {name}: expected finite numbers, got others")
-    return tensor
+    return check_like(f"{_shown(path)}: {name}", tensor, like)
 
 
 def _shown(path: Path) -> str:

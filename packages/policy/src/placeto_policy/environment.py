@@ -110,9 +110,11 @@ class PlacementEnvironment:
         policy: Settings,
         *,
         reward: RewardName = "intermediate",
-        memory_penalty: float = SECONDS_PER_BYTE,
+        memory_penalty: float | None = None,
     ) -> Self:
         """Return one whose states show what a policy of such settings sees.
+
+        Costs have the memory penalty of these settings, unless another one is given.
 
         Examples
         --------
@@ -128,7 +130,7 @@ class PlacementEnvironment:
         return cls(
             evaluator,
             reward=reward,
-            memory_penalty=memory_penalty,
+            memory_penalty=policy.memory_penalty if memory_penalty is None else memory_penalty,
             device_features=policy.device_features,
             node_features=policy.node_features,
         )

@@ -1,5 +1,6 @@
 """Gradients that several processes have parts of."""
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -59,7 +60,7 @@ def sum_gradients(
     flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([number])])
     processes.sum(flat)
     norm = float(flat[:-1].norm())
-    if not torch.isfinite(flat[:-1].norm()):
+    if not math.isfinite(norm):
         raise PolicyError(f"gradient: expected finite numbers at {when}, got norm {norm}")
     flat[:-1] *= min(1.0, max_norm / max(norm, 1e-12))
     parts = torch.split(flat[:-1], [gradient.numel() for gradient in gradients])

@@ -13,12 +13,14 @@ from placeto_policy.errors import PolicyError
 from placeto_policy.errors import shown
 from placeto_policy.gradients import sum_gradients
 from placeto_policy.policy import PlacementPolicy
+from placeto_policy.stored_tensors import adam_tensors
+from placeto_policy.stored_tensors import check_like
+from placeto_policy.stored_tensors import restore_adam
 from placeto_policy.workers import OneProcess
 from placeto_policy.workers import Processes
 
 WARM_UP_STEPS = 50
 LEAST_SHARE_OF_LEARNING_RATE = 0.05
-AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter
 
 
 class LearningRun(ABC):
@@ -139,11 +141,9 @@ class LearningRun(ABC):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return all that the run has come to, so that it can go on from there."""
-        found = {f"policy.{name}": value for name, value in self.policy.state_dict().items()}
-        for name, parameter in self.policy.named_parameters():
-            for average, value in self._optimizer.state.get(parameter, {}).items():
-                found[f"adam.{average}.{name}"] = value
-        return found | {"steps_done": torch.tensor(self.steps_done)}
+        policy = {f"policy.{name}": value for name, value in self.policy.state_dict().items()}
+        steps_done = {"steps_done": torch.tensor(self.steps_done)}
+        return policy | adam_tensors(self.policy, self._optimizer) | steps_done
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
         """Go on from where a run of the same settings, graphs and seed was.
@@ -163,14 +163,9 @@ class LearningRun(ABC):
         self.policy.load_state_dict(
             {name: _like(tensors, f"policy.{name}", like) for name, like in state.items()}
         )
-        for name, parameter in self.policy.named_parameters() if steps_done else ():
-            self._optimizer.state[parameter] = {
-                "step": torch.tensor(float(steps_done)),
-                **{
-                    average: _like(tensors, f"adam.{average}.{name}", parameter).clone()
-                    for average in AVERAGES
-                },
-            }
+        restore_adam(
+            self.policy, self._optimizer, steps_done, lambda name, like: _like(tensors, name, like)
+        )
         self.steps_done = steps_done
 
 
@@ -187,10 +182,6 @@ def _chances(weights: Sequence[float] | None, count: int) -> NDArray[np.float64]
 
 
 def _like(tensors: dict[str, torch.Tensor], name: str, like: torch.Tensor) -> torch.Tensor:
-    found = tensors.get(name)
-    if found is None or found.shape != like.shape or found.dtype != like.dtype:
-        got = "none" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
-        raise PolicyError(f"{name}: expected {like.dtype} of shape {tuple(like.shape)}, got {got}")
-    if found.is_floating_point() and not bool(torch.isfinite(found).all()):
-        raise PolicyError(f"{name}: expected finite numbers, got others")
-    return found
+    if name not in tensors:
+        raise PolicyError(f"{name}: expected {like.dtype} of shape {tuple(like.shape)}, got none")
+    return check_like(name, tensors[name], like)

@@ -54,10 +54,7 @@ class Lesson:
     def __init__(self, demonstration: Demonstration, network: Settings) -> None:
         self.demonstration = demonstration
         self.environment = PlacementEnvironment.for_policy(
-            demonstration.evaluator,
-            network,
-            reward="terminal",
-            memory_penalty=network.memory_penalty,
+            demonstration.evaluator, network, reward="terminal"
         )
         self.topology = self.environment.topology
         self.costs = PlacementCosts(demonstration.evaluator, network.memory_penalty)

@@ -149,7 +149,9 @@ class PlacetoPlacer:
 
     def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
         """Run the greedy pass and the sampled ones."""
-        environment = _environment(search, policy.settings)
+        environment = PlacementEnvironment.for_policy(
+            search.evaluator, policy.settings, reward="terminal"
+        )
         each = most_evaluations(search.evaluator.problem, "terminal", policy.settings)
         environment.reset(num_episodes=1)
         with threads_for_blocks():
@@ -168,7 +170,7 @@ class PlacetoPlacer:
         if not self.sweeps:
             return
         settings = self.policy.settings if self.policy else self.settings or Settings()
-        environment = _environment(search, settings)
+        environment = PlacementEnvironment.for_policy(search.evaluator, settings, reward="terminal")
         for _ in range(self.sweeps):
             before = search.best_placement
             environment.reset(num_episodes=1, start=before)
@@ -176,15 +178,6 @@ class PlacetoPlacer:
             search.offer_sweep(environment)
             if (search.best_placement == before).all():
                 return
-
-
-def _environment(search: "_Search", settings: Settings) -> PlacementEnvironment:
-    return PlacementEnvironment.for_policy(
-        search.evaluator,
-        settings,
-        reward="terminal",
-        memory_penalty=settings.memory_penalty,
-    )
 
 
 class _Search:

@@ -128,12 +128,7 @@ class Reinforcement(LearningRun):
             processes=processes,
         )
         self._environments = [
-            PlacementEnvironment.for_policy(
-                evaluator,
-                policy.settings,
-                reward="terminal",
-                memory_penalty=policy.settings.memory_penalty,
-            )
+            PlacementEnvironment.for_policy(evaluator, policy.settings, reward="terminal")
             for evaluator in evaluators
         ]
 

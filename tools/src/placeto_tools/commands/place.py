@@ -11,7 +11,6 @@ from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
 from placeto_graphs import save_placement
 from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
 from placeto_tools.errors import writing
 from placeto_tools.options import Command
 from placeto_tools.options import NearestChoice
@@ -35,7 +34,7 @@ from placeto_tools.progress import showing_progress
 from placeto_tools.tables import bytes_text
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
-from placeto_tools.training.run_folder import CHECKPOINT
+from placeto_tools.training.run_folder import read_policy
 
 DEFAULT_SECONDS = 10.0
 STARTS = ("pretrained", "nothing")
@@ -189,13 +188,9 @@ def _chosen(
         return make_placer(placer, problem, budget), budget or SCHEMES[placer].budget
     assert policy is not None  # noqa: S101 (one of them is given)
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_policy import load_policy  # noqa: PLC0415
 
-    path = policy / CHECKPOINT if policy.is_dir() else policy
-    with reading(path):
-        trained = load_policy(path)
     learned = PlacetoPlacer(
-        policy=trained,
+        policy=read_policy(policy),
         training_evaluations=budget or 0,
         samples=samples or 0,
         sweeps=sweeps,

@@ -21,7 +21,6 @@ from placeto_policy import resume_training
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.errors import StoppedRunError
-from placeto_tools.errors import reading
 from placeto_tools.options import Command
 from placeto_tools.options import KeyValue
 from placeto_tools.options import force_option
@@ -40,8 +39,8 @@ from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
 from placeto_tools.training.local_workers import run_workers
 from placeto_tools.training.local_workers import worker_rank
-from placeto_tools.training.run_folder import CHECKPOINT
 from placeto_tools.training.run_folder import RunFolder
+from placeto_tools.training.run_folder import read_policy
 from placeto_tools.training.settings import parse_settings
 from placeto_tools.training.settings import restored_settings
 from placeto_tools.training.settings import with_network_of
@@ -179,11 +178,7 @@ def train(
 
 def _first_policy(text: str) -> PlacementPolicy:
     """Return the policy that a training begins with."""
-    if text == "pretrained":
-        return load_pretrained()
-    path = Path(text) / CHECKPOINT if Path(text).is_dir() else Path(text)
-    with reading(path):
-        return load_policy(path)
+    return load_pretrained() if text == "pretrained" else read_policy(Path(text))
 
 
 def _train(

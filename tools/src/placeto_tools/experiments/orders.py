@@ -87,9 +87,7 @@ class PlaceInOrder:
         """Return where the greedy episode ends."""
         began = time.perf_counter()
         settings = self._policy.settings
-        environment = PlacementEnvironment.for_policy(
-            evaluator, settings, reward="terminal", memory_penalty=settings.memory_penalty
-        )
+        environment = PlacementEnvironment.for_policy(evaluator, settings, reward="terminal")
         environment.reset(num_episodes=1, order=random_order(problem.num_groups, self._number))
         run_greedily(self._policy, environment)
         placement = environment.placement[0]

@@ -313,11 +313,7 @@ class FinalEpisode(Place):
         """Return the memory-penalised runtime before the first step and after each."""
         problem = workspace.problem(self.graph)
         policy = load_policy(workspace.policy_file(self.policy))
-        environment = PlacementEnvironment.for_policy(
-            Simulator(problem, 1),
-            policy.settings,
-            memory_penalty=policy.settings.memory_penalty,
-        )
+        environment = PlacementEnvironment.for_policy(Simulator(problem, 1), policy.settings)
         environment.reset(num_episodes=1)
         costs = run_greedily(policy, environment)
         watch.update("done")

@@ -12,22 +12,23 @@ from placeto_baselines import CoarseToFine
 from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
 from placeto_simulator import Simulator
+from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
 from placeto_tools.pretraining.costs import cost_of
-from placeto_tools.pretraining.learning import SAMPLES
 from placeto_tools.pretraining.searched import Searched
+from placeto_tools.tables import TextTable
 
 BUDGETS = (100, 500, 2000)  # evaluations
 COLUMNS = (
     "problem",
-    "groups",
-    "devices",
-    "best known, s",
-    "greedy",
-    f"best of {1 + SAMPLES}",
-    *(f"search {budget:,}" for budget in BUDGETS),
-    *(f"policy, search {budget:,}" for budget in BUDGETS),
-    "search until as good as greedy",
-    "greedy, s",
+    ">groups",
+    ">devices",
+    ">best known, s",
+    ">greedy",
+    f">best of {1 + SAMPLES_OF_PRETRAINED}",
+    *(f">search {budget:,}" for budget in BUDGETS),
+    *(f">policy, search {budget:,}" for budget in BUDGETS),
+    ">search until as good as greedy",
+    ">greedy, s",
 )
 
 
@@ -91,12 +92,13 @@ def _judged(policy: PlacementPolicy, each: Searched, seed: int) -> Judged:
     began = time.process_time()
     greedy = PlacetoPlacer(policy=policy).place(problem, simulator, seed=seed)
     seconds = time.process_time() - began
-    some = PlacetoPlacer(policy=policy, samples=SAMPLES).place(problem, simulator, seed=seed)
+    best_of_some = PlacetoPlacer(policy=policy, samples=SAMPLES_OF_PRETRAINED)
+    some = best_of_some.place(problem, simulator, seed=seed)
     alone = [
         CoarseToFine(evaluations=budget).place(problem, simulator, seed=seed) for budget in BUDGETS
     ]
     behind = [
-        CoarseToFine(evaluations=budget - SAMPLES - 1).place(
+        CoarseToFine(evaluations=budget - SAMPLES_OF_PRETRAINED - 1).place(
             problem, simulator, seed=seed, start=some.placement
         )
         for budget in BUDGETS
@@ -141,20 +143,20 @@ def row(judged: Judged) -> str:
 
 def header() -> str:
     """Return the first two lines of the table."""
-    return "| " + " | ".join(COLUMNS) + " |\n|---" + "|---:" * (len(COLUMNS) - 1) + "|"
+    return TextTable("", COLUMNS, ()).markdown()
 
 
 def summary(judged: Sequence[Judged]) -> str:
     """Return what the whole table says, as lines."""
     ratios = np.array([_ratios(each) for each in judged])
     until = np.array([each.until_as_good or BUDGETS[-1] for each in judged])
-    lines = ["| | " + " | ".join(COLUMNS[4:-2]) + " |", "|---" + "|---:" * ratios.shape[1] + "|"]
-    for name, values in (
+    statistics = (
         ("median", np.median(ratios, axis=0)),
         ("geometric mean", np.exp(np.log(ratios).mean(axis=0))),
         ("within 5 % of the best known", (ratios <= 1.05).mean(axis=0)),
-    ):
-        lines.append(f"| {name} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
+    )
+    rows = [[name, *(f"{value:.3f}" for value in values)] for name, values in statistics]
+    lines = [TextTable("", ("", *COLUMNS[4:-2]), rows).markdown()]
     count = len(BUDGETS)
     alone, behind = ratios[:, 2 : 2 + count], ratios[:, 2 + count :]
     for index, budget in enumerate(BUDGETS):

@@ -22,6 +22,7 @@ from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.errors import writing
+from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
 from placeto_tools.pretraining.costs import cost_of
 from placeto_tools.pretraining.searched import Searched
 from placeto_tools.stopping import StopRequest
@@ -29,7 +30,6 @@ from placeto_tools.training.training_run import agreed_to_stop
 
 STEPS_BETWEEN_CHECKPOINTS = 200
 STEPS_BETWEEN_VALIDATIONS = 500
-SAMPLES = 15  # passes besides the greedy one
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,12 @@ def validate(policy: PlacementPolicy, problems: Sequence[Searched]) -> Validatio
     problems
         What it did not learn from.
     """
+    placer = PlacetoPlacer(policy=policy, samples=SAMPLES_OF_PRETRAINED)
     found = []
     for each in problems:
         simulator = Simulator(each.problem, num_threads=1)
-        searched = cost_of(simulator, each.placement)
-        one, some = PlacetoPlacer(policy=policy), PlacetoPlacer(policy=policy, samples=SAMPLES)
-        found.append(
-            [
-                cost_of(simulator, placer.place(each.problem, simulator).placement) / searched
-                for placer in (one, some)
-            ]
-        )
+        costs = placer.place(each.problem, simulator).curve[:, 1]  # the greedy pass is the first
+        found.append(costs[[0, -1]] / cost_of(simulator, each.placement))
     greedy, best_of_some = np.array(found).T
     return Validation(greedy, best_of_some)
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines import CoarseToFine
+from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
 from placeto_graphs import load_placement
 from placeto_graphs import save_placement
@@ -97,14 +98,14 @@ def search_part(
         How many problems could not be built.
     """
     missing = [
-        entry.name
+        entry
         for entry in _mixed(corpus(part, variants=variants))[:limit]
         if not _file(folder, part, entry.name).exists()
     ]
     failed = 0
     spawning = get_context("spawn")
     with ProcessPoolExecutor(min(jobs, max(1, len(missing))), mp_context=spawning) as pool:
-        tasks = [pool.submit(_search, folder, part, name, budget, variants) for name in missing]
+        tasks = [pool.submit(_search, folder, entry, budget) for entry in missing]
         try:
             for number, task in enumerate(as_completed(tasks), 1):
                 line, searched = task.result()
@@ -128,10 +129,13 @@ def searched_problems(folder: Path, part: Part, *, variants: int) -> Iterator[Se
     variants
         How many problems each graph has.
     """
+    graphs: dict[str, OpGraph] = {}  # a graph has several problems, and may take seconds to build
     for entry in _mixed(corpus(part, variants=variants)):
         path = _file(folder, part, entry.name)
         if path.exists():
-            problem = entry.problem()
+            if entry.graph.name not in graphs:
+                graphs[entry.graph.name] = entry.graph.build()
+            problem = entry.problem_of(graphs[entry.graph.name])
             with reading(path):
                 yield Searched(entry.name, problem, load_placement(path, problem))
 
@@ -145,9 +149,9 @@ def _file(folder: Path, part: Part, name: str) -> Path:
     return folder / part / f"{name}.json"
 
 
-def _search(folder: Path, part: Part, name: str, budget: Budget, variants: int) -> tuple[str, bool]:
+def _search(folder: Path, entry: CorpusProblem, budget: Budget) -> tuple[str, bool]:
     """Search one problem, and return a line about it, and whether it could be built."""
-    entry = next(each for each in corpus(part, variants=variants) if each.name == name)
+    name = entry.name
     try:
         problem = entry.problem()
     except Exception as error:  # a model of a library may fail in any way
@@ -155,7 +159,7 @@ def _search(folder: Path, part: Part, name: str, budget: Budget, variants: int) 
     began = time.process_time()
     placer = CoarseToFine(budget.seconds, budget.evaluations, clock=time.process_time)
     result = placer.place(problem, Simulator(problem, num_threads=1))
-    path = _file(folder, part, name)
+    path = _file(folder, entry.graph.part, name)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_placement(result.placement, problem, path)

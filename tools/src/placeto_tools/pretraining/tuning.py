@@ -11,9 +11,10 @@ from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
 from placeto_policy import preset
 from placeto_simulator import Simulator
+from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
 from placeto_tools.pretraining.costs import cost_of
-from placeto_tools.pretraining.learning import SAMPLES
 from placeto_tools.pretraining.searched import Searched
+from placeto_tools.tables import TextTable
 
 BUDGETS = (2_000, 5_000, 10_000)  # evaluations
 
@@ -21,11 +22,11 @@ BUDGETS = (2_000, 5_000, 10_000)  # evaluations
 def header() -> str:
     """Return the first two lines of the table."""
     columns = [
-        *("problem", f"best of {1 + SAMPLES}"),
-        *(f"trained on, {budget:,}" for budget in BUDGETS),
-        *(f"search, {budget:,}" for budget in BUDGETS),
+        *("problem", f">best of {1 + SAMPLES_OF_PRETRAINED}"),
+        *(f">trained on, {budget:,}" for budget in BUDGETS),
+        *(f">search, {budget:,}" for budget in BUDGETS),
     ]
-    return "| " + " | ".join(columns) + " |\n|---" + "|---:" * (len(columns) - 1) + "|"
+    return TextTable("", columns, ()).markdown()
 
 
 def rows(policy: PlacementPolicy, problems: Iterable[Searched], seed: int = 0) -> Iterator[str]:
@@ -46,7 +47,7 @@ def rows(policy: PlacementPolicy, problems: Iterable[Searched], seed: int = 0) -
         placer = PlacetoPlacer(
             policy=policy,
             training_evaluations=BUDGETS[-1],
-            samples=SAMPLES,
+            samples=SAMPLES_OF_PRETRAINED,
             settings=preset("fine-tuning"),
         )
         curve = placer.place(each.problem, simulator, seed=seed).curve
@@ -55,7 +56,7 @@ def rows(policy: PlacementPolicy, problems: Iterable[Searched], seed: int = 0) -
             for budget in BUDGETS
         ]
         costs = [
-            *(best_within(curve, budget) for budget in (1 + SAMPLES, *BUDGETS)),
+            *(best_within(curve, budget) for budget in (1 + SAMPLES_OF_PRETRAINED, *BUDGETS)),
             *(cost_of(simulator, found.placement) for found in searches),
         ]
         yield f"| {each.name} | " + " | ".join(f"{cost / known:.3f}" for cost in costs) + " |"

@@ -30,6 +30,26 @@ TENSORBOARD = "tensorboard"
 FIRST_POLICY = "first-policy.safetensors"
 
 
+def read_policy(path: Path) -> "PlacementPolicy":
+    """Return the policy of a folder of `placeto train`, or of a policy file.
+
+    Parameters
+    ----------
+    path
+        The folder or the file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read.
+    """
+    from placeto_policy import load_policy  # noqa: PLC0415 (torch takes seconds)
+
+    file = path / CHECKPOINT if path.is_dir() else path
+    with reading(file):
+        return load_policy(file)
+
+
 class RunFolder:
     """A folder with all that a training needs to go on.
 
