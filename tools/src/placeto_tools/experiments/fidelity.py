@@ -34,6 +34,8 @@ MODELS: Mapping[str, Mapping[str, int]] = {
     "nmt-2": {"steps": 8, "batch_size": 32, "units": 256, "vocabulary_size": 2000},
     "cifar10:3": {"filters": 2, "cells_per_stage": 1},
     "ptb:3": {"units": 16, "vocabulary_size": 100},
+    "nmt:3": {"units": 32, "vocabulary_size": 1000},
+    "transformers:resnet": {"batch_size": 2},
     "transformers:gpt2": {"n_layer": 2, "batch_size": 2, "sequence_length": 64, "vocab_size": 5000},
 }
 SMOKE_MODELS: Mapping[str, Mapping[str, int]] = {

@@ -32,7 +32,7 @@ from placeto_tools.problems.problem_options import SourceOptions
 
 WORKERS = RealDevices(("cpu:0", "cpu:1"))
 PROFILE_RUNS = 9
-SEARCHES = ("expert", "metis", "heft", "m-etf", "m-sct", "local-search")
+SEARCHES = ("expert", "metis", "heft", "m-etf", "m-sct", "local-search", "pretrained")
 NUM_RANDOM = 4
 NUM_NEIGHBOURS = 8
 NEIGHBOURHOOD = 0.08  # of the groups are elsewhere than in the best placement
