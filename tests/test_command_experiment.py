@@ -132,6 +132,8 @@ def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
     # On one device no order is faster than another, and no op than the problem says.
     (single,) = (row for row in rows if row["placement"] == "single")
     assert single["paced"] >= 0.999 * single["simulated"]
+    assert single["slowed"] == single["simulated"]
+    assert any(row["slowed"] > row["simulated"] for row in rows)
     paced = [row["simulated"] / row["paced"] - 1 for row in rows]
     assert cell(page, "nmt-2", 4) == f"{np.mean(np.abs(paced)):.2%}"
     refused = fail("experiment", "fidelity", "nmt-3", SMOKE, "-o", tmp_path / "other")

@@ -1,12 +1,12 @@
 import pytest
 
-from placeto_tools.benchmarks.baselines_table import main
+from placeto_tools.benchmarks.baselines_table import measured
 
 
 def test_every_scheme_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--evaluations", "10", "--groups", "6", "--ops", "60"])
+    report = measured(["--evaluations", "10", "--groups", "6", "--ops", "60"])
     printed = capsys.readouterr()
-    profile, generated = printed.out.split("\n\n| scheme")[1:]
+    profile, generated = report.markdown().split("\n\n| scheme")[1:]
     expected = (
         "single cpu random expert scotch metis rnn heft m-topo m-etf m-sct critical-path "
         "local-search"

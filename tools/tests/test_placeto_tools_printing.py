@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from placeto_tools.benchmarks.measured_packages import parse_markdown
 from placeto_tools.errors import one_line
 from placeto_tools.placing.expert_scopes import expert_scopes
 from placeto_tools.tables import TextTable
@@ -21,10 +20,10 @@ def test_a_table_of_hostile_names_controls_nothing(capsys: pytest.CaptureFixture
     assert len({len(line) for line in printed.splitlines()[1:]}) == 1
 
 
-def test_markdown_keeps_its_columns_and_is_read_back() -> None:
+def test_markdown_keeps_its_columns() -> None:
     table = TextTable("Title", ["name", ">bytes"], [["a", "1"], ["b", "2"]])
-    _, (again,) = parse_markdown(f"machine\n\n{table.markdown()}\n")
-    assert (again.title, again.columns, again.rows) == ("Title", ["name", ">bytes"], table.rows)
+    expected = ["Title", "", "| name | bytes |", "| --- | ---: |", "| a | 1 |", "| b | 2 |"]
+    assert table.markdown().splitlines() == expected
     assert TextTable("", ["name"], [["a|b\n"]]).markdown().splitlines()[-1] == r"| a\|b\n |"
 
 

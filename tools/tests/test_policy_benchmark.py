@@ -12,12 +12,11 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_benchmark_prints_a_row_for_every_problem(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "problem.json"
     save_problem(policy_benchmark.inception_problem(8, 2, batch_size=2, image_size=96), path)
-    policy_benchmark.main([str(path), "--updates", "1"])
-    lines = capsys.readouterr().out.splitlines()
+    lines = policy_benchmark.measured([str(path), "--updates", "1"]).markdown().splitlines()
     assert [cell.strip() for cell in lines[2].split("|")[1:5]] == [
         "ops",
         "groups",

@@ -1,7 +1,4 @@
-import json
-
 import numpy as np
-import pytest
 
 from placeto_graphs import OpGraph
 from placeto_graphs import benchmark
@@ -18,11 +15,9 @@ def test_random_graphs_are_connected_training_graphs_of_the_size_asked_for() -> 
     assert colocate(graph).num_groups < 2000
 
 
-def test_the_benchmark_prints_every_stage_for_every_size(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    benchmark.main(["--ops", "100", "200", "--groups", "8", "--repeats", "2"])
-    lines = capsys.readouterr().out.splitlines()
+def test_the_benchmark_has_every_stage_for_every_size() -> None:
+    report = benchmark.measured(["--ops", "100", "200", "--groups", "8", "--repeats", "2"])
+    lines = report.markdown().splitlines()
     assert lines[2] == "| stage | 100 ops | 200 ops |"
     stages = [line.split("|")[1].strip() for line in lines[4:]]
     assert stages == [
@@ -37,7 +32,7 @@ def test_the_benchmark_prints_every_stage_for_every_size(
     ]
 
 
-def test_the_benchmark_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    benchmark.main(["--ops", "100", "--repeats", "1", "--json"])
-    measured = json.loads(capsys.readouterr().out)
-    assert all(stage["seconds"] > 0 and stage["peak_bytes"] > 1e6 for stage in measured["100"])
+def test_the_benchmark_gives_seconds_and_bytes() -> None:
+    stages = benchmark.measured(["--ops", "100", "--repeats", "1"]).stages
+    assert {stage.num_ops for stage in stages} == {100}
+    assert all(stage.seconds > 0 and stage.peak_bytes > 1e6 for stage in stages)

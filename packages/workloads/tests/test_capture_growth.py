@@ -13,12 +13,10 @@ def test_a_model_grows_by_the_same_ops_with_each_layer(model: str, ops_per_layer
 
 
 @pytest.mark.slow
-def test_the_benchmark_prints_a_row_for_every_size(capsys: pytest.CaptureFixture[str]) -> None:
-    capture_growth.main(["--models", "chain", "recurrence", "--layers", "2", "3"])
-    rows = [line.split("|")[1:4] for line in capsys.readouterr().out.splitlines()][4:]
-    assert [(model.strip(), int(layers)) for model, layers, _ in rows] == [
-        ("chain", 2),
-        ("chain", 3),
-        ("recurrence", 2),
-        ("recurrence", 3),
-    ]
+def test_the_benchmark_has_a_row_for_every_size() -> None:
+    report = capture_growth.measured(["--models", "chain", "recurrence", "--layers", "2", "3"])
+    expected = [("chain", 2), ("chain", 3), ("recurrence", 2), ("recurrence", 3)]
+    assert [(capture.model, capture.size) for capture in report.captures] == expected
+    assert all(capture.seconds > 0 for capture in report.captures)
+    rows = [line.split("|")[1:3] for line in report.markdown().splitlines()][4:]
+    assert [(model.strip(), int(layers)) for model, layers in rows] == expected

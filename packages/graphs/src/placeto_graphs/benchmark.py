@@ -5,7 +5,6 @@ counts the high-water mark of the whole process: the graph itself and the compil
 """
 
 import argparse
-import json
 import multiprocessing
 import platform
 import statistics
@@ -91,6 +90,8 @@ class Stage:
 
     Attributes
     ----------
+    num_ops : int
+        Of the graph.
     name : text
         What was done.
     seconds : float
@@ -99,9 +100,35 @@ class Stage:
         The most memory that the process held while it ran.
     """
 
+    num_ops: int
     name: str
     seconds: float
     peak_bytes: int
+
+
+@dataclass(frozen=True)
+class GraphsReport:
+    """What was measured, and on what."""
+
+    machine: str
+    stages: Sequence[Stage]
+
+    def markdown(self) -> str:
+        """Return a table of stages and sizes: seconds, and peak memory in MB."""
+        by_size: dict[int, list[Stage]] = {}
+        for stage in self.stages:
+            by_size.setdefault(stage.num_ops, []).append(stage)
+        lines = [
+            f"{self.machine}\n",
+            f"| stage | {' | '.join(f'{size:,} ops' for size in by_size)} |",
+            f"|---|{'---:|' * len(by_size)}",
+        ]
+        for stages in zip(*by_size.values(), strict=True):
+            cells = [
+                f"{stage.seconds:.3f} s, {stage.peak_bytes / MEGABYTE:,.0f} MB" for stage in stages
+            ]
+            lines.append(f"| {stages[0].name} | {' | '.join(cells)} |")
+        return "\n".join(lines)
 
 
 def measure(num_ops: int, num_groups: int, seed: int) -> list[Stage]:
@@ -112,7 +139,7 @@ def measure(num_ops: int, num_groups: int, seed: int) -> list[Stage]:
         _reset_peak_memory()
         start = time.perf_counter()
         result = function(*inputs, **options)
-        stages.append(Stage(name, time.perf_counter() - start, _peak_memory()))
+        stages.append(Stage(num_ops, name, time.perf_counter() - start, _peak_memory()))
         return result
 
     small = OpGraph(**random_training_graph_fields(100, np.random.default_rng(seed)))
@@ -151,37 +178,22 @@ def measure(num_ops: int, num_groups: int, seed: int) -> list[Stage]:
 def typical(repeats: Sequence[Stage]) -> Stage:
     """Return the median time and the largest memory of one stage that ran several times."""
     return Stage(
+        repeats[0].num_ops,
         repeats[0].name,
         statistics.median(stage.seconds for stage in repeats),
         max(stage.peak_bytes for stage in repeats),
     )
 
 
-def table(measured: dict[int, list[Stage]]) -> str:
-    """Return what was measured as a Markdown table: seconds, and peak memory in MB."""
-    sizes = list(measured)
-    lines = [
-        f"| stage | {' | '.join(f'{size:,} ops' for size in sizes)} |",
-        f"|---|{'---:|' * len(sizes)}",
-    ]
-    for stages in zip(*measured.values(), strict=True):
-        cells = [
-            f"{stage.seconds:.3f} s, {stage.peak_bytes / MEGABYTE:,.0f} MB" for stage in stages
-        ]
-        lines.append(f"| {stages[0].name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure graphs of several sizes and print a table, or JSON."""
+def measured(arguments: Sequence[str] | None = None) -> GraphsReport:
+    """Measure graphs of several sizes."""
     parser = argparse.ArgumentParser(prog="placeto_graphs.benchmark", description=__doc__)
     parser.add_argument("--ops", type=int, nargs="+", default=DEFAULT_SIZES, help="graph sizes")
     parser.add_argument("--groups", type=int, default=128, help="merge to so many groups")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each size")
     parser.add_argument("--seed", type=int, default=0, help="of the random graphs")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(arguments)
-    measured = {}
+    stages: list[Stage] = []
     # A fresh process each time, so that no memory is left over from the time before.
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for size in options.ops:
@@ -189,12 +201,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for repeat in range(options.repeats):
                 print(f"{size:,} ops: run {repeat + 1} of {options.repeats}", file=sys.stderr)
                 runs.append(pool.apply(measure, (size, options.groups, options.seed)))
-            measured[size] = [typical(stages) for stages in zip(*runs, strict=True)]
-    if options.json:
-        print(json.dumps({size: [vars(stage) for stage in row] for size, row in measured.items()}))
-    else:
-        print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}")
-        print(f"\n{table(measured)}")
+            stages += [typical(repeats) for repeats in zip(*runs, strict=True)]
+    machine = f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}"
+    return GraphsReport(machine, stages)
 
 
 def _reset_peak_memory() -> None:
@@ -216,4 +225,4 @@ def _peak_memory() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    print(measured().markdown())

@@ -56,6 +56,36 @@ class BatchRow:
     two_threads: float
 
 
+@dataclass(frozen=True)
+class SimulatorReport:
+    """What was measured, and on what; seconds of importing, and of the first evaluation then."""
+
+    machine: str
+    import_seconds: float
+    first_evaluation_seconds: float
+    batches: Sequence[BatchRow]
+
+    def markdown(self) -> str:
+        """Return the batches as a table."""
+        lines = [
+            self.machine,
+            f"import {self.import_seconds:.2f} s, "
+            f"first evaluation {self.first_evaluation_seconds:.2f} s\n",
+            "| graph | ops | devices | placement | runtime only | per op | placements/s "
+            "| with memory | two threads |",
+            "|---|---:|---:|---|---:|---:|---:|---:|---:|",
+        ]
+        lines += [
+            f"| {row.graph} | {row.num_ops:,} | {row.num_devices} | {row.placement} "
+            f"| {row.runtime_only * 1e3:.3f} ms | {row.runtime_only / row.num_ops * 1e9:.0f} ns "
+            f"| {1 / row.runtime_only:,.0f} | {row.with_memory * 1e3:.3f} ms, "
+            f"{row.with_memory / row.runtime_only:.2f} times "
+            f"| {row.with_memory / row.two_threads:.2f} times as fast |"
+            for row in self.batches
+        ]
+        return "\n".join(lines)
+
+
 def problems(
     num_ops: int, num_devices: int, num_groups: int, seed: int
 ) -> list[tuple[str, PlacementProblem]]:
@@ -115,26 +145,8 @@ def median_seconds(actions: Sequence[Callable[[], object]], repeats: int) -> lis
     return [statistics.median(taken) for taken in seconds]
 
 
-def batch_table(rows: Sequence[BatchRow]) -> str:
-    """Return what was measured of batches as a Markdown table."""
-    lines = [
-        "| graph | ops | devices | placement | runtime only | per op | placements/s "
-        "| with memory | two threads |",
-        "|---|---:|---:|---|---:|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {row.graph} | {row.num_ops:,} | {row.num_devices} | {row.placement} "
-        f"| {row.runtime_only * 1e3:.3f} ms | {row.runtime_only / row.num_ops * 1e9:.0f} ns "
-        f"| {1 / row.runtime_only:,.0f} | {row.with_memory * 1e3:.3f} ms, "
-        f"{row.with_memory / row.runtime_only:.2f} times "
-        f"| {row.with_memory / row.two_threads:.2f} times as fast |"
-        for row in rows
-    ]
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure graphs of several sizes on clusters of several sizes, and print a table."""
+def measured(arguments: Sequence[str] | None = None) -> SimulatorReport:
+    """Measure graphs of several sizes on clusters of several sizes."""
     parser = argparse.ArgumentParser(prog="placeto_simulator.benchmark", description=__doc__)
     parser.add_argument("--ops", type=int, nargs="+", default=DEFAULT_SIZES, help="graph sizes")
     parser.add_argument("--devices", type=int, nargs="+", default=DEFAULT_DEVICES)
@@ -147,10 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for num_devices in options.devices:
             print(f"measuring {num_ops:,} ops on {num_devices} devices", file=sys.stderr)
             batches += measure_batches(num_ops, num_devices, options.repeats, options.seed)
-    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}")
-    print(f"import {imported:.2f} s, first evaluation {evaluated:.2f} s")
-    print(f"\n{batch_table(batches)}")
+    machine = f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}"
+    return SimulatorReport(machine, imported, evaluated, batches)
 
 
 if __name__ == "__main__":
-    main()
+    print(measured().markdown())

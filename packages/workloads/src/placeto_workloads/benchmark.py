@@ -84,93 +84,140 @@ def measure(name: str) -> tuple[Loading, Loading]:
     return captured, loaded
 
 
-def capture_table(measured: Mapping[str, tuple[Loading, Loading]]) -> str:
-    """Return what capture and loading took as a Markdown table."""
-    lines = [
-        "| model | ops | capture | most memory | load from the cache | most memory |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {name} | {captured.graph.num_ops:,} "
-        f"| {captured.seconds:.2f} s | {captured.peak_bytes / MEGABYTE:,.0f} MB "
-        f"| {loaded.seconds:.2f} s | {loaded.peak_bytes / MEGABYTE:,.0f} MB |"
-        for name, (captured, loaded) in measured.items()
-    ]
-    return "\n".join(lines)
-
-
-def size_table(graphs: Mapping[str, OpGraph]) -> str:
-    """Return the sizes of graphs as a Markdown table."""
-    lines = [
-        "| model | ops | forward | backward | update | parameters, inputs | edges "
-        "| read along edges | ops in TensorFlow | FLOPs |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, graph in graphs.items():
-        resident = sum(op_type in RESIDENT_TYPES for op_type in graph.op_types)
-        phases = np.bincount(graph.phases, minlength=len(Phase)).tolist()
-        lines.append(
-            f"| {name} | {graph.num_ops:,} | {phases[0] - resident:,} | {phases[1]:,} "
-            f"| {phases[2]:,} | {resident:,} | {graph.num_edges:,} "
-            f"| {read_bytes(graph) / GIGABYTE:.1f} GB | {TENSORFLOW_OPS[name]:,} "
-            f"| {performed_flops(graph).sum() / 1e12:.3f} T |"
-        )
-    return "\n".join(lines)
-
-
 def read_bytes(graph: OpGraph) -> int:
     """Return the bytes of the tensors that ops read of each other, counted at every reader."""
     return int(graph.tensor_bytes[graph.edges[:, 0]].sum())
 
 
-def memory_table(graphs: Mapping[str, OpGraph]) -> str:
-    """Return what graphs hold in memory as a Markdown table."""
-    lines = [
-        "| model | parameters | activations | terms of gradients | all three "
-        "| most in order of capture | of it twice |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, graph in graphs.items():
-        held = [
-            int(graph.parameter_bytes.sum()),
-            activation_bytes(graph),
-            gradient_term_bytes(graph),
+@dataclass(frozen=True)
+class ModelReport:
+    """What a model is: ops, bytes, and seconds of a step on one device of each kind."""
+
+    name: str
+    capture_seconds: float
+    capture_peak_bytes: int
+    load_seconds: float
+    load_peak_bytes: int
+    ops: int
+    forward: int
+    backward: int
+    update: int
+    resident: int
+    edges: int
+    read_bytes: int
+    flops: float
+    parameter_bytes: int
+    activation_bytes: int
+    gradient_term_bytes: int
+    most_bytes: int
+    most_bytes_held_twice: int
+    runtimes: Mapping[str, float]
+
+
+def report_of(name: str, captured: Loading, loaded: Loading) -> ModelReport:
+    """Return what a model is, and what it took to get it."""
+    graph = captured.graph
+    resident = sum(op_type in RESIDENT_TYPES for op_type in graph.op_types)
+    phases = np.bincount(graph.phases, minlength=len(Phase)).tolist()
+    return ModelReport(
+        name=name,
+        capture_seconds=captured.seconds,
+        capture_peak_bytes=captured.peak_bytes,
+        load_seconds=loaded.seconds,
+        load_peak_bytes=loaded.peak_bytes,
+        ops=graph.num_ops,
+        forward=phases[0] - resident,
+        backward=phases[1],
+        update=phases[2],
+        resident=resident,
+        edges=graph.num_edges,
+        read_bytes=read_bytes(graph),
+        flops=float(performed_flops(graph).sum()),
+        parameter_bytes=int(graph.parameter_bytes.sum()),
+        activation_bytes=activation_bytes(graph),
+        gradient_term_bytes=gradient_term_bytes(graph),
+        most_bytes=peak_bytes(graph),
+        most_bytes_held_twice=bytes_held_twice(graph),
+        runtimes={kind: single_device_runtime(graph, kind) for kind in DEVICE_KINDS},
+    )
+
+
+@dataclass(frozen=True)
+class WorkloadsReport:
+    """What was measured, and on what."""
+
+    machine: str
+    models: Sequence[ModelReport]
+
+    def markdown(self) -> str:
+        """Return tables of capture, sizes, memory and runtimes."""
+        tables = [self._captures(), self._sizes(), self._memory(), self._runtimes()]
+        return "\n\n".join([self.machine, *("\n".join(table) for table in tables)])
+
+    def _captures(self) -> list[str]:
+        return [
+            "| model | ops | capture | most memory | load from the cache | most memory |",
+            "|---|---:|---:|---:|---:|---:|",
+            *(
+                f"| {model.name} | {model.ops:,} "
+                f"| {model.capture_seconds:.2f} s | {model.capture_peak_bytes / MEGABYTE:,.0f} MB "
+                f"| {model.load_seconds:.2f} s | {model.load_peak_bytes / MEGABYTE:,.0f} MB |"
+                for model in self.models
+            ),
         ]
-        most = peak_bytes(graph), bytes_held_twice(graph)
-        sizes = [f"{size / GIGABYTE:.2f} GB" for size in (*held, sum(held), *most)]
-        lines.append(f"| {name} | {' | '.join(sizes)} |")
-    return "\n".join(lines)
+
+    def _sizes(self) -> list[str]:
+        return [
+            "| model | ops | forward | backward | update | parameters, inputs | edges "
+            "| read along edges | ops in TensorFlow | FLOPs |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+            *(
+                f"| {model.name} | {model.ops:,} | {model.forward:,} | {model.backward:,} "
+                f"| {model.update:,} | {model.resident:,} | {model.edges:,} "
+                f"| {model.read_bytes / GIGABYTE:.1f} GB | {TENSORFLOW_OPS[model.name]:,} "
+                f"| {model.flops / 1e12:.3f} T |"
+                for model in self.models
+            ),
+        ]
+
+    def _memory(self) -> list[str]:
+        lines = [
+            "| model | parameters | activations | terms of gradients | all three "
+            "| most in order of capture | of it twice |",
+            "|---|---:|---:|---:|---:|---:|---:|",
+        ]
+        for model in self.models:
+            held = model.parameter_bytes, model.activation_bytes, model.gradient_term_bytes
+            most = model.most_bytes, model.most_bytes_held_twice
+            sizes = [f"{size / GIGABYTE:.2f} GB" for size in (*held, sum(held), *most)]
+            lines.append(f"| {model.name} | {' | '.join(sizes)} |")
+        return lines
+
+    def _runtimes(self) -> list[str]:
+        published = {(step.model, step.kind): step.seconds for step in PUBLISHED_STEPS}
+        lines = [f"| model | {' | '.join(DEVICE_KINDS)} |", "|---|" + "---:|" * len(DEVICE_KINDS)]
+        for model in self.models:
+            cells = []
+            for kind, seconds in model.runtimes.items():
+                known = published.get((model.name, kind))
+                cells.append(f"{seconds:.3g} s" + ("" if known is None else f" ({known:.3g})"))
+            lines.append(f"| {model.name} | {' | '.join(cells)} |")
+        return lines
 
 
-def runtime_table(graphs: Mapping[str, OpGraph]) -> str:
-    """Return the single-device runtimes of graphs on every kind as a Markdown table."""
-    published = {(step.model, step.kind): step.seconds for step in PUBLISHED_STEPS}
-    lines = [f"| model | {' | '.join(DEVICE_KINDS)} |", "|---|" + "---:|" * len(DEVICE_KINDS)]
-    for name, graph in graphs.items():
-        cells = []
-        for kind in DEVICE_KINDS:
-            seconds = f"{single_device_runtime(graph, kind):.3g} s"
-            known = published.get((name, kind))
-            cells.append(seconds if known is None else f"{seconds} ({known:.3g})")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Capture and load models and print tables."""
+def measured(arguments: Sequence[str] | None = None) -> WorkloadsReport:
+    """Capture and load models."""
     parser = argparse.ArgumentParser(prog="placeto_workloads.benchmark", description=__doc__)
     parser.add_argument("--models", nargs="+", choices=model_names(), default=model_names())
     options = parser.parse_args(arguments)
-    measured = {}
+    models = []
     for name in options.models:
         print(f"capturing {name}", file=sys.stderr)
-        measured[name] = measure(name)
-    graphs = {name: captured.graph for name, (captured, _) in measured.items()}
-    print(f"Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.machine()}")
-    print(f"\n{capture_table(measured)}")
-    print(f"\n{size_table(graphs)}")
-    print(f"\n{memory_table(graphs)}")
-    print(f"\n{runtime_table(graphs)}")
+        models.append(report_of(name, *measure(name)))
+    machine = (
+        f"Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.machine()}"
+    )
+    return WorkloadsReport(machine, models)
 
 
 def peak_memory() -> int:
@@ -182,4 +229,4 @@ def peak_memory() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    print(measured().markdown())

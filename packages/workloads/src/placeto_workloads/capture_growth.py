@@ -91,6 +91,8 @@ class Growth:
 
     Attributes
     ----------
+    model, size : text, int
+        The model, and how many layers or steps it has.
     num_ops : int
         Of the graph.
     seconds : float
@@ -99,9 +101,34 @@ class Growth:
         The most memory that the process held.
     """
 
+    model: str
+    size: int
     num_ops: int
     seconds: float
     peak_bytes: int
+
+
+@dataclass(frozen=True)
+class GrowthReport:
+    """What was measured, and on what."""
+
+    machine: str
+    captures: Sequence[Growth]
+
+    def markdown(self) -> str:
+        """Return the captures as a table."""
+        lines = [
+            f"{self.machine}\n",
+            "| model | layers | ops | capture | per op | most memory |",
+            "|---|---:|---:|---:|---:|---:|",
+        ]
+        lines += [
+            f"| {growth.model} | {growth.size:,} | {growth.num_ops:,} | {growth.seconds:.2f} s "
+            f"| {growth.seconds / growth.num_ops * 1e3:.2f} ms "
+            f"| {growth.peak_bytes / MEGABYTE:,.0f} MB |"
+            for growth in self.captures
+        ]
+        return "\n".join(lines)
 
 
 def measure_capture(model: str, size: int) -> Growth:
@@ -110,39 +137,27 @@ def measure_capture(model: str, size: int) -> Growth:
     step = MODELS[model](size)
     start = time.process_time()
     graph = capture_step(step)
-    return Growth(graph.num_ops, time.process_time() - start, peak_memory())
+    seconds = time.process_time() - start
+    return Growth(model, size, graph.num_ops, seconds, peak_memory())
 
 
-def growth_table(measured: Mapping[tuple[str, int], Growth]) -> str:
-    """Return what captures took as a Markdown table."""
-    lines = [
-        "| model | layers | ops | capture | per op | most memory |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {model} | {size:,} | {growth.num_ops:,} | {growth.seconds:.2f} s "
-        f"| {growth.seconds / growth.num_ops * 1e3:.2f} ms "
-        f"| {growth.peak_bytes / MEGABYTE:,.0f} MB |"
-        for (model, size), growth in measured.items()
-    ]
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Capture growing models and print a table."""
+def measured(arguments: Sequence[str] | None = None) -> GrowthReport:
+    """Capture growing models."""
     parser = argparse.ArgumentParser(prog="placeto_workloads.capture_growth", description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--layers", nargs="+", type=int, help="instead of the usual ones")
     options = parser.parse_args(arguments)
-    measured = {}
+    captures = []
     context = multiprocessing.get_context("spawn")
     for model in options.models:
         for size in options.layers or SIZES[model]:
             print(f"capturing {model} of {size}", file=sys.stderr)
             with context.Pool(1, maxtasksperchild=1) as pool:
-                measured[model, size] = pool.apply(measure_capture, (model, size))
-    print(f"Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.machine()}")
-    print(f"\n{growth_table(measured)}")
+                captures.append(pool.apply(measure_capture, (model, size)))
+    machine = (
+        f"Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.machine()}"
+    )
+    return GrowthReport(machine, captures)
 
 
 def _step(make: Callable[[], nn.Module]) -> TrainingStep:
@@ -151,4 +166,4 @@ def _step(make: Callable[[], nn.Module]) -> TrainingStep:
 
 
 if __name__ == "__main__":
-    main()
+    print(measured().markdown())

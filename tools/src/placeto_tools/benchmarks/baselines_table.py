@@ -154,23 +154,44 @@ def _row(name: str, problem: PlacementProblem, result: PlacementResult) -> Row:
     return Row(name, result.runtime, result.evaluations, result.seconds, fits)
 
 
-def table(rows: Sequence[Row], bound: float) -> str:
-    """Return what was found as a Markdown table."""
-    lines = [
-        "| scheme | runtime | over the bound | evaluations | seconds |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {row.name} | {row.runtime * 1e3:.2f} ms{'' if row.fits else ', out of memory'} "
-        f"| {row.runtime / bound:.2f} | {row.evaluations:,} | {row.seconds:.3f} |"
-        for row in rows
-    ]
-    lines.append(f"| lower bound | {bound * 1e3:.2f} ms | 1.00 | | |")
-    return "\n".join(lines)
+@dataclass(frozen=True)
+class Comparison:
+    """What all schemes found for one problem."""
+
+    title: str
+    lower_bound: float
+    schemes: Sequence[Row]
+
+    def markdown(self) -> str:
+        """Return what was found as a table."""
+        lines = [
+            f"{self.title}\n",
+            "| scheme | runtime | over the bound | evaluations | seconds |",
+            "|---|---:|---:|---:|---:|",
+        ]
+        lines += [
+            f"| {row.name} | {row.runtime * 1e3:.2f} ms{'' if row.fits else ', out of memory'} "
+            f"| {row.runtime / self.lower_bound:.2f} | {row.evaluations:,} | {row.seconds:.3f} |"
+            for row in self.schemes
+        ]
+        lines.append(f"| lower bound | {self.lower_bound * 1e3:.2f} ms | 1.00 | | |")
+        return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Place two problems with every baseline, and print a table of each."""
+@dataclass(frozen=True)
+class BaselinesReport:
+    """What was found, and on what it ran."""
+
+    machine: str
+    problems: Sequence[Comparison]
+
+    def markdown(self) -> str:
+        """Return a table of each problem."""
+        return "\n\n".join([self.machine, *(each.markdown() for each in self.problems)])
+
+
+def measured(arguments: Sequence[str] | None = None) -> BaselinesReport:
+    """Place two problems with every baseline."""
     parser = argparse.ArgumentParser(
         prog="placeto_tools.benchmarks.baselines_table", description=__doc__
     )
@@ -185,12 +206,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.ops, options.groups, options.seed
         ),
     }
-    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}")
-    for title, problem in problems.items():
-        rows = compare(problem, options.evaluations, options.seed)
-        print(f"\n{title}: {problem.graph.num_ops} ops, {problem.num_groups} groups\n")
-        print(table(rows, lower_bound(problem)))
+    machine = f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}"
+    comparisons = [
+        Comparison(
+            f"{title}: {problem.graph.num_ops} ops, {problem.num_groups} groups",
+            lower_bound(problem),
+            compare(problem, options.evaluations, options.seed),
+        )
+        for title, problem in problems.items()
+    ]
+    return BaselinesReport(machine, comparisons)
 
 
 if __name__ == "__main__":
-    main()
+    print(measured().markdown())

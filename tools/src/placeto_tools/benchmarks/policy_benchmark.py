@@ -100,10 +100,38 @@ class WatchedEvaluator:
 class Row:
     """What was measured on one problem: medians, and seconds of each component per step."""
 
-    problem: PlacementProblem
-    training: float
+    num_ops: int
+    num_groups: int
+    num_devices: int
+    training_steps_per_second: float
     components: dict[str, float]
     greedy_seconds: float
+
+
+@dataclass(frozen=True)
+class PolicyReport:
+    """What was measured, and on what."""
+
+    machine: str
+    problems: Sequence[Row]
+
+    def markdown(self) -> str:
+        """Return the problems as a table."""
+        names = list(self.problems[0].components)
+        lines = [
+            f"{self.machine}\n",
+            f"| ops | groups | devices | training steps/s | {' | '.join(names)} | greedy pass "
+            "| steps/s |",
+            f"|---:|---:|---:|---:|{'---:|' * len(names)}---:|---:|",
+        ]
+        for row in self.problems:
+            parts = " | ".join(f"{row.components[name] * 1e6:.0f} µs" for name in names)
+            lines.append(
+                f"| {row.num_ops:,} | {row.num_groups} | {row.num_devices} "
+                f"| {row.training_steps_per_second:,.0f} | {parts} | {row.greedy_seconds:.3f} s "
+                f"| {row.num_groups / row.greedy_seconds:,.0f} |"
+            )
+        return "\n".join(lines)
 
 
 def measure(problem: PlacementProblem, updates: int, seed: int) -> Row:
@@ -116,7 +144,9 @@ def measure(problem: PlacementProblem, updates: int, seed: int) -> Row:
     placer, simulator = PlacetoPlacer(policy=policy), Simulator(problem)
     passes = [placer.place(problem, simulator).seconds for _ in range(5)]
     return Row(
-        problem,
+        problem.graph.num_ops,
+        problem.num_groups,
+        problem.num_devices,
         statistics.median(rates),
         components(problem, updates, seed),
         statistics.median(passes),
@@ -142,27 +172,8 @@ def components(problem: PlacementProblem, updates: int, seed: int) -> dict[str, 
     return {name: seconds / steps for name, seconds in stopwatch.seconds.items()}
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return what was measured as a Markdown table."""
-    names = list(rows[0].components)
-    lines = [
-        f"| ops | groups | devices | training steps/s | {' | '.join(names)} | greedy pass "
-        "| steps/s |",
-        f"|---:|---:|---:|---:|{'---:|' * len(names)}---:|---:|",
-    ]
-    for row in rows:
-        parts = " | ".join(f"{row.components[name] * 1e6:.0f} µs" for name in names)
-        problem = row.problem
-        lines.append(
-            f"| {problem.graph.num_ops:,} | {problem.num_groups} | {problem.num_devices} "
-            f"| {row.training:,.0f} | {parts} | {row.greedy_seconds:.3f} s "
-            f"| {problem.num_groups / row.greedy_seconds:,.0f} |"
-        )
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure on problem files, or on Inception-V3, and print a table."""
+def measured(arguments: Sequence[str] | None = None) -> PolicyReport:
+    """Measure on problem files, or on Inception-V3."""
     parser = argparse.ArgumentParser(
         prog="placeto_tools.benchmarks.policy_benchmark", description=__doc__
     )
@@ -179,9 +190,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for problem in problems:
         print(f"measuring {problem}", file=sys.stderr)
         rows.append(measure(problem, options.updates, options.seed))
-    print(f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}")
-    print(f"\n{table(rows)}")
+    machine = f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}"
+    return PolicyReport(machine, rows)
 
 
 if __name__ == "__main__":
-    main()
+    print(measured().markdown())

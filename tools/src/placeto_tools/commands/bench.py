@@ -1,15 +1,13 @@
 """``placeto bench``."""
 
 import click
+import msgspec
 
 from placeto_tools.benchmarks.measured_packages import BENCHMARKS
-from placeto_tools.benchmarks.measured_packages import run_benchmark
 from placeto_tools.options import Command
 from placeto_tools.options import NearestChoice
 from placeto_tools.options import json_option
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import show
 from placeto_tools.tables import show_json
 
 
@@ -30,22 +28,10 @@ def bench(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
     for name in names or BENCHMARKS:
         with showing_progress() as progress:
             progress.say(f"{name}: {BENCHMARKS[name].measures}")
-            machine, tables = run_benchmark(name, quick=quick)
+            report = BENCHMARKS[name].run(quick=quick)
         if as_json:
-            reports += [_report(name, machine, table) for table in tables]
+            reports.append({"benchmark": name, **msgspec.to_builtins(report)})
         else:
-            click.echo(f"\n{name}: {BENCHMARKS[name].measures} ({machine})\n")
-            show(*tables)
+            click.echo(f"\n{name}: {BENCHMARKS[name].measures}\n\n{report.markdown()}")
     if as_json:
         show_json(reports)
-
-
-def _report(name: str, machine: str, table: TextTable) -> dict[str, object]:
-    columns = [column.removeprefix(">") for column in table.columns]
-    return {
-        "benchmark": name,
-        "machine": machine,
-        "title": table.title,
-        "columns": columns,
-        "rows": [list(row) for row in table.rows],
-    }

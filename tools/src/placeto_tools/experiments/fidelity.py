@@ -136,9 +136,11 @@ def _page(results: Results, names: Sequence[str], shares: Sequence[float], runs:
             _paced_table(records).markdown(),
             "*Free*: ops compute, as fast as they can.",
             _free_table(records).markdown(),
+            "- *with slowdown*: the error if each op is slower while the other worker is busy, by "
+            "as much as in runs of the whole step on both workers at once.\n"
             "- *with own times*: the error that is left if each op takes in the simulation what it "
-            "took in these very runs. What is between the two are ops that are slower beside "
-            "others: cores that share caches and memory, threads that share an interpreter.\n"
+            "took in these very runs. What is between it and the first error are ops that are "
+            "slower in a placed step than on one worker.\n"
             "- *winner*: by how much the placement that wins in simulation is slower than the "
             "fastest of all that were measured.\n"
             "- *speed-up*: the measured step of the winner, against everything on one worker.",
@@ -176,6 +178,7 @@ def _free_table(records: Sequence[tuple[str, float, Record]]) -> TextTable:
     rows = []
     for name, share, record in records:
         free = _agreement(record, "free")
+        slowed = _agreement(record, "free", "slowed")
         own = _agreement(record, "free", "own_times")
         single = next(row["free"] for row in record["rows"] if row["placement"] == SINGLE)
         rows.append(
@@ -187,6 +190,7 @@ def _free_table(records: Sequence[tuple[str, float, Record]]) -> TextTable:
                 share_text(free.errors.mean()),
                 share_text(free.errors.max()),
                 f"{free.rank_correlation:.2f}",
+                share_text(slowed.errors.mean()),
                 share_text(own.errors.mean()),
                 share_text(free.regret),
                 f"{single / free.measured[free.simulated.argmin()]:.2f}",
@@ -202,6 +206,7 @@ def _free_table(records: Sequence[tuple[str, float, Record]]) -> TextTable:
             ">error",
             ">worst",
             ">rank correlation",
+            ">with slowdown",
             ">with own times",
             ">winner",
             ">speed-up",

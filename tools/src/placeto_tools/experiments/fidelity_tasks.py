@@ -17,6 +17,8 @@ from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
 from placeto_tools.measuring.calibration import Calibration
+from placeto_tools.measuring.contention import contended_timeline
+from placeto_tools.measuring.contention import profile_beside
 from placeto_tools.measuring.measured_steps import MeasuredSteps
 from placeto_tools.measuring.measured_steps import run_steps
 from placeto_tools.measuring.profiles import profile_in_place
@@ -31,6 +33,7 @@ from placeto_tools.problems.problem_options import ProblemOptions
 from placeto_tools.problems.problem_options import SourceOptions
 
 WORKERS = RealDevices(("cpu:0", "cpu:1"))
+BESIDE = "cpu beside cpu"  # the kind whose times are those of a CPU while the other one is busy
 PROFILE_RUNS = 9
 SEARCHES = ("expert", "metis", "heft", "m-etf", "m-sct", "local-search", "pretrained")
 NUM_RANDOM = 4
@@ -62,12 +65,19 @@ class ProfiledProblem:
         found = runnable_source(self.source, SourceOptions(dict(self.sizes)))
         problem, step = self.placed(found)
         profiles = {"cpu": profile_in_place(step, WORKERS.names[0], PROFILE_RUNS)}
+        one, other = WORKERS.names
+        beside = profile_beside(step, one, other, PROFILE_RUNS, np.random.default_rng(0))
         problem = with_measured_times(problem, profiles)
         calibration = Calibration(WORKERS.names, PROFILE_RUNS)
         there, back = (link.latency for link in calibration.links((4,)))
         cluster = with_overheads(problem.cluster, profiles)
+        measured = {**problem.graph.measured_time, BESIDE: beside.seconds}
         latency = np.array([[0.0, there], [back, 0.0]])
-        return replace(problem, cluster=replace(cluster, latency=latency))
+        return replace(
+            problem,
+            graph=replace(problem.graph, measured_time=measured),
+            cluster=replace(cluster, latency=latency),
+        )
 
     def placed(self, found: RunnableSource) -> tuple[PlacementProblem, ExecutableStep]:
         """Return the problem with the times of a cost model, and the step."""
@@ -125,6 +135,9 @@ class MeasurePlacements:
                         "simulated": measured.simulated.runtime,
                         "free": measured.runtime,
                         "free_spread": float(np.ptp(measured.runtimes)) / measured.runtime,
+                        "slowed": contended_timeline(
+                            problem, problem.graph.measured_time[BESIDE], placement
+                        ).runtime,
                         "own_times": _with_own_times(measured, placement),
                         "paced": paced.execute(placement).timeline.runtime,
                     }

@@ -1,6 +1,8 @@
 """How long each op of a step takes on devices of this machine, measured in runs of whole steps."""
 
 from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace
 
@@ -85,24 +87,31 @@ def profile_in_place(
     report
         Told how many have.
     """
-    graph = step.graph
-    problem = PlacementProblem(
-        graph=graph,
-        cluster=parse_cluster("1xcpu"),
-        compute_time=np.zeros((graph.num_ops, 1)),
-        grouping=colocate(graph),
-    )
-    everything = np.zeros(problem.num_groups, np.int32)
     seconds, runtimes = [], []
-    sources = graph.bytes_accessed == 0  # what holds values is there before the step
-    with Executor(problem, step, [device]) as executor:
-        executor.execute(everything)
+    sources = step.graph.bytes_accessed == 0  # what holds values is there before the step
+    with everything_on(step, device) as (executor, placement):
+        executor.execute(placement)
         for number in range(runs):
             report(number)
-            timeline = executor.execute(everything).timeline
+            timeline = executor.execute(placement).timeline
             seconds.append(np.where(sources, 0.0, timeline.op_end - timeline.op_start))
             runtimes.append(timeline.runtime)
     return StepProfile(np.array(seconds), np.array(runtimes))
+
+
+@contextmanager
+def everything_on(
+    step: ExecutableStep, device: str
+) -> Iterator[tuple[Executor, NDArray[np.int32]]]:
+    """Give the executor of a step on one device, and the placement of all its groups there."""
+    problem = PlacementProblem(
+        graph=step.graph,
+        cluster=parse_cluster("1xcpu"),
+        compute_time=np.zeros((step.graph.num_ops, 1)),
+        grouping=colocate(step.graph),
+    )
+    with Executor(problem, step, [device]) as executor:
+        yield executor, np.zeros(problem.num_groups, np.int32)
 
 
 def with_measured_times(
