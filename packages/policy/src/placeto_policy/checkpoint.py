@@ -37,7 +37,6 @@ Tensors = dict[str, torch.Tensor]
 class _GraphProgress(msgspec.Struct, forbid_unknown_fields=True):
     num_groups: int
     best_cost: float | None
-    latest_cost: float | None
 
 
 class _Progress(msgspec.Struct, forbid_unknown_fields=True):
@@ -126,12 +125,8 @@ def save_training(trainer: Trainer, path: Path) -> None:
     if trainer.processes.rank:
         return
     graphs = [
-        _GraphProgress(
-            baseline.means.shape[1], best.cost if best else None, _number_or_none(latest)
-        )
-        for baseline, best, latest in zip(
-            trainer.baselines, trainer.best, trainer.best_policy.latest.tolist(), strict=True
-        )
+        _GraphProgress(baseline.means.shape[1], best.cost if best else None)
+        for baseline, best in zip(trainer.baselines, trainer.best, strict=True)
     ]
     progress = _Progress(
         seed=trainer.seed,
@@ -153,7 +148,11 @@ def save_training(trainer: Trainer, path: Path) -> None:
 
 
 def resume_training(
-    path: Path, evaluators: Sequence[Evaluator], *, processes: Processes | None = None
+    path: Path,
+    evaluators: Sequence[Evaluator],
+    *,
+    processes: Processes | None = None,
+    validation: Sequence[Evaluator] = (),
 ) -> Trainer:
     """Return the training of a file that `save_training` wrote.
 
@@ -167,7 +166,7 @@ def resume_training(
         The file.
     evaluators
         Those of the training, in the same order.
-    processes
+    processes, validation
         As for `Trainer`.
 
     Raises
@@ -188,7 +187,12 @@ def resume_training(
     policy = _restored_policy(path, description, tensors, POLICY)
     _check_graphs(path, progress, evaluators)
     trainer = Trainer(
-        evaluators, progress.settings, seed=progress.seed, policy=policy, processes=processes
+        evaluators,
+        progress.settings,
+        seed=progress.seed,
+        policy=policy,
+        processes=processes,
+        validation=validation,
     )
     restore_adam(
         trainer.policy,
@@ -283,8 +287,6 @@ def _restore_graphs(path: Path, trainer: Trainer, tensors: Tensors, progress: _P
 def _restore_best_policy(
     path: Path, trainer: Trainer, tensors: Tensors, progress: _Progress
 ) -> None:
-    latest = [graph.latest_cost for graph in progress.graphs]
-    trainer.best_policy.latest[:] = [math.nan if cost is None else cost for cost in latest]
     if progress.least_cost is not None:
         trainer.best_policy.cost = progress.least_cost
         trainer.best_policy.weights = _weights(path, trainer.policy, tensors, BEST_POLICY)

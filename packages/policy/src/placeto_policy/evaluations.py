@@ -36,6 +36,32 @@ def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Sett
     return (problem.num_groups if each_step else 1) + counterfactuals
 
 
+def training_evaluations(problem: PlacementProblem, settings: Settings, policy: Settings) -> int:
+    """Return how many placements a training on one problem samples at most.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    settings
+        Of the training.
+    policy
+        Those of the policy, whose features may be asked of the evaluator.
+
+    Examples
+    --------
+    >>> from placeto_policy import preset
+    >>> from placeto_policy.example import two_chains
+    >>> settings = Settings(updates=1)
+    >>> training_evaluations(two_chains(), settings, settings)  # with the greedy pass of the end
+    111
+    """
+    episodes = settings.updates * settings.workers
+    validations = sum(map(settings.validates_after, range(1, settings.updates + 1)))
+    each = most_evaluations(problem, settings.reward, policy)
+    return episodes * each + validations * most_evaluations(problem, "terminal", policy)
+
+
 def lookahead_evaluations(problem: PlacementProblem) -> int:
     """Return how many placements an episode looks at before it goes on to one of them.
 

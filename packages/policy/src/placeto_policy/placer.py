@@ -22,6 +22,7 @@ from placeto_policy.episodes import sampling
 from placeto_policy.errors import PolicyError
 from placeto_policy.evaluations import lookahead_evaluations
 from placeto_policy.evaluations import most_evaluations
+from placeto_policy.evaluations import training_evaluations
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
 from placeto_policy.sweeps import sweep
@@ -127,25 +128,33 @@ class PlacetoPlacer:
     def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
         settings = self.settings or (self.policy.settings if self.policy else Settings())
         shown = self.policy.settings if self.policy else settings
-        each = settings.workers * most_evaluations(search.evaluator.problem, settings.reward, shown)
-        updates = self.training_evaluations // each
-        if not updates:
-            raise PolicyError(
-                f"training_evaluations: expected at least {each}, one update of "
-                f"{settings.workers} episodes, got {self.training_evaluations}"
-            )
-        trainer = Trainer(
-            [search.evaluator], replace(settings, updates=updates), seed=seed, policy=self.policy
-        )
+        settings = self._with_updates(search.evaluator.problem, settings, shown)
+        trainer = Trainer([search.evaluator], settings, seed=seed, policy=self.policy)
         before = search.evaluations
-        for _ in range(updates):
+        for _ in range(settings.updates):
             summary = trainer.update()
             best = trainer.best[0]
             if best:
                 search.offer(best.placement, best.cost, before + summary.evaluations)
             if self.on_update:
-                self.on_update(summary, updates)
+                self.on_update(summary, settings.updates)
         return trainer.trained_policy
+
+    def _with_updates(
+        self, problem: PlacementProblem, settings: Settings, shown: Settings
+    ) -> Settings:
+        """Return settings with as many updates as the evaluations are enough for."""
+        least = training_evaluations(problem, replace(settings, updates=1), shown)
+        if self.training_evaluations < least:
+            raise PolicyError(
+                f"training_evaluations: expected at least {least}, one update of "
+                f"{settings.workers} episodes, got {self.training_evaluations}"
+            )
+        each = settings.workers * most_evaluations(problem, settings.reward, shown)
+        settings = replace(settings, updates=self.training_evaluations // each)
+        while training_evaluations(problem, settings, shown) > self.training_evaluations:
+            settings = replace(settings, updates=settings.updates - 1)
+        return settings
 
     def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
         """Run the greedy pass and the sampled ones."""

@@ -24,6 +24,7 @@ MessageName = Literal["plain", "residual"]
 OrderName = Literal["topological", "random"]
 StartName = Literal["single", "random"]
 
+UPDATES_BETWEEN_VALIDATIONS = 10
 MAY_BE_ZERO = {
     "learning_rate_end",
     "entropy_weight_start",
@@ -106,7 +107,7 @@ class Settings:
         proximal policy optimization). It matters from the second part of an update on.
     selection : text
         Which policy the training leaves: ``"last"``, that of the last update (paper), or
-        ``"best"``, that whose episodes placed the graphs best.
+        ``"best"``, that whose greedy placements of the validation's graphs are best (`Trainer`).
 
     Raises
     ------
@@ -149,6 +150,18 @@ class Settings:
             _check(field.name, field.type, getattr(self, field.name))
         if self.discount > 1:
             raise PolicyError(f"discount: expected at most 1, got {self.discount}")
+
+    def validates_after(self, update: int) -> bool:
+        """Return whether a training validates its policy after an update, to choose the best.
+
+        Examples
+        --------
+        >>> settings = Settings(updates=23)
+        >>> [update for update in range(1, 24) if settings.validates_after(update)]
+        [10, 20, 23]
+        """
+        is_due = update % UPDATES_BETWEEN_VALIDATIONS == 0 or update == self.updates
+        return self.selection == "best" and is_due
 
     @property
     def return_discount(self) -> float:

@@ -31,6 +31,7 @@ from placeto_policy.reports import reports_of
 from placeto_policy.reports import to_rows
 from placeto_policy.selection import BestPolicy
 from placeto_policy.settings import Settings
+from placeto_policy.validation import Validation
 from placeto_policy.workers import OneProcess
 from placeto_policy.workers import Processes
 
@@ -67,7 +68,7 @@ class UpdateSummary:
     update : int
         How many updates were made, this one included.
     evaluations : int
-        Placements sampled so far, by all workers.
+        Placements sampled so far, by all workers and validations.
     evaluations_per_second : float
         In this update.
     runtime : float
@@ -124,17 +125,21 @@ class Trainer:
         Where training starts; it stays as it is. By default a new one.
     processes
         Which processes train together; see `join_processes`.
+    validation
+        One evaluator for each graph by whose greedy placements the best policy is chosen
+        (`Settings.selection`); by default those of the graphs to train on.
 
     Attributes
     ----------
     policy : `PlacementPolicy`
         The policy as it is now.
     best_policy : `BestPolicy`
-        The policy as it was when it placed the graphs best, if that is what the training leaves.
+        The policy that placed the graphs of the validation best, if that is what the training
+        leaves. It is validated after every tenth update and the last one.
     updates : int
         How many updates were made.
     evaluations : int
-        How many placements were sampled, by all workers.
+        How many placements were sampled, by all workers and validations.
     best : list of `Best` or None
         For each graph, the best placement so far.
 
@@ -161,10 +166,16 @@ class Trainer:
         seed: int = 0,
         policy: PlacementPolicy | None = None,
         processes: Processes | None = None,
+        validation: Sequence[Evaluator] = (),
     ) -> None:
         self.settings = settings or (policy.settings if policy else Settings())
-        _check_evaluators(evaluators, policy, policy.settings if policy else self.settings)
-        num_devices = evaluators[0].problem.num_devices
+        shown = policy.settings if policy else self.settings
+        if not evaluators:
+            raise PolicyError("evaluators: expected at least one, got none")
+        num_devices = (policy and policy.num_devices) or evaluators[0].problem.num_devices
+        if shown.embedding != "pairs":
+            _check_devices("evaluators", evaluators, num_devices)
+            _check_devices("validation", validation, num_devices)
         self.seed = seed
         self.processes: Processes = processes or OneProcess()
         if self.processes.count > self.settings.workers:
@@ -192,7 +203,11 @@ class Trainer:
             for environment in self.environments
         ]
         self.best: list[Best | None] = [None] * len(self.environments)
-        self.best_policy = BestPolicy(len(self.environments))
+        self.best_policy = BestPolicy()
+        self._validates_on_others = bool(validation)
+        self._validation = Validation(
+            validation or evaluators, shown, self.settings.memory_penalty, self.processes
+        )
         self.updates = 0
         self.evaluations = 0
 
@@ -225,15 +240,14 @@ class Trainer:
         with threads_for_blocks():
             own = self._run_own_workers()
             reports = self._exchange([report for run in own for report in run.reports])
-            if self.settings.selection == "best":
-                self.best_policy.offer(self.policy, self._costs_of_graphs(reports))
             advantages = self._advantages(reports)
             entropy = 0.0
             for steps_of_graphs in self._parts():
                 added = self._add_gradient(own, advantages, steps_of_graphs, entropy_weight)
                 summed, gradient_norm = self._apply_gradient(added, learning_rate)
                 entropy += summed / self.settings.epochs
-        evaluations = self._count(reports)
+            self.updates += 1
+            evaluations = self._count(reports) + self._validate()
         return UpdateSummary(
             update=self.updates,
             evaluations=self.evaluations,
@@ -288,14 +302,6 @@ class Trainer:
         group_counts = [environment.topology.num_groups for environment in self.environments]
         rows = self.processes.gather(to_rows(own, max(group_counts)))
         return from_rows(rows, group_counts)
-
-    def _costs_of_graphs(self, reports: list[WorkerReport]) -> dict[int, float]:
-        """Return the mean cost of the episodes of each graph, in parts of the graph's work."""
-        costs: dict[int, list[float]] = {}
-        for report in reports:
-            work = max(self.environments[report.graph].seconds_of_work, MIN_SECONDS)
-            costs.setdefault(report.graph, []).append(report.cost / work)
-        return {graph: float(np.mean(own)) for graph, own in costs.items()}
 
     def _advantages(self, reports: list[WorkerReport]) -> list[NDArray[np.float32]]:
         """Return how much more each worker earned than expected, and let that enter baselines.
@@ -366,15 +372,26 @@ class Trainer:
         return summed
 
     def _count(self, reports: list[WorkerReport]) -> int:
-        """Remember the best placements and count what was sampled; return it for this update."""
+        """Remember the best placements, and count what was sampled; return it."""
         for report in reports:
             best = self.best[report.graph]
             if best is None or report.best_cost < best.cost:
                 self.best[report.graph] = Best(report.best_cost, report.best_placement)
         evaluations = sum(report.evaluations for report in reports)
         self.evaluations += evaluations
-        self.updates += 1
         return evaluations
+
+    def _validate(self) -> int:
+        """Offer the policy as the best where it is due; return how many placements that took."""
+        if not self.settings.validates_after(self.updates):
+            return 0
+        reports = self._validation.run(self.policy)
+        self.best_policy.offer(self.policy, self._validation.cost(reports))
+        if self._validates_on_others:
+            evaluations = sum(report.evaluations for report in reports)
+            self.evaluations += evaluations
+            return evaluations
+        return self._count(reports)
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,17 +405,10 @@ class _Run:
     reports: list[WorkerReport]
 
 
-def _check_evaluators(
-    evaluators: Sequence[Evaluator], policy: PlacementPolicy | None, network: Settings
-) -> None:
-    if not evaluators:
-        raise PolicyError("evaluators: expected at least one, got none")
-    if network.embedding == "pairs":
-        return
-    num_devices = policy.num_devices if policy else evaluators[0].problem.num_devices
+def _check_devices(name: str, evaluators: Sequence[Evaluator], num_devices: int) -> None:
     for index, evaluator in enumerate(evaluators):
         if evaluator.problem.num_devices != num_devices:
             raise PolicyError(
-                f"evaluators[{index}]: expected a problem of {num_devices} devices, "
+                f"{name}[{index}]: expected a problem of {num_devices} devices, "
                 f"got {evaluator.problem.num_devices}"
             )
