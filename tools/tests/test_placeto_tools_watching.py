@@ -72,7 +72,7 @@ def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None
     monkeypatch.setattr(progress, "update", lines.append)  # type: ignore[attr-defined]
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()
-    budget = 4 * 8 * (1 + 2 * problem.num_groups)
+    budget = 4 * 8 * (1 + 2 * problem.num_groups) + 1 + problem.num_groups  # and a validation
     placer = make_placer("placeto", problem, budget)
     found = run_placer(placer, problem, progress, budget=budget)
     reports = [line for line in lines if "evaluated" in line]

@@ -9,6 +9,7 @@ from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import family_members
 from placeto_tools.experiments.problem_makers import makers_of_groupings
 from placeto_tools.experiments.problem_makers import makers_of_members
+from placeto_tools.experiments.problem_makers import members_to_choose_by
 from placeto_tools.experiments.schemes import HILL_CLIMBING
 from placeto_tools.experiments.schemes import LOCAL_SEARCH
 from placeto_tools.experiments.schemes import OPTIMIZED
@@ -69,10 +70,15 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
     """Return the experiment on a family: one policy for all its graphs against one for each."""
     training, test = family_members(family_name, plan)
     to_train_on = makers_of_groupings(training, plan)
+    to_choose_by = members_to_choose_by(family_name, plan)
     trials = [trial for name in test for trial in without_seed(Graph(name))]
     for seed in plan.seeds:
         policy = train_placeto(
-            "placeto", tuple(map(Graph, to_train_on)), plan.training_settings, seed
+            "placeto",
+            tuple(map(Graph, to_train_on)),
+            plan.training_settings,
+            seed,
+            validation=tuple(map(Graph, to_choose_by)),
         )
         rnn = train_rnn("rnn", tuple(map(Graph, training)), plan, seed)
         trials += [policy, rnn, *_placing_of_seed(policy, rnn, test, plan, seed)]
@@ -80,7 +86,7 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
         name="generalise",
         title=f"Generalisation over {family_name}",
         options={"family": family_name},
-        problems={**to_train_on, **makers_of_members(test, plan)},
+        problems={**to_train_on, **to_choose_by, **makers_of_members(test, plan)},
         trials=trials,
         page=lambda results: _page(Summary(results, test, plan.seeds), results, plan),
     )

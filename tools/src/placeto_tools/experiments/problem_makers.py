@@ -19,6 +19,8 @@ from placeto_workloads import MODELS
 from placeto_workloads import family
 
 Maker = Callable[[], PlacementProblem]
+FAMILY_SEED_TO_CHOOSE_BY = 1
+MEMBERS_TO_CHOOSE_BY = 4
 
 
 def family_members(name: str, plan: Plan) -> tuple[list[str], list[str]]:
@@ -27,6 +29,26 @@ def family_members(name: str, plan: Plan) -> tuple[list[str], list[str]]:
     training = chosen.training[: plan.scale.number("graphs")]
     test = chosen.test[: plan.scale.number("test_graphs")]
     return [member.name for member in training], [member.name for member in test]
+
+
+def members_to_choose_by(name: str, plan: Plan) -> dict[str, Maker]:
+    """Return what makes the problems by which the best policy of a training is chosen.
+
+    They are members of the family of another seed, of which none is in the family itself.
+    """
+    own, others = family(name), family(name, seed=FAMILY_SEED_TO_CHOOSE_BY)
+    known = {(str(member.sizes), member.architecture) for member in (*own.training, *own.test)}
+    new = [
+        member.name
+        for member in others.training
+        if (str(member.sizes), member.architecture) not in known
+    ]
+    return {
+        f"{member}-to-choose-by": source_maker(
+            member.replace("-", ":"), plan, family_seed=FAMILY_SEED_TO_CHOOSE_BY
+        )
+        for member in new[: min(MEMBERS_TO_CHOOSE_BY, plan.scale.number("graphs"))]
+    }
 
 
 def makers_of_members(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
@@ -61,7 +83,14 @@ def name_of(source: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", name).strip("-.")
 
 
-def source_maker(text: str, plan: Plan, cluster: str | None = None, *, grouping: int = 0) -> Maker:
+def source_maker(
+    text: str,
+    plan: Plan,
+    cluster: str | None = None,
+    *,
+    grouping: int = 0,
+    family_seed: int = 0,
+) -> Maker:
     """Return what makes the problem of any source of ``placeto build``.
 
     Parameters
@@ -74,10 +103,12 @@ def source_maker(text: str, plan: Plan, cluster: str | None = None, *, grouping:
         The devices; by default those of a problem file, and for others the GPUs of the plan.
     grouping
         Which of the plan's groupings of one graph; see `group_counts`.
+    family_seed
+        Of the family.
     """
     known = _sizes_of(text)
     sizes = {name: size for name, size in plan.scale.sizes.items() if name in known}
-    return partial(_make, text, sizes, cluster, plan, grouping)
+    return partial(_make, text, sizes, cluster, plan, grouping, family_seed)
 
 
 def _sizes_of(text: str) -> set[str]:
@@ -90,9 +121,14 @@ def _sizes_of(text: str) -> set[str]:
 
 
 def _make(
-    text: str, sizes: dict[str, int], spec: str | None, plan: Plan, grouping: int
+    text: str,
+    sizes: dict[str, int],
+    spec: str | None,
+    plan: Plan,
+    grouping: int,
+    family_seed: int,
 ) -> PlacementProblem:
-    source = load_source(text, sizes)
+    source = load_source(text, sizes, family_seed)
     devices = None
     if source.problem is None or spec is not None:
         devices = read_cluster(spec or f"{plan.num_gpus}x{source.kind}", plan.link)

@@ -73,9 +73,16 @@ def without_simulated_features(settings: Settings) -> Settings:
     return settings
 
 
-def train_placeto(name: str, graphs: tuple[Graph, ...], settings: Settings, seed: int) -> Trial:
-    """Return the training of a policy on several graphs."""
-    return training(TrainPlaceto(f"{name}-{seed}", graphs, settings, seed))
+def train_placeto(
+    name: str,
+    graphs: tuple[Graph, ...],
+    settings: Settings,
+    seed: int,
+    *,
+    validation: tuple[Graph, ...] = (),
+) -> Trial:
+    """Return the training of a policy on several graphs, chosen by how it places others."""
+    return training(TrainPlaceto(f"{name}-{seed}", graphs, settings, seed, validation))
 
 
 def train_rnn(name: str, graphs: tuple[Graph, ...], plan: Plan, seed: int) -> Trial:

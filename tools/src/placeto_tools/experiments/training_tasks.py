@@ -47,6 +47,8 @@ class TrainPlaceto:
         The hyperparameters.
     seed : int
         Fixes every random choice.
+    validation : graphs
+        By whose placements the best policy is chosen; none are those to train on.
     """
 
     kind: ClassVar[str] = PLACETO_TRAINING
@@ -55,6 +57,7 @@ class TrainPlaceto:
     graphs: tuple[Graph, ...]
     settings: Settings
     seed: int
+    validation: tuple[Graph, ...] = ()
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Train, and return how it went: the mean runtime of each update, and the best."""
@@ -87,10 +90,11 @@ class TrainPlaceto:
         for graph in self.graphs:
             orders[graph.name] += [] if graph.order is None else [graph.order]
         evaluators = [Simulator(workspace.problem(Graph(name)), 1) for name in orders]
+        others = [Simulator(workspace.problem(graph), 1) for graph in self.validation]
         if path.exists():
-            trainer = resume_training(path, evaluators)
+            trainer = resume_training(path, evaluators, validation=others)
         else:
-            trainer = Trainer(evaluators, self.settings, seed=self.seed)
+            trainer = Trainer(evaluators, self.settings, seed=self.seed, validation=others)
         for index, numbers in enumerate(orders.values()):
             if numbers:
                 trainer.environments[index] = FixedOrders(evaluators[index], self.settings, numbers)

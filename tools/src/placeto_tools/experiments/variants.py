@@ -11,6 +11,7 @@ from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import family_members
 from placeto_tools.experiments.problem_makers import makers_of_groupings
 from placeto_tools.experiments.problem_makers import makers_of_members
+from placeto_tools.experiments.problem_makers import members_to_choose_by
 from placeto_tools.experiments.schemes import train_placeto
 from placeto_tools.experiments.schemes import zero_shot
 from placeto_tools.experiments.statistics import Summary
@@ -50,10 +51,17 @@ def variants_on_family(
     """
     training, test = family_members(family_name, plan)
     to_train_on = makers_of_groupings(training, plan)
+    to_choose_by = members_to_choose_by(family_name, plan)
     trials: list[Trial] = []
     for seed in plan.seeds:
         for scheme, settings in variants.items():
-            policy = train_placeto(scheme, tuple(map(Graph, to_train_on)), settings, seed)
+            policy = train_placeto(
+                scheme,
+                tuple(map(Graph, to_train_on)),
+                settings,
+                seed,
+                validation=tuple(map(Graph, to_choose_by)),
+            )
             trials.append(policy)
             trials += [zero_shot(policy, Graph(graph), scheme=scheme) for graph in test]
         if beside:
@@ -62,7 +70,7 @@ def variants_on_family(
         name=name,
         title=title,
         options={"family": family_name, **(options or {})},
-        problems={**to_train_on, **makers_of_members(test, plan)},
+        problems={**to_train_on, **to_choose_by, **makers_of_members(test, plan)},
         trials=trials,
         page=lambda results: page(Summary(results, test, plan.seeds)),
     )
