@@ -1,0 +1,84 @@
+"""What a policy's greedy placements cost, by which the best policy of a training is chosen."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placeto_graphs import Evaluator
+from placeto_policy.earliest import MIN_SECONDS
+from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.episodes import greedy
+from placeto_policy.episodes import run_episodes
+from placeto_policy.evaluations import most_evaluations
+from placeto_policy.policy import PlacementPolicy
+from placeto_policy.reports import WorkerReport
+from placeto_policy.reports import from_rows
+from placeto_policy.reports import reports_of
+from placeto_policy.reports import to_rows
+from placeto_policy.settings import Settings
+from placeto_policy.workers import Processes
+
+
+class Validation:
+    """Graphs that a policy places greedily, to see how good it is.
+
+    Parameters
+    ----------
+    evaluators
+        One for each graph.
+    policy
+        The settings of the policies, which say what they see.
+    memory_penalty
+        Of the memory-penalised runtime, in seconds per byte.
+    processes
+        Which processes share the graphs.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import BusiestDevice, two_chains
+    >>> from placeto_policy.workers import OneProcess
+    >>> policy = PlacementPolicy(num_devices=2)
+    >>> evaluators = [BusiestDevice(two_chains())]
+    >>> validation = Validation(evaluators, policy.settings, 2e-9, OneProcess())
+    >>> 0.5 <= validation.cost(validation.run(policy)) <= 1
+    True
+    """
+
+    def __init__(
+        self,
+        evaluators: Sequence[Evaluator],
+        policy: Settings,
+        memory_penalty: float,
+        processes: Processes,
+    ) -> None:
+        self._environments = [
+            PlacementEnvironment.for_policy(
+                evaluator, policy, reward="terminal", memory_penalty=memory_penalty
+            )
+            for evaluator in evaluators
+        ]
+        self._evaluations = [
+            most_evaluations(evaluator.problem, "terminal", policy) for evaluator in evaluators
+        ]
+        self._processes = processes
+
+    def run(self, policy: PlacementPolicy) -> list[WorkerReport]:
+        """Return how each graph was placed, in the order of the graphs, as if by a worker each."""
+        own = range(self._processes.rank, len(self._environments), self._processes.count)
+        reports = [report for graph in own for report in self._place(policy, graph)]
+        group_counts = [environment.topology.num_groups for environment in self._environments]
+        rows = self._processes.gather(to_rows(reports, max(group_counts)))
+        return from_rows(rows, group_counts)
+
+    def cost(self, reports: Sequence[WorkerReport]) -> float:
+        """Return what the placements cost, in parts of each graph's work, on the mean."""
+        work = [environment.seconds_of_work for environment in self._environments]
+        return float(
+            np.mean([report.cost / max(work[report.graph], MIN_SECONDS) for report in reports])
+        )
+
+    def _place(self, policy: PlacementPolicy, graph: int) -> list[WorkerReport]:
+        environment = self._environments[graph]
+        environment.reset(num_episodes=1)
+        episodes = run_episodes(policy, environment, greedy)
+        return reports_of(episodes, graph, [graph], [self._evaluations[graph]], discount=1.0)
