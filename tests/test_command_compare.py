@@ -286,7 +286,9 @@ def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
     compare = ["compare", path, "--placers=single,heft"]
     assert "--budget: expected --placers to have one of random" in fail(*compare, "--budget=3")
     assert "--rnn-budget: expected --placers to have one of rnn" in fail(*compare, "--rnn-budget=3")
-    assert "--full: expected --placers to have one of placeto, rnn" in fail(*compare, "--full")
+    assert "--full: expected --placers to have one of published, placeto, rnn" in fail(
+        *compare, "--full"
+    )
     assert "expected no --budget beside it" in fail("compare", path, "--full", "--budget=3")
     place = ["place", path, "-o", tmp_path / "placement.json", "--placer=heft"]
     assert "--budget: expected --placer to be one of random" in fail(*place, "--budget=5")

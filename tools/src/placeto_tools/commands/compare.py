@@ -105,8 +105,9 @@ VERSION = 1
     "--full",
     is_flag=True,
     help="Let every search sample as many as in table 1, which takes much longer: "
-    f"{SCHEMES['placeto'].budget:,} of Placeto and of the RNN, in place of "
-    f"{SCHEMES['placeto'].short_budget:,} and {SCHEMES['rnn'].short_budget:,}.",
+    f"{SCHEMES['placeto'].budget:,} of Placeto and of the RNN and {SCHEMES['published'].budget:,} "
+    f"of Placeto as published, in place of {SCHEMES['placeto'].short_budget:,}, "
+    f"{SCHEMES['rnn'].short_budget:,} and {SCHEMES['published'].short_budget:,}.",
 )
 @click.option(
     "--seeds",

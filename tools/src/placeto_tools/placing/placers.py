@@ -69,6 +69,13 @@ def _placeto(_problem: PlacementProblem, budget: int) -> Placer:
     return PlacetoPlacer(training_evaluations=budget)
 
 
+def _published(_problem: PlacementProblem, budget: int) -> Placer:
+    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_policy import preset  # noqa: PLC0415
+
+    return PlacetoPlacer(training_evaluations=budget, settings=preset("paper"))
+
+
 def _pretrained(_problem: PlacementProblem, _budget: int) -> Placer:
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_policy import load_pretrained  # noqa: PLC0415
@@ -105,6 +112,10 @@ SCHEMES: Mapping[str, Scheme] = {
     ),
     "local-search": Scheme(
         "Local search", lambda _problem, budget: LocalSearch(budget), budget=50_000, random=True
+    ),
+    # Its steps sample a placement each; those of Placeto look at others, which counts as well.
+    "published": Scheme(
+        "Placeto, as published", _published, budget=400_000, random=True, short_budget=20_000
     ),
     "placeto": Scheme("Placeto", _placeto, budget=100_000, random=True, short_budget=50_000),
     "rnn": Scheme("RNN", _rnn, budget=100_000, random=True, short_budget=5_000),
