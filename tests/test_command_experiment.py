@@ -159,12 +159,15 @@ def test_policies_learn_on_workers_that_run(tmp_path: Path) -> None:
 def test_no_test_graph_is_one_of_training(family: Path) -> None:
     placed = {record["graph"] for record in trials_of(family).values()} - {""}
     every = {path.name.removesuffix(".json.gz") for path in (family / "problems").iterdir()}
-    training = every - placed
+    to_choose_by = {name for name in every if name.endswith("-to-choose-by")}
+    training = every - placed - to_choose_by
+    assert len(to_choose_by) == 2
     assert len({name.partition("-grouping-")[0] for name in training}) == 2
-    known = [load_problem(family / "problems" / f"{name}.json.gz") for name in sorted(training)]
-    for name in placed:
-        graph = load_problem(family / "problems" / f"{name}.json.gz").graph
-        assert all(graph != problem.graph for problem in known)
+    graphs = {
+        name: load_problem(family / "problems" / f"{name}.json.gz").graph for name in sorted(every)
+    }
+    for some, others in ((placed, training | to_choose_by), (to_choose_by, training)):
+        assert all(graphs[name] != graphs[other] for name in some for other in others)
 
 
 def test_the_policy_learns_from_each_graph_in_several_groupings(family: Path) -> None:
@@ -177,8 +180,8 @@ def test_the_policy_learns_from_each_graph_in_several_groupings(family: Path) ->
         assert other.graph == usual.graph
         groups += [usual.num_groups, other.num_groups]
     trained = trials_of(family)["seed0/training/placeto-0"]
-    # Each update of four workers has an episode of each problem.
-    assert trained["evaluations"] <= 5 * sum(1 + 2 * count for count in groups)
+    # Each update of four workers has an episode of each problem; two graphs are to choose by.
+    assert trained["evaluations"] <= 5 * sum(1 + 2 * count for count in groups) + 2 * (1 + 12)
     assert groups == [12, 8, 12, 8]
 
 
@@ -278,10 +281,11 @@ def test_rewards_are_learned_from_and_their_last_episode_is_told(kinds_of_reward
         for seed in range(2):
             learned = trials[f"seed{seed}/training/{reward}-{seed}"]
             assert [row[0] for row in learned["updates"]] == list(range(1, UPDATES + 1))
-            assert learned["evaluations"] == UPDATES * 4 * per_episode
+            sampled = UPDATES * 4 * per_episode + 2  # with two validations
+            assert learned["evaluations"] == sampled
             steps = trials[f"seed{seed}/nmt-1/{reward}-final-episode"]["steps"]
             assert len(steps) == 12 + 1
-        assert cell(page, reward, 5) == f"{UPDATES * 4 * per_episode:,}"
+        assert cell(page, reward, 5) == f"{sampled:,}"
 
 
 def test_orders_of_traversal(tmp_path: Path) -> None:
