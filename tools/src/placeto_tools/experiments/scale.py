@@ -178,7 +178,7 @@ SCALES = {
         "smoke": replace(
             SMOKE,
             sizes={**SMALL_MODELS, "steps": 4},
-            evaluations=200,
+            evaluations=300,
             rnn_evaluations=20,
         ),
         "small": replace(SMALL, evaluations=100_000, rnn_evaluations=100_000),
