@@ -26,12 +26,15 @@ FAMILY_SCHEMES = [
     "placeto-zero-shot",
     "placeto-zero-shot-sampled",
     "placeto-optimized",
+    "published-zero-shot",
+    "pretrained",
     "rnn-zero-shot",
     "rnn-optimized",
     "random",
     "random-search",
     "scotch",
     "local-search",
+    "coarse-to-fine",
 ]
 KINDS_OF_REWARD = ["rewards", "nmt:1", SMOKE, f"--updates={UPDATES}", "--seeds=2"]
 

@@ -118,9 +118,10 @@ def on_graphs(count: int, scale: Scale, **numbers: int) -> Scale:
 SCALES = {
     "generalise": {
         "smoke": on_graphs(2, SMOKE, groupings=2, updates=5, evaluations=200, rnn_evaluations=20),
-        "small": on_graphs(
-            16,
+        "small": replace(
             SMALL,
+            graphs=16,
+            test_graphs=8,
             groupings=GROUPINGS_OF_MANY,
             updates=300,
             evaluations=50_000,

@@ -23,10 +23,11 @@ from placeto_tools.experiments.trials import Trial
 
 ZERO_SHOT, SAMPLED = "placeto-zero-shot", "placeto-zero-shot-sampled"
 SWEPT = "placeto-zero-shot-swept"
+PUBLISHED_ZERO_SHOT, PRETRAINED = "published-zero-shot", "pretrained"
 OPTIMIZED = "placeto-optimized"
 RNN_ZERO_SHOT, RNN_OPTIMIZED = "rnn-zero-shot", "rnn-optimized"
 RANDOM_SEARCH, LOCAL_SEARCH = "random-search", "local-search"
-HILL_CLIMBING = "hill-climbing"
+HILL_CLIMBING, COARSE_TO_FINE = "hill-climbing", "coarse-to-fine"
 SINGLE, SCOTCH = "single", "scotch"
 
 SWEEPS = 2
@@ -36,6 +37,8 @@ TITLES = {
     ZERO_SHOT: "Placeto zero-shot, greedy",
     SAMPLED: "Placeto zero-shot, best of samples",
     SWEPT: "Placeto zero-shot, greedy and two sweeps",
+    PUBLISHED_ZERO_SHOT: "Placeto as published, zero-shot",
+    PRETRAINED: "Placeto, pretrained",
     OPTIMIZED: "Placeto optimized",
     RNN_ZERO_SHOT: "RNN zero-shot",
     RNN_OPTIMIZED: "RNN optimized",
@@ -44,6 +47,7 @@ TITLES = {
     SINGLE: "Single GPU",
     SCOTCH: "Scotch",
     HILL_CLIMBING: "Hill climbing",
+    COARSE_TO_FINE: "Coarse to fine, in as many groups",
     LOCAL_SEARCH: "Local search",
     LOWER_BOUND: "Lower bound",
 }
@@ -134,12 +138,14 @@ def rnn_optimized(graph: Graph, settings: RnnSettings, seed: int) -> Trial:
 
 
 def searches(graph: Graph, plan: Plan, seed: int) -> list[Trial]:
-    """Return random placements, Scotch, and searches with as many evaluations as Placeto has."""
+    """Return what places a graph without training: searches with as many evaluations as Placeto."""
     budget = plan.scale.number("evaluations")
     named = [
         (RANDOM_SEARCH, "random", budget),
         (SCOTCH, "scotch", None),
         (LOCAL_SEARCH, "local-search", budget),
+        (COARSE_TO_FINE, "coarse-to-fine", budget),
+        (PRETRAINED, "pretrained", None),
     ]
     one = PlaceAtRandom(scheme=RANDOM, graph=graph, seed=seed)
     climbing = PlaceByHillClimbing(
