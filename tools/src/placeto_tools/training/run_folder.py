@@ -15,8 +15,8 @@ from placeto_graphs import save_problem
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.errors import writing
+from placeto_tools.json_files import write_json
 from placeto_tools.outputs import make_folder
-from placeto_tools.outputs import write_json
 
 if TYPE_CHECKING:
     from placeto_policy import PlacementPolicy
