@@ -74,8 +74,7 @@ def _rows(problems: dict[Key, ProblemReport], names: Sequence[str]) -> Iterator[
 def _single(problems: dict[Key, ProblemReport], model: str, gpus: int) -> tuple[float, bool]:
     """Return the runtime on one GPU, which is known also where its memory does not suffice."""
     undivided = problems.get((model, gpus, 1))
-    scheme = undivided and undivided.find("single")
-    for run in scheme.runs if scheme else []:
+    for run in undivided.find("single").runs if undivided else []:
         if run.runtime is not None:
             return run.runtime, run.fits
     raise InputError(f"{model} on {gpus} GPUs: expected an undivided step on a single GPU")
@@ -83,7 +82,7 @@ def _single(problems: dict[Key, ProblemReport], model: str, gpus: int) -> tuple[
 
 def _speedup(problem: ProblemReport, name: str, single: float) -> str:
     scheme = problem.find(name)
-    if scheme is None or not scheme.runs:
+    if not scheme.runs:
         return NOTHING
     runtime = typical_runtime(scheme)
     return "OOM" if runtime is None else f"{single / runtime:.2f}"

@@ -25,7 +25,6 @@ from placeto_tools.outputs import make_folder
 from placeto_tools.outputs import write_text
 from placeto_tools.plots.png import save_png
 
-VERSION = 2
 DESCRIPTION = "experiment.json"
 TRIALS = "trials.jsonl"
 PAGE = "results.md"
@@ -59,7 +58,6 @@ class ExperimentFolder:
         self.workspace = Workspace(path)
         self._experiment = experiment
         described = _Description(
-            version=VERSION,
             experiment=experiment.name,
             options=experiment.options,
             trials=len(experiment.trials),
@@ -117,38 +115,35 @@ class ExperimentFolder:
         write_json(self.path / DESCRIPTION, self._described)
 
     def _check(self) -> None:
-        found, wanted = self._found(), self._described
-        for name in ("version", "experiment"):
-            if getattr(found, name) != getattr(wanted, name):
-                raise self._other(name, getattr(found, name), getattr(wanted, name))
-        for name, value in wanted.options.items():
-            if found.options.get(name) != value:
-                raise self._other(*_difference(name, found.options.get(name), value))
+        found = self._found().deciding()
+        for name, value in self._described.deciding().items():
+            if found.get(name) != value:
+                raise InputError(
+                    f"{self.path / DESCRIPTION}: begun with other options: "
+                    f"{_difference(found, name, value)}; --force begins anew"
+                )
 
     def _found(self) -> "_Description":
         """Return what the folder was begun with."""
-        return read_json(
-            self.path / DESCRIPTION, _Description, "`placeto experiment` or `placeto compare`"
-        )
-
-    def _other(self, name: str, found: Any, wanted: Any) -> InputError:
-        return InputError(
-            f"{self.path / DESCRIPTION}: begun with other options: {name} "
-            f"{json_text(found, indent=0)}, not {json_text(wanted, indent=0)}; --force begins anew"
-        )
+        writer = "`placeto experiment` or `placeto compare`"
+        return read_json(self.path / DESCRIPTION, _Description, writer)
 
 
 class _Description(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal["placeto-experiment"] = "placeto-experiment"
-    version: int
+    version: int = 2
     experiment: str
     options: Mapping[str, Any]
     trials: int
 
+    def deciding(self) -> dict[str, Any]:
+        return {"version": self.version, "experiment": self.experiment, **self.options}
 
-def _difference(name: str, found: Any, wanted: Any) -> tuple[str, Any, Any]:
+
+def _difference(options: dict[str, Any], name: str, value: Any) -> str:
     """Return what differs, down to one number."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        inner = next(key for key in {**found, **wanted} if found.get(key) != wanted.get(key))
-        return _difference(inner, found.get(inner), wanted.get(inner))
-    return name, found, wanted
+    found = options.get(name)
+    if isinstance(found, dict) and isinstance(value, dict):
+        inner = next(key for key in {**found, **value} if found.get(key) != value.get(key))
+        return _difference(found, inner, value.get(inner))
+    return f"{name} {json_text(found, indent=0)}, not {json_text(value, indent=0)}"

@@ -31,6 +31,7 @@ from placeto_tools.experiments.records import Episode
 from placeto_tools.experiments.records import Outcome
 from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.records import Record
+from placeto_tools.experiments.records import finite
 from placeto_tools.experiments.short_curves import short_curve
 from placeto_tools.experiments.training_tasks import read_by_rnn
 from placeto_tools.experiments.trials import Graph
@@ -125,8 +126,8 @@ class Place:
         )
         return Placed(
             **self.labels(),
-            runtime=result.runtime,
-            cost=float(memory_penalised_runtime(batch, _limits(problem))[0]),
+            runtime=finite(result.runtime),
+            cost=finite(memory_penalised_runtime(batch, _limits(problem)).item()),
             fits=result.fits(problem.cluster),
             evaluations=result.evaluations,
             seconds=seconds,

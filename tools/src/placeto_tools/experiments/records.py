@@ -1,8 +1,15 @@
 """What trials came to: the lines of ``trials.jsonl``, which name their type."""
 
+import math
+
 import msgspec
 
 Curve = list[tuple[int, float | None]]
+
+
+def finite(seconds: float) -> float | None:
+    """Return seconds as files have them: None for infinity."""
+    return seconds if math.isfinite(seconds) else None
 
 
 class Labelled(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):

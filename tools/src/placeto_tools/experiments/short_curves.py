@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_tools.experiments.records import Curve
+from placeto_tools.experiments.records import finite
 
 MOST_POINTS = 200
 Row = TypeVar("Row")
@@ -41,9 +42,7 @@ def short_curve(curve: NDArray[np.float64]) -> Curve:
         return []
     changes = np.flatnonzero(np.diff(curve[:, 1], prepend=np.nan) != 0)
     chosen = evenly_thinned(np.union1d(changes, [len(curve) - 1]).tolist())
-    return [
-        (int(count), best if np.isfinite(best) else None) for count, best in curve[chosen].tolist()
-    ]
+    return [(int(count), finite(best)) for count, best in curve[chosen].tolist()]
 
 
 def best_after(curve: Curve, evaluations: float) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -25,8 +24,8 @@ class SchemeReport(msgspec.Struct, frozen=True):
     """The runs of a scheme that succeeded, and why one did not."""
 
     name: str
-    title: str
-    runs: list[Placed]
+    title: str = ""
+    runs: list[Placed] = []
     error: str | None = None
 
 
@@ -35,9 +34,9 @@ class ProblemReport(CaseReport, frozen=True, kw_only=True):
 
     schemes: list[SchemeReport]
 
-    def find(self, name: str) -> SchemeReport | None:
-        """Return the report of one scheme, if it took part."""
-        return next((scheme for scheme in self.schemes if scheme.name == name), None)
+    def find(self, name: str) -> SchemeReport:
+        """Return the report of one scheme, which has no runs if it did not take part."""
+        return next((scheme for scheme in self.schemes if scheme.name == name), SchemeReport(name))
 
 
 class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,36 +106,33 @@ def runtime_text(run: Placed) -> str:
     return seconds_text(run.runtime) if run.fits else "OOM"
 
 
-def typical_runtime(scheme: SchemeReport | None) -> float | None:
+def typical_runtime(scheme: SchemeReport) -> float | None:
     """Return the median runtime of the runs that fit the memory, or None if none does."""
     return _median(scheme, "runtime")
 
 
-def typical_evaluations(scheme: SchemeReport | None) -> float | None:
+def typical_evaluations(scheme: SchemeReport) -> float | None:
     """Return the median of the placements that a scheme sampled to get near its best."""
     return _median(scheme, "evaluations_to_best")
 
 
-def typical_seconds(scheme: SchemeReport | None) -> float | None:
+def typical_seconds(scheme: SchemeReport) -> float | None:
     """Return the median of the seconds that a scheme took, whether its placements fit or not."""
-    runs = scheme.runs if scheme else []
-    return float(np.median([run.seconds for run in runs])) if runs else None
+    return float(np.median([run.seconds for run in scheme.runs])) if scheme.runs else None
 
 
-def evaluations_until(scheme: SchemeReport | None, runtime: float | None) -> float | None:
+def evaluations_until(scheme: SchemeReport, runtime: float | None) -> float | None:
     """Return the median of the placements that a scheme sampled until it was as fast.
 
     None if one of its runs never was.
     """
-    runs = scheme.runs if scheme else []
-    if runtime is None or not runs:
+    if runtime is None or not scheme.runs:
         return None
     counts = [
-        next((count for count, best in run.curve if best is not None and best <= runtime), None)
-        for run in runs
+        next((count for count, best in run.curve if best is not None and best <= runtime), np.inf)
+        for run in scheme.runs
     ]
-    known = [count for count in counts if count is not None]
-    return float(np.median(known)) if len(known) == len(counts) else None
+    return float(np.median(counts)) if max(counts) < np.inf else None
 
 
 def reduction(scheme: float | None, other: float | None) -> float | None:
@@ -162,6 +158,6 @@ def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
     )
 
 
-def _median(scheme: SchemeReport | None, field: str) -> float | None:
-    runs = [run for run in scheme.runs if run.fits and run.runtime is not None] if scheme else []
-    return float(np.median([*map(attrgetter(field), runs)])) if runs else None
+def _median(scheme: SchemeReport, field: str) -> float | None:
+    values = [getattr(run, field) for run in scheme.runs if run.fits and run.runtime is not None]
+    return float(np.median(values)) if values else None

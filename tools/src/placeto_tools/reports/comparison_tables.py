@@ -111,8 +111,8 @@ def _paper_row(problem: ProblemReport) -> list[str]:
     ]
 
 
-def _runtime(scheme: SchemeReport | None) -> str:
-    if scheme is None or not scheme.runs:
+def _runtime(scheme: SchemeReport) -> str:
+    if not scheme.runs:
         return NOTHING
     typical = typical_runtime(scheme)
     return runtime_text(scheme.runs[0]) if typical is None else f"{typical:#.4g}"
