@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from placeto_policy import PolicyError
-from placeto_tools.experiments.trials import Record
+from placeto_tools.experiments.records import Episode
+from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
 
@@ -24,7 +25,7 @@ class Count:
         watch.update("counting")
         found = len(list(workspace.path.glob("*.done")))
         (workspace.path / f"{self.number}.done").touch()
-        return {"scheme": "count", "graph": "", "seed": self.number, "cost": found}
+        return Episode(scheme="count", graph="", seed=self.number, cost=found, steps=[])
 
 
 @dataclass(frozen=True)

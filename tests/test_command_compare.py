@@ -24,7 +24,7 @@ from placeto_simulator import Simulator
 from placeto_tools.benchmarks import micro_batch_table
 from placeto_tools.experiments.comparing import chosen_effort
 from placeto_tools.experiments.placing_tasks import Place
-from placeto_tools.experiments.trials import Record
+from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
 from placeto_tools.placing.placers import PLACER_NAMES
@@ -334,11 +334,28 @@ def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_results_that_are_none_are_not_drawn(tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text('{"problems": [{}]}')
-    assert "expected what `placeto compare` writes" in fail(
-        "plot", "curves", tmp_path, "-o", tmp_path / "a.png"
-    )
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("results.json", "{", "`placeto compare` writes: Input data was truncated"),
+        ("results.json", '{"format": "other"}', "Invalid enum value 'other' - at `$.format`"),
+        (
+            "results.json",
+            '{"seeds": 1, "budgets": {}, "problems": [{"source": 3}]}',
+            "`placeto compare` writes: Expected `str`, got `int` - at `$.problems[0].source`",
+        ),
+        ("log.jsonl", '{"evaluations": 1}', "missing required field `best_runtime`"),
+        ("log.jsonl", '{"evaluations": "1"}', "Expected `int`, got `str` - at `$.evaluations`"),
+        ("log.jsonl", "", "expected at least one update"),
+    ],
+)
+def test_results_that_are_none_are_not_drawn(
+    name: str, content: str, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    line = fail("plot", "curves", tmp_path, "-o", tmp_path / "a.png")
+    assert f"{tmp_path / name}: expected" in line
+    assert problem in line
 
 
 @pytest.mark.slow

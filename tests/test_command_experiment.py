@@ -414,7 +414,7 @@ def test_other_options_are_refused(kinds_of_reward: Path, tmp_path: Path) -> Non
     assert "other options: hidden_units 16, not 8" in fail(*same, "--set=hidden_units=8")
     assert "other options: discount" in fail(*same, "--set=discount=0.5")
     assert "other options: gpus 2, not 4" in fail(*same, "--gpus=4")
-    assert "got ('placeto-experiment', 1, 'rewards'); --force" in fail(
+    assert 'other options: experiment "rewards", not "traversal"; --force' in fail(
         "experiment", "traversal", "nmt:1", SMOKE, "-o", folder
     )
     assert trials_of(folder) == before

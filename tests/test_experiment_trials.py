@@ -3,7 +3,9 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,6 +24,11 @@ from placeto_tools.experiments.orders import FixedOrders
 from placeto_tools.experiments.orders import PlaceInOrder
 from placeto_tools.experiments.orders import problem_in_order
 from placeto_tools.experiments.orders import random_order
+from placeto_tools.experiments.placing_tasks import Labels
+from placeto_tools.experiments.records import Episode
+from placeto_tools.experiments.records import Failed
+from placeto_tools.experiments.records import Placed
+from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.running import run_here
 from placeto_tools.experiments.running import run_in_processes
 from placeto_tools.experiments.statistics import Summary
@@ -32,39 +39,85 @@ from placeto_tools.experiments.trials import Trial
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
 
+LABELS: Labels = {"scheme": "a", "graph": "x", "seed": 0}
+
 
 def never() -> bool:
     return False
 
 
+def counted(record: Record) -> float:
+    assert isinstance(record, Episode)
+    return record.cost
+
+
+def placed(**values: Any) -> Placed:
+    """Return what a search came to in twenty placements and two seconds, with other values."""
+    usual = Placed(
+        **LABELS,
+        runtime=4.0,
+        cost=4.0,
+        fits=True,
+        evaluations=20,
+        seconds=2.0,
+        peak_memory=[1],
+        evaluations_to_best=20,
+        curve=[(1, 9.0), (10, 5.0), (20, 4.0)],
+        placement=[0],
+    )
+    return msgspec.structs.replace(usual, **values)
+
+
 def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
     log = TrialLog(path)
-    log.add("a", {"cost": 1.5})
-    log.add("b", {"cost": None, "curve": [[1, 2.0]]})
+    records: dict[str, Record] = {
+        "a": placed(cost=1.5),
+        "b": Failed(**LABELS, error="none"),
+    }
+    for key, record in records.items():
+        log.add(key, record)
     whole = path.read_bytes()
     for end in range(len(whole)):
         path.write_bytes(whole[:end])
         found = TrialLog(path)
         assert list(found.records) == ["a", "b"][: whole[:end].count(b"\n")]
-        found.add("c", {"cost": 3.0})  # goes on a line of its own
+        found.add("c", placed(cost=None))  # goes on a line of its own
         assert TrialLog(path).records == found.records
     path.write_bytes(whole)
-    assert TrialLog(path).records == {"a": {"cost": 1.5}, "b": {"cost": None, "curve": [[1, 2.0]]}}
+    assert TrialLog(path).records == records
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "{}", '"key"', "3"])
-def test_a_line_that_is_no_trial_is_named(line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "truncated"),
+        ("[]", "got `array`"),
+        ("{}", "missing required field `key`"),
+        ('"key"', "got `str`"),
+        ("3", "got `int`"),
+        ('{"key": "b"}', "missing required field `type`"),
+        ('{"key": "b", "type": "luck"}', r"'luck' - at `\$.type`"),
+        ('{"key": "b", "type": "failed"}', "missing required field `scheme`"),
+        (
+            '{"key": "b", "type": "failed", "scheme": 1, "graph": "", "seed": 0, "error": ""}',
+            r"Expected `str`, got `int` - at `\$.scheme`",
+        ),
+    ],
+)
+def test_a_line_that_is_no_trial_is_named(line: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
-    path.write_text('{"key": "a"}\n' + line + "\n")
-    with pytest.raises(InputError, match="line 2: expected a finished trial"):
+    TrialLog(path).add("a", placed())
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(InputError, match=f"line 2: expected .*{problem}") as caught:
         TrialLog(path)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_trials_run_in_their_order(tmp_path: Path) -> None:
     trials = [Trial(str(number), Count(number)) for number in range(3)]
     finished = list(run_here(trials, Workspace(tmp_path), Watch(never)))
-    assert [(trial.key, record["cost"]) for trial, record in finished] == [
+    assert [(trial.key, counted(record)) for trial, record in finished] == [
         ("0", 0),
         ("1", 1),
         ("2", 2),
@@ -79,7 +132,7 @@ def test_processes_wait_for_what_a_trial_needs(tmp_path: Path) -> None:
         Trial("second", Count(2), needs=("first",)),
     ]
     run = run_in_processes(trials, Workspace(tmp_path), Watch(never), 2, ["before"])
-    assert [(trial.key, record["cost"]) for trial, record in run] == [
+    assert [(trial.key, counted(record)) for trial, record in run] == [
         ("first", 0),
         ("second", 1),
         ("last", 2),
@@ -116,12 +169,12 @@ def test_a_trial_that_fails_is_named_and_a_mistake_is_shown(tmp_path: Path) -> N
 
 def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
     costs = {("a", "x"): (2.0, 4.0), ("a", "y"): (6.0, 2.0), ("b", "x"): (1.0, 2.0)}
-    records = {
-        f"{scheme}-{graph}-{seed}": {"scheme": scheme, "graph": graph, "seed": seed, "cost": cost}
+    records = [
+        placed(scheme=scheme, graph=graph, seed=seed, cost=cost)
         for (scheme, graph), of_seeds in costs.items()
         for seed, cost in enumerate(of_seeds)
-    }
-    records["b-y"] = {"scheme": "b", "graph": "y", "seed": None, "cost": 4.0}
+    ]
+    records.append(placed(scheme="b", graph="y", seed=None, cost=4.0))
     summary = Summary(Results(records), ["x", "y"], [0, 1])
     assert summary.mean_cost("a").values == (4.0, 3.0)
     assert summary.mean_ratio("a", "b").values == ((2 + 1.5) / 2, (2 + 0.5) / 2)
@@ -131,25 +184,21 @@ def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
 def test_graphs_that_fit_no_placement_of_any_scheme_can_be_left_out() -> None:
     fits = {("a", "x", 0): False, ("a", "x", 1): False, ("b", "x", 0): False, ("b", "x", 1): True}
     fits |= {(scheme, "y", seed): False for scheme in ("a", "b") for seed in (0, 1)}
-    records = {
-        str(place): dict(zip(("scheme", "graph", "seed"), place, strict=True), fits=fit)
-        for place, fit in fits.items()
-    }
+    records = [
+        placed(scheme=scheme, graph=graph, seed=seed, fits=fit)
+        for (scheme, graph, seed), fit in fits.items()
+    ]
     summary = Summary(Results(records), ["x", "y"], [0, 1])
     assert summary.where_some_fit(["a", "b"]).graphs == ["x"]
     assert summary.where_some_fit(["a"]).graphs == []
 
 
 def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
-    curve = [[1, 9.0], [10, 5.0], [20, 4.0]]
-    search = {"scheme": "search", "seed": 0, "curve": curve, "evaluations": 20, "seconds": 2.0}
-    goal = {"scheme": "goal", "seed": 0}
-    records = {
-        "1": {**search, "graph": "x", "cost": 4.0},
-        "2": {**search, "graph": "y", "cost": 4.0},
-        "3": {**goal, "graph": "x", "cost": 5.5},
-        "4": {**goal, "graph": "y", "cost": 3.0},
-    }
+    records = [
+        *(placed(scheme="search", graph=graph) for graph in "xy"),
+        placed(scheme="goal", graph="x", cost=5.5),
+        placed(scheme="goal", graph="y", cost=3.0),
+    ]
     summary = Summary(Results(records), ["x", "y"], [0])
     assert summary.reached("search", "goal") == (0.5, 10.0, 1.0)
     never_so_fast = Summary(Results(records), ["y"], [0]).reached("search", "goal")
@@ -158,14 +207,11 @@ def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
 
 
 def test_what_a_search_finds_in_as_many_placements_as_a_scheme_had() -> None:
-    search = {"scheme": "search", "seed": 0, "curve": [[1, 9.0], [10, 5.0], [20, 4.0]], "cost": 4.0}
-    scheme = {"scheme": "scheme", "seed": 0}
-    records = {
-        "1": {**search, "graph": "x"},
-        "2": {**search, "graph": "y"},
-        "3": {**scheme, "graph": "x", "cost": 6.0, "evaluations": 9},
-        "4": {**scheme, "graph": "y", "cost": 6.0, "evaluations": 19},
-    }
+    records = [
+        *(placed(scheme="search", graph=graph) for graph in "xy"),
+        placed(scheme="scheme", graph="x", cost=6.0, evaluations=9),
+        placed(scheme="scheme", graph="y", cost=6.0, evaluations=19),
+    ]
     summary = Summary(Results(records), ["x", "y"], [0])
     assert summary.mean_ratio_after("search", "scheme", "scheme").values == ((9 / 6 + 5 / 6) / 2,)
     assert summary.ahead("scheme", "search") == 0.5

@@ -6,9 +6,12 @@ from hypothesis import strategies as st
 from placeto_baselines import RnnPlacer
 from placeto_baselines import RnnSettings
 from placeto_policy.example import two_chains
+from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.scale import SCALES
 from placeto_tools.placing.placers import SCHEMES
 from placeto_tools.placing.placers import make_placer
+from placeto_tools.reports.comparison import ProblemReport
+from placeto_tools.reports.comparison import SchemeReport
 from placeto_tools.reports.comparison import evaluations_to_best
 from placeto_tools.reports.comparison import evaluations_until
 from placeto_tools.reports.comparison import reduction
@@ -37,20 +40,32 @@ def test_a_curve_without_a_runtime_yet_is_one() -> None:
     assert evaluations_to_best(np.zeros((0, 2))) == 0
 
 
-def run(runtime: float, *, fits: bool = True) -> dict[str, object]:
-    return {
-        "runtime": runtime,
-        "fits": fits,
-        "evaluations_to_best": 10,
-        "evaluations": 20,
-        "curve": [[4, 2 * runtime], [6, 1.3 * runtime], [10, runtime]],
-    }
+def run(
+    runtime: float, *, fits: bool = True, evaluations_to_best: int = 10, seconds: float = 1.0
+) -> Placed:
+    return Placed(
+        scheme="scheme",
+        graph="graph",
+        seed=0,
+        runtime=runtime,
+        cost=runtime,
+        fits=fits,
+        evaluations=20,
+        seconds=seconds,
+        peak_memory=[1, 1],
+        evaluations_to_best=evaluations_to_best,
+        curve=[(4, 2 * runtime), (6, 1.3 * runtime), (10, runtime)],
+        placement=[0, 1],
+    )
+
+
+def scheme(*runs: Placed, name: str = "scheme") -> SchemeReport:
+    return SchemeReport(name, name, list(runs))
 
 
 def test_the_typical_runtime_is_the_median_of_what_fits() -> None:
-    scheme = {"runs": [run(3.0), run(1.0), run(0.5, fits=False), run(2.0)]}
-    assert typical_runtime(scheme) == 2.0
-    assert typical_runtime({"runs": [run(0.5, fits=False)]}) is None
+    assert typical_runtime(scheme(run(3.0), run(1.0), run(0.5, fits=False), run(2.0))) == 2.0
+    assert typical_runtime(scheme(run(0.5, fits=False))) is None
     assert typical_runtime(None) is None
 
 
@@ -60,17 +75,20 @@ def test_reduction_is_the_part_that_is_saved() -> None:
 
 
 def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
-    schemes = [
-        {"name": "single", "runs": [run(1.0, fits=False)]},
-        {"name": "placeto", "runs": [run(1.5) | {"seconds": 30.4}]},
-        {"name": "rnn", "runs": [run(2.0) | {"evaluations_to_best": 40, "seconds": 1234.0}]},
-    ]
-    report = {
-        "source": "model",
-        "cluster": "1xcpu+2xk80",
-        "gpus": 2,
-        "schemes": schemes,
-    }
+    report = ProblemReport(
+        source="model",
+        cluster="1xcpu+2xk80",
+        devices=["cpu:0", "k80:0", "k80:1"],
+        gpus=2,
+        ops=10,
+        groups=2,
+        lower_bound=0.5,
+        schemes=[
+            scheme(run(1.0, fits=False), name="single"),
+            scheme(run(1.5, seconds=30.4), name="placeto"),
+            scheme(run(2.0, evaluations_to_best=40, seconds=1234.0), name="rnn"),
+        ],
+    )
     (row,) = paper_table([report]).rows
     assert list(row) == [
         *("model", "–", "OOM", "2", "–", "–", "1.500", "2.000"),  # noqa: RUF001
@@ -79,10 +97,10 @@ def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
 
 
 def test_placements_until_a_runtime_are_known_only_if_all_runs_came_there() -> None:
-    scheme = {"runs": [run(1.0), run(1.5)]}
-    assert evaluations_until(scheme, 2.0) == 5
-    assert evaluations_until(scheme, 1.2) is None
-    assert evaluations_until(scheme, None) is None
+    found = scheme(run(1.0), run(1.5))
+    assert evaluations_until(found, 2.0) == 5
+    assert evaluations_until(found, 1.2) is None
+    assert evaluations_until(found, None) is None
     assert evaluations_until(None, 2.0) is None
 
 

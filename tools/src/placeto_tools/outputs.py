@@ -1,8 +1,6 @@
 """Files that the command writes: none is overwritten without being asked to, none by halves."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 from placeto_graphs import write_atomically
 from placeto_tools.errors import InputError
@@ -52,8 +50,3 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file, at once or not at all."""
     with writing(path):
         write_atomically(path, text.encode())
-
-
-def write_json(path: Path, report: Any) -> None:
-    """Write a JSON file, at once or not at all."""
-    write_text(path, json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -1,6 +1,5 @@
 """What is printed for people: tables, and numbers with units."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from placeto_tools.errors import printable
+from placeto_tools.json_files import json_text
 
 GIGABYTE, MEGABYTE, KILOBYTE = 10**9, 10**6, 10**3
 WIDE = 1000  # columns: what is no terminal gets no line broken
@@ -67,7 +67,7 @@ def show(*tables: TextTable) -> None:
 
 def show_json(report: Any) -> None:
     """Print a report as JSON on standard output."""
-    click.echo(json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False))
+    click.echo(json_text(report))
 
 
 def seconds_text(seconds: float) -> str:

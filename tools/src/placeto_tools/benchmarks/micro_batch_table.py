@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from placeto_tools.errors import InputError
-from placeto_tools.reports.comparison import find_scheme
+from placeto_tools.reports.comparison import ProblemReport
 from placeto_tools.reports.comparison import typical_runtime
 from placeto_tools.reports.comparison_tables import NOTHING
-from placeto_tools.reports.comparison_tables import Report
 from placeto_tools.reports.curve_files import RESULTS
 from placeto_tools.reports.curve_files import read_results
 from placeto_tools.tables import TextTable
@@ -24,7 +23,7 @@ Key = tuple[str, int, int]  # model, GPUs, micro-batches
 OMITTED = ("cpu", "single")
 
 
-def read_problems(folders: Sequence[Path]) -> dict[Key, Report]:
+def read_problems(folders: Sequence[Path]) -> dict[Key, ProblemReport]:
     """Return the reports in some folders by model, number of GPUs and of micro-batches, in order.
 
     Parameters
@@ -35,14 +34,14 @@ def read_problems(folders: Sequence[Path]) -> dict[Key, Report]:
     found = {}
     for folder in folders:
         for problem in read_results(folder / RESULTS):
-            divided = re.fullmatch(r"(.*) in (\d+) micro-batches", problem["source"])
-            name, parts = divided.groups() if divided else (problem["source"], 1)
-            found[name, problem["gpus"], int(parts)] = problem
+            divided = re.fullmatch(r"(.*) in (\d+) micro-batches", problem.source)
+            name, parts = divided.groups() if divided else (problem.source, 1)
+            found[name, problem.gpus, int(parts)] = problem
     models = list(dict.fromkeys(model for model, _, _ in found))
     return {key: found[key] for key in sorted(found, key=lambda key: (models.index(key[0]), *key))}
 
 
-def speedups(problems: dict[Key, Report]) -> TextTable:
+def speedups(problems: dict[Key, ProblemReport]) -> TextTable:
     """Return how much faster each scheme is than one device with the undivided step.
 
     Parameters
@@ -51,10 +50,10 @@ def speedups(problems: dict[Key, Report]) -> TextTable:
         The reports; of each model and number of GPUs one is of an undivided step.
     """
     titles = {
-        scheme["name"]: scheme["title"]
+        scheme.name: scheme.title
         for problem in problems.values()
-        for scheme in problem["schemes"]
-        if scheme["name"] not in OMITTED
+        for scheme in problem.schemes
+        if scheme.name not in OMITTED
     }
     columns = ["model", ">GPUs", ">micro-batches", ">single GPU, undivided"]
     return TextTable(
@@ -64,7 +63,7 @@ def speedups(problems: dict[Key, Report]) -> TextTable:
     )
 
 
-def _rows(problems: dict[Key, Report], names: Sequence[str]) -> Iterator[list[str]]:
+def _rows(problems: dict[Key, ProblemReport], names: Sequence[str]) -> Iterator[list[str]]:
     for (model, gpus, parts), problem in problems.items():
         single, fits = _single(problems, model, gpus)
         cells = [_speedup(problem, name, single) for name in names]
@@ -72,17 +71,18 @@ def _rows(problems: dict[Key, Report], names: Sequence[str]) -> Iterator[list[st
         yield [model, str(gpus), str(parts), seconds_text(single) + mark, *cells]
 
 
-def _single(problems: dict[Key, Report], model: str, gpus: int) -> tuple[float, bool]:
+def _single(problems: dict[Key, ProblemReport], model: str, gpus: int) -> tuple[float, bool]:
     """Return the runtime on one GPU, which is known also where its memory does not suffice."""
-    scheme = find_scheme(problems.get((model, gpus, 1), {"schemes": []}), "single")
-    if scheme is None or not scheme["runs"]:
-        raise InputError(f"{model} on {gpus} GPUs: expected an undivided step on a single GPU")
-    return scheme["runs"][0]["runtime"], scheme["runs"][0]["fits"]
+    undivided = problems.get((model, gpus, 1))
+    for run in undivided.find("single").runs if undivided else []:
+        if run.runtime is not None:
+            return run.runtime, run.fits
+    raise InputError(f"{model} on {gpus} GPUs: expected an undivided step on a single GPU")
 
 
-def _speedup(problem: Report, name: str, single: float) -> str:
-    scheme = find_scheme(problem, name)
-    if scheme is None or not scheme["runs"]:
+def _speedup(problem: ProblemReport, name: str, single: float) -> str:
+    scheme = problem.find(name)
+    if not scheme.runs:
         return NOTHING
     runtime = typical_runtime(scheme)
     return "OOM" if runtime is None else f"{single / runtime:.2f}"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -18,7 +17,6 @@ from placeto_tools.errors import RunError
 from placeto_tools.errors import StoppedRunError
 from placeto_tools.experiments.comparing import Case
 from placeto_tools.experiments.comparing import Comparison
-from placeto_tools.experiments.comparing import Effort
 from placeto_tools.experiments.comparing import chosen_effort
 from placeto_tools.experiments.comparing import comparison_figure
 from placeto_tools.experiments.comparing import failures
@@ -28,6 +26,7 @@ from placeto_tools.experiments.folder import ExperimentFolder
 from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.trials import Results
+from placeto_tools.json_files import write_json
 from placeto_tools.options import Command
 from placeto_tools.options import PlacerNames
 from placeto_tools.options import force_option
@@ -35,7 +34,6 @@ from placeto_tools.options import jobs_option
 from placeto_tools.options import json_option
 from placeto_tools.options import link_option
 from placeto_tools.options import output_option
-from placeto_tools.outputs import write_json
 from placeto_tools.placing.placers import PLACER_NAMES
 from placeto_tools.placing.placers import SCHEMES
 from placeto_tools.problems.grouping_options import GroupingOptions
@@ -49,6 +47,7 @@ from placeto_tools.problems.problem_options import source_options
 from placeto_tools.problems.sources import Source
 from placeto_tools.problems.sources import load_source
 from placeto_tools.progress import showing_progress
+from placeto_tools.reports.comparison import ComparisonReport
 from placeto_tools.reports.comparison_outputs import REPORT
 from placeto_tools.reports.comparison_outputs import write_placements
 from placeto_tools.reports.comparison_outputs import write_report
@@ -61,10 +60,6 @@ from placeto_tools.reports.page import MISSING
 from placeto_tools.reports.page import has_library
 from placeto_tools.tables import show
 from placeto_tools.tables import show_json
-
-Report = dict[str, Any]
-FORMAT = "placeto-comparison"
-VERSION = 1
 
 
 @click.command(cls=Command)
@@ -184,7 +179,9 @@ def compare(
         except RunError as error:
             failed = error
         reports = list(comparison.reports(folder.results).values())
-        document = _document(reports, effort)
+        document = ComparisonReport(
+            seeds=len(effort.seeds), budgets=effort.budgets, problems=reports
+        )
         if output:
             write_json(path / RESULTS, document)
             write_placements(comparison, folder)
@@ -284,17 +281,7 @@ def _page(comparison: Comparison, results: Results) -> Page:
     for name, report in reports.items():
         parts += problem_parts(report, f"{name}.png")
     figures = {f"{name}.png": comparison_figure(report) for name, report in reports.items()}
-    return Page(parts, figures, failures(list(reports.values())))
-
-
-def _document(reports: Sequence[Report], effort: Effort) -> Report:
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "seeds": len(effort.seeds),
-        "budgets": effort.budgets,
-        "problems": list(reports),
-    }
+    return Page(parts, figures, failures(reports.values()))
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """Every scheme on some problems: what ``placeto compare`` and the experiment ``table1`` share."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from placeto_baselines import RnnSettings
@@ -20,9 +22,13 @@ from placeto_tools.experiments.placing_tasks import PlaceByName
 from placeto_tools.experiments.placing_tasks import PlaceOptimized
 from placeto_tools.experiments.placing_tasks import PlaceRnnOptimized
 from placeto_tools.experiments.plan import News
+from placeto_tools.experiments.records import Curve
+from placeto_tools.experiments.records import Described
+from placeto_tools.experiments.records import Failed
+from placeto_tools.experiments.records import Placed
+from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.experiments.trials import Watch
@@ -32,6 +38,8 @@ from placeto_tools.placing.placers import SCHEMES
 from placeto_tools.plots.curves import curves_figure
 from placeto_tools.progress import clock
 from placeto_tools.reports.comparison import CPU
+from placeto_tools.reports.comparison import ProblemReport
+from placeto_tools.reports.comparison import SchemeReport
 from placeto_tools.reports.comparison import case_report
 from placeto_tools.reports.comparison import runtime_text
 from placeto_tools.reports.comparison import typical_runtime
@@ -42,7 +50,6 @@ if TYPE_CHECKING:
 
 CASE = "case"
 LEVELS = ("single", "expert", "scotch")  # drawn beside the curves of the searches
-OF_TRIALS = ("scheme", "graph", "placement")  # what a report has no need of
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class DescribeCase:
         """Return its sizes and its lower bound."""
         watch.update(f"{self.graph.label}: lower bound ...")
         case = case_report(self.source, self.cluster, workspace.problem(self.graph))
-        return {"scheme": CASE, "graph": self.graph.label, "seed": None, "case": case}
+        return Described(scheme=CASE, graph=self.graph.label, seed=None, case=case)
 
 
 @dataclass(frozen=True)
@@ -90,13 +97,13 @@ class PlaceIfPossible:
         return self.task.kind
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return what came of it, or an ``error``."""
+        """Return what came of it, or why nothing did."""
         try:
             return self.task.run(workspace, watch)
         except ValueError as error:
             if exit_code(error) != WRONG_INPUT:  # of no package of ours, so a mistake in the code
                 raise
-            return self.task.labels() | {"error": one_line(error)}
+            return Failed(**self.task.labels(), error=one_line(error))
 
 
 @dataclass(frozen=True)
@@ -222,78 +229,69 @@ class Comparison:
 
     def news(self, results: Results, record: Record) -> News:
         """Return the line of a finished trial, and the table of its problem."""
-        case = next(case for case in self.cases if case.name == record["graph"])
+        case = next(case for case in self.cases if case.name == record.graph)
         report = self._report(case, results)
         place = f"{case.source} on {case.cluster}"
-        if "case" in record:
-            line = f"{place}: {report['ops']:,} ops in {report['groups']} groups"
-        elif "error" in record:
-            line = f"{place}: {record['scheme']}: {record['error']}"
+        if isinstance(record, Failed):
+            line = f"{place}: {record.scheme}: {record.error}"
+        elif isinstance(record, Placed):
+            line = f"{place}: {record.scheme}: {runtime_text(record)}, {clock(record.seconds)}"
         else:
-            took = clock(record["seconds"])
-            line = f"{place}: {record['scheme']}: {runtime_text(record)}, {took}"
+            line = f"{place}: {report.ops:,} ops in {report.groups} groups"
         return News(line, scheme_table(report))
 
-    def reports(self, results: Results) -> dict[str, Record]:
+    def reports(self, results: Results) -> dict[str, ProblemReport]:
         """Return what is known of each problem that was begun, by its name, in SI units."""
         begun = [case for case in self.cases if results.find(CASE, case.name, 0)]
         return {case.name: self._report(case, results) for case in begun}
 
-    def best(self, results: Results, case: Case, name: str) -> Record | None:
-        """Return the record of a scheme's best run on a problem, if one succeeded."""
-        runs = [run for run in self._runs(results, case, name) if "error" not in run]
-        return min(runs, key=_cost, default=None)
+    def best(self, results: Results, case: Case, name: str) -> Placed | None:
+        """Return a scheme's best run on a problem, if one succeeded."""
+        return min(self._runs(results, case, name).runs, key=_cost, default=None)
 
-    def _report(self, case: Case, results: Results) -> Record:
-        schemes = []
-        for name in self.schemes:
-            runs = self._runs(results, case, name)
-            if runs:
-                error = next((run["error"] for run in runs if "error" in run), None)
-                shown = [_shown(run) for run in runs if "error" not in run]
-                schemes.append(
-                    {"name": name, "title": SCHEMES[name].title, "runs": shown, "error": error}
-                )
-        known: Record = results.record(CASE, case.name, 0)["case"]
-        return {**known, "schemes": schemes}
+    def _report(self, case: Case, results: Results) -> ProblemReport:
+        known = results.record(Described, CASE, case.name, 0).case
+        schemes = [self._runs(results, case, name) for name in self.schemes]
+        begun = [scheme for scheme in schemes if scheme.runs or scheme.error]
+        return ProblemReport(**msgspec.structs.asdict(known), schemes=begun)
 
-    def _runs(self, results: Results, case: Case, name: str) -> list[Record]:
+    def _runs(self, results: Results, case: Case, name: str) -> SchemeReport:
         seeds = self.effort.seeds if SCHEMES[name].random else [0]
         found = [results.find(name, case.name, seed) for seed in seeds]
-        return [record for record in found if record is not None]
+        return SchemeReport(
+            name=name,
+            title=SCHEMES[name].title,
+            runs=[record for record in found if isinstance(record, Placed)],
+            error=next((record.error for record in found if isinstance(record, Failed)), None),
+        )
 
 
-def failures(reports: Sequence[Record]) -> list[str]:
+def failures(reports: Iterable[ProblemReport]) -> list[str]:
     """Return why schemes are missing, a line each. That a CPU's times are not known is none."""
     return [
-        f"{report['source']} on {report['cluster']}, {scheme['name']}: {scheme['error']}"
+        f"{report.source} on {report.cluster}, {scheme.name}: {scheme.error}"
         for report in reports
-        for scheme in report["schemes"]
-        if scheme["error"] and scheme["name"] != CPU
+        for scheme in report.schemes
+        if scheme.error and scheme.name != CPU
     ]
 
 
-def comparison_figure(report: Record) -> "Figure":
+def comparison_figure(report: ProblemReport) -> "Figure":
     """Return the learning curves of the searches on one problem, and the levels of others."""
-    curves, levels = {}, {"lower bound": report["lower_bound"]}
-    for scheme in report["schemes"]:
-        of_seeds = [_known(run["curve"]) for run in scheme["runs"]]
+    curves, levels = {}, {"lower bound": report.lower_bound}
+    for scheme in report.schemes:
+        of_seeds = [_known(run.curve) for run in scheme.runs]
         runtime = typical_runtime(scheme)
-        if SCHEMES[scheme["name"]].budget:
-            curves[scheme["title"]] = [curve for curve in of_seeds if len(curve)]
-        elif scheme["name"] in LEVELS and runtime is not None:
-            levels[scheme["title"]] = runtime
-    return curves_figure(curves, levels, f"{report['source']} on {report['cluster']}")
+        if SCHEMES[scheme.name].budget:
+            curves[scheme.title] = [curve for curve in of_seeds if len(curve)]
+        elif scheme.name in LEVELS and runtime is not None:
+            levels[scheme.title] = runtime
+    return curves_figure(curves, levels, f"{report.source} on {report.cluster}")
 
 
-def _known(rows: Sequence[Sequence[float | None]]) -> np.ndarray[tuple[int, int]]:
+def _known(rows: Curve) -> np.ndarray[tuple[int, int]]:
     return np.array([row for row in rows if row[1] is not None], np.float64).reshape(-1, 2)
 
 
-def _shown(record: Record) -> Record:
-    run = {name: value for name, value in record.items() if name not in OF_TRIALS}
-    return run | {"seed": record["seed"] or 0}
-
-
-def _cost(run: Record) -> tuple[bool, float]:
-    return not run["fits"], np.inf if run["runtime"] is None else run["runtime"]
+def _cost(run: Placed) -> tuple[bool, float]:
+    return not run.fits, np.inf if run.runtime is None else run.runtime

@@ -11,10 +11,13 @@ from placeto_tools.errors import StoppedRunError
 from placeto_tools.experiments.folder import PAGE
 from placeto_tools.experiments.folder import ExperimentFolder
 from placeto_tools.experiments.plan import Experiment
+from placeto_tools.experiments.records import Episode
+from placeto_tools.experiments.records import Outcome
+from placeto_tools.experiments.records import Record
+from placeto_tools.experiments.records import Trained
 from placeto_tools.experiments.running import Finished
 from placeto_tools.experiments.running import run_here
 from placeto_tools.experiments.running import run_in_processes
-from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import StoppedError
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.experiments.trials import Watch
@@ -106,10 +109,10 @@ class _Forecast:
     def add(self, trial: Trial, record: Record) -> None:
         """Take note of a finished trial."""
         del self._left[trial.key]
-        if "seconds" in record:
-            self._seconds[trial.task.kind].append(record["seconds"])
-        if record.get("cost") is not None:
-            self._last = f", last {trial.key}: {seconds_text(record['cost'])}"
+        if isinstance(record, Outcome | Trained):
+            self._seconds[trial.task.kind].append(record.seconds)
+        if isinstance(record, Outcome | Episode) and record.cost is not None:
+            self._last = f", last {trial.key}: {seconds_text(record.cost)}"
 
     def text(self) -> str:
         """Return how far the experiment is."""

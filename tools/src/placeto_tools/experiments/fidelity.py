@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,8 @@ from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import name_of
+from placeto_tools.experiments.records import Measured
 from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.tables import TextTable
@@ -121,7 +121,9 @@ def fidelity(chosen: Sequence[str], plan: Plan, scale_name: str) -> Experiment:
 
 def _page(results: Results, names: Sequence[str], shares: Sequence[float], runs: int) -> Page:
     records = [
-        (name, share, results.record(f"{share}", name, 0)) for name in names for share in shares
+        (name, share, results.record(Measured, f"{share}", name, 0))
+        for name in names
+        for share in shares
     ]
     return Page(
         [
@@ -148,14 +150,12 @@ def _page(results: Results, names: Sequence[str], shares: Sequence[float], runs:
     )
 
 
-def _agreement(record: Record, kind: str, simulated: str = "simulated") -> Agreement:
-    rows: list[dict[str, Any]] = record["rows"]
-    return Agreement(
-        np.array([row[simulated] for row in rows]), np.array([row[kind] for row in rows])
-    )
+def _agreement(record: Measured, kind: str, simulated: str = "simulated") -> Agreement:
+    pairs = np.array([attrgetter(simulated, kind)(row) for row in record.rows])
+    return Agreement(pairs[:, 0], pairs[:, 1])
 
 
-def _paced_table(records: Sequence[tuple[str, float, Record]]) -> TextTable:
+def _paced_table(records: Sequence[tuple[str, float, Measured]]) -> TextTable:
     rows = []
     for name, share, record in records:
         paced = _agreement(record, "paced")
@@ -163,8 +163,8 @@ def _paced_table(records: Sequence[tuple[str, float, Record]]) -> TextTable:
             [
                 name,
                 share_text(share),
-                f"{record['ops']:,}",
-                f"{len(record['rows'])}",
+                f"{record.ops:,}",
+                f"{len(record.rows)}",
                 f"{paced.errors.mean():.2%}",
                 f"{paced.errors.max():.2%}",
                 f"{paced.rank_correlation:.3f}",
@@ -174,18 +174,18 @@ def _paced_table(records: Sequence[tuple[str, float, Record]]) -> TextTable:
     return TextTable("", columns, rows)
 
 
-def _free_table(records: Sequence[tuple[str, float, Record]]) -> TextTable:
+def _free_table(records: Sequence[tuple[str, float, Measured]]) -> TextTable:
     rows = []
     for name, share, record in records:
         free = _agreement(record, "free")
         slowed = _agreement(record, "free", "slowed")
         own = _agreement(record, "free", "own_times")
-        single = next(row["free"] for row in record["rows"] if row["placement"] == SINGLE)
+        single = next(row.free for row in record.rows if row.placement == SINGLE)
         rows.append(
             [
                 name,
                 share_text(share),
-                seconds_text(record["op_seconds"] / record["ops"]),
+                seconds_text(record.op_seconds / record.ops),
                 f"{free.measured.max() / free.measured.min():.2f}",
                 share_text(free.errors.mean()),
                 share_text(free.errors.max()),

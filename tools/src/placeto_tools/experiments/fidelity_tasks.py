@@ -12,8 +12,10 @@ from placeto_execution import Executor
 from placeto_graphs import ExecutableStep
 from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
+from placeto_tools.experiments.records import Measured
+from placeto_tools.experiments.records import MeasuredPlacement
+from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
 from placeto_tools.measuring.calibration import Calibration
@@ -130,26 +132,26 @@ class MeasurePlacements:
                 watch.update(f"{name}, {number + 1} of {len(placements)}")
                 measured = run_steps(free, placement, self.runs)
                 rows.append(
-                    {
-                        "placement": name,
-                        "simulated": measured.simulated.runtime,
-                        "free": measured.runtime,
-                        "free_spread": float(np.ptp(measured.runtimes)) / measured.runtime,
-                        "slowed": contended_timeline(
+                    MeasuredPlacement(
+                        placement=name,
+                        simulated=measured.simulated.runtime,
+                        free=measured.runtime,
+                        free_spread=float(np.ptp(measured.runtimes)) / measured.runtime,
+                        slowed=contended_timeline(
                             problem, problem.graph.measured_time[BESIDE], placement
                         ).runtime,
-                        "own_times": _with_own_times(measured, placement),
-                        "paced": paced.execute(placement).timeline.runtime,
-                    }
+                        own_times=_with_own_times(measured, placement),
+                        paced=paced.execute(placement).timeline.runtime,
+                    )
                 )
-        return {
-            "scheme": f"{self.share}",
-            "graph": self.graph.label,
-            "seed": None,
-            "ops": problem.graph.num_ops,
-            "op_seconds": float(problem.compute_time[:, 0].sum()),
-            "rows": rows,
-        }
+        return Measured(
+            scheme=f"{self.share}",
+            graph=self.graph.label,
+            seed=None,
+            ops=problem.graph.num_ops,
+            op_seconds=float(problem.compute_time[:, 0].sum()),
+            rows=rows,
+        )
 
 
 def _paced(problem: PlacementProblem, seconds: float) -> Executor:

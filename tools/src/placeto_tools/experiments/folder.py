@@ -1,14 +1,16 @@
 """The folder of an experiment: what was asked for, its problems, trials, policies and page."""
 
-import json
 import shutil
 from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from typing import Literal
+
+import msgspec
 
 from placeto_graphs import save_problem
 from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
 from placeto_tools.errors import writing
 from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.plan import Page
@@ -16,14 +18,13 @@ from placeto_tools.experiments.trial_log import TrialLog
 from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.experiments.trials import Workspace
+from placeto_tools.json_files import json_text
+from placeto_tools.json_files import read_json
+from placeto_tools.json_files import write_json
 from placeto_tools.outputs import make_folder
-from placeto_tools.outputs import write_json
 from placeto_tools.outputs import write_text
 from placeto_tools.plots.png import save_png
 
-FORMAT = "placeto-experiment"
-VERSION = 1
-OURS = "expected what `placeto experiment` or `placeto compare` writes"
 DESCRIPTION = "experiment.json"
 TRIALS = "trials.jsonl"
 PAGE = "results.md"
@@ -56,8 +57,13 @@ class ExperimentFolder:
         self.path = path
         self.workspace = Workspace(path)
         self._experiment = experiment
+        described = _Description(
+            experiment=experiment.name,
+            options=experiment.options,
+            trials=len(experiment.trials),
+        )
         # As it will be read: what JSON makes of it, tuples for example.
-        self._described = json.loads(json.dumps(_description(experiment)))
+        self._described = msgspec.json.decode(msgspec.json.encode(described), type=_Description)
         if force or not (path / DESCRIPTION).exists():
             self._create(force=force)
         else:
@@ -72,7 +78,7 @@ class ExperimentFolder:
     @property
     def results(self) -> Results:
         """What the finished trials came to."""
-        return Results(self.log.records)
+        return Results(self.log.records.values())
 
     def make_problems(self, show: Callable[[str], None]) -> None:
         """Write the problems that are not there yet."""
@@ -90,7 +96,8 @@ class ExperimentFolder:
         for name, figure in page.figures.items():
             save_png(figure, self.path / name)
         options = "\n".join(
-            f"- {name}: {json.dumps(value)}" for name, value in self._described["options"].items()
+            f"- {name}: {json_text(value, indent=0)}"
+            for name, value in self._described.options.items()
         )
         parts = [f"# {self._experiment.title}", *page.parts, "## Options", options]
         write_text(self.path / PAGE, "\n\n".join(parts) + "\n")
@@ -108,42 +115,29 @@ class ExperimentFolder:
         write_json(self.path / DESCRIPTION, self._described)
 
     def _check(self) -> None:
-        path = self.path / DESCRIPTION
-        kind, options = self._found()
-        wanted = (FORMAT, VERSION, self._experiment.name)
-        if kind != wanted:
-            raise InputError(f"{path}: expected {wanted}, got {kind}; --force overwrites it")
-        for name, value in self._described["options"].items():
-            if options.get(name) != value:
+        found = self._found().deciding()
+        for name, value in self._described.deciding().items():
+            if found.get(name) != value:
                 raise InputError(
-                    f"{path}: begun with other options: {_difference(options, name, value)}; "
-                    "--force begins anew"
+                    f"{self.path / DESCRIPTION}: begun with other options: "
+                    f"{_difference(found, name, value)}; --force begins anew"
                 )
 
-    def _found(self) -> tuple[tuple[str, int, str], dict[str, Any]]:
-        """Return the format, version and name of the experiment of the folder, and its options."""
-        path = self.path / DESCRIPTION
-        with reading(path):
-            text = path.read_bytes()
-        try:
-            found = json.loads(text)
-            kind = (found["format"], found["version"], found["experiment"])
-            options = dict(found["options"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path}: {OURS}: {error!r}") from None
-        if kind[0] != FORMAT:
-            raise InputError(f"{path}: {OURS}, got {kind[0]!r}")
-        return kind, options
+    def _found(self) -> "_Description":
+        """Return what the folder was begun with."""
+        writer = "`placeto experiment` or `placeto compare`"
+        return read_json(self.path / DESCRIPTION, _Description, writer)
 
 
-def _description(experiment: Experiment) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "experiment": experiment.name,
-        "options": dict(experiment.options),
-        "trials": len(experiment.trials),
-    }
+class _Description(msgspec.Struct, frozen=True, kw_only=True):
+    format: Literal["placeto-experiment"] = "placeto-experiment"
+    version: int = 2
+    experiment: str
+    options: Mapping[str, Any]
+    trials: int
+
+    def deciding(self) -> dict[str, Any]:
+        return {"version": self.version, "experiment": self.experiment, **self.options}
 
 
 def _difference(options: dict[str, Any], name: str, value: Any) -> str:
@@ -152,4 +146,4 @@ def _difference(options: dict[str, Any], name: str, value: Any) -> str:
     if isinstance(found, dict) and isinstance(value, dict):
         inner = next(key for key in {**found, **value} if found.get(key) != value.get(key))
         return _difference(found, inner, value.get(inner))
-    return f"{name} {json.dumps(found)}, not {json.dumps(value)}"
+    return f"{name} {json_text(found, indent=0)}, not {json_text(value, indent=0)}"

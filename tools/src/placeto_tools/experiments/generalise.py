@@ -14,6 +14,7 @@ from placeto_tools.experiments.problem_makers import family_members
 from placeto_tools.experiments.problem_makers import makers_of_groupings
 from placeto_tools.experiments.problem_makers import makers_of_members
 from placeto_tools.experiments.problem_makers import members_to_choose_by
+from placeto_tools.experiments.records import Trained
 from placeto_tools.experiments.schemes import COARSE_TO_FINE
 from placeto_tools.experiments.schemes import HILL_CLIMBING
 from placeto_tools.experiments.schemes import LOCAL_SEARCH
@@ -294,13 +295,13 @@ def _training_table(summary: Summary, results: Results) -> TextTable:
     rows = []
     for seed in summary.seeds:
         for name, title in TRAININGS:
-            record = results.record(f"{name}-{seed}", "", seed)
+            record = results.record(Trained, f"{name}-{seed}", "", seed)
             rows.append(
                 [
                     title,
                     str(seed),
-                    count_text(record["evaluations"]),
-                    f"{record['seconds']:,.0f} s",
+                    count_text(record.evaluations),
+                    f"{record.seconds:,.0f} s",
                 ]
             )
     return TextTable("", ["policy", ">seed", ">placements", ">seconds"], rows)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.records import Trained
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.statistics import spread
 from placeto_tools.experiments.variants import variants_on_family
@@ -73,7 +74,7 @@ def _page(summary: Summary, variants: list[str], plan: Plan) -> Page:
             summary.mean_ratio(variant, UNCHANGED).text(percent_over),
             duration_text(summary.median_seconds(variant)),
             spread(
-                summary.results.record(f"{variant}-{seed}", "", seed)["seconds"]
+                summary.results.record(Trained, f"{variant}-{seed}", "", seed).seconds
                 for seed in plan.seeds
             ).text(duration_text),
         ]

@@ -26,12 +26,13 @@ from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import name_of
+from placeto_tools.experiments.records import Learned
+from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.schemes import without_simulated_features
-from placeto_tools.experiments.short_curves import thinned_curve
+from placeto_tools.experiments.short_curves import short_curve
 from placeto_tools.experiments.statistics import spread
 from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
@@ -96,17 +97,17 @@ class LearnOn:
             measured = run_steps(executor, result.placement, RUNS_OF_RESULT).runtime
             single = np.zeros(problem.num_groups, np.int32)
             alone = run_steps(executor, single, RUNS_OF_RESULT).runtime
-        return {
-            "scheme": self.where,
-            "graph": self.graph.label,
-            "seed": self.seed,
-            "runtime": float(result.curve[-1, 1]),
-            "measured": measured,
-            "single": alone,
-            "evaluations": result.evaluations,
-            "learning_seconds": seconds,
-            "curve": thinned_curve(result.curve).tolist(),
-        }
+        return Learned(
+            scheme=self.where,
+            graph=self.graph.label,
+            seed=self.seed,
+            runtime=float(result.curve[-1, 1]),
+            measured=measured,
+            single=alone,
+            evaluations=result.evaluations,
+            learning_seconds=seconds,
+            curve=short_curve(result.curve),
+        )
 
 
 class _Counting:
@@ -170,16 +171,17 @@ def measured_curves(source: str, plan: Plan, scale_name: str) -> Experiment:
 def _page(results: Results, graph: Graph, seeds: Sequence[int]) -> Page:
     picture = f"{graph.name}.png"
     records = {
-        where: [results.record(where, graph.label, seed) for seed in seeds] for where in TITLES
+        where: [results.record(Learned, where, graph.label, seed) for seed in seeds]
+        for where in TITLES
     }
     rows = [
         [
             TITLES[where],
-            spread(record["runtime"] for record in found).text(seconds_text),
-            spread(record["measured"] for record in found).text(seconds_text),
-            spread(record["single"] for record in found).text(seconds_text),
-            f"{found[0]['evaluations']:,}",
-            spread(record["learning_seconds"] for record in found).text(seconds_text),
+            spread(record.runtime for record in found).text(seconds_text),
+            spread(record.measured for record in found).text(seconds_text),
+            spread(record.single for record in found).text(seconds_text),
+            f"{found[0].evaluations:,}",
+            spread(record.learning_seconds for record in found).text(seconds_text),
         ]
         for where, found in records.items()
     ]
@@ -193,7 +195,7 @@ def _page(results: Results, graph: Graph, seeds: Sequence[int]) -> Page:
     ]
     figure = curves_figure(
         {
-            TITLES[where]: [np.array(record["curve"], np.float64) for record in found]
+            TITLES[where]: [np.array(record.curve, np.float64) for record in found]
             for where, found in records.items()
         },
         {},

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from dataclasses import replace
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,15 @@ from placeto_policy import load_policy
 from placeto_simulator import Simulator
 from placeto_tools.experiments.orders import PlaceInOrder
 from placeto_tools.experiments.orders import run_greedily
-from placeto_tools.experiments.short_curves import thinned_curve
+from placeto_tools.experiments.records import Drawn
+from placeto_tools.experiments.records import Episode
+from placeto_tools.experiments.records import Outcome
+from placeto_tools.experiments.records import Placed
+from placeto_tools.experiments.records import Record
+from placeto_tools.experiments.records import finite
+from placeto_tools.experiments.short_curves import short_curve
 from placeto_tools.experiments.training_tasks import read_by_rnn
 from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
 from placeto_tools.placing.placements import run_placer
@@ -38,13 +43,21 @@ from placeto_tools.placing.placers import make_placer
 from placeto_tools.placing.warming import warm_up
 from placeto_tools.placing.warming import warm_up_placer
 from placeto_tools.reports.comparison import CPU
+from placeto_tools.reports.comparison import evaluations_to_best
 from placeto_tools.reports.comparison import on_a_cpu
-from placeto_tools.reports.comparison import run_report
 
 Maker = Callable[[], Placer]
 
 LOWER_BOUND, RANDOM = "lower-bound", "random"
 RANDOM_PLACEMENTS = 100
+
+
+class Labels(TypedDict):
+    """What was placed, and how."""
+
+    scheme: str
+    graph: str
+    seed: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +100,7 @@ class Place:
         )
         seconds = time.perf_counter() - began
         watch.update("done")
-        return self.labels() | placed(problem, result, self.seed) | {"seconds": seconds}
+        return self.placed(problem, result, seconds)
 
     @property
     def most_evaluations(self) -> int | None:
@@ -102,9 +115,27 @@ class Place:
         """Return what makes the placer, when the clock runs; policies are read before."""
         raise NotImplementedError
 
-    def labels(self) -> Record:
+    def labels(self) -> Labels:
         """Return what was placed, and how."""
         return {"scheme": self.scheme, "graph": self.graph.label, "seed": self.seed}
+
+    def placed(self, problem: PlacementProblem, result: PlacementResult, seconds: float) -> Placed:
+        """Return what a run of a placer came to."""
+        batch = EvaluationBatch(
+            runtime=np.array([result.runtime]), peak_memory=result.peak_memory[None]
+        )
+        return Placed(
+            **self.labels(),
+            runtime=finite(result.runtime),
+            cost=finite(memory_penalised_runtime(batch, _limits(problem)).item()),
+            fits=result.fits(problem.cluster),
+            evaluations=result.evaluations,
+            seconds=seconds,
+            peak_memory=result.peak_memory.tolist(),
+            evaluations_to_best=evaluations_to_best(result.curve),
+            curve=short_curve(result.curve),
+            placement=result.placement.tolist(),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,14 +298,15 @@ class PlaceAtRandom(Place):
         runtime = RandomPlacer(RANDOM_PLACEMENTS).runtimes(problem, kept, seed=seed)
         costs = np.concatenate(kept.costs)
         watch.update("done")
-        return self.labels() | {
-            "runtime": float(runtime.mean()),
-            "cost": float(costs.mean()),
-            "standard_deviation": float(costs.std()),
-            "fits": bool((costs == runtime).all()),
-            "evaluations": len(costs),
-            "seconds": (time.perf_counter() - began) / len(costs),
-        }
+        return Drawn(
+            **self.labels(),
+            runtime=float(runtime.mean()),
+            cost=float(costs.mean()),
+            standard_deviation=float(costs.std()),
+            fits=bool((costs == runtime).all()),
+            evaluations=len(costs),
+            seconds=(time.perf_counter() - began) / len(costs),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,13 +320,14 @@ class Bound(Place):
         began = time.perf_counter()
         bound = lower_bound(problem)
         watch.update("done")
-        return self.labels() | {
-            "runtime": bound,
-            "cost": bound,
-            "fits": True,
-            "evaluations": 0,
-            "seconds": time.perf_counter() - began,
-        }
+        return Outcome(
+            **self.labels(),
+            runtime=bound,
+            cost=bound,
+            fits=True,
+            evaluations=0,
+            seconds=time.perf_counter() - began,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,19 +350,7 @@ class FinalEpisode(Place):
         environment.reset(num_episodes=1)
         costs = run_greedily(policy, environment)
         watch.update("done")
-        return self.labels() | {"cost": costs[-1], "steps": costs}
-
-
-def placed(problem: PlacementProblem, result: PlacementResult, seed: int | None) -> Record:
-    """Return what a run of a placer came to, with a short curve, and the device of each group."""
-    report = run_report(problem, result, seed or 0)
-    short = run_report(problem, replace(result, curve=thinned_curve(result.curve)), seed or 0)
-    batch = EvaluationBatch(
-        runtime=np.array([result.runtime]), peak_memory=result.peak_memory[None]
-    )
-    cost = float(memory_penalised_runtime(batch, _limits(problem))[0])
-    placement = result.placement.tolist()
-    return report | {"seed": seed, "curve": short["curve"], "cost": cost, "placement": placement}
+        return Episode(**self.labels(), cost=costs[-1], steps=costs)
 
 
 class _KeepingEvaluator:

@@ -13,8 +13,8 @@ from typing import Any
 from placeto_baselines import RnnSettings
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
+from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.scale import Scale
-from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.tables import TextTable

@@ -14,6 +14,8 @@ from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import name_of
 from placeto_tools.experiments.problem_makers import source_maker
+from placeto_tools.experiments.records import Episode
+from placeto_tools.experiments.records import Trained
 from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.schemes import train_placeto
 from placeto_tools.experiments.schemes import without_simulated_features
@@ -86,7 +88,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
             spread(curve[-1, 1] for curve in learning[reward]).text(seconds_text),
             spread(_until(curve, NEAR * fastest) for curve in learning[reward]).text(count_text),
             share_text(_variation(learning[reward])),
-            count_text(results.record(f"{reward}-0", "", 0)["evaluations"]),
+            count_text(results.record(Trained, f"{reward}-0", "", 0).evaluations),
         ]
         for reward in kinds
     ]
@@ -126,12 +128,12 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
 
 
 def _learning(results: Results, reward: str, seed: int) -> Curve:
-    rows = results.record(f"{reward}-{seed}", "", seed)["updates"]
+    rows = results.record(Trained, f"{reward}-{seed}", "", seed).updates
     return np.array([[update, runtime] for update, _, runtime, _ in rows])
 
 
 def _steps(results: Results, reward: str, name: str, seed: int) -> Curve:
-    costs = results.record(_episode(reward), name, seed)["steps"]
+    costs = results.record(Episode, _episode(reward), name, seed).steps
     return np.stack([np.arange(len(costs)), np.array(costs)], axis=1)
 
 

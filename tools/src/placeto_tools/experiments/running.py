@@ -21,7 +21,7 @@ import torch
 from placeto_tools.errors import RunError
 from placeto_tools.errors import exit_code
 from placeto_tools.errors import one_line
-from placeto_tools.experiments.trials import Record
+from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace

@@ -6,6 +6,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_tools.experiments.records import Curve
+from placeto_tools.experiments.records import finite
+
 MOST_POINTS = 200
 Row = TypeVar("Row")
 
@@ -22,7 +25,7 @@ def evenly_thinned(rows: Sequence[Row]) -> list[Row]:
     return [rows[index] for index in chosen.tolist()]
 
 
-def thinned_curve(curve: NDArray[np.float64]) -> NDArray[np.float64]:
+def short_curve(curve: NDArray[np.float64]) -> Curve:
     """Return the points of a curve at which the best changed, and the last one; at most 200.
 
     Parameters
@@ -32,33 +35,31 @@ def thinned_curve(curve: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Examples
     --------
-    >>> thinned_curve(np.array([[1, 3.0], [2, 3.0], [3, 2.0], [4, 2.0], [5, 2.0]]))
-    array([[1., 3.],
-           [3., 2.],
-           [5., 2.]])
+    >>> short_curve(np.array([[1, np.inf], [2, 3.0], [3, 2.0], [4, 2.0], [5, 2.0]]))
+    [(1, None), (2, 3.0), (3, 2.0), (5, 2.0)]
     """
     if not len(curve):
-        return curve
+        return []
     changes = np.flatnonzero(np.diff(curve[:, 1], prepend=np.nan) != 0)
-    chosen = np.union1d(changes, [len(curve) - 1])
-    return curve[evenly_thinned(chosen.tolist())]
+    chosen = evenly_thinned(np.union1d(changes, [len(curve) - 1]).tolist())
+    return [(int(count), finite(best)) for count, best in curve[chosen].tolist()]
 
 
-def best_after(curve: Sequence[Sequence[float | None]], evaluations: float) -> float:
+def best_after(curve: Curve, evaluations: float) -> float:
     """Return the best runtime that a search knew after so many placements, infinity if none.
 
     Examples
     --------
-    >>> best_after([[1, 3.0], [3, 2.0], [5, 2.0]], 4)
+    >>> best_after([(1, 3.0), (3, 2.0), (5, 2.0)], 4)
     2.0
-    >>> best_after([[3, 2.0]], 1)
+    >>> best_after([(3, 2.0)], 1)
     inf
     """
-    known = [best for count, best in curve if count is not None and count <= evaluations]
+    known = [best for count, best in curve if count <= evaluations]
     return float("inf") if not known or known[-1] is None else known[-1]
 
 
-def evaluations_until(curve: Sequence[Sequence[float | None]], runtime: float) -> float | None:
+def evaluations_until(curve: Curve, runtime: float) -> float | None:
     """Return how many placements a search sampled until it was as fast, or None if it never was.
 
     It has to stay as fast: a curve rises where the best so far did not fit the memory, and a slower
@@ -66,9 +67,9 @@ def evaluations_until(curve: Sequence[Sequence[float | None]], runtime: float) -
 
     Examples
     --------
-    >>> evaluations_until([[1, 3.0], [3, 2.0], [5, 2.0]], 2.5)
+    >>> evaluations_until([(1, 3.0), (3, 2.0), (5, 2.0)], 2.5)
     3
-    >>> evaluations_until([[1, 2.0], [3, 4.0], [5, 2.4]], 2.5)
+    >>> evaluations_until([(1, 2.0), (3, 4.0), (5, 2.4)], 2.5)
     5
     """
     found = None

@@ -14,6 +14,7 @@ from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import name_of
 from placeto_tools.experiments.problem_makers import source_maker
+from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.schemes import OPTIMIZED
 from placeto_tools.experiments.schemes import RNN_OPTIMIZED
 from placeto_tools.experiments.schemes import SINGLE
@@ -82,17 +83,14 @@ def _page(results: Results, names: Sequence[str], plan: Plan, hardware: Curve | 
         picture = f"{name}.png"
         curves = {
             TITLES[scheme]: [
-                np.array(results.record(scheme, name, seed)["curve"], np.float64)
+                np.array(results.record(Placed, scheme, name, seed).curve, np.float64)
                 for seed in plan.seeds
             ]
             for scheme in SCHEMES
         }
         figures[picture] = curves_figure(
             curves if hardware is None else {**curves, HARDWARE: [hardware]},
-            {
-                TITLES[scheme]: results.record(scheme, name, 0)["cost"]
-                for scheme in (SINGLE, LOWER_BOUND)
-            },
+            {TITLES[scheme]: summary.costs(scheme, 0).item() for scheme in (SINGLE, LOWER_BOUND)},
             name,
         )
         parts += [f"## {name}", _table(summary).markdown(), f"![Learning curves]({picture})"]

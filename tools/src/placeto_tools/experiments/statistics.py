@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_tools.experiments.records import Outcome
+from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.short_curves import best_after
 from placeto_tools.experiments.short_curves import evaluations_until
 from placeto_tools.experiments.trials import Results
@@ -116,11 +118,11 @@ class Summary:
         found = []
         pairs = [(graph, seed) for graph in self.graphs for seed in self.seeds]
         for graph, seed in pairs:
-            record = self.results.record(search, graph, seed)
-            goal = self.results.record(target, graph, seed)["cost"]
-            evaluations = evaluations_until(record["curve"], goal)
+            run = self.results.record(Placed, search, graph, seed)
+            goal = replace(self, graphs=[graph]).costs(target, seed).item()
+            evaluations = evaluations_until(run.curve, goal)
             if evaluations is not None:
-                found.append((evaluations, evaluations / record["evaluations"] * record["seconds"]))
+                found.append((evaluations, evaluations / run.evaluations * run.seconds))
         if not found:
             return 0.0, np.nan, np.nan
         medians = np.median(np.array(found), axis=0)
@@ -152,14 +154,15 @@ class Summary:
         """Return float64[graphs], the best of a search after as many placements as a scheme had."""
         found = []
         for graph in self.graphs:
-            curve = self.results.record(search, graph, seed)["curve"]
-            evaluations = self.results.record(target, graph, seed)["evaluations"]
+            curve = self.results.record(Placed, search, graph, seed).curve
+            evaluations = self.results.record(Outcome, target, graph, seed).evaluations
             found.append(best_after(curve, evaluations))
         return np.array(found, np.float64)
 
     def _of_graphs(self, scheme: str, seed: int, field: str) -> NDArray[np.float64]:
-        records = [self.results.record(scheme, graph, seed) for graph in self.graphs]
-        return np.array([record[field] for record in records], np.float64)
+        records = [self.results.record(Outcome, scheme, graph, seed) for graph in self.graphs]
+        values = [getattr(record, field) for record in records]
+        return np.array([np.inf if value is None else value for value in values], np.float64)
 
     def _over_seeds(self, value: Callable[[int], float]) -> Spread:
         return spread(value(seed) for seed in self.seeds)

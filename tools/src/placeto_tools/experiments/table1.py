@@ -77,7 +77,7 @@ def _page(comparison: Comparison, results: Results) -> Page:
     for name, report in reports.items():
         parts += problem_parts(report, f"{name}.png")
     figures = {f"{name}.png": comparison_figure(report) for name, report in reports.items()}
-    return Page(parts, figures, failures(list(reports.values())))
+    return Page(parts, figures, failures(reports.values()))
 
 
 def _paper_cells(row: PaperRow) -> list[str]:

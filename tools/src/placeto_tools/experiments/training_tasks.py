@@ -1,10 +1,11 @@
 """Trials that train a policy, and leave it in the folder of the experiment."""
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+
+import numpy as np
 
 from placeto_baselines import RnnPlacer
 from placeto_baselines import RnnSettings
@@ -13,16 +14,19 @@ from placeto_policy import JsonLinesLog
 from placeto_policy import PolicyError
 from placeto_policy import Settings
 from placeto_policy import Trainer
+from placeto_policy import UpdateSummary
 from placeto_policy import resume_training
 from placeto_policy import save_training
 from placeto_simulator import Simulator
 from placeto_tools.experiments.orders import FixedOrders
 from placeto_tools.experiments.orders import problem_in_order
+from placeto_tools.experiments.records import Record
+from placeto_tools.experiments.records import Trained
 from placeto_tools.experiments.short_curves import evenly_thinned
 from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Record
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
+from placeto_tools.json_files import decode_json
 from placeto_tools.placing.placers import fitting
 from placeto_tools.placing.warming import warm_up
 from placeto_tools.placing.watching import WatchedEvaluator
@@ -76,13 +80,15 @@ class TrainPlaceto:
                 f"update {summary.update} of {self.settings.updates}, "
                 f"runtime {seconds_text(summary.runtime)}"
             )
-        return {
-            "scheme": self.policy,
-            "graph": "",
-            "seed": self.seed,
-            "evaluations": trainer.evaluations,
-            **_of_log(log_path),
-        }
+        seconds, updates = _of_log(log_path)
+        return Trained(
+            scheme=self.policy,
+            graph="",
+            seed=self.seed,
+            evaluations=trainer.evaluations,
+            seconds=seconds,
+            updates=updates,
+        )
 
     def _trainer(self, workspace: Workspace, path: Path) -> Trainer:
         """Return a new trainer, or that of the checkpoint."""
@@ -145,13 +151,13 @@ class TrainRnn:
         path = workspace.policy_file(self.policy)
         path.parent.mkdir(exist_ok=True)
         trained.save(path)
-        return {
-            "scheme": self.policy,
-            "graph": "",
-            "seed": self.seed,
-            "evaluations": sum(evaluator.evaluations for evaluator in evaluators),
-            "seconds": time.perf_counter() - began,
-        }
+        return Trained(
+            scheme=self.policy,
+            graph="",
+            seed=self.seed,
+            evaluations=sum(evaluator.evaluations for evaluator in evaluators),
+            seconds=time.perf_counter() - began,
+        )
 
 
 def read_by_rnn(problem: PlacementProblem, graph: Graph) -> PlacementProblem:
@@ -159,15 +165,13 @@ def read_by_rnn(problem: PlacementProblem, graph: Graph) -> PlacementProblem:
     return problem if graph.order is None else problem_in_order(problem, graph.order)
 
 
-def _of_log(path: Path) -> Record:
+def _of_log(path: Path) -> tuple[float, list[tuple[int, int, float, float]]]:
     """Return seconds and curves of a training that may have been interrupted several times."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    problem = f"{path}: expected a line for each update"
+    rows = [decode_json(line, UpdateSummary, problem) for line in path.read_bytes().splitlines()]
     if not rows:
-        raise PolicyError(f"{path}: expected a line for each update, got none")
-    seconds, evaluations = 0.0, 0
-    curve = []
-    for row in rows:
-        seconds += (row["evaluations"] - evaluations) / row["evaluations_per_second"]
-        evaluations = row["evaluations"]
-        curve.append([row["update"], evaluations, row["runtime"], row["best_runtime"]])
-    return {"seconds": seconds, "updates": evenly_thinned(curve)}
+        raise PolicyError(f"{problem}, got none")
+    counts = np.diff([row.evaluations for row in rows], prepend=0)
+    seconds = float((counts / [row.evaluations_per_second for row in rows]).sum())
+    curve = [(row.update, row.evaluations, row.runtime, row.best_runtime) for row in rows]
+    return seconds, evenly_thinned(curve)

@@ -1,14 +1,20 @@
 """The finished trials of an experiment, a line each."""
 
-import json
 import os
 from pathlib import Path
+from typing import cast
+
+import msgspec
 
 from placeto_graphs import write_atomically
-from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.errors import writing
-from placeto_tools.experiments.trials import Record
+from placeto_tools.experiments.records import Record
+from placeto_tools.json_files import decode_json
+
+
+class _Keyed(msgspec.Struct):
+    key: str
 
 
 class TrialLog:
@@ -40,9 +46,9 @@ class TrialLog:
 
     def add(self, key: str, record: Record) -> None:
         """Append a trial, and return when the disk has it."""
-        line = json.dumps({"key": key, **record}, ensure_ascii=False, allow_nan=False)
+        line = msgspec.json.encode({"key": key, **msgspec.to_builtins(record)})
         with writing(self._path), self._path.open("ab") as file:
-            file.write(line.encode() + b"\n")
+            file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
         self.records[key] = record
@@ -52,14 +58,11 @@ class TrialLog:
             content = self._path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         for number, line in enumerate(whole.splitlines(), start=1):
-            try:
-                record = json.loads(line)
-                key = record.pop("key")
-            except (ValueError, AttributeError, KeyError, TypeError):
-                raise InputError(
-                    f"{self._path}, line {number}: expected a finished trial; --force begins anew"
-                ) from None
-            self.records[key] = record
+            problem = (
+                f"{self._path}, line {number}: expected a finished trial (--force begins anew)"
+            )
+            key = decode_json(line, _Keyed, problem).key
+            self.records[key] = decode_json(line, cast(type[Record], Record), problem)
         if whole != content:
             with writing(self._path):
                 write_atomically(self._path, whole)

@@ -1,16 +1,17 @@
 """What experiments are made of: trials that can run on their own, in any process."""
 
 from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from typing import Protocol
+from typing import TypeVar
 
 from placeto_graphs import PlacementProblem
 from placeto_graphs import load_problem
+from placeto_tools.experiments.records import Record
 
-Record = dict[str, Any]
+Kind = TypeVar("Kind", bound=Record)
 
 
 class StoppedError(Exception):
@@ -139,24 +140,20 @@ class Results:
     Parameters
     ----------
     records
-        By key; those of placements and of trainings have a ``scheme``, a ``graph`` and a ``seed``,
-        which is None for what no seed changes.
+        In any order; no two of one scheme, graph and seed.
     """
 
-    def __init__(self, records: Mapping[str, Record]) -> None:
-        self._by_place = {
-            (record["scheme"], record["graph"], record["seed"]): record
-            for record in records.values()
-        }
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._by_place = {(record.scheme, record.graph, record.seed): record for record in records}
 
-    def record(self, scheme: str, graph: str, seed: int) -> Record:
+    def record(self, kind: type[Kind], scheme: str, graph: str, seed: int) -> Kind:
         """Return what a scheme came to on a graph with a seed, or with all of them alike."""
         found = self.find(scheme, graph, seed)
-        if found is None:
-            raise KeyError(scheme, graph, seed)
+        if not isinstance(found, kind):
+            raise KeyError(kind, scheme, graph, seed)
         return found
 
     def find(self, scheme: str, graph: str, seed: int) -> Record | None:
-        """Return the same, or None if that trial is not finished."""
+        """Return the same, of any kind, or None if that trial is not finished."""
         found = self._by_place.get((scheme, graph, seed))
         return self._by_place.get((scheme, graph, None)) if found is None else found

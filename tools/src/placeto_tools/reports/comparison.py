@@ -1,24 +1,55 @@
 """Every scheme on the same problem with the same evaluator, as a report in SI units."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
 from placeto_graphs import parse_cluster
+from placeto_tools.experiments.records import CaseReport
+from placeto_tools.experiments.records import Placed
 from placeto_tools.problems.making import compute_times
 from placeto_tools.tables import seconds_text
 
-Report = dict[str, Any]
 NEAR_BEST = 0.01  # of the best runtime: a search that is as near has found it
 CPU = "cpu"
 
 
-def case_report(source: str, cluster: str, problem: PlacementProblem) -> Report:
+class SchemeReport(msgspec.Struct, frozen=True):
+    """The runs of a scheme that succeeded, and why one did not."""
+
+    name: str
+    title: str = ""
+    runs: list[Placed] = []
+    error: str | None = None
+
+
+class ProblemReport(CaseReport, frozen=True, kw_only=True):
+    """What is known of a problem, and what schemes came to."""
+
+    schemes: list[SchemeReport]
+
+    def find(self, name: str) -> SchemeReport:
+        """Return the report of one scheme, which has no runs if it did not take part."""
+        return next((scheme for scheme in self.schemes if scheme.name == name), SchemeReport(name))
+
+
+class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The file of a comparison."""
+
+    format: Literal["placeto-comparison"] = "placeto-comparison"
+    version: Literal[1] = 1
+    seeds: int
+    budgets: Mapping[str, int | None]
+    problems: Sequence[ProblemReport]
+
+
+def case_report(source: str, cluster: str, problem: PlacementProblem) -> CaseReport:
     """Return what is known of a problem before any scheme has placed it.
 
     Parameters
@@ -30,29 +61,15 @@ def case_report(source: str, cluster: str, problem: PlacementProblem) -> Report:
     problem
         The problem.
     """
-    return {
-        "source": source,
-        "cluster": cluster,
-        "devices": list(problem.cluster.device_names),
-        "gpus": sum(device.kind != CPU for device in problem.cluster.devices),
-        "ops": problem.graph.num_ops,
-        "groups": problem.num_groups,
-        "lower_bound": lower_bound(problem),
-    }
-
-
-def run_report(problem: PlacementProblem, result: PlacementResult, seed: int) -> Report:
-    """Return what one run of a scheme came to."""
-    return {
-        "seed": seed,
-        "runtime": _finite(result.runtime),
-        "fits": result.fits(problem.cluster),
-        "peak_memory": result.peak_memory.tolist(),
-        "evaluations": result.evaluations,
-        "evaluations_to_best": evaluations_to_best(result.curve),
-        "seconds": result.seconds,
-        "curve": [[int(count), _finite(best)] for count, best in result.curve.tolist()],
-    }
+    return CaseReport(
+        source=source,
+        cluster=cluster,
+        devices=list(problem.cluster.device_names),
+        gpus=sum(device.kind != CPU for device in problem.cluster.devices),
+        ops=problem.graph.num_ops,
+        groups=problem.num_groups,
+        lower_bound=lower_bound(problem),
+    )
 
 
 def evaluations_to_best(curve: NDArray[np.float64]) -> int:
@@ -82,59 +99,45 @@ def evaluations_to_best(curve: NDArray[np.float64]) -> int:
     return int(curve[min(row, len(curve) - 1), 0])
 
 
-def runtime_text(run: Report) -> str:
+def runtime_text(run: Placed) -> str:
     """Return a run's runtime for people: OOM where the memory does not suffice."""
-    if run["runtime"] is None:
+    if run.runtime is None:
         return "cannot run"
-    return seconds_text(run["runtime"]) if run["fits"] else "OOM"
+    return seconds_text(run.runtime) if run.fits else "OOM"
 
 
-def typical_runtime(scheme: Report | None) -> float | None:
+def typical_runtime(scheme: SchemeReport) -> float | None:
     """Return the median runtime of the runs that fit the memory, or None if none does."""
     return _median(scheme, "runtime")
 
 
-def typical_evaluations(scheme: Report | None) -> float | None:
+def typical_evaluations(scheme: SchemeReport) -> float | None:
     """Return the median of the placements that a scheme sampled to get near its best."""
     return _median(scheme, "evaluations_to_best")
 
 
-def typical_seconds(scheme: Report | None) -> float | None:
+def typical_seconds(scheme: SchemeReport) -> float | None:
     """Return the median of the seconds that a scheme took, whether its placements fit or not."""
-    runs: Sequence[Report] = scheme["runs"] if scheme else ()
-    return float(np.median([run["seconds"] for run in runs])) if runs else None
+    return float(np.median([run.seconds for run in scheme.runs])) if scheme.runs else None
 
 
-def evaluations_until(scheme: Report | None, runtime: float | None) -> float | None:
+def evaluations_until(scheme: SchemeReport, runtime: float | None) -> float | None:
     """Return the median of the placements that a scheme sampled until it was as fast.
 
     None if one of its runs never was.
-
-    Examples
-    --------
-    >>> runs = [{"curve": [[1, 3.0], [10, 2.0]]}, {"curve": [[1, 2.5], [20, 1.0]]}]
-    >>> evaluations_until({"runs": runs}, 2.0)
-    15.0
     """
-    runs: Sequence[Report] = scheme["runs"] if scheme else ()
-    if runtime is None or not runs:
+    if runtime is None or not scheme.runs:
         return None
     counts = [
-        next((count for count, best in run["curve"] if best is not None and best <= runtime), None)
-        for run in runs
+        next((count for count, best in run.curve if best is not None and best <= runtime), np.inf)
+        for run in scheme.runs
     ]
-    known = [count for count in counts if count is not None]
-    return float(np.median(known)) if len(known) == len(counts) else None
+    return float(np.median(counts)) if max(counts) < np.inf else None
 
 
 def reduction(scheme: float | None, other: float | None) -> float | None:
     """Return by which part a runtime is below another one."""
     return None if scheme is None or other is None else 1 - scheme / other
-
-
-def find_scheme(problem: Report, name: str) -> Report | None:
-    """Return the report of one scheme on a problem, if it took part."""
-    return next((scheme for scheme in problem["schemes"] if scheme["name"] == name), None)
 
 
 def has_cpu(problem: PlacementProblem) -> bool:
@@ -155,11 +158,6 @@ def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
     )
 
 
-def _median(scheme: Report | None, field: str) -> float | None:
-    runs: Sequence[Report] = scheme["runs"] if scheme else ()
-    values = [run[field] for run in runs if run["fits"] and run["runtime"] is not None]
+def _median(scheme: SchemeReport, field: str) -> float | None:
+    values = [getattr(run, field) for run in scheme.runs if run.fits and run.runtime is not None]
     return float(np.median(values)) if values else None
-
-
-def _finite(seconds: float) -> float | None:
-    return seconds if np.isfinite(seconds) else None

@@ -9,8 +9,8 @@ from placeto_tools.errors import writing
 from placeto_tools.experiments.comparing import Case
 from placeto_tools.experiments.comparing import Comparison
 from placeto_tools.experiments.folder import ExperimentFolder
+from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Record
 from placeto_tools.outputs import write_text
 from placeto_tools.placing.placers import SCHEMES
 from placeto_tools.reports.comparison import CPU
@@ -49,24 +49,24 @@ def _placements(
     comparison: Comparison, folder: ExperimentFolder, case: Case
 ) -> list[tuple[Shown, str]]:
     best = {name: comparison.best(folder.results, case, name) for name in comparison.schemes}
-    known = {name: record for name, record in best.items() if record is not None}
+    known = {name: run for name, run in best.items() if run is not None}
     if not known:
         return []
     problem = folder.workspace.problem(Graph(case.name))
     return [
-        (_shown(name, record, problem), name)
-        for name, record in known.items()
+        (_shown(name, run, problem), name)
+        for name, run in known.items()
         if name != CPU or has_cpu(problem)  # else it is one of another problem
     ]
 
 
-def _shown(name: str, record: Record, problem: PlacementProblem) -> Shown:
+def _shown(name: str, run: Placed, problem: PlacementProblem) -> Shown:
     scheme = SCHEMES[name]
     return Shown(
         title=scheme.title,
         problem=problem,
-        placement=np.array(record["placement"], np.int32),
-        curve=[row for row in record["curve"] if row[1] is not None] if scheme.budget else (),
-        evaluations=record["evaluations"],
-        seconds=record["seconds"],
+        placement=np.array(run.placement, np.int32),
+        curve=[row for row in run.curve if row[1] is not None] if scheme.budget else (),
+        evaluations=run.evaluations,
+        seconds=run.seconds,
     )

@@ -1,10 +1,10 @@
 """A comparison as tables: the paper's Table 1, and every scheme on each problem."""
 
 from collections.abc import Sequence
-from typing import Any
 
+from placeto_tools.reports.comparison import ProblemReport
+from placeto_tools.reports.comparison import SchemeReport
 from placeto_tools.reports.comparison import evaluations_until
-from placeto_tools.reports.comparison import find_scheme
 from placeto_tools.reports.comparison import reduction
 from placeto_tools.reports.comparison import runtime_text
 from placeto_tools.reports.comparison import typical_evaluations
@@ -15,7 +15,6 @@ from placeto_tools.tables import bytes_text
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import share_text
 
-Report = dict[str, Any]
 ABBREVIATIONS = (
     "Medians over the seeds, on the simulator. OOM: the memory of a device does not suffice. "
     "Placements: sampled until the search was within 1 % of its own best. Search: seconds of the "
@@ -25,7 +24,7 @@ ABBREVIATIONS = (
 NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 
 
-def paper_table(problems: Sequence[Report]) -> TextTable:
+def paper_table(problems: Sequence[ProblemReport]) -> TextTable:
     """Return the table of Addanki et al. (2019), table 1: medians over the seeds, in seconds."""
     return TextTable(
         "Runtime of one step in seconds, as in table 1 of Addanki et al. (2019)",
@@ -50,15 +49,14 @@ def paper_table(problems: Sequence[Report]) -> TextTable:
     )
 
 
-def scheme_table(problem: Report) -> TextTable:
+def scheme_table(problem: ProblemReport) -> TextTable:
     """Return every scheme on one problem, and the bound that none of them beats."""
-    single = typical_runtime(find_scheme(problem, "single"))
-    bound = problem["lower_bound"]
-    rows = [_scheme_row(scheme, single, bound) for scheme in problem["schemes"]]
+    single = typical_runtime(problem.find("single"))
+    bound = problem.lower_bound
+    rows = [_scheme_row(scheme, single, bound) for scheme in problem.schemes]
     rows.append(["lower bound", seconds_text(bound), "", "", "1.00", "", "", "", ""])
     return TextTable(
-        f"{problem['source']} on {problem['cluster']}: {problem['ops']:,} ops, "
-        f"{problem['groups']} groups",
+        f"{problem.source} on {problem.cluster}: {problem.ops:,} ops, {problem.groups} groups",
         [
             "scheme",
             ">runtime",
@@ -74,7 +72,7 @@ def scheme_table(problem: Report) -> TextTable:
     )
 
 
-def problem_parts(report: Report, picture: str) -> list[str]:
+def problem_parts(report: ProblemReport, picture: str) -> list[str]:
     """Return every scheme on one problem as parts of a Markdown page.
 
     Parameters
@@ -86,24 +84,24 @@ def problem_parts(report: Report, picture: str) -> list[str]:
     """
     table = scheme_table(report)
     parts = [f"## {table.title}", TextTable("", table.columns, table.rows).markdown()]
-    missing = [f"- {s['title']}: {s['error']}" for s in report["schemes"] if s["error"]]
+    missing = [f"- {s.title}: {s.error}" for s in report.schemes if s.error]
     if missing:
         parts.append("\n".join(missing))
     return [*parts, f"![Learning curves]({picture})"]
 
 
-def _paper_row(problem: Report) -> list[str]:
-    placeto, rnn = find_scheme(problem, "placeto"), find_scheme(problem, "rnn")
+def _paper_row(problem: ProblemReport) -> list[str]:
+    placeto, rnn = problem.find("placeto"), problem.find("rnn")
     ours, theirs = typical_evaluations(placeto), typical_evaluations(rnn)
     saved = reduction(typical_runtime(placeto), typical_runtime(rnn))
     as_fast = evaluations_until(placeto, typical_runtime(rnn))
     names = ("expert", "scotch", "placeto", "rnn")
     return [
-        problem["source"],
-        _runtime(find_scheme(problem, "cpu")),
-        _runtime(find_scheme(problem, "single")),
-        str(problem["gpus"]),
-        *(_runtime(find_scheme(problem, name)) for name in names),
+        problem.source,
+        _runtime(problem.find("cpu")),
+        _runtime(problem.find("single")),
+        str(problem.gpus),
+        *(_runtime(problem.find(name)) for name in names),
         NOTHING if ours is None else f"{ours:,.0f}",
         NOTHING if theirs is None else f"{theirs:,.0f}",
         *(_seconds(typical_seconds(scheme)) for scheme in (placeto, rnn)),
@@ -113,33 +111,33 @@ def _paper_row(problem: Report) -> list[str]:
     ]
 
 
-def _runtime(scheme: Report | None) -> str:
-    if scheme is None or not scheme["runs"]:
+def _runtime(scheme: SchemeReport) -> str:
+    if not scheme.runs:
         return NOTHING
     typical = typical_runtime(scheme)
-    return runtime_text(scheme["runs"][0]) if typical is None else f"{typical:#.4g}"
+    return runtime_text(scheme.runs[0]) if typical is None else f"{typical:#.4g}"
 
 
 def _seconds(seconds: float | None) -> str:
     return NOTHING if seconds is None else f"{seconds:,.0f} s"
 
 
-def _scheme_row(scheme: Report, single: float | None, bound: float) -> list[str]:
-    runs = scheme["runs"]
+def _scheme_row(scheme: SchemeReport, single: float | None, bound: float) -> list[str]:
+    runs = scheme.runs
     if not runs:
-        return [scheme["title"], NOTHING, *[""] * 7]
+        return [scheme.title, NOTHING, *[""] * 7]
     typical = typical_runtime(scheme)
     near = typical_evaluations(scheme)
-    fitting = [run["runtime"] for run in runs if run["fits"] and run["runtime"] is not None]
-    searches = max(run["evaluations"] for run in runs) > 1
+    fitting = [run.runtime for run in runs if run.fits and run.runtime is not None]
+    searches = max(run.evaluations for run in runs) > 1
     return [
-        scheme["title"],
+        scheme.title,
         runtime_text(runs[0]) if typical is None else seconds_text(typical),
         f"{seconds_text(min(fitting))} to {seconds_text(max(fitting))}" if len(fitting) > 1 else "",
         share_text(typical / single) if typical and single else "",
         f"{typical / bound:.2f}" if typical and bound else "",
-        bytes_text(max(max(run["peak_memory"]) for run in runs)),
-        f"{max(run['evaluations'] for run in runs):,}",
+        bytes_text(max(max(run.peak_memory) for run in runs)),
+        f"{max(run.evaluations for run in runs):,}",
         f"{near:,.0f}" if near is not None and searches else "",
-        f"{max(run['seconds'] for run in runs):.1f} s",
+        f"{max(run.seconds for run in runs):.1f} s",
     ]

@@ -1,15 +1,20 @@
 """Learning curves from the folders that ``placeto train`` and ``placeto compare`` write."""
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
+from placeto_tools.experiments.records import Curve
+from placeto_tools.json_files import decode_json
+from placeto_tools.json_files import read_json
 from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.reports.comparison import ComparisonReport
+from placeto_tools.reports.comparison import ProblemReport
 from placeto_tools.training.run_folder import LOG
 
 RESULTS = "results.json"
@@ -38,7 +43,7 @@ def read_curves(folder: Path) -> Curves:
     raise InputError(f"{folder}: expected {RESULTS} or {LOG} in it, got neither")
 
 
-def read_results(path: Path) -> Any:
+def read_results(path: Path) -> Sequence[ProblemReport]:
     """Return the problems that a file of ``placeto compare`` reports.
 
     Parameters
@@ -51,45 +56,35 @@ def read_results(path: Path) -> Any:
     InputError
         When it cannot be read, or is no such file.
     """
-    with reading(path):
-        text = path.read_bytes()
-    try:
-        return json.loads(text)["problems"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise _not_a_comparison(path, error) from None
-
-
-def _not_a_comparison(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path}: expected what `placeto compare` writes: {error!r}")
+    return read_json(path, ComparisonReport, "`placeto compare`").problems
 
 
 def _of_comparison(path: Path) -> Curves:
-    curves: Curves = {}
-    problems = read_results(path)
-    try:
-        for problem in problems:
-            place = f"{problem['source']} on {problem['cluster']}"
-            for scheme in problem["schemes"]:
-                if SCHEMES[scheme["name"]].budget and scheme["runs"]:
-                    found = [_array(run["curve"]) for run in scheme["runs"]]
-                    curves[f"{scheme['title']}, {place}"] = found
-    except (ValueError, TypeError, KeyError) as error:
-        raise _not_a_comparison(path, error) from None
-    return curves
+    return {
+        f"{scheme.title}, {problem.source} on {problem.cluster}": [
+            _array(run.curve) for run in scheme.runs
+        ]
+        for problem in read_results(path)
+        for scheme in problem.schemes
+        if SCHEMES[scheme.name].budget and scheme.runs
+    }
 
 
 def _of_training(path: Path) -> Curves:
     with reading(path):
         lines = path.read_bytes().splitlines()
-    try:
-        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        curve = _array([[row["evaluations"], row["best_runtime"]] for row in rows])
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: expected what `placeto train` writes: {error!r}") from None
-    if not len(curve):
+    problem = f"{path}: expected what `placeto train` writes"
+    rows = [decode_json(line, _Update, problem) for line in lines]
+    if not rows:
         raise InputError(f"{path}: expected at least one update, got none")
+    curve = _array([(row.evaluations, row.best_runtime) for row in rows])
     return {path.parent.name or str(path.parent): [curve]}
 
 
-def _array(rows: Any) -> NDArray[np.float64]:
+class _Update(msgspec.Struct):
+    evaluations: int
+    best_runtime: float
+
+
+def _array(rows: Curve) -> NDArray[np.float64]:
     return np.array(rows, np.float64).reshape(-1, 2)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
+from placeto_tools.experiments.records import finite
 from placeto_tools.plots.layers import layered_positions
 
 Report = dict[str, Any]
@@ -44,7 +45,7 @@ def level_report(level: PlacementProblem, coarser: PlacementProblem | None) -> R
         "ops": [len(ops) for ops in members],
         "types": [most_common([graph.op_types[op] for op in ops]) for ops in members],
         "scopes": [most_common([graph.scopes[op] or "(none)" for op in ops]) for ops in members],
-        "seconds": [[_finite(value) for value in row] for row in groups.compute_time.tolist()],
+        "seconds": [[finite(value) for value in row] for row in groups.compute_time.tolist()],
         "output_bytes": groups.output_bytes.tolist(),
         "parameter_bytes": groups.parameter_bytes.tolist(),
         "edges": groups.edges.tolist(),
@@ -75,7 +76,3 @@ def _members(level: PlacementProblem) -> list[NDArray[np.int64]]:
 
 def _parents(coarser: PlacementProblem, members: list[NDArray[np.int64]]) -> list[int]:
     return [int(coarser.grouping.group_of[ops[0]]) for ops in members]
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None

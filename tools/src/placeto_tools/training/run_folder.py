@@ -1,33 +1,42 @@
 """The folder of a training: its problems, settings, checkpoint, logs and best placements."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from typing import Annotated
 from typing import Any
+from typing import Literal
+
+import msgspec
 
 from placeto_graphs import PlacementProblem
 from placeto_graphs import load_problem
 from placeto_graphs import save_placement
 from placeto_graphs import save_problem
-from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.errors import writing
+from placeto_tools.json_files import read_json
+from placeto_tools.json_files import write_json
 from placeto_tools.outputs import make_folder
-from placeto_tools.outputs import write_json
 
 if TYPE_CHECKING:
     from placeto_policy import PlacementPolicy
 
-FORMAT = "placeto-run"
-VERSION = 1
 DESCRIPTION = "run.json"
 CHECKPOINT = "training.safetensors"
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
 FIRST_POLICY = "first-policy.safetensors"
+
+
+class _Description(msgspec.Struct, frozen=True, kw_only=True):
+    format: Literal["placeto-run"] = "placeto-run"
+    version: Literal[1] = 1
+    problems: Annotated[list[str], msgspec.Meta(min_length=1)]
+    settings: Mapping[str, Any]
+    seed: int
 
 
 def read_policy(path: Path) -> "PlacementPolicy":
@@ -108,18 +117,10 @@ class RunFolder:
                 shutil.rmtree(self.tensorboard)
             for number, problem in enumerate(problems.values()):
                 save_problem(problem, self._problem(number))
-        write_json(
-            self.path / DESCRIPTION,
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "problems": list(problems),
-                "settings": dict(settings),
-                "seed": seed,
-            },
-        )
+        described = _Description(problems=list(problems), settings=settings, seed=seed)
+        write_json(self.path / DESCRIPTION, described)
 
-    def read(self) -> tuple[dict[str, PlacementProblem], dict[str, Any], int]:
+    def read(self) -> tuple[dict[str, PlacementProblem], Mapping[str, Any], int]:
         """Return the problems by name, the hyperparameters and the seed.
 
         Raises
@@ -127,23 +128,13 @@ class RunFolder:
         InputError
             When the folder is not that of a training.
         """
-        path = self.path / DESCRIPTION
-        with reading(path):
-            text = path.read_bytes()
-        try:
-            found = json.loads(text)
-            kind = (found["format"], found["version"])
-            names, settings, seed = list(found["problems"]), dict(found["settings"]), found["seed"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path}: expected what `placeto train` writes: {error!r}") from None
-        if kind != (FORMAT, VERSION):
-            raise InputError(f"{path}: expected format {FORMAT!r}, version {VERSION}, got {kind}")
-        texts = names and all(isinstance(name, str) for name in names)
-        if not texts or not isinstance(seed, int):
-            raise InputError(f"{path}: expected a seed and names of problems")
+        found = read_json(self.path / DESCRIPTION, _Description, "`placeto train`")
         with reading(self.path):
-            problems = {name: load_problem(self._problem(i)) for i, name in enumerate(names)}
-        return problems, settings, seed
+            problems = {
+                name: load_problem(self._problem(number))
+                for number, name in enumerate(found.problems)
+            }
+        return problems, found.settings, found.seed
 
     def save_placements(
         self, problems: Sequence[PlacementProblem], placements: Sequence[Any]
