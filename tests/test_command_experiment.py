@@ -472,3 +472,21 @@ def test_the_preset_of_the_paper(tmp_path: Path) -> None:
     }  # its returns are never discounted
     assert settings["baseline_window"] == 7
     assert settings["hidden_units"] == 16  # of the scale
+
+
+def test_all_experiments_are_one_command_that_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    command = ["experiment", "all", "rewards", "simulator-curves", SMOKE, "-o", folder]
+    succeed(*command)
+    lines = {
+        name: (folder / name / "results.md").read_text().splitlines()[2]
+        for name in ("rewards", "simulator-curves")
+    }
+    assert lines["rewards"].startswith("`placeto experiment rewards nmt:0 --scale smoke`, ")
+    told = lines["simulator-curves"]
+    assert "`placeto experiment simulator-curves inception-v3 nmt-2 --scale smoke`" in told
+    assert "seeds 0" in told
+    trials = trials_of(folder / "rewards", clocks=True)
+    succeed(*command)
+    assert trials_of(folder / "rewards", clocks=True) == trials
+    assert "expected rewards, or another of" in fail("experiment", "all", "reward", "-o", folder)

@@ -1,5 +1,7 @@
 """``placeto experiment``."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from placeto_tools.experiments.conducting import conduct
 from placeto_tools.experiments.experiment_options import ExperimentOptions
 from placeto_tools.experiments.experiment_options import Pairs
 from placeto_tools.experiments.experiment_options import experiment_options
+from placeto_tools.experiments.experiment_options import scale_option
 from placeto_tools.experiments.fidelity import fidelity
 from placeto_tools.experiments.folder import PAGE
 from placeto_tools.experiments.folder import TRIALS
@@ -27,6 +30,9 @@ from placeto_tools.groups import Group
 from placeto_tools.options import Command
 from placeto_tools.options import KeyValues
 from placeto_tools.options import NearestChoice
+from placeto_tools.options import force_option
+from placeto_tools.options import jobs_option
+from placeto_tools.options import output_option
 from placeto_tools.progress import showing_progress
 
 FAMILIES = ("nmt", "ptb", "cifar10")
@@ -57,7 +63,7 @@ def run_generalise(family: str, options: ExperimentOptions) -> None:
     placeto experiment generalise nmt -o results/generalise-nmt --jobs 2
     """
     plan = options.plan("generalise")
-    _run(generalise(family, plan), plan, options)
+    _run(generalise(family, plan), plan, options, [family])
 
 
 @experiment.command("traversal", cls=Command)
@@ -72,7 +78,7 @@ def run_traversal(source: str, options: ExperimentOptions) -> None:
     placeto experiment traversal inception-v3 -o results/traversal
     """
     plan = options.plan("traversal")
-    _run(traversal(source, plan), plan, options)
+    _run(traversal(source, plan), plan, options, [source])
 
 
 @experiment.command("architectures", cls=Command)
@@ -85,7 +91,7 @@ def run_architectures(family: str, options: ExperimentOptions) -> None:
     placeto experiment architectures nmt -o results/architectures
     """
     plan = options.plan("architectures")
-    _run(architectures(family, plan), plan, options)
+    _run(architectures(family, plan), plan, options, [family])
 
 
 @experiment.command("hyperparameters", cls=Command)
@@ -112,7 +118,8 @@ def run_hyperparameters(
       --vary message_rounds=4 --vary messages=plain,message_rounds=4
     """
     plan = options.plan("hyperparameters")
-    _run(hyperparameters(family, changes, plan), plan, options)
+    varied = [f"--vary {','.join(f'{key}={value}' for key, value in some)}" for some in changes]
+    _run(hyperparameters(family, changes, plan), plan, options, [family, *varied])
 
 
 @experiment.command("rewards", cls=Command)
@@ -127,7 +134,7 @@ def run_rewards(source: str, options: ExperimentOptions) -> None:
     placeto experiment rewards nmt:0 -o results/rewards --seeds 5
     """
     plan = options.plan("rewards")
-    _run(rewards(source, plan), plan, options)
+    _run(rewards(source, plan), plan, options, [source])
 
 
 @experiment.command("simulator-curves", cls=Command)
@@ -150,7 +157,8 @@ def run_simulator_curves(
     placeto experiment simulator-curves inception-v3 nmt-2 -o results/curves
     """
     plan = options.plan("simulator-curves")
-    _run(simulator_curves(sources or ("inception-v3",), plan, measured), plan, options)
+    chosen = sources or ("inception-v3",)
+    _run(simulator_curves(chosen, plan, measured), plan, options, chosen)
 
 
 @experiment.command("table1", cls=Command)
@@ -179,7 +187,7 @@ def run_fidelity(models: tuple[str, ...], options: ExperimentOptions) -> None:
     placeto experiment fidelity inception-v3 -o results/fidelity
     """
     plan = options.plan("fidelity")
-    _run(fidelity(models, plan, options.scale_name), plan, options)
+    _run(fidelity(models, plan, options.scale_name), plan, options, models)
 
 
 @experiment.command("measured-curves", cls=Command)
@@ -195,11 +203,68 @@ def run_measured_curves(model: str, options: ExperimentOptions) -> None:
     placeto experiment measured-curves nmt-2 -o results/measured-curves
     """
     plan = options.plan("measured-curves")
-    _run(measured_curves(model, plan, options.scale_name), plan, options)
+    _run(measured_curves(model, plan, options.scale_name), plan, options, [model])
 
 
-def _run(chosen: Experiment, plan: Plan, options: ExperimentOptions) -> None:
-    described = replace(chosen, options={**chosen.options, **plan.described()})
+# In an order in which the numbers that most people look for come first.
+EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
+    "table1": (run_table1, {}),
+    **{f"generalise-{family}": (run_generalise, {"family": family}) for family in FAMILIES},
+    "traversal": (run_traversal, {}),
+    "architectures": (run_architectures, {}),
+    "rewards": (run_rewards, {}),
+    "simulator-curves": (run_simulator_curves, {"sources": ("inception-v3", "nmt-2")}),
+    "measured-curves": (run_measured_curves, {}),
+    "fidelity": (run_fidelity, {}),
+}
+
+
+@experiment.command("all", cls=Command)
+@click.argument("names", nargs=-1, type=NearestChoice(tuple(EVERYTHING)), metavar="[NAME]...")
+@output_option("The folder, with one for each experiment.")
+@scale_option
+@jobs_option
+@force_option
+@click.pass_context
+def run_all(
+    context: click.Context,
+    names: tuple[str, ...],
+    output: Path,
+    scale_name: str,
+    jobs: int,
+    force: bool,
+) -> None:
+    """Run all experiments of the paper, one after the other, or those of some NAMES.
+
+    NAMES are table1, generalise-nmt, generalise-ptb, generalise-cifar10, traversal, architectures,
+    rewards, simulator-curves, measured-curves and fidelity. What is finished stays as it is.
+
+    \b
+    placeto experiment all -o results --jobs 2
+    placeto experiment all table1 rewards -o results --scale smoke
+    """
+    chosen = [name for name in EVERYTHING if name in names or not names]
+    for number, name in enumerate(chosen, start=1):
+        command, arguments = EVERYTHING[name]
+        click.echo(f"{number} of {len(chosen)}: {name}", err=True)
+        context.invoke(
+            command,
+            **arguments,
+            output=output / name,
+            scale_name=scale_name,
+            jobs=jobs,
+            force=force,
+        )
+
+
+def _run(
+    chosen: Experiment, plan: Plan, options: ExperimentOptions, arguments: Sequence[str] = ()
+) -> None:
+    described = replace(
+        chosen,
+        options={**chosen.options, **plan.described()},
+        command=options.command(chosen.name, *arguments),
+    )
     folder = ExperimentFolder(options.output, described, force=options.force)
     with showing_progress() as progress:
         conduct(described, folder, progress, jobs=options.jobs)

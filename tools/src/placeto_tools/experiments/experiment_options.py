@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from placeto_tools.experiments.plan import Plan
 
 Pairs = tuple[tuple[str, str], ...]
+DEFAULT_GPUS = 2
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,17 @@ class ExperimentOptions:
     jobs: int
     force: bool
 
+    def command(self, name: str, *arguments: str) -> str:
+        """Return the command that makes the same again, but for where and with how many jobs."""
+        given = [f"--scale {self.scale_name}"]
+        given += [f"{NUMBERS[key][0]} {number}" for key, number in self.numbers.items() if number]
+        given += [f"--gpus {self.num_gpus}"] if self.num_gpus != DEFAULT_GPUS else []
+        given += [f"--link {self.link}"] if self.link else []
+        given += [f"--preset {self.preset_name}"] if self.preset_name else []
+        given += [f"--set {key}={value}" for key, value in self.settings]
+        given += [f"--rnn-set {key}={value}" for key, value in self.rnn_settings]
+        return " ".join(["placeto experiment", name, *arguments, *given])
+
     def plan(self, name: str) -> "Plan":
         """Return what follows for an experiment.
 
@@ -108,18 +120,23 @@ def _refuse(option: str, pairs: Pairs, name: str, instead: str) -> None:
         raise InputError(f"{option} {name}: expected {instead} in its place")
 
 
+def scale_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--scale``."""
+    return click.option(
+        "--scale",
+        "scale_name",
+        type=NearestChoice(SCALE_NAMES),
+        default="small",
+        show_default=True,
+        help="smoke: a minute, to try it; small: some hours; full: days, for the study.",
+    )(function)
+
+
 def experiment_options(function: Callable[..., None]) -> Any:
     """Add the options of all experiments, as one argument ``options``."""
     decorators = [
         output_option("The folder of the experiment: a new one, or one that goes on."),
-        click.option(
-            "--scale",
-            "scale_name",
-            type=NearestChoice(SCALE_NAMES),
-            default="small",
-            show_default=True,
-            help="smoke: a minute, to try it; small: some hours; full: days, for the study.",
-        ),
+        scale_option,
         *(
             click.option(
                 option,
@@ -133,7 +150,7 @@ def experiment_options(function: Callable[..., None]) -> Any:
             "--gpus",
             "num_gpus",
             type=click.IntRange(min=1, max=1024),
-            default=2,
+            default=DEFAULT_GPUS,
             show_default=True,
             help="On how many GPUs; `table1` has its own.",
         ),

@@ -12,6 +12,7 @@ import msgspec
 from placeto_graphs import save_problem
 from placeto_tools.errors import InputError
 from placeto_tools.errors import writing
+from placeto_tools.experiments.origin import commit
 from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.trial_log import TrialLog
@@ -24,6 +25,7 @@ from placeto_tools.json_files import write_json
 from placeto_tools.outputs import make_folder
 from placeto_tools.outputs import write_text
 from placeto_tools.plots.png import save_png
+from placeto_tools.progress import clock
 
 DESCRIPTION = "experiment.json"
 TRIALS = "trials.jsonl"
@@ -61,6 +63,7 @@ class ExperimentFolder:
             experiment=experiment.name,
             options=experiment.options,
             trials=len(experiment.trials),
+            commit=commit(),
         )
         # As it will be read: what JSON makes of it, tuples for example.
         self._described = msgspec.json.decode(msgspec.json.encode(described), type=_Description)
@@ -99,8 +102,24 @@ class ExperimentFolder:
             f"- {name}: {json_text(value, indent=0)}"
             for name, value in self._described.options.items()
         )
-        parts = [f"# {self._experiment.title}", *page.parts, "## Options", options]
+        parts = [f"# {self._experiment.title}", *self._origin(), *page.parts, "## Options", options]
         write_text(self.path / PAGE, "\n\n".join(parts) + "\n")
+
+    def _origin(self) -> list[str]:
+        """Return what made the page, and how long it took; nothing where no command makes it."""
+        if not self._experiment.command:
+            return []
+        begun, now = self._found().commit, self._described.commit
+        commits = begun if begun == now else f"{begun or 'none'} to {now or 'none'}"
+        seeds = self._described.options.get("seeds")
+        taken = sum(getattr(record, "seconds", 0.0) for record in self.log.records.values())
+        said = [
+            f"`{self._experiment.command}`",
+            *([f"commit {commits}"] if commits else []),
+            *([f"seeds {', '.join(map(str, seeds))}"] if seeds else []),
+            f"{clock(taken)} of trials",
+        ]
+        return [", ".join(said) + "."]
 
     def _create(self, *, force: bool) -> None:
         make_folder(self.path, force=force)
@@ -135,6 +154,7 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True):
     experiment: str
     options: Mapping[str, Any]
     trials: int
+    commit: str | None = None
 
     def deciding(self) -> dict[str, Any]:
         return {"version": self.version, "experiment": self.experiment, **self.options}

@@ -125,6 +125,8 @@ class Experiment:
     news : function or None
         From what the trials so far came to, and the last of them, to what is shown, where something
         can be told before the end; then ``page`` tells of any of them, too.
+    command : text
+        What makes the same again, for the first line of the page; empty for none.
     """
 
     name: str
@@ -134,3 +136,4 @@ class Experiment:
     trials: Sequence[Trial]
     page: Callable[[Results], Page]
     news: Callable[[Results, Record], News] | None = None
+    command: str = ""
