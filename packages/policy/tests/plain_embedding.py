@@ -1,4 +1,4 @@
-"""The embedding in eager PyTorch, with dense matrices: the oracle of the compiled loops."""
+"""The embedding with a state after the other in front, as its formula has it: the oracle."""
 
 import torch
 

@@ -15,7 +15,7 @@ from placeto_policy.policy import PlacementPolicy
 from placeto_policy.states import States
 from placeto_policy.topology import Topology
 
-NODES_PER_BATCH = 2**17  # of states that go through the network at once: as much as caches hold
+NODES_PER_BATCH = 2**14  # of states that go through the network at once; more are no faster
 
 
 @dataclass(frozen=True, eq=False)

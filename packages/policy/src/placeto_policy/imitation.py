@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import torch
 
 from placeto_policy.demonstrations import Demonstration
-from placeto_policy.embedding.blocks import threads_for_blocks
 from placeto_policy.imitation_settings import ImitationSettings
 from placeto_policy.learning_run import LearningRun
 from placeto_policy.lessons import Lesson
 from placeto_policy.lessons import WantedStates
 from placeto_policy.policy import PlacementPolicy
+from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.workers import Processes
 
 SMALLEST_PROBABILITY = 1e-9
@@ -113,7 +113,7 @@ class Imitation(LearningRun):
         """
         chosen = self.settings
         added = 0.0
-        with threads_for_blocks():
+        with one_thread_of_torch():
             for turn, graph, generator in self.own_turns():
                 lesson = self._lessons[graph]
                 learned = (

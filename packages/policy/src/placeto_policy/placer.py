@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from placeto_graphs import Evaluator
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
-from placeto_policy.embedding.blocks import threads_for_blocks
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import Episodes
 from placeto_policy.episodes import greedy
@@ -26,6 +25,7 @@ from placeto_policy.evaluations import training_evaluations
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
 from placeto_policy.sweeps import sweep
+from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.trainer import Trainer
 from placeto_policy.trainer import UpdateSummary
 
@@ -163,7 +163,7 @@ class PlacetoPlacer:
         )
         each = most_evaluations(search.evaluator.problem, "terminal", policy.settings)
         environment.reset(num_episodes=1)
-        with threads_for_blocks():
+        with one_thread_of_torch():
             search.offer_all(run_episodes(policy, environment, greedy), each)
             for first in range(0, self.samples, SAMPLES_AT_ONCE):
                 generators = [

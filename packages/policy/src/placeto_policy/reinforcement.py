@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator
 from placeto_policy.earliest import MIN_SECONDS
-from placeto_policy.embedding.blocks import threads_for_blocks
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import Episodes
 from placeto_policy.episodes import run_episodes
 from placeto_policy.episodes import sampling
 from placeto_policy.learning_run import LearningRun
 from placeto_policy.policy import PlacementPolicy
+from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.workers import Processes
 
 SMALLEST_SPREAD = 0.01  # of logarithms of costs: passes that are nearer to each other are as good
@@ -142,7 +142,7 @@ class Reinforcement(LearningRun):
             failed.
         """
         added = 0.0
-        with threads_for_blocks():
+        with one_thread_of_torch():
             for _, graph, generator in self.own_turns():
                 environment = self._environments[graph]
                 environment.reset(num_episodes=self.settings.passes)

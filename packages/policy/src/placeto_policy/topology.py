@@ -18,8 +18,6 @@ from placeto_policy.device_costs import traffic_between
 from placeto_policy.earliest import mean_seconds
 from placeto_policy.memory import memory_at_peak
 
-Neighbours = tuple[NDArray[np.int32], NDArray[np.int32]]
-
 ITSELF = 3
 
 
@@ -37,10 +35,9 @@ class Topology:
         The compute time of the longest path that ends before each group, and of the longest one
         that begins with it, in parts of the longest path of all: when a group can run, and how
         much must wait for it.
-    neighbours : two pairs of int32[G + 1] and int32[M]
-        For messages that run with the edges, and for those against them: where the neighbours
-        from which each group hears begin in the list, and the list.
-    message_scale : float32
+    hears : float32[G, G]
+        ``hears[v, u]`` is 1 where an edge leads from u to v, otherwise 0.
+    message_scale : float
         By what sums of messages are multiplied: 1 over the edges per group, at most 1.
     relations : int8[G, G]
         ``relations[v, u]`` is 0 where ``u`` can reach ``v``, 1 where ``v`` can reach ``u``, 2
@@ -69,8 +66,8 @@ class Topology:
 
     cost_features: torch.Tensor
     path_features: torch.Tensor
-    neighbours: tuple[Neighbours, Neighbours]
-    message_scale: np.float32
+    hears: torch.Tensor
+    message_scale: float
     relations: torch.Tensor
     shares: torch.Tensor
     memory: torch.Tensor
@@ -130,7 +127,8 @@ def topology_of_groups(
     seconds = mean_seconds(graph.compute_time)
     features = np.stack([_share_of_largest(seconds), _share_of_largest(graph.output_bytes)], axis=1)
     paths = _path_features(graph, seconds)
-    sources, targets = graph.edges.T
+    hears = np.zeros((graph.num_groups, graph.num_groups))
+    hears[graph.edges[:, 1], graph.edges[:, 0]] = 1.0
     related = reachability(graph)
     relations = np.full((graph.num_groups, graph.num_groups), ITSELF, np.int8)
     for relation, members in enumerate((related.ancestors, related.descendants, related.parallel)):
@@ -138,11 +136,8 @@ def topology_of_groups(
     return Topology(
         cost_features=floats(features),
         path_features=floats(paths),
-        neighbours=(
-            _neighbours(graph.num_groups, sources, targets),
-            _neighbours(graph.num_groups, targets, sources),
-        ),
-        message_scale=np.float32(min(1.0, graph.num_groups / max(1, graph.num_edges))),
+        hears=floats(hears),
+        message_scale=min(1.0, graph.num_groups / max(1, graph.num_edges)),
         relations=torch.from_numpy(relations),
         shares=floats(_parts(seconds)),
         memory=floats(memory),
@@ -177,12 +172,3 @@ def _parts(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float6
 def _share_of_largest(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
     largest = values.max()
     return values / largest if largest > 0 else np.zeros(len(values))
-
-
-def _neighbours(
-    num_groups: int, senders: NDArray[np.int32], receivers: NDArray[np.int32]
-) -> Neighbours:
-    """Return the senders of each receiver in ascending order, so that edges have no order."""
-    offsets = np.zeros(num_groups + 1, np.int32)
-    np.cumsum(np.bincount(receivers, minlength=num_groups), out=offsets[1:])
-    return offsets, senders[np.lexsort((senders, receivers))]

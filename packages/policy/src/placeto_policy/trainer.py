@@ -15,7 +15,6 @@ from placeto_policy.baseline import baseline_of
 from placeto_policy.counterfactuals import Counterfactuals
 from placeto_policy.counterfactuals import run_counterfactuals
 from placeto_policy.earliest import MIN_SECONDS
-from placeto_policy.embedding.blocks import threads_for_blocks
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import Episodes
 from placeto_policy.episodes import run_episodes
@@ -31,6 +30,7 @@ from placeto_policy.reports import reports_of
 from placeto_policy.reports import to_rows
 from placeto_policy.selection import BestPolicy
 from placeto_policy.settings import Settings
+from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.validation import Validation
 from placeto_policy.workers import OneProcess
 from placeto_policy.workers import Processes
@@ -237,7 +237,7 @@ class Trainer:
         entropy_weight = self._decayed(
             self.settings.entropy_weight_start, self.settings.entropy_weight_end
         )
-        with threads_for_blocks():
+        with one_thread_of_torch():
             own = self._run_own_workers()
             reports = self._exchange([report for run in own for report in run.reports])
             advantages = self._advantages(reports)

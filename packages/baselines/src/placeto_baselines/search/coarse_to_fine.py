@@ -104,6 +104,7 @@ class CoarseToFine:
     coarsest = 32
     meeting = 128  # groups of the level at which the walks meet
     hot = Temperatures(0.03, 1e-3)
+    warm = Temperatures(3e-3, 3e-4)  # from a placement that is given
     cold = Temperatures(3e-4, 3e-5)
 
     def __init__(
@@ -147,7 +148,7 @@ class CoarseToFine:
             Fixes every random choice.
         start : int32[G]
             A placement to start from, such as that of a policy: no result is worse than it, and the
-            second walk goes on from there at a low temperature.
+            second walk goes on from there, at a lower temperature than from a random one.
         """
         trials = Trials(problem, evaluator)
         seconds = math.inf if self.seconds is None else self.seconds
@@ -216,7 +217,7 @@ class CoarseToFine:
             number for number, size in enumerate(sets.sizes) if number == 0 or size <= self.meeting
         )
         first_level = [0 if walk % 2 == 0 else meeting for walk in range(self.walks)]
-        first_cooling = [self.hot, self.hot if start is None else self.cold]
+        first_cooling = [self.hot, self.hot if start is None else self.warm]
         walkers = _Walkers(sets, trials, budget, np.random.default_rng(seed), report)
         walkers.start(first_level, start)
         shares = (np.arange(sets.num_levels) + 1) / sets.num_levels
