@@ -126,10 +126,12 @@ class Row:
     zero_shot : float
         The cost of the policy alone; NaN without one.
     searched : floats
-        What the search came to in each of `SECONDS`.
+        What the search came to in each of some seconds.
     factor : float
         How often as many evaluations the search alone needs for what the search from the policy
-        came to in the second of `SECONDS`; infinity where it does not come there in the last.
+        came to in the first of these seconds; infinity where it does not come there in the last.
+    best_known : float
+        What the longest search found, or a better one of the row.
     """
 
     problem: str
@@ -138,10 +140,33 @@ class Row:
     zero_shot: float
     searched: tuple[float, ...]
     factor: float
+    best_known: float
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """How long, and how often, problems are searched.
+
+    Attributes
+    ----------
+    seconds : floats
+        Of each search.
+    reference : float
+        Seconds of one long search more; 0 for none.
+    seeds : int
+        How often each search runs, but for the long one.
+    """
+
+    seconds: Sequence[float]
+    reference: float
+    seeds: int
 
 
 def rows_of(
-    name: str, problem: PlacementProblem, policies: Mapping[str, PlacementPolicy], seeds: int
+    name: str,
+    problem: PlacementProblem,
+    policies: Mapping[str, PlacementPolicy],
+    budgets: Budgets,
 ) -> list[Row]:
     """Search a problem alone and from each policy.
 
@@ -153,35 +178,31 @@ def rows_of(
         At the level that the search ends at.
     policies
         By name.
-    seeds
-        Of each run.
+    budgets
+        How long it is searched.
     """
     searching = Searching(problem)
-    alone = _runs(searching.alone, seeds)
-    rows = [Row(name, NO_POLICY, problem.num_groups, math.nan, _medians(alone), 1.0)]
+    alone = _runs(searching.alone, budgets)
+    found = {NO_POLICY: (math.nan, alone, 1.0)}
     for policy_name, policy in policies.items():
-        zero_shot = [searching.policy_alone(policy, seed) for seed in range(seeds)]
-        behind = _runs(partial(searching.from_policy, policy), seeds)
+        zero_shot = [searching.policy_alone(policy, seed).cost for seed in range(budgets.seeds)]
+        behind = _runs(partial(searching.from_policy, policy), budgets)
         factors = [
             without.until(found.cost) / found.until(found.cost)
-            for without, found in zip(alone[-1], behind[1], strict=True)
+            for without, found in zip(alone[-1], behind[0], strict=True)
         ]
-        cost = float(np.median([found.cost for found in zero_shot]))
-        rows.append(
-            Row(
-                name,
-                policy_name,
-                problem.num_groups,
-                cost,
-                _medians(behind),
-                float(np.median(factors)),
-            )
-        )
-    return rows
+        found[policy_name] = (float(np.median(zero_shot)), behind, float(np.median(factors)))
+    costs = [run.cost for _, runs, _ in found.values() for some in runs for run in some]
+    if budgets.reference:
+        costs.append(searching.alone(budgets.reference, budgets.seeds).cost)
+    return [
+        Row(name, policy, problem.num_groups, cost, _medians(runs), factor, min(costs))
+        for policy, (cost, runs, factor) in found.items()
+    ]
 
 
-def _runs(search: Callable[[float, int], Found], seeds: int) -> list[list[Found]]:
-    return [[search(seconds, seed) for seed in range(seeds)] for seconds in SECONDS]
+def _runs(search: Callable[[float, int], Found], budgets: Budgets) -> list[list[Found]]:
+    return [[search(seconds, seed) for seed in range(budgets.seeds)] for seconds in budgets.seconds]
 
 
 def _medians(runs: Sequence[Sequence[Found]]) -> tuple[float, ...]:
@@ -189,12 +210,14 @@ def _medians(runs: Sequence[Sequence[Found]]) -> tuple[float, ...]:
 
 
 def _line(row: Row) -> str:
+    has_policy = row.policy != NO_POLICY
     cells = [
         f"{row.problem}, {row.groups} groups",
         row.policy,
-        "" if math.isnan(row.zero_shot) else f"{row.zero_shot:.4g}",
+        f"{row.zero_shot:.4g}" if has_policy else "",
         *(f"{cost:.4g}" for cost in row.searched),
-        "" if row.policy == NO_POLICY else _factor_text(row.factor),
+        _factor_text(row.factor) if has_policy else "",
+        f"{row.best_known:.4g}",
     ]
     return "| " + " | ".join(cells) + " |"
 
@@ -203,36 +226,31 @@ def _factor_text(factor: float) -> str:
     return f"{factor:.1f}" if math.isfinite(factor) else "not reached"
 
 
-def summary(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each family of problems, policy and level, such as the table is read by."""
-    alone = {(row.problem, row.groups): row for row in rows if row.policy == NO_POLICY}
+def summary(rows: Sequence[Row], seconds: Sequence[float]) -> str:
+    """Return a table of geometric means over the best known ones, for each family and policy."""
     grouped: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if row.policy != NO_POLICY:
-            grouped.setdefault((row.problem.partition(":")[0], row.policy), []).append(row)
+        grouped.setdefault((row.problem.partition(":")[0], row.policy), []).append(row)
     lines = []
     for (family, policy), some in grouped.items():
-        ratios = np.array(
-            [
-                np.array([row.zero_shot, *row.searched])
-                / np.array([alone[row.problem, row.groups].searched[-1], *_searched(alone, row)])
-                for row in some
-            ]
-        )
-        means = np.exp(np.log(ratios).mean(axis=0))
-        gains = ", ".join(
-            f"{mean:.3f} in {seconds:g} s" for mean, seconds in zip(means[1:], SECONDS, strict=True)
-        )
-        factor = _factor_text(float(np.median([row.factor for row in some])))
-        lines.append(
-            f"{family}, policy {policy}: alone {means[0]:.3f} of the search in {SECONDS[-1]:g} s; "
-            f"with search over search alone {gains}; evaluations {factor} (median)"
-        )
-    return lines
+        costs = np.array([[row.zero_shot, *row.searched] for row in some])
+        known = np.array([row.best_known for row in some])
+        means = np.exp(np.log(costs / known[:, None]).mean(axis=0))
+        alone = "" if policy == NO_POLICY else f"{means[0]:.3f}"
+        factor = float(np.median([row.factor for row in some]))
+        cells = [family, policy, alone, *(f"{mean:.3f}" for mean in means[1:])]
+        cells.append("" if policy == NO_POLICY else _factor_text(factor))
+        lines.append("| " + " | ".join(cells) + " |")
+    columns = ["over the best known", "policy", "alone", *_titles(seconds), "evaluations"]
+    return "\n".join([_header(columns), *lines])
 
 
-def _searched(alone: Mapping[tuple[str, int], Row], row: Row) -> tuple[float, ...]:
-    return alone[row.problem, row.groups].searched
+def _titles(seconds: Sequence[float]) -> list[str]:
+    return [f"in {each:g} s" for each in seconds]
+
+
+def _header(columns: Sequence[str]) -> str:
+    return f"| {' | '.join(columns)} |\n|---|---{'|---:' * (len(columns) - 2)}|"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -248,12 +266,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="SOURCE=FILE",
         help="a policy for problems whose SOURCE begins so, beside the one in the box",
     )
+    parser.add_argument("--seconds", type=float, nargs="+", default=SECONDS, help="of searches")
+    parser.add_argument("--reference", type=float, default=0.0, help="seconds of a longer search")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args(arguments)
     given = [text.partition("=")[::2] for text in options.policy]
-    columns = ["problem", "policy", "alone", *(f"in {seconds:g} s" for seconds in SECONDS)]
-    print("| " + " | ".join([*columns, "evaluations of search alone"]) + " |")
-    print("|---|---" + "|---:" * (len(columns) - 1) + "|", flush=True)
+    budgets = Budgets(options.seconds, options.reference, options.seeds)
+    titles = _titles(budgets.seconds)
+    print(_header(["problem", "policy", "alone", *titles, "evaluations", "best known"]), flush=True)
     rows = []
     for name in options.problems:
         source, _, cluster = name.rpartition("/")
@@ -265,10 +285,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         problem = read_problem(source, ProblemOptions(cluster=cluster))
         coarse, fine = search_problem(problem, GROUPS_OF_POLICY), search_problem(problem)
         for level in (coarse, fine):
-            found = rows_of(name, level, policies, options.seeds)
+            found = rows_of(name, level, policies, budgets)
             rows += found
             print("\n".join(map(_line, found)), flush=True)
-    print("\n" + "\n".join(f"- {line}" for line in summary(rows)))
+    print("\n" + summary(rows, budgets.seconds))
 
 
 if __name__ == "__main__":
