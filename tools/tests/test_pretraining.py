@@ -1,6 +1,7 @@
 """How the policy in the box is made, from search to table, at the smallest scale."""
 
 import os
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from placeto_policy import PlacementPolicy
 from placeto_policy import load_policy
 from placeto_policy import preset
 from placeto_policy import save_policy
+from placeto_tools.pretraining import __main__ as pretraining
 from placeto_tools.pretraining import learning
 from placeto_tools.pretraining import tuning
 from placeto_tools.pretraining.__main__ import main
@@ -21,6 +23,7 @@ from placeto_tools.pretraining.judging import summary
 from placeto_tools.pretraining.learning import Validation
 from placeto_tools.pretraining.learning import weights_of
 from placeto_tools.pretraining.searched import searched_problems
+from placeto_tools.pretraining.searched import training_problems
 from placeto_tools.stopping import StopRequest
 from placeto_workloads.corpus.graphs import Part
 
@@ -53,12 +56,16 @@ def test_a_policy_is_searched_for_trained_and_judged(
     again = run("demonstrate", tmp_path, "--part", "training", "--limit", "4", *SMALL)
     assert again.count(" placements in ") == 1  # the three are there already
 
-    for command in ("imitate", "reinforce"):
-        printed = run(command, tmp_path, "--steps", "2")
+    few = islice(training_problems(1, 1), 2)
+    monkeypatch.setattr(pretraining, "training_problems", lambda *_, **__: few)
+    commands = (["imitate"], ["reinforce", "--graphs", "3", "--learning-rate", "1e-4"])
+    for command, *options in commands:
+        printed = run(command, tmp_path, "--steps", "2", *options)
         assert "step 2: greedy" in printed
         first = (tmp_path / "policy.safetensors").read_bytes()
         assert load_policy(tmp_path / "policy.safetensors").num_devices is None
-        assert run(command, tmp_path, "--steps", "2") == ""  # it is at its end
+        few = islice(training_problems(1, 1), 2)
+        assert run(command, tmp_path, "--steps", "2", *options) == ""  # it is at its end
         assert (tmp_path / "policy.safetensors").read_bytes() == first
 
     policy = tmp_path / "policy.safetensors"
@@ -155,7 +162,7 @@ def test_wrong_budgets_and_empty_folders_are_named(tmp_path: Path) -> None:
     )
     nothing = "expected placements of the training part, got none"
     assert nothing in fail("imitate", tmp_path)
-    assert nothing in fail("reinforce", tmp_path)
+    assert nothing.replace("training", "validation") in fail("reinforce", tmp_path)
     policy, other = tmp_path / "policy.safetensors", tmp_path / "other.safetensors"
     save_policy(PlacementPolicy(settings=preset("general")), policy)
     assert "expected placements of the test part, got none" in fail(
@@ -165,3 +172,14 @@ def test_wrong_budgets_and_empty_folders_are_named(tmp_path: Path) -> None:
     assert "other.safetensors: expected a placeto-policy file" in fail(
         "judge", tmp_path, "--policy", other
     )
+
+
+def test_problems_to_learn_from_are_those_of_some_random_graphs_and_of_all_models() -> None:
+    names = [name for name, _ in islice(training_problems(1, 2), 6)]
+    assert len(set(names)) == 6
+    numbers = {
+        int(graph.rpartition("-")[2])
+        for graph, _, _ in (name.rpartition(".") for name in names)
+        if graph.startswith(("chain", "grid", "layered", "fork-join", "series-parallel"))
+    }
+    assert numbers <= {0, 1}

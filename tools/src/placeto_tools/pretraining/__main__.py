@@ -11,6 +11,7 @@ import click
 from placeto_policy import Imitation
 from placeto_policy import PlacementPolicy
 from placeto_policy import Reinforcement
+from placeto_policy import ReinforcementSettings
 from placeto_policy import demonstrate as demonstration_of
 from placeto_policy import join_processes
 from placeto_policy import load_policy
@@ -28,6 +29,7 @@ from placeto_tools.pretraining.searched import Budget
 from placeto_tools.pretraining.searched import Searched
 from placeto_tools.pretraining.searched import search_part
 from placeto_tools.pretraining.searched import searched_problems
+from placeto_tools.pretraining.searched import training_problems
 from placeto_workloads.corpus.graphs import Part
 
 POLICY = "policy.safetensors"
@@ -93,7 +95,8 @@ def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
     The same command goes on after a stop. Under torchrun, all its processes train together.
     """
     with join_processes() as processes:
-        training, validation = _searched(folder, variants)
+        training = _found(folder, "training", variants)
+        validation = _found(folder, "validation", 1)
         run = Imitation(
             PlacementPolicy(settings=preset("general"), seed=seed),
             [demonstration_of(_simulator(each), each.placement) for each in training],
@@ -109,36 +112,75 @@ def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
 @main.command()
 @folder_argument
 @variants_option
-@steps_option(6_000)
+@click.option(
+    "--random-graphs",
+    type=click.IntRange(min=1),
+    help="So many of each random shape.  [default: all]",
+)
+@steps_option(3_000)
+@click.option(
+    "--graphs",
+    type=click.IntRange(min=1),
+    default=ReinforcementSettings().graphs,
+    show_default=True,
+    help="From how many graphs a step learns.",
+)
+@click.option(
+    "--learning-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=ReinforcementSettings().learning_rate,
+    show_default=True,
+    help="Of Adam, when it begins.",
+)
+@click.option(
+    "--policy",
+    "start",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The policy file to begin with.  [default: what `imitate` left in FOLDER]",
+)
 @seed_option
-def reinforce(folder: Path, variants: int, steps: int, seed: int) -> None:
-    """Let the policy in FOLDER learn from passes of its own, and keep the best one there.
+def reinforce(
+    folder: Path,
+    variants: int,
+    random_graphs: int | None,
+    steps: int,
+    graphs: int,
+    learning_rate: float,
+    start: Path | None,
+    seed: int,
+) -> None:
+    """Let a policy learn from passes of its own, and keep the best one in FOLDER.
 
-    The same command goes on after a stop. Under torchrun, all its processes train together.
+    It needs the placements of the validation part there, to choose by. The same command goes on
+    after a stop. Under torchrun, all its processes train together.
     """
     with join_processes() as processes:
-        training, validation = _searched(folder, variants)
-        with reading(folder / POLICY):
-            policy = load_policy(folder / POLICY)
+        report = _say_nothing if processes.rank else click.echo
+        validation = _found(folder, "validation", 1)
+        begun = start or folder / POLICY
+        with reading(begun):
+            policy = load_policy(begun)
+        training = {
+            name: Simulator(problem, num_threads=1)
+            for name, problem in training_problems(variants, random_graphs, report=report)
+        }
         run = Reinforcement(
             policy,
-            [_simulator(each) for each in training],
-            weights=weights_of([each.name for each in training]),
+            list(training.values()),
+            weights=weights_of(list(training)),
             steps=steps,
+            settings=ReinforcementSettings(graphs=graphs, learning_rate=learning_rate),
             seed=seed,
             processes=processes,
         )
-        report = _say_nothing if processes.rank else click.echo
         learn(run, folder / "reinforcement.safetensors", folder / POLICY, validation, report=report)
 
 
-def _searched(folder: Path, variants: int) -> tuple[list[Searched], list[Searched]]:
-    """Return the problems to learn from, and those to choose by."""
-    training = list(searched_problems(folder, "training", variants=variants))
-    validation = list(searched_problems(folder, "validation", variants=1))
-    _refuse_none(folder, "training", len(training))
-    _refuse_none(folder, "validation", len(validation))
-    return training, validation
+def _found(folder: Path, part: Part, variants: int) -> list[Searched]:
+    """Return the problems of a part that were searched."""
+    found = list(searched_problems(folder, part, variants=variants))
+    _refuse_none(folder, part, len(found))
+    return found
 
 
 def _simulator(each: Searched) -> Simulator:

@@ -23,6 +23,7 @@ from placeto_tools.errors import writing
 from placeto_workloads.corpus import CorpusProblem
 from placeto_workloads.corpus import corpus
 from placeto_workloads.corpus.graphs import Part
+from placeto_workloads.corpus.shapes import SHAPES
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,38 @@ def searched_problems(folder: Path, part: Part, *, variants: int) -> Iterator[Se
                 yield Searched(entry.name, problem, load_placement(path, problem))
 
 
+def training_problems(
+    variants: int, random_graphs: int | None, *, report: Callable[[str], None] = print
+) -> Iterator[tuple[str, PlacementProblem]]:
+    """Yield the problems of the training part that can be built, by name, in the mixed order.
+
+    Parameters
+    ----------
+    variants
+        How many problems each graph has.
+    random_graphs
+        How many graphs of each random shape there are, at most; None for all.
+    report
+        Is called with a line for each that cannot be built.
+    """
+    graphs: dict[str, OpGraph] = {}
+    for entry in _mixed(corpus("training", variants=variants)):
+        shape, _, number = entry.graph.name.rpartition("-")
+        if shape in SHAPES and random_graphs is not None and int(number) >= random_graphs:
+            continue
+        try:
+            if entry.graph.name not in graphs:
+                graphs[entry.graph.name] = entry.graph.build()
+            yield entry.name, entry.problem_of(graphs[entry.graph.name])
+        except Exception as error:  # a model of a library may fail in any way
+            report(left_out(entry.name, error))
+
+
+def left_out(name: str, error: Exception) -> str:
+    """Return a line about a problem that cannot be built."""
+    return f"{name}: left out: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def _mixed(entries: tuple[CorpusProblem, ...]) -> list[CorpusProblem]:
     order = np.random.default_rng(0).permutation(len(entries))
     return [entries[index] for index in order]
@@ -155,7 +188,7 @@ def _search(folder: Path, entry: CorpusProblem, budget: Budget) -> tuple[str, bo
     try:
         problem = entry.problem()
     except Exception as error:  # a model of a library may fail in any way
-        return f"{name}: left out: {type(error).__name__}: {' '.join(str(error).split())}", False
+        return left_out(name, error), False
     began = time.process_time()
     placer = CoarseToFine(budget.seconds, budget.evaluations, clock=time.process_time)
     result = placer.place(problem, Simulator(problem, num_threads=1))
