@@ -1,6 +1,7 @@
 """``placeto train``: stopped, killed, resumed, in several processes; and what it leaves behind."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -311,6 +312,37 @@ def test_processes_train_together_and_stop_together(problem: Path, tmp_path: Pat
     assert [row["update"] for row in log_of(folder)] == list(range(1, done + 1))
     groups = load_problem(problem).num_groups
     assert log_of(folder)[-1]["evaluations"] == done * 8 * (1 + 2 * groups)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_is_killed_ends_the_others_with_one_line(
+    rank: int, problem: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "killed"
+    process = start(
+        "train", problem, "--updates=2000", *SMALL, "--workers=2", "--checkpoint-every=1",
+        "-o", folder,
+    )  # fmt: skip
+    wait_for_updates(process, folder, 2)
+    workers = {rank_of(worker): worker for worker in children_of(process.pid)}
+    os.kill(workers[rank], signal.SIGKILL)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    (line,) = (line for line in errors.splitlines() if line.startswith("placeto: error: "))
+    assert "Traceback" not in errors
+    assert ("worker 0 was ended by SIGKILL", "another process went away")[rank] in line
+    assert not [worker for worker in workers.values() if Path(f"/proc/{worker}").exists()]
+    assert load_policy(folder / "training.safetensors").settings.updates == 2000
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def rank_of(pid: int) -> int:
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(int(text[5:]) for text in variables if text.startswith(b"RANK="))
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from placeto_baselines import lower_bound
 from placeto_baselines import optimal
 from placeto_simulator import Simulator
 from placeto_tools.benchmarks.search_table import PROBLEMS
-from placeto_tools.benchmarks.search_table import cost
+from placeto_tools.placing.costs import cost_of_result
 from placeto_tools.placing.placements import search_problem
 from placeto_tools.problems.grouping_options import GroupingOptions
 from placeto_tools.problems.making import read_problem
@@ -78,7 +78,8 @@ def row(name: str, seconds: float, seeds: int) -> list[str]:
     taken = time.process_time() - start
     simulator = Simulator(problem)
     placer = CoarseToFine(seconds, bound=max(parts.values()), clock=time.process_time)
-    best = min(cost(problem, placer.place(problem, simulator, seed=seed)) for seed in range(seeds))
+    found = [placer.place(problem, simulator, seed=seed) for seed in range(seeds)]
+    best = min(cost_of_result(problem, result) for result in found)
     without = max(bound for part, bound in parts.items() if part != "crowding")
     return [
         name,

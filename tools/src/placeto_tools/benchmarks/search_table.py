@@ -17,12 +17,10 @@ import numpy as np
 from placeto_baselines import CoarseToFine
 from placeto_baselines import LocalSearch
 from placeto_baselines import lower_bound
-from placeto_graphs import EvaluationBatch
 from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
-from placeto_graphs import memory_penalised_runtime
 from placeto_simulator import Simulator
+from placeto_tools.placing.costs import cost_of_result
 from placeto_tools.placing.placements import search_problem
 from placeto_tools.problems.making import read_problem
 from placeto_tools.problems.problem_options import ProblemOptions
@@ -94,15 +92,6 @@ class Runs:
         return f"{self.median:.3f} ({min(self.costs):.3f} to {max(self.costs):.3f})"
 
 
-def cost(problem: PlacementProblem, result: PlacementResult) -> float:
-    """Return the memory-penalised runtime of a result, in seconds."""
-    found = EvaluationBatch(
-        runtime=np.array([result.runtime]), peak_memory=result.peak_memory[None]
-    )
-    memory = [device.memory_bytes for device in problem.cluster.devices]
-    return float(memory_penalised_runtime(found, memory)[0])
-
-
 def local_search(problem: PlacementProblem, evaluations: int, seeds: int) -> Runs:
     """Place a problem in its own groups."""
     simulator = Simulator(problem, num_threads=1)
@@ -141,7 +130,7 @@ def _runs(problem: PlacementProblem, placer: Placer, simulator: Simulator, seeds
         start = time.process_time()
         results.append(placer.place(problem, simulator, seed=seed))
         seconds.append(time.process_time() - start)
-    costs = [cost(problem, result) for result in results]
+    costs = [cost_of_result(problem, result) for result in results]
     return Runs(costs, seconds, [result.evaluations for result in results])
 
 

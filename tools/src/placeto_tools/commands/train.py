@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from torch.distributed.elastic.multiprocessing.errors import record
 
 from placeto_graphs import PlacementProblem
 from placeto_policy import PlacementPolicy
@@ -173,7 +174,8 @@ def train(
     if workers > 1 and rank is None:
         options = ["--checkpoint-every", str(checkpoint_every), *(["--json"] if as_json else [])]
         sys.exit(run_workers(["train", "--resume", str(folder.path), *options], workers))
-    _train(folder, read, chosen, drawn, checkpoint_every, as_json, resumed=bool(resume))
+    run = _train if rank is None else record(_train)  # leaves word for the launcher if it fails
+    run(folder, read, chosen, drawn, checkpoint_every, as_json, resumed=bool(resume))
 
 
 def _first_policy(text: str) -> PlacementPolicy:

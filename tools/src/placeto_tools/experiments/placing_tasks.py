@@ -18,7 +18,6 @@ from placeto_graphs import EvaluationBatch
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_graphs import Placer
-from placeto_graphs import memory_penalised_runtime
 from placeto_policy import PlacementEnvironment
 from placeto_policy import PlacetoPlacer
 from placeto_policy import Settings
@@ -37,6 +36,8 @@ from placeto_tools.experiments.training_tasks import read_by_rnn
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
+from placeto_tools.placing.costs import cost_of_result
+from placeto_tools.placing.costs import costs_of
 from placeto_tools.placing.placements import run_placer
 from placeto_tools.placing.placers import fitting
 from placeto_tools.placing.placers import make_placer
@@ -121,13 +122,10 @@ class Place:
 
     def placed(self, problem: PlacementProblem, result: PlacementResult, seconds: float) -> Placed:
         """Return what a run of a placer came to."""
-        batch = EvaluationBatch(
-            runtime=np.array([result.runtime]), peak_memory=result.peak_memory[None]
-        )
         return Placed(
             **self.labels(),
             runtime=finite(result.runtime),
-            cost=finite(memory_penalised_runtime(batch, _limits(problem)).item()),
+            cost=finite(cost_of_result(problem, result)),
             fits=result.fits(problem.cluster),
             evaluations=result.evaluations,
             seconds=seconds,
@@ -363,9 +361,5 @@ class _KeepingEvaluator:
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         batch = self._simulator.evaluate(placements)
-        self.costs.append(memory_penalised_runtime(batch, _limits(self.problem)))
+        self.costs.append(costs_of(self.problem, batch))
         return batch
-
-
-def _limits(problem: PlacementProblem) -> NDArray[np.int64]:
-    return np.array([device.memory_bytes for device in problem.cluster.devices])

@@ -7,12 +7,11 @@ from difflib import get_close_matches
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
 from placeto_graphs import Evaluator
 from placeto_graphs import PlacementProblem
-from placeto_graphs import memory_penalised_runtime
 from placeto_simulator import Timeline
 from placeto_tools.errors import InputError
+from placeto_tools.placing.costs import costs_of
 
 PLACEMENTS_AT_ONCE = 4_096
 
@@ -140,13 +139,9 @@ def group_number(problem: PlacementProblem, name: str) -> int:
 
 def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
     """Return float64[B], the memory-penalised runtimes of int32[B, G] placements, in seconds."""
-    limits = [device.memory_bytes for device in evaluator.problem.cluster.devices]
     parts = np.array_split(placements, -(-len(placements) // PLACEMENTS_AT_ONCE) or 1)
-    return np.concatenate([_costs(evaluator.evaluate(part), limits) for part in parts])
-
-
-def _costs(batch: EvaluationBatch, limits: list[int]) -> NDArray[np.float64]:
-    return memory_penalised_runtime(batch, limits)
+    problem = evaluator.problem
+    return np.concatenate([costs_of(problem, evaluator.evaluate(part)) for part in parts])
 
 
 def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
 from placeto_graphs import PlacementProblem
-from placeto_graphs import memory_penalised_runtime
 from placeto_simulator import PathStep
 from placeto_simulator import Timeline
+from placeto_tools.placing.costs import cost_of_result
 
 Report = dict[str, Any]
 
@@ -35,11 +34,10 @@ def timeline_report(
     """
     limits = np.array([device.memory_bytes for device in problem.cluster.devices])
     peak = timeline.peak_memory
-    batch = EvaluationBatch(runtime=np.array([timeline.runtime]), peak_memory=peak[None])
     path = timeline.critical_path()
     return {
         "runtime": timeline.runtime,
-        "penalised_runtime": float(memory_penalised_runtime(batch, limits)[0]),
+        "penalised_runtime": cost_of_result(problem, timeline),
         "fits": bool((peak <= limits).all()),
         "transfers": len(timeline.transfer_start),
         "transferred_bytes": int(problem.graph.tensor_bytes[timeline.transfer_tensor].sum()),

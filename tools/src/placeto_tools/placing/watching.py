@@ -10,7 +10,7 @@ from placeto_graphs import EvaluationBatch
 from placeto_graphs import PlacementProblem
 from placeto_graphs import ScheduleBatch
 from placeto_graphs import SchedulingEvaluator
-from placeto_graphs import memory_penalised_runtime
+from placeto_tools.placing.costs import costs_of
 
 SECONDS_BETWEEN_REPORTS = 0.2
 
@@ -35,7 +35,6 @@ class WatchedEvaluator:
         self.best = np.inf
         self._evaluator = evaluator
         self._report = report
-        self._limits = np.array([d.memory_bytes for d in evaluator.problem.cluster.devices])
         self._reported = time.monotonic()
 
     @property
@@ -57,8 +56,7 @@ class WatchedEvaluator:
         """Count a batch, and report if it is time to."""
         self.evaluations += len(batch.runtime)
         if len(batch.runtime):
-            costs = memory_penalised_runtime(batch, self._limits)
-            self.best = min(self.best, float(costs.min()))
+            self.best = min(self.best, float(costs_of(self.problem, batch).min()))
         now = time.monotonic()
         if now - self._reported >= SECONDS_BETWEEN_REPORTS:
             self._reported = now

@@ -12,8 +12,8 @@ from placeto_baselines import CoarseToFine
 from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
 from placeto_simulator import Simulator
+from placeto_tools.placing.costs import cost_of
 from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
-from placeto_tools.pretraining.costs import cost_of
 from placeto_tools.pretraining.searched import Searched
 from placeto_tools.tables import TextTable
 

@@ -22,8 +22,8 @@ from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.errors import writing
+from placeto_tools.placing.costs import cost_of
 from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
-from placeto_tools.pretraining.costs import cost_of
 from placeto_tools.pretraining.searched import Searched
 from placeto_tools.stopping import StopRequest
 from placeto_tools.training.training_run import agreed_to_stop

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
 from placeto_graphs import Phase
 from placeto_graphs import PlacementProblem
-from placeto_graphs import memory_penalised_runtime
 from placeto_simulator import Simulator
-from placeto_simulator import Timeline
+from placeto_tools.placing.costs import cost_of_result
 from placeto_tools.plots.colours import colour
 from placeto_tools.reports.levels import drawn_levels
 from placeto_tools.reports.levels import level_report
@@ -89,23 +87,16 @@ def problem_report(
 
 def _scheme_report(shown: Shown, levels: list[PlacementProblem]) -> Report:
     timeline = Simulator(shown.problem, num_threads=1).timeline(shown.placement)
+    peak = timeline.peak_memory
+    limits = [device.memory_bytes for device in shown.problem.cluster.devices]
     return {
         "title": shown.title,
-        **_cost(timeline),
+        "runtime": timeline.runtime,
+        "cost": cost_of_result(shown.problem, timeline),
+        "fits": bool((peak <= limits).all()),
+        "peak_memory": peak.tolist(),
         "evaluations": shown.evaluations,
         "seconds": shown.seconds,
         "curve": [list(row) for row in shown.curve],
         "step": step_report(timeline, levels),
-    }
-
-
-def _cost(timeline: Timeline) -> Report:
-    limits = [device.memory_bytes for device in timeline.problem.cluster.devices]
-    peak = timeline.peak_memory
-    batch = EvaluationBatch(runtime=np.array([timeline.runtime]), peak_memory=peak[None])
-    return {
-        "runtime": timeline.runtime,
-        "cost": float(memory_penalised_runtime(batch, limits)[0]),
-        "fits": bool((peak <= limits).all()),
-        "peak_memory": peak.tolist(),
     }
