@@ -1,22 +1,20 @@
 """Each package and the console script, as pip installs them from their wheels."""
 
 import json
-import os
 import re
 import site
-import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
 
 from command_runs import profile
+from fresh_environments import FOLDERS
+from fresh_environments import make_environment
+from fresh_environments import make_wheels
+from fresh_environments import pip
+from fresh_environments import run
 
-PINS = Path("3rdparty/python/requirements.txt").resolve()
-PACKAGES = ("graphs", "simulator", "policy", "baselines", "workloads", "execution")
-FOLDERS = {name: Path("packages", name).resolve() for name in PACKAGES}
-FOLDERS["tools"] = Path("tools").resolve()
 # What the lines of a README use besides what the package needs, and so name.
 BESIDE = {"baselines": ["simulator"], "execution": ["workloads"]}
 LIST = """
@@ -25,38 +23,9 @@ print(*(found.name for found in importlib.metadata.distributions() if "placeto" 
 """
 
 
-def run(*command: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a command in a shell's environment, which knows no folder of this repository."""
-    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
-    result = subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**environment, "PLACETO_CACHE_DIR": str(cwd), "OMP_NUM_THREADS": "1"},
-    )
-    assert result.returncode == code, result.stdout + result.stderr
-    return result
-
-
-def pip(python: str | Path, command: str, *arguments: object, cwd: Path) -> None:
-    """Run the pinned pip for an environment, some of which come without their own."""
-    run(sys.executable, "-m", "pip", "--python", python, command, *arguments, cwd=cwd)
-
-
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a wheel of each package: Pants' own, or else made here."""
-    folder = tmp_path_factory.mktemp("wheels")
-    made = sorted(Path().resolve().glob("placeto_*.whl"))
-    for wheel in made:
-        (folder / wheel.name).symlink_to(wheel)
-    if not made:
-        options = ("--no-deps", "--build-constraint", PINS, "--wheel-dir", folder)
-        pip(sys.executable, "wheel", *options, *FOLDERS.values(), cwd=folder)
-    assert len(list(folder.glob("*.whl"))) == len(FOLDERS)
-    return folder
+    return make_wheels(tmp_path_factory.mktemp("wheels"))
 
 
 def install(wheels: Path, folder: Path, *packages: str) -> Path:
@@ -65,9 +34,7 @@ def install(wheels: Path, folder: Path, *packages: str) -> Path:
     Third-party libraries are those of this environment. Those of the project come from the wheels
     alone: where a range does not admit a wheel, pip finds nothing and says so.
     """
-    venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin" / "python"
-    (library,) = folder.glob("lib/python*/site-packages")
+    python, library = make_environment(folder)
     others = [path for path in sys.path if "-packages" in path or path.endswith(".whl")]
     others += site.getsitepackages()
     (library / "others.pth").write_text("\n".join(dict.fromkeys(others)) + "\n")

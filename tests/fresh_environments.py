@@ -1,0 +1,65 @@
+"""Environments that hold what a test installs there: wheels of the packages, and libraries."""
+
+import os
+import subprocess
+import sys
+import venv
+from importlib import metadata
+from pathlib import Path
+
+PINS = Path("3rdparty/python/requirements.txt").resolve()
+PACKAGES = ("graphs", "simulator", "policy", "baselines", "workloads", "execution")
+FOLDERS = {name: Path("packages", name).resolve() for name in PACKAGES}
+FOLDERS["tools"] = Path("tools").resolve()
+
+
+def try_to_run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a shell's environment, which knows no folder of this repository."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={**environment, "PLACETO_CACHE_DIR": str(cwd), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def run(*command: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a command that must end with this code."""
+    result = try_to_run(*command, cwd=cwd)
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+def pip(python: str | Path, command: str, *arguments: object, cwd: Path) -> None:
+    """Run the pinned pip for an environment, some of which come without their own."""
+    run(sys.executable, "-m", "pip", "--python", python, command, *arguments, cwd=cwd)
+
+
+def make_wheels(folder: Path) -> Path:
+    """Put a wheel of each package into a folder: Pants' own, or else made here."""
+    made = sorted(Path().resolve().glob("placeto_*.whl"))
+    for wheel in made:
+        (folder / wheel.name).symlink_to(wheel)
+    if not made:
+        options = ("--no-deps", "--build-constraint", PINS, "--wheel-dir", folder)
+        pip(sys.executable, "wheel", *options, *FOLDERS.values(), cwd=folder)
+    assert len(list(folder.glob("*.whl"))) == len(FOLDERS)
+    return folder
+
+
+def make_environment(folder: Path) -> tuple[Path, Path]:
+    """Make an empty environment; return its Python, and the folder that it imports from."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    (library,) = folder.glob("lib/python*/site-packages")
+    return folder / "bin" / "python", library
+
+
+def link_library(name: str, library: Path) -> None:
+    """Let an environment import a library, and pip find it there, as it is in this one."""
+    distribution = metadata.distribution(name)
+    assert distribution.files is not None
+    for part in {file.parts[0] for file in distribution.files} - {".."}:
+        (library / part).symlink_to(Path(str(distribution.locate_file(part))).resolve())

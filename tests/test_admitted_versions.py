@@ -1,0 +1,164 @@
+"""The oldest and the newest versions that the packages' ranges admit work, together.
+
+Ranges are those of every package and extra, but for torch and what needs one build of it: that is
+linked as it is here. The newest are what pip takes today.
+"""
+
+import json
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from command_runs import profile
+from fresh_environments import FOLDERS
+from fresh_environments import link_library
+from fresh_environments import make_environment
+from fresh_environments import make_wheels
+from fresh_environments import pip
+from fresh_environments import run
+from fresh_environments import try_to_run
+
+PINNED = ("torch", "torchvision")
+MODELS = ("diffusers", "timm", "transformers")  # libraries that bring others, some of them large
+INSTALLED = (
+    "placeto-policy[gym]",
+    "placeto-simulator[conformance]",
+    "placeto-tools[report]",
+    "placeto-workloads[onnx]",
+)
+LIST = """
+import importlib.metadata, json
+found = importlib.metadata.distributions()
+print(json.dumps({distribution.name: distribution.version for distribution in found}))
+"""
+RUN_BLOCKS = """
+import json, sys
+for name, block in json.load(open(sys.argv[1])).items():
+    exec(compile(block, name, "exec"), {})
+"""
+# What no README has a line of: each runs one library more.
+RUN_COMMANDS = """
+import shlex, sys
+import onnx
+from placeto_tools.main import placeto
+from placeto_simulator.conformance import main
+
+made = onnx.helper.make_tensor_value_info
+graph = onnx.helper.make_graph(
+    [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+    "product",
+    [made("x", 1, [4, 8]), made("w", 1, [8, 2])],
+    [made("y", 1, [4, 2])],
+)
+onnx.save(onnx.helper.make_model(graph), "product.onnx")
+for line in open(sys.argv[1]):
+    placeto(shlex.split(line), standalone_mode=False)
+assert main(["--problems", "20"]) == 0
+"""
+COMMANDS = """
+build graph.txt -o problem.json.gz
+build product.onnx --cluster 2xv100 -o product.json
+calibrate --devices cpu:0,cpu:1 --runs 1 --most-bytes 1000000 -o cluster.toml
+place problem.json.gz --placer metis -o metis.json
+place problem.json.gz --placer scotch -o scotch.json
+export problem.json.gz scotch.json --to dot -o groups.dot
+export problem.json.gz scotch.json --to graphml -o groups.graphml
+plot placement problem.json.gz scotch.json -o placement.png
+report problem.json.gz metis.json scotch.json -o report.html
+train problem.json.gz --updates 1 --workers 2 -o run
+"""
+
+
+def libraries() -> dict[str, SpecifierSet]:
+    """Return the versions of each library that all packages admit."""
+    admitted: dict[str, SpecifierSet] = defaultdict(SpecifierSet)
+    for folder in FOLDERS.values():
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        extras = project.get("optional-dependencies", {}).values()
+        for text in [*project["dependencies"], *(text for extra in extras for text in extra)]:
+            requirement = Requirement(text)
+            admitted[requirement.name] &= requirement.specifier
+    return {
+        name: specifier
+        for name, specifier in admitted.items()
+        if name not in {*PINNED, *MODELS} and not name.startswith("placeto-")
+    }
+
+
+def oldest(libraries: dict[str, SpecifierSet]) -> list[str]:
+    """Return the highest lower bound of each library as the one version that is asked for."""
+    bounds = {
+        name: [Version(one.version) for one in specifier if one.operator == ">="]
+        for name, specifier in libraries.items()
+    }
+    return [f"{name}=={max(versions)}" for name, versions in bounds.items()]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    asked = ("index", "versions", "msgspec", "--retries=1", "--timeout=20")
+    if try_to_run(sys.executable, "-m", "pip", *asked, cwd=folder).returncode != 0:
+        pytest.skip("pip reaches no index from which it could install libraries")
+    return make_wheels(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "age",
+    [
+        pytest.param(
+            "oldest",
+            marks=pytest.mark.skipif(
+                sys.version_info >= (3, 13), reason="NumPy 2.0 and SciPy 1.13 have no wheels for it"
+            ),
+        ),
+        "newest",
+    ],
+)
+def test_the_lines_of_readmes_run(
+    age: str, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, library = make_environment(tmp_path / "environment")
+    link_library("torch", library)
+    asked = oldest(libraries()) if age == "oldest" else list(libraries())
+    options = ("--only-binary=:all:", "--find-links", wheels)
+    pip(python, "install", *options, *INSTALLED, *asked, cwd=tmp_path)
+    listed = run(python, "-I", "-c", LIST, cwd=tmp_path).stdout
+    print(listed)  # what has failed is shown with its versions
+    assert {f"placeto-{name}" for name in FOLDERS} <= json.loads(listed).keys()
+
+    # Compiled code of other versions of Numba would take the place of that of this one.
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "compiled"))
+    blocks = {
+        f"{folder.name}/README.md, block {number}": block
+        for folder in FOLDERS.values()
+        for number, block in enumerate(
+            re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+        )
+    }
+    assert len(blocks) >= len(FOLDERS)
+    (tmp_path / "blocks.json").write_text(json.dumps(blocks))
+    run(python, "-I", "-c", RUN_BLOCKS, "blocks.json", cwd=tmp_path)
+    (tmp_path / "graph.txt").write_text(profile())
+    (tmp_path / "commands.txt").write_text(COMMANDS.strip())
+    run(python, "-I", "-c", RUN_COMMANDS, "commands.txt", cwd=tmp_path)
+    assert any((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_the_oldest_of_a_library_is_what_every_package_admits() -> None:
+    ranges = {
+        "numpy": SpecifierSet(">=2.0") & SpecifierSet(">=2.1,<3"),
+        "scipy": SpecifierSet(">=1"),
+    }
+    assert oldest(ranges) == ["numpy==2.1", "scipy==1"]
+    found = libraries()
+    assert {"click", "msgspec", "networkx", "numba", "numpy", "scipy", "bokeh"} <= found.keys()
+    assert len(oldest(found)) == len(found)
