@@ -21,7 +21,6 @@ NAMESPACES = Path("/run/netns")
 PREFIX = "placeto"
 LINK = "link0"  # the name that each machine has for its link
 PORT = 29500
-NICENESS = 10
 SECONDS_TO_END = 10.0
 
 
@@ -88,7 +87,7 @@ class Machines:
 
     def start(self, number: int, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
         """Start a process on a machine; options are those of `subprocess.Popen`."""
-        return self._start(self._names[number], ["nice", f"-n{NICENESS}", *command], options)
+        return self._start(self._names[number], command, options)
 
     def kill(self, number: int) -> None:
         """Kill all processes of a machine at once, as nobody asks them before."""

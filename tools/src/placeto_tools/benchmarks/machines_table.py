@@ -7,11 +7,12 @@ faster; what the table shows is what talking to each other costs.
 
 import argparse
 import platform
-import subprocess
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from placeto_tools.benchmarks.machine_training import CommunicationReport
 from placeto_tools.benchmarks.machines import Machines
 from placeto_tools.benchmarks.machines import environment
 from placeto_tools.benchmarks.machines import torchrun
+from placeto_tools.benchmarks.machines import what_is_missing
 from placeto_tools.errors import RunError
 from placeto_tools.errors import exit_code
 from placeto_tools.errors import one_line
@@ -181,30 +183,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="placeto_tools.benchmarks.machines_table", description=__doc__
     )
-    parser.add_argument("source", nargs="?", default="cifar10:3", help="SOURCE to train on")
-    parser.add_argument("--groups", type=int, default=16)
+    add_problem_options(parser)
     parser.add_argument("--updates", type=int, default=20, help="of each training")
     parser.add_argument("--delays", type=float, nargs="+", default=DELAYS, help="in seconds")
     options = parser.parse_args(arguments)
-    try:
-        print_table(options.source, options.groups, options.updates, options.delays)
-    except (RunError, ValueError, KeyboardInterrupt, subprocess.SubprocessError) as error:
-        print(f"{parser.prog}: error: {one_line(error)}", file=sys.stderr)
-        sys.exit(exit_code(error))
+    with ending_in_one_line(parser.prog), saved_problem(options) as problem:
+        print(
+            f"{options.updates} updates each\n\n{TextTable('', COLUMNS, []).markdown()}", flush=True
+        )
+        for cells in measured_rows(problem, options.delays, options.updates):
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def print_table(source: str, groups: int, updates: int, delays: Sequence[float]) -> None:
-    """Build the problem, and print what trainings on it take."""
-    asked = ProblemOptions(cluster="2xk80", grouping=GroupingOptions(num_groups=groups))
-    problem = read_problem(source, asked)
+def add_problem_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which problem to train on."""
+    parser.add_argument("source", nargs="?", default="cifar10:3", help="SOURCE to train on")
+    parser.add_argument("--groups", type=int, default=16)
+
+
+@contextmanager
+def saved_problem(options: argparse.Namespace) -> Iterator[Path]:
+    """Print what is trained on and with what; give the file of the problem."""
+    if missing := what_is_missing():
+        raise RunError(missing)
+    grouping = GroupingOptions(num_groups=options.groups)
+    problem = read_problem(options.source, ProblemOptions(cluster="2xk80", grouping=grouping))
     print(f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}")
-    print(f"{source}, {problem.num_groups} groups, {updates} updates each\n")
-    print(TextTable("", COLUMNS, []).markdown(), flush=True)
+    print(f"{options.source}, {problem.num_groups} groups, 2xk80")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "problem.json.gz")
         save_problem(problem, path)
-        for cells in measured_rows(path, delays, updates):
-            print(f"| {' | '.join(cells)} |", flush=True)
+        yield path
+
+
+@contextmanager
+def ending_in_one_line(program: str) -> Iterator[None]:
+    """End the process with one line where something fails or it is asked to stop."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except (RunError, ValueError, OSError, KeyboardInterrupt) as error:
+        print(f"{program}: error: {one_line(error)}", file=sys.stderr)
+        sys.exit(exit_code(error))
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":
