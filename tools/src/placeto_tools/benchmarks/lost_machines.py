@@ -252,7 +252,7 @@ def check(losses: Sequence[Loss], checkpoint_every: int, folder: Path, undisturb
     numbers = [json.loads(line)["update"] for line in RunFolder(folder).log.open()]
     if numbers != list(range(1, len(numbers) + 1)):
         raise RunError(f"log: expected each update once and in order, got {numbers}")
-    return f"Weights apart from those of an undisturbed training: {difference:g}."
+    return f"From the weights of an undisturbed training it is {difference:g} in parts of each."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
