@@ -1,5 +1,9 @@
 """The processes that train together: one, or several that `torchrun` started."""
 
+import os
+import re
+import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextlib import suppress
@@ -23,6 +27,10 @@ from placeto_policy.errors import PolicyError
 FAILED = "placeto_policy/failed"
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 FAREWELL = timedelta(seconds=5)
+# A machine whose link or power fails says nothing. The system asks a silent one every 5 s after the
+# first 10, and gives it up after 30, as long as what was sent to it may stay without an answer.
+SECONDS_OF_SILENCE, SECONDS_UNTIL_ASKED, SECONDS_BETWEEN = 30, 10, 5
+DESCRIPTORS = "/dev/fd"
 
 
 class Processes(Protocol):
@@ -46,6 +54,10 @@ class Processes(Protocol):
         """Return the rows of all processes, which may have unequal numbers of them."""
         ...
 
+    def share(self, content: bytes) -> bytes:
+        """Return the content of the first process."""
+        ...
+
 
 class OneProcess:
     """All episodes in this process.
@@ -65,6 +77,10 @@ class OneProcess:
     def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the rows."""
         return rows
+
+    def share(self, content: bytes) -> bytes:
+        """Return the content."""
+        return content
 
 
 class GlooProcesses:
@@ -97,6 +113,16 @@ class GlooProcesses:
             [part.numpy()[: int(count)] for part, count in zip(parts, counts, strict=True)]
         )
 
+    def share(self, content: bytes) -> bytes:
+        """Return the content of the first process, by broadcast."""
+        size = torch.tensor([len(content)])
+        with self._named_failures():
+            torch.distributed.broadcast(size, src=0)
+            own = torch.from_numpy(np.frombuffer(content, np.uint8).copy())
+            shared = torch.empty(int(size), dtype=torch.uint8) if self.rank else own
+            torch.distributed.broadcast(shared, src=0)
+        return shared.numpy().tobytes()
+
     def report(self, error: BaseException) -> None:
         """Leave word of why this process ends, for the others to repeat."""
         text = " ".join(f"process {self.rank}: {type(error).__name__}: {error}".split())
@@ -115,7 +141,7 @@ class GlooProcesses:
             self._store.wait([FAILED], FAREWELL)
             return f"the run ended in another process: {self._store.get(FAILED).decode()}"
         except RuntimeError:
-            return f"another process went away without a word: {error}"
+            return f"another process went away without a word: {_first_sentence(error)}"
 
 
 @contextmanager
@@ -123,7 +149,8 @@ def join_processes(timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[Processes]:
     """Join the processes that `torchrun` started, on one machine or on many.
 
     Outside of `torchrun` there is just this one. A process that fails inside tells the others why;
-    each of them ends with that reason, and `torchrun` with the rank of the first that failed.
+    each of them ends with that reason, and `torchrun` with the rank of the first that failed. So
+    they do when one was killed, or its machine has not answered for half a minute.
 
     Parameters
     ----------
@@ -149,6 +176,7 @@ def join_processes(timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[Processes]:
     torch.distributed.init_process_group(
         "gloo", store=store, rank=rank, world_size=count, timeout=timeout
     )
+    _give_up_silent_machines()
     processes = GlooProcesses(store, rank, count)
     try:
         yield processes
@@ -157,3 +185,32 @@ def join_processes(timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[Processes]:
         raise
     finally:
         torch.distributed.destroy_process_group()
+
+
+def _first_sentence(error: RuntimeError) -> str:
+    """Return what gloo says, without the line of its source and its advice."""
+    return re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". ")[0]
+
+
+def _give_up_silent_machines() -> None:
+    """Let the system watch all connections of this process: gloo waits for its timeout."""
+    for name in os.listdir(DESCRIPTORS) if os.path.isdir(DESCRIPTORS) else ():
+        with suppress(OSError):  # closed since
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as connection:
+                    if connection.family in {socket.AF_INET, socket.AF_INET6}:
+                        _watch(connection)
+
+
+def _watch(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probes = (SECONDS_OF_SILENCE - SECONDS_UNTIL_ASKED) // SECONDS_BETWEEN
+    values = {
+        "TCP_KEEPIDLE": SECONDS_UNTIL_ASKED,
+        "TCP_KEEPINTVL": SECONDS_BETWEEN,
+        "TCP_KEEPCNT": probes,
+        "TCP_USER_TIMEOUT": 1000 * SECONDS_OF_SILENCE,  # of what was sent
+    }
+    for name, value in values.items():
+        if hasattr(socket, name):  # systems have some of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -54,10 +54,10 @@ def exact_row(name: str) -> list[str]:
     groups = GroupingOptions(num_groups=GROUPS_TO_TRY_ALL[cluster])
     problem = read_problem(source, ProblemOptions(cluster=cluster, grouping=groups))
     simulator = Simulator(problem)
-    best = cost(problem, optimal(problem, simulator))
+    best = cost_of_result(problem, optimal(problem, simulator))
     bound = lower_bound(problem)
     search = CoarseToFine(evaluations=EVALUATIONS_OF_SEARCH)
-    found = cost(problem, search.place(problem, simulator))
+    found = cost_of_result(problem, search.place(problem, simulator))
     return [
         name,
         str(problem.num_groups),

@@ -23,10 +23,10 @@ from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
 from placeto_policy import load_pretrained
 from placeto_simulator import Simulator
+from placeto_tools.placing.costs import cost_of
 from placeto_tools.placing.placements import GROUPS_OF_POLICY
 from placeto_tools.placing.placements import search_problem
 from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
-from placeto_tools.pretraining.costs import cost_of
 from placeto_tools.problems.making import read_problem
 from placeto_tools.problems.problem_options import ProblemOptions
 from placeto_tools.training.run_folder import read_policy

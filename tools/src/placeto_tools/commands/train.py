@@ -2,9 +2,11 @@
 
 import sys
 import time
+from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -48,8 +50,8 @@ from placeto_tools.training.settings import with_network_of
 from placeto_tools.training.training_run import run_training
 
 FIXED = (
-    "--resume: expected no PROBLEMS, -o, --from, --updates, --set, --preset, --groupings or "
-    "--seed: they are fixed"
+    "--resume: expected no PROBLEMS, -o, --go-on, --from, --updates, --set, --preset, "
+    "--groupings or --seed: they are fixed"
 )
 
 
@@ -61,6 +63,12 @@ FIXED = (
     type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="Go on with a training that was stopped or killed.",
+)
+@click.option(
+    "--go-on",
+    is_flag=True,
+    help="If -o FOLDER holds this very training, go on with it: one command to begin, and to be "
+    "run again after every failure.",
 )
 @click.option(
     "--from",
@@ -111,6 +119,7 @@ def train(
     problems: tuple[str, ...],
     output: Path | None,
     resume: Path | None,
+    go_on: bool,
     first: str | None,
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
@@ -137,15 +146,14 @@ def train(
     placeto train problem.json.gz --from pretrained --updates 20 -o run
     placeto train --resume run
 
-    On several machines, with the folder on a disk that all see, or on the first one:
+    On several machines the same on each; the folder is on the first, as torchrun counts them:
 
     \b
     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
-        -m placeto_tools.main train problem.json.gz -o run
+        --max-restarts 3 -m placeto_tools.main train problem.json.gz -o run --go-on
     """
-    rank = worker_rank()
     if resume:
-        given = (problems, output, first, updates, settings, preset_name, groupings)
+        given = (problems, output, go_on, first, updates, settings, preset_name, groupings)
         if any(given) or seed is not None:
             raise InputError(FIXED)
         if not asked.says_nothing:
@@ -153,10 +161,17 @@ def train(
     elif not problems or not output:
         raise InputError("expected PROBLEMS and -o FOLDER, or --resume FOLDER")
     folder = RunFolder(resume or output or Path())
-    if not resume:
+
+    def prepare() -> None:
+        """Make or check the folder, before anything is done."""
+        if resume:
+            found, values, _ = folder.read()
+            _check(found, restored_settings(values), workers)
+            return
         policy = _first_policy(first) if first else None
-        preset = preset_name or ("fine-tuning" if policy else None)
-        chosen = parse_settings(settings, updates, preset)
+        chosen = parse_settings(
+            settings, updates, preset_name or ("fine-tuning" if policy else None)
+        )
         if policy:
             chosen = with_network_of(policy, chosen, settings)
         alone = len(problems) == 1 or preset_name == "paper"
@@ -164,18 +179,18 @@ def train(
         _check(read, chosen, workers)
         if policy:
             _check_devices(read, policy)
-        drawn = seed or 0
-        if not rank:
-            folder.create(read, asdict(chosen), drawn, force=force, first_policy=policy)
-    else:
-        read, values, drawn = folder.read()
-        chosen = restored_settings(values)
-        _check(read, chosen, workers)
-    if workers > 1 and rank is None:
+        if not (go_on and folder.has(read, asdict(chosen), seed or 0)):
+            folder.create(
+                read, asdict(chosen), seed or 0, force=force or go_on, first_policy=policy
+            )
+
+    if workers > 1 and worker_rank() is None:
+        prepare()
         options = ["--checkpoint-every", str(checkpoint_every), *(["--json"] if as_json else [])]
         sys.exit(run_workers(["train", "--resume", str(folder.path), *options], workers))
-    run = _train if rank is None else record(_train)  # leaves word for the launcher if it fails
-    run(folder, read, chosen, drawn, checkpoint_every, as_json, resumed=bool(resume))
+    # Under a launcher, a worker that fails leaves word for it.
+    run = _train if worker_rank() is None else record(_train)
+    run(folder, prepare, checkpoint_every, as_json)
 
 
 def _first_policy(text: str) -> PlacementPolicy:
@@ -184,25 +199,24 @@ def _first_policy(text: str) -> PlacementPolicy:
 
 
 def _train(
-    folder: RunFolder,
-    problems: Mapping[str, PlacementProblem],
-    settings: Settings,
-    seed: int,
-    checkpoint_every: int,
-    as_json: bool,
-    *,
-    resumed: bool,
+    folder: RunFolder, prepare: Callable[[], None], checkpoint_every: int, as_json: bool
 ) -> None:
     with (
+        TemporaryDirectory() as copies,
         StopRequest() as stop,
         showing_progress(quiet=bool(worker_rank())) as progress,
         join_processes() as processes,
     ):
+        if not processes.rank:
+            prepare()
+        folder = folder.as_on_first_machine(processes, Path(copies))
+        problems, values, seed = folder.read()
         evaluators = [Simulator(problem) for problem in problems.values()]
-        if resumed and folder.checkpoint.exists():
+        if folder.checkpoint.exists():
             trainer = resume_training(folder.checkpoint, evaluators, processes=processes)
         else:
             policy = load_policy(folder.first_policy) if folder.first_policy.exists() else None
+            settings = restored_settings(values)
             trainer = Trainer(evaluators, settings, seed=seed, policy=policy, processes=processes)
         progress.update("first update (compiles the simulator once) ...")
         done = run_training(

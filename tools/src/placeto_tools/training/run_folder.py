@@ -15,6 +15,7 @@ from placeto_graphs import PlacementProblem
 from placeto_graphs import load_problem
 from placeto_graphs import save_placement
 from placeto_graphs import save_problem
+from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.errors import writing
 from placeto_tools.json_files import read_json
@@ -23,12 +24,14 @@ from placeto_tools.outputs import make_folder
 
 if TYPE_CHECKING:
     from placeto_policy import PlacementPolicy
+    from placeto_policy.workers import Processes
 
 DESCRIPTION = "run.json"
 CHECKPOINT = "training.safetensors"
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
 FIRST_POLICY = "first-policy.safetensors"
+PROBLEM = "problem-{}.json.gz"
 
 
 class _Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +139,56 @@ class RunFolder:
             }
         return problems, found.settings, found.seed
 
+    def has(
+        self, problems: Mapping[str, PlacementProblem], settings: Mapping[str, Any], seed: int
+    ) -> bool:
+        """Return whether there is a training in the folder, and that is the one with these.
+
+        Raises
+        ------
+        InputError
+            When there is another one.
+        """
+        if not (self.path / DESCRIPTION).exists():
+            return False
+        found, *others = self.read()
+        if (list(found), *others) != (list(problems), dict(settings), seed):
+            raise InputError(
+                f"{self.path / DESCRIPTION}: expected the training that --go-on describes, "
+                "got one of other PROBLEMS, hyperparameters or seed"
+            )
+        return True
+
+    def as_on_first_machine(self, processes: "Processes", copies: Path) -> "RunFolder":
+        """Return this folder, or a copy of what the first process goes on from.
+
+        Only the first of several processes needs to see the folder, and none of them may go on from
+        another checkpoint than it.
+
+        Parameters
+        ----------
+        processes
+            Those that train together.
+        copies
+            A folder for the copies; nothing is written to it later.
+        """
+        if processes.count == 1:
+            return self
+        content = processes.share(b"" if processes.rank else self._packed())
+        if not processes.rank:
+            return self
+        with writing(copies):
+            for name, file in msgspec.msgpack.decode(content, type=dict[str, bytes]).items():
+                (copies / Path(name).name).write_bytes(file)
+        return RunFolder(copies)
+
+    def _packed(self) -> bytes:
+        paths = [self.path / DESCRIPTION, self.checkpoint, self.first_policy]
+        paths += self.path.glob(PROBLEM.format("*"))
+        with reading(self.path):
+            files = {path.name: path.read_bytes() for path in paths if path.exists()}
+        return msgspec.msgpack.encode(files)
+
     def save_placements(
         self, problems: Sequence[PlacementProblem], placements: Sequence[Any]
     ) -> list[Path]:
@@ -150,4 +203,4 @@ class RunFolder:
         return paths
 
     def _problem(self, number: int) -> Path:
-        return self.path / f"problem-{number}.json.gz"
+        return self.path / PROBLEM.format(number)

@@ -1,0 +1,233 @@
+"""What training on several machines takes, and that it comes to the same weights.
+
+``python -m placeto_tools.benchmarks.machines_table`` prints it. The machines are network namespaces
+of this host: it asks for root and `ip`. They share its processors, so that more of them are no
+faster; what the table shows is what talking to each other costs.
+"""
+
+import argparse
+import platform
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+from placeto_graphs import save_problem
+from placeto_policy import load_policy
+from placeto_tools.benchmarks.machine_training import CHECKPOINT
+from placeto_tools.benchmarks.machine_training import EARLY_CHECKPOINT
+from placeto_tools.benchmarks.machine_training import EARLY_UPDATES
+from placeto_tools.benchmarks.machine_training import REPORT
+from placeto_tools.benchmarks.machine_training import CommunicationReport
+from placeto_tools.benchmarks.machines import Machines
+from placeto_tools.benchmarks.machines import environment
+from placeto_tools.benchmarks.machines import torchrun
+from placeto_tools.benchmarks.machines import what_is_missing
+from placeto_tools.errors import RunError
+from placeto_tools.errors import exit_code
+from placeto_tools.errors import one_line
+from placeto_tools.problems.grouping_options import GroupingOptions
+from placeto_tools.problems.making import read_problem
+from placeto_tools.problems.problem_options import ProblemOptions
+from placeto_tools.tables import TextTable
+from placeto_tools.tables import seconds_text
+from placeto_tools.tables import share_text
+
+WORKER = "placeto_tools.benchmarks.machine_training"
+SHAPES = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (4, 2))  # machines, processes
+DELAYS = (0.0, 1e-4, 1e-3, 1e-2)
+# Sums of other parts in another order round differently. Early, that is as far as it goes: later a
+# hidden unit that is at work by a rounding error learns from a state that it would not have seen.
+ROUNDING = 1e-4
+COLUMNS = (
+    ">machines",
+    ">processes on each",
+    ">delay",
+    ">updates/s",
+    ">in communication",
+    ">sum of one number",
+    ">sum of the weights",
+    ">weights apart from as many processes on one machine",
+    f">from one process, after {EARLY_UPDATES} updates",
+)
+Weights = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A training on machines, and the weights that it came to early and at its end."""
+
+    machines: int
+    processes: int
+    delay: float
+    report: CommunicationReport
+    early_weights: Weights
+    weights: Weights
+
+    @property
+    def count(self) -> int:
+        """How many processes there were."""
+        return self.machines * self.processes
+
+    def cells(self, on_one: "Measured", alone: "Measured") -> list[str]:
+        """Return the row of the table; beside what machine and process it is compared with."""
+        report = self.report
+        return [
+            str(self.machines),
+            str(self.processes),
+            f"{1e3 * self.delay:g} ms" if self.machines > 1 else "",
+            f"{1 / report.update_seconds:.2f}",
+            share_text(report.communication_share),
+            seconds_text(report.number_seconds),
+            seconds_text(report.weights_seconds),
+            f"{apart(self.weights, on_one.weights):g}",
+            f"{apart(self.early_weights, alone.early_weights):.1e}",
+        ]
+
+
+def apart(weights: Weights, others: Weights) -> float:
+    """Return the largest difference of two policies, in parts of each tensor's largest number.
+
+    Examples
+    --------
+    >>> apart({"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([1.0, 4.0])})
+    0.5
+    """
+    return max(
+        float((weights[name] - other).abs().max() / other.abs().max().clamp(min=1e-30))
+        for name, other in others.items()
+    )
+
+
+def measure(problem: Path, machines: int, processes: int, delay: float, updates: int) -> Measured:
+    """Train on a problem file, on so many machines with so many processes each.
+
+    Raises
+    ------
+    RunError
+        When a process failed; the message ends with its last lines.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryFile() as said,
+        Machines(machines, delay if machines > 1 else 0.0) as joined,
+    ):
+        worker = ["-m", WORKER, str(problem), folder, str(updates)]
+        alone = machines * processes == 1
+        started = [
+            joined.start(
+                number,
+                [sys.executable, *worker]
+                if alone
+                else torchrun(number, machines, processes, worker),
+                env=environment(),
+                stdout=said,
+                stderr=said,
+            )
+            for number in range(machines)
+        ]
+        codes = [process.wait() for process in started]
+        if any(codes):
+            said.seek(0)
+            lines = said.read().decode(errors="replace").strip().splitlines()
+            raise RunError(f"a training on {machines} machines failed: {' '.join(lines[-5:])}")
+        report = msgspec.json.decode(Path(folder, REPORT).read_bytes(), type=CommunicationReport)
+        early, last = (
+            load_policy(Path(folder, name)).state_dict() for name in (EARLY_CHECKPOINT, CHECKPOINT)
+        )
+    return Measured(machines, processes, delay, report, early, last)
+
+
+def measured_rows(problem: Path, delays: Sequence[float], updates: int) -> Iterator[list[str]]:
+    """Yield the rows of the table.
+
+    Raises
+    ------
+    RunError
+        When weights are further apart than rounding explains.
+    """
+    on_one: dict[int, Measured] = {}
+    for machines, processes in SHAPES:
+        for delay in delays if machines > 1 else (0.0,):
+            found = measure(problem, machines, processes, delay, updates)
+            if machines == 1:
+                on_one[processes] = found
+            check_equal(found, on_one[found.count], on_one[1])
+            yield found.cells(on_one[found.count], on_one[1])
+
+
+def check_equal(found: Measured, on_one: Measured, alone: Measured) -> None:
+    """Check that a training came to the weights of the same processes on one machine.
+
+    Raises
+    ------
+    RunError
+        When they differ at all, or by more than rounding from those of one process.
+    """
+    what = f"weights of {found.processes} processes on each of {found.machines} machines"
+    if (difference := apart(found.weights, on_one.weights)) > 0:
+        raise RunError(f"{what}: expected those of one machine, got {difference:.1e} apart")
+    if not (difference := apart(found.early_weights, alone.early_weights)) <= ROUNDING:
+        raise RunError(f"{what}: expected those of one process early, got {difference:.1e} apart")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print each row as soon as it is there."""
+    parser = argparse.ArgumentParser(
+        prog="placeto_tools.benchmarks.machines_table", description=__doc__
+    )
+    add_problem_options(parser)
+    parser.add_argument("--updates", type=int, default=20, help="of each training")
+    parser.add_argument("--delays", type=float, nargs="+", default=DELAYS, help="in seconds")
+    options = parser.parse_args(arguments)
+    with ending_in_one_line(parser.prog), saved_problem(options) as problem:
+        print(
+            f"{options.updates} updates each\n\n{TextTable('', COLUMNS, []).markdown()}", flush=True
+        )
+        for cells in measured_rows(problem, options.delays, options.updates):
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def add_problem_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which problem to train on."""
+    parser.add_argument("source", nargs="?", default="cifar10:3", help="SOURCE to train on")
+    parser.add_argument("--groups", type=int, default=16)
+
+
+@contextmanager
+def saved_problem(options: argparse.Namespace) -> Iterator[Path]:
+    """Print what is trained on and with what; give the file of the problem."""
+    if missing := what_is_missing():
+        raise RunError(missing)
+    grouping = GroupingOptions(num_groups=options.groups)
+    problem = read_problem(options.source, ProblemOptions(cluster="2xk80", grouping=grouping))
+    print(f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}")
+    print(f"{options.source}, {problem.num_groups} groups, 2xk80")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "problem.json.gz")
+        save_problem(problem, path)
+        yield path
+
+
+@contextmanager
+def ending_in_one_line(program: str) -> Iterator[None]:
+    """End the process with one line where something fails or it is asked to stop."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except (RunError, ValueError, OSError, KeyboardInterrupt) as error:
+        print(f"{program}: error: {one_line(error)}", file=sys.stderr)
+        sys.exit(exit_code(error))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    main()
