@@ -3,6 +3,7 @@
 import pytest
 
 from placeto_tools.benchmarks.bound_table import COLUMNS
+from placeto_tools.benchmarks.bound_table import GROUPS_TO_TRY_ALL
 from placeto_tools.benchmarks.bound_table import main
 
 
@@ -20,3 +21,15 @@ def test_a_row_has_the_parts_of_the_bound_and_what_was_found(
     assert float(found["over the bound"].rstrip("%")) / 100 == pytest.approx(
         best / max(parts) - 1, abs=0.01
     )
+
+
+def test_in_few_groups_all_placements_are_tried(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(GROUPS_TO_TRY_ALL, "2xk80", 6)
+    main(["cifar10:3/2xk80", "--exact"])
+    row = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
+    assert row[:2] == ["cifar10:3/2xk80", "6"]
+    assert 0 < float(row[2]) <= float(row[3])
+    assert row[5] == "0.0%"  # of so few placements the search tries all, too
