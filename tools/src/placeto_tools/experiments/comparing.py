@@ -42,7 +42,7 @@ from placeto_tools.reports.comparison import ProblemReport
 from placeto_tools.reports.comparison import SchemeReport
 from placeto_tools.reports.comparison import case_report
 from placeto_tools.reports.comparison import runtime_text
-from placeto_tools.reports.comparison import typical_runtime
+from placeto_tools.reports.comparison import typical
 from placeto_tools.reports.comparison_tables import scheme_table
 
 if TYPE_CHECKING:
@@ -281,10 +281,10 @@ def comparison_figure(report: ProblemReport) -> "Figure":
     curves, levels = {}, {"lower bound": report.lower_bound}
     for scheme in report.schemes:
         of_seeds = [_known(run.curve) for run in scheme.runs]
-        runtime = typical_runtime(scheme)
+        runtime = typical(scheme, "runtime")
         if SCHEMES[scheme.name].budget:
             curves[scheme.title] = [curve for curve in of_seeds if len(curve)]
-        elif scheme.name in LEVELS and runtime is not None:
+        elif scheme.name in LEVELS and np.isfinite(runtime):
             levels[scheme.title] = runtime
     return curves_figure(curves, levels, f"{report.source} on {report.cluster}")
 
