@@ -18,8 +18,7 @@ from placeto_tools.errors import StoppedRunError
 from placeto_tools.experiments.comparing import Case
 from placeto_tools.experiments.comparing import Comparison
 from placeto_tools.experiments.comparing import chosen_effort
-from placeto_tools.experiments.comparing import comparison_figure
-from placeto_tools.experiments.comparing import failures
+from placeto_tools.experiments.comparing import comparison_page
 from placeto_tools.experiments.conducting import conduct
 from placeto_tools.experiments.folder import PAGE
 from placeto_tools.experiments.folder import ExperimentFolder
@@ -53,7 +52,6 @@ from placeto_tools.reports.comparison_outputs import write_placements
 from placeto_tools.reports.comparison_outputs import write_report
 from placeto_tools.reports.comparison_tables import ABBREVIATIONS
 from placeto_tools.reports.comparison_tables import paper_table
-from placeto_tools.reports.comparison_tables import problem_parts
 from placeto_tools.reports.comparison_tables import scheme_table
 from placeto_tools.reports.curve_files import RESULTS
 from placeto_tools.reports.page import MISSING
@@ -277,11 +275,8 @@ def _fingerprint(problem: PlacementProblem) -> str:
 
 def _page(comparison: Comparison, results: Results) -> Page:
     reports = comparison.reports(results)
-    parts = [paper_table(list(reports.values())).markdown(), ABBREVIATIONS]
-    for name, report in reports.items():
-        parts += problem_parts(report, f"{name}.png")
-    figures = {f"{name}.png": comparison_figure(report) for name, report in reports.items()}
-    return Page(parts, figures, failures(reports.values()))
+    table = paper_table(list(reports.values())).markdown()
+    return comparison_page([table, ABBREVIATIONS], reports)
 
 
 @contextmanager

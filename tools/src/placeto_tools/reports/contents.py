@@ -12,6 +12,7 @@ from placeto_graphs import Phase
 from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
 from placeto_tools.placing.costs import cost_of_result
+from placeto_tools.placing.costs import fits
 from placeto_tools.plots.colours import colour
 from placeto_tools.reports.levels import drawn_levels
 from placeto_tools.reports.levels import level_report
@@ -87,14 +88,12 @@ def problem_report(
 
 def _scheme_report(shown: Shown, levels: list[PlacementProblem]) -> Report:
     timeline = Simulator(shown.problem, num_threads=1).timeline(shown.placement)
-    peak = timeline.peak_memory
-    limits = [device.memory_bytes for device in shown.problem.cluster.devices]
     return {
         "title": shown.title,
         "runtime": timeline.runtime,
         "cost": cost_of_result(shown.problem, timeline),
-        "fits": bool((peak <= limits).all()),
-        "peak_memory": peak.tolist(),
+        "fits": fits(shown.problem, timeline.peak_memory),
+        "peak_memory": timeline.peak_memory.tolist(),
         "evaluations": shown.evaluations,
         "seconds": shown.seconds,
         "curve": [list(row) for row in shown.curve],
