@@ -48,8 +48,7 @@ from placeto_tools.problems.sources import load_source
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.comparison import ComparisonReport
 from placeto_tools.reports.comparison_outputs import REPORT
-from placeto_tools.reports.comparison_outputs import write_placements
-from placeto_tools.reports.comparison_outputs import write_report
+from placeto_tools.reports.comparison_outputs import write_best
 from placeto_tools.reports.comparison_tables import ABBREVIATIONS
 from placeto_tools.reports.comparison_tables import paper_table
 from placeto_tools.reports.comparison_tables import scheme_table
@@ -182,9 +181,8 @@ def compare(
         )
         if output:
             write_json(path / RESULTS, document)
-            write_placements(comparison, folder)
-            if has_library() and not isinstance(failed, StoppedRunError):
-                write_report(comparison, folder)
+            page = has_library() and not isinstance(failed, StoppedRunError)
+            write_best(comparison, folder, page=page)
     if as_json:
         show_json(document)
     elif reports:
