@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +13,7 @@ from placeto_tools.reports.comparison import ProblemReport
 from placeto_tools.reports.comparison import SchemeReport
 from placeto_tools.reports.comparison import evaluations_to_best
 from placeto_tools.reports.comparison import evaluations_until
-from placeto_tools.reports.comparison import reduction
-from placeto_tools.reports.comparison import typical_runtime
+from placeto_tools.reports.comparison import typical
 from placeto_tools.reports.comparison_tables import paper_table
 
 
@@ -64,14 +62,10 @@ def scheme(*runs: Placed, name: str = "scheme") -> SchemeReport:
 
 
 def test_the_typical_runtime_is_the_median_of_what_fits() -> None:
-    assert typical_runtime(scheme(run(3.0), run(1.0), run(0.5, fits=False), run(2.0))) == 2.0
-    assert typical_runtime(scheme(run(0.5, fits=False))) is None
-    assert typical_runtime(None) is None
-
-
-def test_reduction_is_the_part_that_is_saved() -> None:
-    assert reduction(1.5, 2.0) == pytest.approx(0.25)
-    assert reduction(None, 2.0) is None
+    some = scheme(run(3.0), run(1.0), run(0.5, fits=False), run(2.0))
+    assert typical(some, "runtime") == 2.0
+    assert np.isnan(typical(scheme(run(0.5, fits=False)), "runtime"))
+    assert np.isnan(typical(scheme(), "runtime"))
 
 
 def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
@@ -99,9 +93,9 @@ def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
 def test_placements_until_a_runtime_are_known_only_if_all_runs_came_there() -> None:
     found = scheme(run(1.0), run(1.5))
     assert evaluations_until(found, 2.0) == 5
-    assert evaluations_until(found, 1.2) is None
-    assert evaluations_until(found, None) is None
-    assert evaluations_until(None, 2.0) is None
+    assert np.isnan(evaluations_until(found, 1.2))
+    assert np.isnan(evaluations_until(found, np.nan))
+    assert np.isnan(evaluations_until(scheme(), 2.0))
 
 
 def test_table_1_and_a_comparison_place_with_the_same_effort() -> None:

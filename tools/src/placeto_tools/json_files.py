@@ -15,7 +15,9 @@ Decoded = TypeVar("Decoded")
 
 
 def json_text(value: Any, indent: int = 1) -> str:
-    """Return a value as JSON, in which infinity is ``null``; without indent on one line.
+    """Return a value as JSON, in which infinity and NaN are ``null``.
+
+    It is on one line with an indent of 0, and without spaces with one below.
 
     Examples
     --------

@@ -1,8 +1,10 @@
 """Options that several subcommands share, and the class of all subcommands."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from typing import ClassVar
 from typing import TypeVar
 
 import click
@@ -64,10 +66,26 @@ class KeyValues(click.ParamType[tuple[tuple[str, str], ...]]):
         return tuple(one.convert(part, param, ctx) for part in str(value).split(","))
 
 
-class PlacerNames(click.ParamType[tuple[str, ...]]):
+class _SeveralNames:
+    separator: ClassVar[str]
+    known: ClassVar[Sequence[str]]
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """Return how the last name may go on."""
+        before, separator, begun = incomplete.rpartition(self.separator)
+        names = [name for name in self.known if name.startswith(begun)]
+        return [CompletionItem(before + separator + name) for name in names]
+
+
+class PlacerNames(_SeveralNames, click.ParamType[tuple[str, ...]]):
     """``NAME,NAME,...``: placers."""
 
-    name = "name,..."
+    name, separator, known = "name,...", ",", PLACER_NAMES
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -81,18 +99,6 @@ class PlacerNames(click.ParamType[tuple[str, ...]]):
                 self.fail(not_among(name, PLACER_NAMES), param, ctx)
         return names
 
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        """Return how the last name may go on."""
-        before, comma, begun = incomplete.rpartition(",")
-        return [
-            CompletionItem(before + comma + name) for name in PLACER_NAMES if name.startswith(begun)
-        ]
-
 
 class NearestChoice(click.Choice[str]):
     """One of some texts; of another one the nearest is named."""
@@ -104,10 +110,10 @@ class NearestChoice(click.Choice[str]):
         return str(value)
 
 
-class LinkNames(click.ParamType[str]):
+class LinkNames(_SeveralNames, click.ParamType[str]):
     """``NAME`` or ``NAME+NAME``: what joins devices, see `parse_cluster`."""
 
-    name = "name+..."
+    name, separator, known = "name+...", "+", LINK_NAMES
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the names, if all are known."""
@@ -116,18 +122,6 @@ class LinkNames(click.ParamType[str]):
         except GraphError as error:
             self.fail(str(error), param, ctx)
         return str(value)
-
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        """Return how the last name may go on."""
-        before, plus, begun = incomplete.rpartition("+")
-        return [
-            CompletionItem(before + plus + name) for name in LINK_NAMES if name.startswith(begun)
-        ]
 
 
 def link_option(function: Function) -> Function:

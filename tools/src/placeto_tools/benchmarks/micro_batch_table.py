@@ -8,12 +8,13 @@ import argparse
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 
 from placeto_tools.errors import InputError
+from placeto_tools.experiments.wording import NOTHING
 from placeto_tools.reports.comparison import ProblemReport
-from placeto_tools.reports.comparison import typical_runtime
-from placeto_tools.reports.comparison_tables import NOTHING
+from placeto_tools.reports.comparison import typical
 from placeto_tools.reports.curve_files import RESULTS
 from placeto_tools.reports.curve_files import read_results
 from placeto_tools.tables import TextTable
@@ -84,8 +85,8 @@ def _speedup(problem: ProblemReport, name: str, single: float) -> str:
     scheme = problem.find(name)
     if not scheme.runs:
         return NOTHING
-    runtime = typical_runtime(scheme)
-    return "OOM" if runtime is None else f"{single / runtime:.2f}"
+    runtime = typical(scheme, "runtime")
+    return "OOM" if isnan(runtime) else f"{single / runtime:.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

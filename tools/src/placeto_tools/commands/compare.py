@@ -18,8 +18,7 @@ from placeto_tools.errors import StoppedRunError
 from placeto_tools.experiments.comparing import Case
 from placeto_tools.experiments.comparing import Comparison
 from placeto_tools.experiments.comparing import chosen_effort
-from placeto_tools.experiments.comparing import comparison_figure
-from placeto_tools.experiments.comparing import failures
+from placeto_tools.experiments.comparing import comparison_page
 from placeto_tools.experiments.conducting import conduct
 from placeto_tools.experiments.folder import PAGE
 from placeto_tools.experiments.folder import ExperimentFolder
@@ -49,11 +48,9 @@ from placeto_tools.problems.sources import load_source
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.comparison import ComparisonReport
 from placeto_tools.reports.comparison_outputs import REPORT
-from placeto_tools.reports.comparison_outputs import write_placements
-from placeto_tools.reports.comparison_outputs import write_report
+from placeto_tools.reports.comparison_outputs import write_best
 from placeto_tools.reports.comparison_tables import ABBREVIATIONS
 from placeto_tools.reports.comparison_tables import paper_table
-from placeto_tools.reports.comparison_tables import problem_parts
 from placeto_tools.reports.comparison_tables import scheme_table
 from placeto_tools.reports.curve_files import RESULTS
 from placeto_tools.reports.page import MISSING
@@ -184,9 +181,8 @@ def compare(
         )
         if output:
             write_json(path / RESULTS, document)
-            write_placements(comparison, folder)
-            if has_library() and not isinstance(failed, StoppedRunError):
-                write_report(comparison, folder)
+            page = has_library() and not isinstance(failed, StoppedRunError)
+            write_best(comparison, folder, page=page)
     if as_json:
         show_json(document)
     elif reports:
@@ -277,11 +273,8 @@ def _fingerprint(problem: PlacementProblem) -> str:
 
 def _page(comparison: Comparison, results: Results) -> Page:
     reports = comparison.reports(results)
-    parts = [paper_table(list(reports.values())).markdown(), ABBREVIATIONS]
-    for name, report in reports.items():
-        parts += problem_parts(report, f"{name}.png")
-    figures = {f"{name}.png": comparison_figure(report) for name, report in reports.items()}
-    return Page(parts, figures, failures(reports.values()))
+    table = paper_table(list(reports.values())).markdown()
+    return comparison_page([table, ABBREVIATIONS], reports)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """``placeto inspect``."""
 
 from collections.abc import Callable
+from math import isinf
 from typing import Any
 
 import click
@@ -118,8 +119,8 @@ def _names(names: list[str]) -> str:
     return ", ".join(names[:NUM_NAMES]) + more
 
 
-def _range(ends: list[float | None], text: Callable[[float], str]) -> str:
-    shown = dict.fromkeys("any number" if end is None else text(end) for end in ends)
+def _range(ends: list[float], text: Callable[[float], str]) -> str:
+    shown = dict.fromkeys("any number" if isinf(end) else text(end) for end in ends)
     return " to ".join(shown)
 
 

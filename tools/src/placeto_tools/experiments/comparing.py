@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 from typing import ClassVar
 
@@ -22,6 +24,7 @@ from placeto_tools.experiments.placing_tasks import PlaceByName
 from placeto_tools.experiments.placing_tasks import PlaceOptimized
 from placeto_tools.experiments.placing_tasks import PlaceRnnOptimized
 from placeto_tools.experiments.plan import News
+from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.records import Curve
 from placeto_tools.experiments.records import Described
 from placeto_tools.experiments.records import Failed
@@ -42,7 +45,8 @@ from placeto_tools.reports.comparison import ProblemReport
 from placeto_tools.reports.comparison import SchemeReport
 from placeto_tools.reports.comparison import case_report
 from placeto_tools.reports.comparison import runtime_text
-from placeto_tools.reports.comparison import typical_runtime
+from placeto_tools.reports.comparison import typical
+from placeto_tools.reports.comparison_tables import problem_parts
 from placeto_tools.reports.comparison_tables import scheme_table
 
 if TYPE_CHECKING:
@@ -151,20 +155,12 @@ class Effort:
 
     def task(self, name: str, graph: Graph, seed: int | None) -> Place:
         """Return how a scheme places a problem."""
-        budget = self.budgets[name]
-        if name == "placeto":
-            return PlaceOptimized(
-                scheme=name,
-                graph=graph,
-                seed=seed,
-                settings=self.settings,
-                evaluations=budget or 1,
-            )
-        if name == "rnn":
-            return PlaceRnnOptimized(
-                scheme=name, graph=graph, seed=seed, settings=self.rnn_settings
-            )
-        return PlaceByName(scheme=name, graph=graph, seed=seed, placer=name, budget=budget)
+        trained: dict[str, Callable[..., Place]] = {
+            "placeto": partial(PlaceOptimized, settings=self.settings),
+            "rnn": partial(PlaceRnnOptimized, settings=self.rnn_settings),
+        }
+        make = trained.get(name, partial(PlaceByName, placer=name))
+        return make(scheme=name, graph=graph, seed=seed, budget=self.budgets[name])
 
 
 def chosen_effort(seeds: int, budget: int | None, rnn_budget: int | None, *, full: bool) -> Effort:
@@ -266,6 +262,21 @@ class Comparison:
         )
 
 
+def comparison_page(table: Sequence[str], reports: Mapping[str, ProblemReport]) -> Page:
+    """Return the page of a comparison.
+
+    Parameters
+    ----------
+    table
+        The paper's table, and what is said of it.
+    reports
+        By the name of each problem, what schemes came to.
+    """
+    figures = {f"{name}.png": comparison_figure(report) for name, report in reports.items()}
+    parts = [problem_parts(report, f"{name}.png") for name, report in reports.items()]
+    return Page([*table, *chain(*parts)], figures, failures(reports.values()))
+
+
 def failures(reports: Iterable[ProblemReport]) -> list[str]:
     """Return why schemes are missing, a line each. That a CPU's times are not known is none."""
     return [
@@ -281,10 +292,10 @@ def comparison_figure(report: ProblemReport) -> "Figure":
     curves, levels = {}, {"lower bound": report.lower_bound}
     for scheme in report.schemes:
         of_seeds = [_known(run.curve) for run in scheme.runs]
-        runtime = typical_runtime(scheme)
+        runtime = typical(scheme, "runtime")
         if SCHEMES[scheme.name].budget:
             curves[scheme.title] = [curve for curve in of_seeds if len(curve)]
-        elif scheme.name in LEVELS and runtime is not None:
+        elif scheme.name in LEVELS and np.isfinite(runtime):
             levels[scheme.title] = runtime
     return curves_figure(curves, levels, f"{report.source} on {report.cluster}")
 

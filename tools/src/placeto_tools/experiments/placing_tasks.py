@@ -73,11 +73,14 @@ class Place:
         What is placed.
     seed : int or None
         Fixes every random choice; None where there is none.
+    budget : int or None
+        How many placements it samples, if that is known.
     """
 
     scheme: str
     graph: Graph
     seed: int | None
+    budget: int | None = None
 
     @property
     def kind(self) -> str:
@@ -95,18 +98,13 @@ class Place:
             problem,
             watch,
             seed=self.seed or 0,
-            budget=self.most_evaluations,
+            budget=self.budget,
             label=self.scheme,
             num_threads=1,
         )
         seconds = time.perf_counter() - began
         watch.update("done")
         return self.placed(problem, result, seconds)
-
-    @property
-    def most_evaluations(self) -> int | None:
-        """How many placements are sampled, if that is known."""
-        return None
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
         """Return what is placed."""
@@ -144,17 +142,9 @@ class PlaceByName(Place):
     ----------
     placer : text
         Its name there.
-    budget : int or None
-        How many placements it samples, if it searches.
     """
 
     placer: str
-    budget: int | None = None
-
-    @property
-    def most_evaluations(self) -> int | None:
-        """The budget."""
-        return self.budget
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
         """Return what is placed: for CPU only the same groups on a CPU, if there is none."""
@@ -172,18 +162,11 @@ class PlaceByHillClimbing(Place):
 
     Local search spends most of its budget on annealing, which comes to good placements late; this
     is what comes to fair ones early.
-
-    Attributes
-    ----------
-    budget : int
-        How many placements it samples.
     """
-
-    budget: int
 
     def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
         """Return what makes the placer."""
-        return lambda: LocalSearch(self.budget, restarts=1, annealing=0.0)
+        return lambda: LocalSearch(self.budget or 1, restarts=1, annealing=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,21 +177,13 @@ class PlaceOptimized(Place):
     ----------
     settings : `Settings`
         Of the training.
-    evaluations : int
-        How many placements it samples.
     """
 
     settings: Settings
-    evaluations: int
-
-    @property
-    def most_evaluations(self) -> int | None:
-        """As many as the training samples."""
-        return self.evaluations
 
     def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
         """Return what makes the placer."""
-        return lambda: PlacetoPlacer(training_evaluations=self.evaluations, settings=self.settings)
+        return lambda: PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,11 +224,6 @@ class PlaceRnnOptimized(Place):
     """
 
     settings: RnnSettings
-
-    @property
-    def most_evaluations(self) -> int | None:
-        """As many as the training samples."""
-        return self.settings.evaluations
 
     def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
         """Return what makes the placer."""

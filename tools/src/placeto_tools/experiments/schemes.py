@@ -126,14 +126,20 @@ def optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
         graph=graph,
         seed=seed,
         settings=plan.settings,
-        evaluations=plan.scale.number("evaluations"),
+        budget=plan.scale.number("evaluations"),
     )
     return placing(place, OPTIMIZED, graph, seed)
 
 
 def rnn_optimized(graph: Graph, settings: RnnSettings, seed: int) -> Trial:
     """Return the training of an RNN on the graph itself."""
-    place = PlaceRnnOptimized(scheme=RNN_OPTIMIZED, graph=graph, seed=seed, settings=settings)
+    place = PlaceRnnOptimized(
+        scheme=RNN_OPTIMIZED,
+        graph=graph,
+        seed=seed,
+        settings=settings,
+        budget=settings.evaluations,
+    )
     return placing(place, RNN_OPTIMIZED, graph, seed)
 
 

@@ -3,8 +3,7 @@
 from placeto_tools.experiments.comparing import Case
 from placeto_tools.experiments.comparing import Comparison
 from placeto_tools.experiments.comparing import Effort
-from placeto_tools.experiments.comparing import comparison_figure
-from placeto_tools.experiments.comparing import failures
+from placeto_tools.experiments.comparing import comparison_page
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.paper import TABLE_1
 from placeto_tools.experiments.paper import PaperRow
@@ -17,7 +16,6 @@ from placeto_tools.placing.placers import PLACER_NAMES
 from placeto_tools.placing.placers import SCHEMES
 from placeto_tools.reports.comparison_tables import ABBREVIATIONS
 from placeto_tools.reports.comparison_tables import paper_table
-from placeto_tools.reports.comparison_tables import problem_parts
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import share_text
 
@@ -47,7 +45,7 @@ def table1(plan: Plan) -> Experiment:
     budgets = {
         name: scheme.budget and min(scheme.budget, evaluations) for name, scheme in SCHEMES.items()
     }
-    budgets["placeto"] = evaluations
+    budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
     budgets["published"] = PUBLISHED_TIMES * evaluations
     effort = Effort(plan.seeds, budgets, plan.settings, plan.rnn_settings)
     comparison = Comparison(cases, PLACER_NAMES, effort)
@@ -74,10 +72,7 @@ def _page(comparison: Comparison, results: Results) -> Page:
         f"{ABBREVIATIONS} The paper's seconds were measured on hardware; it has no column of "
         "seconds of search, nor the last one.",
     ]
-    for name, report in reports.items():
-        parts += problem_parts(report, f"{name}.png")
-    figures = {f"{name}.png": comparison_figure(report) for name, report in reports.items()}
-    return Page(parts, figures, failures(reports.values()))
+    return comparison_page(parts, reports)
 
 
 def _paper_cells(row: PaperRow) -> list[str]:

@@ -1,13 +1,11 @@
 """A placement of whole parts of a model: what runs with what, and what that costs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
 from placeto_graphs import OpGraph
 from placeto_graphs import PlacementProblem
 from placeto_graphs import colocate
@@ -16,6 +14,7 @@ from placeto_graphs import colocate_gradients
 from placeto_graphs import colocate_updates
 from placeto_graphs import grouping_of_labels
 from placeto_simulator import Simulator
+from placeto_tools.placing.costs import fits
 
 UNKNOWN = -1
 
@@ -87,16 +86,7 @@ def price(
     restricted_placement: NDArray[np.int32],
 ) -> Price:
     """Return what a step takes before and after a restriction, int32[G] placements of each."""
-    before = _evaluated(problem, placement)
-    after = _evaluated(restricted, restricted_placement)
-    limits = [device.memory_bytes for device in problem.cluster.devices]
+    before = Simulator(problem).evaluate(placement[None])
+    after = Simulator(restricted).evaluate(restricted_placement[None])
     peaks = tuple(after.peak_memory[0].tolist())
-    return Price(float(before.runtime[0]), float(after.runtime[0]), peaks, _fit(peaks, limits))
-
-
-def _evaluated(problem: PlacementProblem, placement: NDArray[np.int32]) -> EvaluationBatch:
-    return Simulator(problem).evaluate(placement[None])
-
-
-def _fit(peaks: Sequence[int], limits: Sequence[int]) -> bool:
-    return all(peak <= limit for peak, limit in zip(peaks, limits, strict=True))
+    return Price(float(before.runtime[0]), float(after.runtime[0]), peaks, fits(problem, peaks))

@@ -1,5 +1,7 @@
 """What placements cost: seconds of a step, and a penalty where the memory does not suffice."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,12 @@ def cost_of_result(problem: PlacementProblem, found: PlacementResult | Timeline)
         runtime=np.array([found.runtime]), peak_memory=np.array([found.peak_memory])
     )
     return float(costs_of(problem, batch)[0])
+
+
+def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int64]) -> bool:
+    """Return whether no device holds more bytes than it has."""
+    memory = [device.memory_bytes for device in problem.cluster.devices]
+    return bool((np.asarray(peak_memory) <= memory).all())
 
 
 def cost_of(simulator: Simulator, placement: NDArray[np.int32]) -> float:

@@ -9,6 +9,7 @@ from placeto_graphs import PlacementProblem
 from placeto_simulator import PathStep
 from placeto_simulator import Timeline
 from placeto_tools.placing.costs import cost_of_result
+from placeto_tools.placing.costs import fits
 
 Report = dict[str, Any]
 
@@ -32,13 +33,12 @@ def timeline_report(
     num_longest
         How many members of the critical path are named.
     """
-    limits = np.array([device.memory_bytes for device in problem.cluster.devices])
     peak = timeline.peak_memory
     path = timeline.critical_path()
     return {
         "runtime": timeline.runtime,
         "penalised_runtime": cost_of_result(problem, timeline),
-        "fits": bool((peak <= limits).all()),
+        "fits": fits(problem, peak),
         "transfers": len(timeline.transfer_start),
         "transferred_bytes": int(problem.graph.tensor_bytes[timeline.transfer_tensor].sum()),
         "devices": [

@@ -13,6 +13,7 @@ from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
 from placeto_simulator import Simulator
 from placeto_tools.placing.costs import cost_of
+from placeto_tools.placing.costs import fits
 from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
 from placeto_tools.pretraining.searched import Searched
 from placeto_tools.tables import TextTable
@@ -109,8 +110,7 @@ def _judged(policy: PlacementPolicy, each: Searched, seed: int) -> Judged:
     curve = alone[-1].curve
     as_good = curve[curve[:, 1] <= costs[0]]
     searched = simulator.evaluate(each.placement[None])
-    memory = np.array([device.memory_bytes for device in problem.cluster.devices])
-    search_fits = bool((searched.peak_memory[0] <= memory).all())
+    search_fits = fits(problem, searched.peak_memory[0])
     return Judged(
         name=each.name,
         groups=problem.num_groups,

@@ -104,16 +104,11 @@ def _links(cluster: Cluster) -> list[Report]:
                 "pairs": len(pairs),
                 "sources": [names[device] for device in np.unique(pairs[:, 0]).tolist()],
                 "destinations": [names[device] for device in np.unique(pairs[:, 1]).tolist()],
-                "bandwidth": [_finite(bandwidth.min()), _finite(bandwidth.max())],
+                "bandwidth": [bandwidth.min(), bandwidth.max()],
                 "latency": [float(latency.min()), float(latency.max())],
             }
         )
     return reports
-
-
-def _finite(value: float) -> float | None:
-    """Return a number for JSON, which has no infinity."""
-    return float(value) if np.isfinite(value) else None
 
 
 def _devices(problem: PlacementProblem) -> list[Report]:

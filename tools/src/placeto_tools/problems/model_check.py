@@ -29,8 +29,7 @@ def searched(problem: PlacementProblem, seconds: float) -> tuple[float, bool]:
     """Return the runtime of what a search from coarse to fine finds, and whether it fits."""
     finest = search_problem(problem)
     found = CoarseToFine(seconds).place(finest, Simulator(finest), seed=0)
-    limits = [device.memory_bytes for device in problem.cluster.devices]
-    return found.runtime, bool((found.peak_memory <= limits).all())
+    return found.runtime, found.fits(problem.cluster)
 
 
 def check(source: str, settings: list[list[str]], seconds: float) -> dict[str, Any]:

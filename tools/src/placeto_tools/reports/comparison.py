@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from math import nan
 from typing import Literal
 
 import msgspec
@@ -106,38 +107,29 @@ def runtime_text(run: Placed) -> str:
     return seconds_text(run.runtime) if run.fits else "OOM"
 
 
-def typical_runtime(scheme: SchemeReport) -> float | None:
-    """Return the median runtime of the runs that fit the memory, or None if none does."""
-    return _median(scheme, "runtime")
+def typical(scheme: SchemeReport, field: str) -> float:
+    """Return the median of a number of the runs that fit the memory; NaN if none does."""
+    return median(
+        [getattr(run, field) for run in scheme.runs if run.fits and run.runtime is not None]
+    )
 
 
-def typical_evaluations(scheme: SchemeReport) -> float | None:
-    """Return the median of the placements that a scheme sampled to get near its best."""
-    return _median(scheme, "evaluations_to_best")
-
-
-def typical_seconds(scheme: SchemeReport) -> float | None:
-    """Return the median of the seconds that a scheme took, whether its placements fit or not."""
-    return float(np.median([run.seconds for run in scheme.runs])) if scheme.runs else None
-
-
-def evaluations_until(scheme: SchemeReport, runtime: float | None) -> float | None:
+def evaluations_until(scheme: SchemeReport, runtime: float) -> float:
     """Return the median of the placements that a scheme sampled until it was as fast.
 
-    None if one of its runs never was.
+    NaN if one of its runs never was.
     """
-    if runtime is None or not scheme.runs:
-        return None
-    counts = [
-        next((count for count, best in run.curve if best is not None and best <= runtime), np.inf)
-        for run in scheme.runs
-    ]
-    return float(np.median(counts)) if max(counts) < np.inf else None
+    return median(
+        [
+            next((count for count, best in run.curve if best is not None and best <= runtime), nan)
+            for run in scheme.runs
+        ]
+    )
 
 
-def reduction(scheme: float | None, other: float | None) -> float | None:
-    """Return by which part a runtime is below another one."""
-    return None if scheme is None or other is None else 1 - scheme / other
+def median(values: Sequence[float]) -> float:
+    """Return the median; NaN of nothing, or if one of the values is."""
+    return float(np.median(values)) if values else nan
 
 
 def has_cpu(problem: PlacementProblem) -> bool:
@@ -156,8 +148,3 @@ def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
         compute_time=compute_times(problem.graph, cluster),
         grouping=problem.grouping,
     )
-
-
-def _median(scheme: SchemeReport, field: str) -> float | None:
-    values = [getattr(run, field) for run in scheme.runs if run.fits and run.runtime is not None]
-    return float(np.median(values)) if values else None

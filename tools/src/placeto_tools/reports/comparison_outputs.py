@@ -6,7 +6,6 @@ from placeto_baselines import bound_parts
 from placeto_graphs import PlacementProblem
 from placeto_graphs import save_placement
 from placeto_tools.errors import writing
-from placeto_tools.experiments.comparing import Case
 from placeto_tools.experiments.comparing import Comparison
 from placeto_tools.experiments.folder import ExperimentFolder
 from placeto_tools.experiments.records import Placed
@@ -22,42 +21,40 @@ from placeto_tools.reports.page import report_page
 REPORT = "report.html"
 
 
-def write_placements(comparison: Comparison, folder: ExperimentFolder) -> None:
-    """Write the best placement of each scheme into ``placements/PROBLEM/SCHEME.json``."""
+def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) -> None:
+    """Write the best placement of each scheme, and ``report.html``, which shows them.
+
+    Parameters
+    ----------
+    comparison
+        The comparison.
+    folder
+        Gets ``placements/PROBLEM/SCHEME.json``.
+    page
+        Whether ``report.html`` is written.
+    """
+    reports = []
     for case in comparison.cases:
-        for shown, name in _placements(comparison, folder, case):
+        best = {name: comparison.best(folder.results, case, name) for name in comparison.schemes}
+        known = {name: run for name, run in best.items() if run is not None}
+        if not known:
+            continue
+        problem = folder.workspace.problem(Graph(case.name))
+        if not has_cpu(problem):
+            known.pop(CPU, None)  # it is one of another problem
+        shown = {name: _shown(name, run, problem) for name, run in known.items()}
+        for name, each in shown.items():
             path = folder.workspace.placement_file(case.name, name)
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                save_placement(shown.placement, shown.problem, path)
-
-
-def write_report(comparison: Comparison, folder: ExperimentFolder) -> None:
-    """Write ``report.html``, which shows the best placement of each scheme."""
-    reports = []
-    for case in comparison.cases:
-        shown = [each for each, _ in _placements(comparison, folder, case)]
-        if shown:
-            problem = shown[0].problem
+                save_placement(each.placement, problem, path)
+        if page and shown:
             title = f"{case.source} on {case.cluster}"
-            reports.append(problem_report(title, problem, bound_parts(problem), shown))
+            reports.append(
+                problem_report(title, problem, bound_parts(problem), list(shown.values()))
+            )
     if reports:
         write_text(folder.path / REPORT, report_page("Comparison of schemes", reports))
-
-
-def _placements(
-    comparison: Comparison, folder: ExperimentFolder, case: Case
-) -> list[tuple[Shown, str]]:
-    best = {name: comparison.best(folder.results, case, name) for name in comparison.schemes}
-    known = {name: run for name, run in best.items() if run is not None}
-    if not known:
-        return []
-    problem = folder.workspace.problem(Graph(case.name))
-    return [
-        (_shown(name, run, problem), name)
-        for name, run in known.items()
-        if name != CPU or has_cpu(problem)  # else it is one of another problem
-    ]
 
 
 def _shown(name: str, run: Placed, problem: PlacementProblem) -> Shown:

@@ -1,19 +1,19 @@
 """A comparison as tables: the paper's Table 1, and every scheme on each problem."""
 
 from collections.abc import Sequence
+from math import isnan
+from math import nan
 
+from placeto_tools.experiments.wording import NOTHING
 from placeto_tools.reports.comparison import ProblemReport
 from placeto_tools.reports.comparison import SchemeReport
 from placeto_tools.reports.comparison import evaluations_until
-from placeto_tools.reports.comparison import reduction
+from placeto_tools.reports.comparison import median
 from placeto_tools.reports.comparison import runtime_text
-from placeto_tools.reports.comparison import typical_evaluations
-from placeto_tools.reports.comparison import typical_runtime
-from placeto_tools.reports.comparison import typical_seconds
+from placeto_tools.reports.comparison import typical
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import bytes_text
 from placeto_tools.tables import seconds_text
-from placeto_tools.tables import share_text
 
 ABBREVIATIONS = (
     "Medians over the seeds, on the simulator. OOM: the memory of a device does not suffice. "
@@ -21,7 +21,6 @@ ABBREVIATIONS = (
     "whole search. Reduction and speed-up: of Placeto over the RNN. In the last column: the "
     "placements that Placeto sampled until it was as fast as the RNN at its best."
 )
-NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 
 
 def paper_table(problems: Sequence[ProblemReport]) -> TextTable:
@@ -51,8 +50,7 @@ def paper_table(problems: Sequence[ProblemReport]) -> TextTable:
 
 def scheme_table(problem: ProblemReport) -> TextTable:
     """Return every scheme on one problem, and the bound that none of them beats."""
-    single = typical_runtime(problem.find("single"))
-    bound = problem.lower_bound
+    single, bound = typical(problem.find("single"), "runtime"), problem.lower_bound
     rows = [_scheme_row(scheme, single, bound) for scheme in problem.schemes]
     rows.append(["lower bound", seconds_text(bound), "", "", "1.00", "", "", "", ""])
     return TextTable(
@@ -92,52 +90,46 @@ def problem_parts(report: ProblemReport, picture: str) -> list[str]:
 
 def _paper_row(problem: ProblemReport) -> list[str]:
     placeto, rnn = problem.find("placeto"), problem.find("rnn")
-    ours, theirs = typical_evaluations(placeto), typical_evaluations(rnn)
-    saved = reduction(typical_runtime(placeto), typical_runtime(rnn))
-    as_fast = evaluations_until(placeto, typical_runtime(rnn))
-    names = ("expert", "scotch", "placeto", "rnn")
+    ours, theirs = (typical(scheme, "evaluations_to_best") for scheme in (placeto, rnn))
+    runtime = typical(rnn, "runtime")
     return [
         problem.source,
-        _runtime(problem.find("cpu")),
-        _runtime(problem.find("single")),
+        *(_runtime(problem.find(name)) for name in ("cpu", "single")),
         str(problem.gpus),
-        *(_runtime(problem.find(name)) for name in names),
-        NOTHING if ours is None else f"{ours:,.0f}",
-        NOTHING if theirs is None else f"{theirs:,.0f}",
-        *(_seconds(typical_seconds(scheme)) for scheme in (placeto, rnn)),
-        NOTHING if saved is None else share_text(saved),
-        NOTHING if ours is None or theirs is None or not ours else f"{theirs / ours:.2f}",
-        NOTHING if as_fast is None else f"{as_fast:,.0f}",
+        *(_runtime(problem.find(name)) for name in ("expert", "scotch", "placeto", "rnn")),
+        *(_text(count, "{:,.0f}") for count in (ours, theirs)),
+        *(_text(median([run.seconds for run in s.runs]), "{:,.0f} s") for s in (placeto, rnn)),
+        _text(100 * (1 - typical(placeto, "runtime") / runtime), "{:.1f} %"),
+        _text(theirs / (ours or nan), "{:.2f}"),
+        _text(evaluations_until(placeto, runtime), "{:,.0f}"),
     ]
 
 
 def _runtime(scheme: SchemeReport) -> str:
-    if not scheme.runs:
-        return NOTHING
-    typical = typical_runtime(scheme)
-    return runtime_text(scheme.runs[0]) if typical is None else f"{typical:#.4g}"
+    known = runtime_text(scheme.runs[0]) if scheme.runs else NOTHING
+    return _text(typical(scheme, "runtime"), "{:#.4g}", known)
 
 
-def _seconds(seconds: float | None) -> str:
-    return NOTHING if seconds is None else f"{seconds:,.0f} s"
+def _text(number: float, form: str, nothing: str = NOTHING) -> str:
+    return nothing if isnan(number) else form.format(number)
 
 
-def _scheme_row(scheme: SchemeReport, single: float | None, bound: float) -> list[str]:
+def _scheme_row(scheme: SchemeReport, single: float, bound: float) -> list[str]:
     runs = scheme.runs
     if not runs:
         return [scheme.title, NOTHING, *[""] * 7]
-    typical = typical_runtime(scheme)
-    near = typical_evaluations(scheme)
+    runtime = typical(scheme, "runtime")
     fitting = [run.runtime for run in runs if run.fits and run.runtime is not None]
-    searches = max(run.evaluations for run in runs) > 1
+    evaluations = max(run.evaluations for run in runs)
+    near = typical(scheme, "evaluations_to_best") if evaluations > 1 else nan
     return [
         scheme.title,
-        runtime_text(runs[0]) if typical is None else seconds_text(typical),
+        runtime_text(runs[0]) if isnan(runtime) else seconds_text(runtime),
         f"{seconds_text(min(fitting))} to {seconds_text(max(fitting))}" if len(fitting) > 1 else "",
-        share_text(typical / single) if typical and single else "",
-        f"{typical / bound:.2f}" if typical and bound else "",
+        _text(100 * runtime / (single or nan), "{:.1f} %", ""),
+        _text(runtime / (bound or nan), "{:.2f}", ""),
         bytes_text(max(max(run.peak_memory) for run in runs)),
-        f"{max(run.evaluations for run in runs):,}",
-        f"{near:,.0f}" if near is not None and searches else "",
+        f"{evaluations:,}",
+        _text(near, "{:,.0f}", ""),
         f"{max(run.seconds for run in runs):.1f} s",
     ]

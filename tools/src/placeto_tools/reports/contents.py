@@ -12,6 +12,7 @@ from placeto_graphs import Phase
 from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
 from placeto_tools.placing.costs import cost_of_result
+from placeto_tools.placing.costs import fits
 from placeto_tools.plots.colours import colour
 from placeto_tools.reports.levels import drawn_levels
 from placeto_tools.reports.levels import level_report
@@ -77,9 +78,9 @@ def problem_report(
         "kind_colours": [colour(number) for number in range(len(Phase) + 1)],
         "op_names": list(graph.op_names),
         "op_types": list(graph.op_types),
-        "op_phases": graph.phases.tolist(),
-        "tensor_producers": graph.tensor_producer.tolist(),
-        "tensor_bytes": graph.tensor_bytes.tolist(),
+        "op_phases": graph.phases,
+        "tensor_producers": graph.tensor_producer,
+        "tensor_bytes": graph.tensor_bytes,
         "levels": [level_report(*pair) for pair in zip(levels, before, strict=True)],
         "schemes": [_scheme_report(each, levels) for each in shown],
     }
@@ -87,14 +88,12 @@ def problem_report(
 
 def _scheme_report(shown: Shown, levels: list[PlacementProblem]) -> Report:
     timeline = Simulator(shown.problem, num_threads=1).timeline(shown.placement)
-    peak = timeline.peak_memory
-    limits = [device.memory_bytes for device in shown.problem.cluster.devices]
     return {
         "title": shown.title,
         "runtime": timeline.runtime,
         "cost": cost_of_result(shown.problem, timeline),
-        "fits": bool((peak <= limits).all()),
-        "peak_memory": peak.tolist(),
+        "fits": fits(shown.problem, timeline.peak_memory),
+        "peak_memory": timeline.peak_memory,
         "evaluations": shown.evaluations,
         "seconds": shown.seconds,
         "curve": [list(row) for row in shown.curve],

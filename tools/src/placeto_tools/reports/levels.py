@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
-from placeto_tools.experiments.records import finite
 from placeto_tools.plots.layers import layered_positions
 
 Report = dict[str, Any]
@@ -40,16 +39,16 @@ def level_report(level: PlacementProblem, coarser: PlacementProblem | None) -> R
     members = _members(level)
     return {
         "names": list(level.grouping.group_names),
-        "x": positions[:, 0].tolist(),
-        "y": positions[:, 1].tolist(),
+        "x": positions[:, 0],
+        "y": positions[:, 1],
         "ops": [len(ops) for ops in members],
         "types": [most_common([graph.op_types[op] for op in ops]) for ops in members],
         "scopes": [most_common([graph.scopes[op] or "(none)" for op in ops]) for ops in members],
-        "seconds": [[finite(value) for value in row] for row in groups.compute_time.tolist()],
-        "output_bytes": groups.output_bytes.tolist(),
-        "parameter_bytes": groups.parameter_bytes.tolist(),
-        "edges": groups.edges.tolist(),
-        "edge_bytes": groups.edge_bytes.tolist(),
+        "seconds": groups.compute_time,
+        "output_bytes": groups.output_bytes,
+        "parameter_bytes": groups.parameter_bytes,
+        "edges": groups.edges,
+        "edge_bytes": groups.edge_bytes,
         "parents": [0] * len(members) if coarser is None else _parents(coarser, members),
     }
 

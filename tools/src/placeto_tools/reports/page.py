@@ -1,13 +1,13 @@
 """The file itself: data, our glue and the drawing library in one page that fetches nothing."""
 
 import html
-import json
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from placeto_tools.errors import InputError
+from placeto_tools.json_files import json_text
 
 Report = dict[str, Any]
 LIBRARY = "bokeh"
@@ -55,7 +55,7 @@ def embedded_json(value: Any) -> str:
     >>> embedded_json(["</script>"])
     '["\\\\u003c/script\\\\u003e"]'
     """
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json_text(value, indent=-1)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

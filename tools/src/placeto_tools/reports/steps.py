@@ -29,16 +29,16 @@ def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:
     taken = np.zeros(timeline.problem.graph.num_ops)
     taken[ops] = (timeline.op_end - timeline.op_start)[ops]
     return {
-        "op_device": timeline.op_device.tolist(),
+        "op_device": timeline.op_device,
         "op_start": _rounded(timeline.op_start, timeline.runtime),
         "op_end": _rounded(timeline.op_end, timeline.runtime),
-        "transfer_tensor": timeline.transfer_tensor.tolist(),
-        "transfer_destination": timeline.transfer_destination.tolist(),
-        "transfer_link": timeline.transfer_link.tolist(),
+        "transfer_tensor": timeline.transfer_tensor,
+        "transfer_destination": timeline.transfer_destination,
+        "transfer_link": timeline.transfer_link,
         "transfer_start": _rounded(timeline.transfer_start, timeline.runtime),
         "transfer_end": _rounded(timeline.transfer_end, timeline.runtime),
         "memory": [_memory(timeline, index) for index in range(timeline.problem.num_devices)],
-        "path_ops": ops.tolist(),
+        "path_ops": ops,
         "path_transfers": transfers,
         "group_devices": [lvl.placement_of_ops(timeline.op_device).tolist() for lvl in levels],
         "group_seconds_on_path": [
@@ -65,10 +65,9 @@ def thinned(values: NDArray[np.int64], chunks: int = CHUNKS) -> NDArray[np.int64
 def _memory(timeline: Timeline, device: int) -> Report:
     times, held = timeline.memory(device)
     drawn = thinned(held)
-    return {"times": _rounded(times[drawn], timeline.runtime), "bytes": held[drawn].tolist()}
+    return {"times": _rounded(times[drawn], timeline.runtime), "bytes": held[drawn]}
 
 
-def _rounded(times: NDArray[np.float64], runtime: float) -> list[float]:
+def _rounded(times: NDArray[np.float64], runtime: float) -> NDArray[np.float64]:
     decimals = DIGITS - int(np.ceil(np.log10(runtime))) if runtime > 0 else DIGITS
-    rounded: list[float] = np.round(times, decimals).tolist()
-    return rounded
+    return np.round(times, decimals)
