@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import re
 import resource
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -108,10 +110,10 @@ def hostile_problem(folder: Path) -> PlacementProblem:
     return problem
 
 
-def data_of(path: Path) -> dict[str, list[dict[str, object]]]:
+def data_of(path: Path) -> dict[str, list[dict[str, Any]]]:
     """Return what a page holds as data."""
     text = path.read_text().split('<script type="application/json" id="data">')[1]
-    found: dict[str, list[dict[str, object]]] = json.loads(text.split("</script>")[0])
+    found: dict[str, list[dict[str, Any]]] = json.loads(text.split("</script>")[0])
     return found
 
 
@@ -273,3 +275,67 @@ def test_without_the_library_a_line_says_what_to_install(
     compare = ["compare", problem, "--placers=single", "-o", tmp_path / "results"]
     assert "placeto-tools[report]" in succeed(*compare)
     assert not (tmp_path / "results" / "report.html").exists()
+
+
+# What Bokeh holds of the plots in a place: of the graph its groups, of the steps their bars.
+GROUPS = """() => {
+  const [graph] = Bokeh.documents.flatMap(held => held.roots()).filter(root => root.renderers);
+  return graph.renderers[1].data_source;
+}"""
+BARS = """() => {
+  const [steps] = Bokeh.documents.flatMap(held => held.roots()).filter(root => root.children);
+  const {x_range, renderers: [bars]} = steps.children[0];
+  const {left, what} = bars.data_source.data;
+  return {start: x_range.start, end: x_range.end, left: [...left], what: [...what]};
+}"""
+
+
+def bars_in_view(scheme: dict[str, Any], start: float, end: float) -> int:
+    step = scheme["step"]
+    begins = np.array([*step["op_start"], *step["transfer_start"]])
+    ends = np.array([*step["op_end"], *step["transfer_end"]])
+    return int(((ends >= start) & (begins <= end)).sum())
+
+
+def bars_that_are_told_of(what: list[str]) -> int:
+    more = (re.search(r" and ([\d,]+) more (?:ops|transfers)$", text) for text in what)
+    return sum(1 + (int(found[1].replace(",", "")) if found else 0) for found in more)
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_many_ops_are_drawn_as_few_bars_and_groups_open_down_to_the_finest(
+    tmp_path: Path, seen: Seen
+) -> None:
+    problem = build_profile(tmp_path, num_layers=700)
+    succeed("report", problem, "expert", "scotch", "-o", tmp_path / "report.html")
+    seen.open(tmp_path / "report.html")
+    (data,) = data_of(tmp_path / "report.html")["problems"]
+    levels, scheme = data["levels"], data["schemes"][-1]  # the upper one is the last
+
+    before = seen.page.evaluate(BARS)
+    assert bars_that_are_told_of(before["what"]) == bars_in_view(scheme, 0, before["end"])
+    assert len(before["what"]) < bars_in_view(scheme, 0, before["end"]) / 1.2
+    seen.page.locator("#steps").scroll_into_view_if_needed()
+    box = seen.page.locator("#steps").bounding_box()
+    assert box is not None
+    seen.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 80)
+    for _ in range(12):
+        seen.page.mouse.wheel(0, -400)
+    seen.settle()
+    near = seen.page.evaluate(BARS)
+    assert near["end"] - near["start"] < 0.2 * (before["end"] - before["start"])
+    inside = bars_in_view(scheme, near["start"], near["end"])
+    assert bars_that_are_told_of(near["what"]) == inside == len(near["what"]) > 0
+
+    names = levels[0]["names"]
+    for number, finer in enumerate(levels[1:], start=1):
+        group = levels[number - 1]["names"].index(names[-1])
+        seen.page.evaluate(f"() => {{ ({GROUPS})().selected.indices = [{len(names) - 1}] }}")
+        seen.settle()
+        assert seen.page.locator("#level").input_value() == str(number)
+        names = seen.page.evaluate(f"() => [...({GROUPS})().data.name]")
+        parents = np.array(finer["parents"])
+        assert names == [finer["names"][child] for child in np.flatnonzero(parents == group)]
+    assert seen.page.evaluate("() => Bokeh.documents.length") == 2  # of the graph, of the steps
+    assert seen.errors == []

@@ -8,10 +8,11 @@ const PATH = "#e0218a";
 const at = id => document.getElementById(id);
 const range = count => Array.from({length: count}, (_, index) => index);
 
+const number = new Intl.NumberFormat("en"); // one for all: each toLocaleString looks for its own
 const scaled = (value, units) => {
   if (value === null) return "cannot run";
   const [name, size] = units.find(([, size]) => Math.abs(value) >= size) || units[units.length - 1];
-  return `${Number((value / size).toPrecision(4)).toLocaleString("en")} ${name}`;
+  return `${number.format((value / size).toPrecision(4))} ${name}`;
 };
 const seconds = value => scaled(value, [["s", 1], ["ms", 1e-3], ["µs", 1e-6]]);
 const bytes = value => scaled(value, [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]]);
@@ -68,16 +69,22 @@ function styled_legend(plot) {
   });
 }
 
+function take_away(view) {
+  const {documents} = Bokeh, held = documents.indexOf(view.model.document);
+  view.remove();
+  if (held >= 0) documents.splice(held, 1); // else all that was ever drawn stays in memory
+}
+
 const shown = new Map(); // views by place: one is taken away before the next is drawn there
 async function put(place, model) {
   const before = shown.get(place);
   const token = {};
   shown.set(place, token);
-  if (before?.remove) before.remove();
+  if (before?.remove) take_away(before);
   at(place).replaceChildren();
   const view = await plotting.show(model, at(place));
   if (shown.get(place) === token) shown.set(place, view);
-  else view.remove();
+  else take_away(view);
 }
 
 // The table of schemes.
@@ -193,26 +200,78 @@ at("out").onclick = () => show_level(level - 1, opened.slice(0, -1));
 at("search").oninput = () => draw_graph();
 
 // Steps: devices and links above, memory below, for two schemes on one axis.
+// Bars narrower than two pixels are drawn together, as far as four pixels: a chart has no more
+// bars than can be seen, however many ops a step has.
+const NARROW = 2;
+
 function bars_of(step) {
-  const count = problem.devices.length;
-  const ops = range(step.op_start.length), transfers = range(step.transfer_start.length);
-  const path_ops = new Set(step.path_ops), path_transfers = new Set(step.path_transfers);
-  const tensor = index => step.transfer_tensor[index];
-  const kinds = problem.kind_colours;
+  const count = problem.devices.length, num_ops = step.op_start.length;
   const row = [...step.op_device, ...step.transfer_link.map(link => count + link)];
+  const on_path = new Set([...step.path_ops, ...step.path_transfers.map(index => num_ops + index)]);
+  const left = [...step.op_start, ...step.transfer_start];
+  const rows = range(count + problem.links.length).map(() => []);
+  row.forEach((number, bar) => rows[number].push(bar));
+  for (const members of rows) members.sort((one, other) => left[one] - left[other]);
   return {
-    left: [...step.op_start, ...step.transfer_start], right: [...step.op_end, ...step.transfer_end],
-    bottom: row.map(value => value - 0.4), top: row.map(value => value + 0.4),
-    colour: [...problem.op_phases.map(phase => kinds[phase]),
-             ...transfers.map(() => kinds[kinds.length - 1])],
-    what: [...problem.op_names, ...transfers.map(index =>
-      `${problem.op_names[problem.tensor_producers[tensor(index)]]} to ` +
-      `${problem.devices[step.transfer_destination[index]].name}`)],
-    detail: [...problem.op_types, ...transfers.map(index => bytes(problem.tensor_bytes[tensor(index)]))],
-    takes: [...ops.map(op => seconds(step.op_end[op] - step.op_start[op])),
-            ...transfers.map(index => seconds(step.transfer_end[index] - step.transfer_start[index]))],
-    path: [...ops.map(op => path_ops.has(op)), ...transfers.map(index => path_transfers.has(index))]
-      .map(value => value ? "yes" : "no"),
+    step, num_ops, left, right: [...step.op_end, ...step.transfer_end], on_path, rows,
+    kind: [...problem.op_phases, ...step.transfer_link.map(() => problem.kinds.length - 1)],
+    path_rows: rows.map(members => members.filter(bar => on_path.has(bar))),
+  };
+}
+
+function runs_in_view({left, right}, members, {start, end}, pixel) {
+  let low = 0, high = members.length; // a row's bars end in the order in which they start
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (right[members[middle]] < start) low = middle + 1; else high = middle;
+  }
+  const runs = [];
+  for (; low < members.length && left[members[low]] <= end; low++) {
+    const bar = members[low], run = runs[runs.length - 1];
+    const narrow = right[bar] - left[bar] < NARROW * pixel;
+    if (narrow && run?.narrow && left[bar] - run.right < pixel
+        && right[bar] - run.left < 2 * NARROW * pixel) {
+      run.bars.push(bar);
+      run.right = Math.max(run.right, right[bar]);
+    } else runs.push({narrow, bars: [bar], left: left[bar], right: right[bar]});
+  }
+  return runs;
+}
+
+function bar_columns(bars, view, pixel) {
+  const runs = bars.rows.flatMap((members, row) =>
+    runs_in_view(bars, members, view, pixel).map(run => ({...run, row})));
+  const took = bar => bars.right[bar] - bars.left[bar];
+  const longest = runs.map(run => run.bars.reduce((one, other) => took(other) > took(one) ? other : one));
+  const is_op = bar => bar < bars.num_ops;
+  const tensor = bar => bars.step.transfer_tensor[bar - bars.num_ops];
+  const name = bar => is_op(bar) ? problem.op_names[bar] :
+    `${problem.op_names[problem.tensor_producers[tensor(bar)]]} to ` +
+    problem.devices[bars.step.transfer_destination[bar - bars.num_ops]].name;
+  const detail = bar => is_op(bar) ? problem.op_types[bar] : bytes(problem.tensor_bytes[tensor(bar)]);
+  const kind_of = run => { // that of most of the time
+    const taken = problem.kinds.map(() => 0);
+    for (const bar of run.bars) taken[bars.kind[bar]] += took(bar);
+    return taken.indexOf(Math.max(...taken));
+  };
+  const others = run => run.bars.length < 2 ? "" :
+    ` and ${number.format(run.bars.length - 1)} more ${run.row < problem.devices.length ? "ops" : "transfers"}`;
+  return {
+    left: runs.map(run => run.left), right: runs.map(run => run.right),
+    bottom: runs.map(run => run.row - 0.4), top: runs.map(run => run.row + 0.4),
+    colour: runs.map(run => problem.kind_colours[kind_of(run)]),
+    what: runs.map((run, index) => name(longest[index]) + others(run)),
+    detail: longest.map(detail),
+    takes: runs.map(run => seconds(run.bars.reduce((total, bar) => total + took(bar), 0))),
+    path: runs.map(run => run.bars.some(bar => bars.on_path.has(bar)) ? "yes" : "no"),
+  };
+}
+
+function path_columns(bars, view, pixel) {
+  const runs = bars.path_rows.flatMap((members, row) =>
+    runs_in_view(bars, members, view, pixel).map(run => ({...run, row})));
+  return {
+    x0: runs.map(run => run.left), x1: runs.map(run => run.right), y: runs.map(run => run.row + 0.44),
   };
 }
 
@@ -228,18 +287,21 @@ function chart(scheme, x_range) {
   const axis = plot.left[0];
   axis.ticker = new Bokeh.FixedTicker({ticks: range(names.length)});
   axis.major_label_overrides = new Map(names.map((name, index) => [index, name]));
-  const data = bars_of(scheme.step);
+  const bars = bars_of(scheme.step);
+  const source = new Bokeh.ColumnDataSource(), path = new Bokeh.ColumnDataSource();
+  const draw_view = () => {
+    const pixel = (x_range.end - x_range.start) / at("steps").clientWidth;
+    source.data = bar_columns(bars, x_range, pixel);
+    path.data = path_columns(bars, x_range, pixel);
+  };
+  draw_view();
+  x_range.change.connect(draw_view);
   hovered(plot, plot.quad({
     left: {field: "left"}, right: {field: "right"}, bottom: {field: "bottom"}, top: {field: "top"},
-    source: new Bokeh.ColumnDataSource({data}), fill_color: {field: "colour"}, line_color: null,
+    source, fill_color: {field: "colour"}, line_color: null,
   }));
-  const path = range(data.path.length).filter(index => data.path[index] === "yes");
-  plot.segment({field: "x0"}, {field: "y"}, {field: "x1"}, {field: "y"}, {
-    source: new Bokeh.ColumnDataSource({data: {
-      x0: path.map(index => data.left[index]), x1: path.map(index => data.right[index]),
-      y: path.map(index => data.top[index] + 0.04),
-    }}), line_color: PATH, line_width: 3,
-  });
+  plot.segment({field: "x0"}, {field: "y"}, {field: "x1"}, {field: "y"},
+    {source: path, line_color: PATH, line_width: 3});
   return plot;
 }
 
@@ -312,7 +374,8 @@ function draw_curves() {
 }
 
 function put_nothing(place) {
-  shown.get(place)?.remove?.();
+  const view = shown.get(place);
+  if (view?.remove) take_away(view);
   shown.delete(place);
 }
 
