@@ -44,7 +44,6 @@ KILLED, CUT_OFF = "killed", "cut off"
 SHARES = {KILLED: 0.75, CUT_OFF: 0.25}
 SECONDS_AWAY = {KILLED: 2.0, CUT_OFF: 40.0}
 PATIENCE = 600.0  # seconds without an update
-RESTARTS = 1000  # by each torchrun
 COLUMNS = (
     "a machine is",
     "which",
@@ -175,7 +174,7 @@ class KeptTraining:
         return Loss(way, number, len(before) - alike(before, self.lines()), time.monotonic() - back)
 
     def _start(self, number: int) -> "Popen[Any]":
-        command = torchrun(number, self._machines.count, 1, self._arguments, restarts=RESTARTS)
+        command = torchrun(number, self._machines.count, 1, self._arguments)
         return self._machines.start(
             number, command, env=environment(), stdout=self._said, stderr=self._said
         )
