@@ -175,6 +175,8 @@ def environment() -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": LINK,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),
+        # A machine that comes back else waits for what torchrun told its forerunner only.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCH_CPP_LOG_LEVEL": "FATAL",  # of each socket that closes, with a traceback
     }
 
