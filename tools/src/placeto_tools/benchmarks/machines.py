@@ -134,7 +134,8 @@ class Machines:
         for name in (self._switch, *self._names):
             _remove(name)
         for process in self._processes:
-            process.wait()
+            with process:  # waits for its end, and closes its pipes
+                pass
 
 
 def address_of(number: int) -> str:
