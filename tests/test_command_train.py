@@ -29,10 +29,12 @@ from placeto_graphs import load_placement_of_any_level
 from placeto_graphs import load_problem
 from placeto_policy import PlacetoPlacer
 from placeto_policy import load_policy
+from placeto_policy.workers import OneProcess
 from placeto_simulator import Simulator
 from placeto_tools.placing.placements import search_from
 from placeto_tools.placing.placements import search_problem
 from placeto_tools.progress import showing_progress
+from placeto_tools.training.run_folder import RunFolder
 
 UPDATES = 12
 SMALL = ["--set=message_rounds=2", "--set=hidden_units=8", "--seed=5"]
@@ -211,6 +213,47 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
     (folder / "placement-0.json").unlink()
     succeed("train", "--resume", folder)
     check_equal(folder, whole)
+
+
+def test_one_command_begins_and_goes_on(problem: Path, whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    train = ["train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3", "--go-on"]
+    paused = start_paused(tmp_path / "pause", 4, *train, "-o", folder)
+    paused.send(signal.SIGKILL)
+    # Killed before that, it may have left problems alone.
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(folder / "problem-0.json.gz", begun)
+    for each in (folder, begun):
+        succeed(*train, "-o", each)
+        check_equal(each, whole)
+    for other in ("--seed=6", "--updates=13", "--groupings=2"):
+        assert "expected the training that --go-on describes" in fail(*train, other, "-o", folder)
+    check_equal(folder, whole)
+    assert "they are fixed" in fail("train", "--resume", folder, "--go-on")
+
+
+def test_another_machine_goes_on_from_what_the_first_sends(whole: Path, tmp_path: Path) -> None:
+    class OneOfTwo(OneProcess):
+        count = 2
+
+        def __init__(self, rank: int, sent: bytes = b"") -> None:
+            self.rank, self.sent = rank, sent
+
+        def share(self, content: bytes) -> bytes:
+            self.sent = content or self.sent
+            return self.sent
+
+    first, given = OneOfTwo(0), RunFolder(whole)
+    assert given.as_on_first_machine(first, tmp_path) is given
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    other = RunFolder(tmp_path / "nothing").as_on_first_machine(OneOfTwo(1, first.sent), copies)
+    assert other.read() == given.read()
+    assert other.checkpoint.read_bytes() == given.checkpoint.read_bytes()
+    assert {path.name for path in copies.iterdir()} == {
+        *("run.json", "problem-0.json.gz", "training.safetensors")
+    }
 
 
 def test_a_preset_gives_what_is_not_set(problem: Path, tmp_path: Path) -> None:

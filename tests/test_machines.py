@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -63,8 +64,10 @@ def test_a_training_goes_on_when_a_killed_machine_is_back(tmp_path: Path) -> Non
     options = [f"--updates={UPDATES}", "--workers=2", "-o", whole]
     process = start("train", problem, *options)
     assert process.wait(PATIENCE) == 0, process.communicate()
-    with Machines(2) as machines:
-        training = KeptTraining(machines, problem, lost, UPDATES, CHECKPOINT_EVERY)
+    with tempfile.TemporaryFile() as said, Machines(2) as machines:
+        training = KeptTraining(
+            machines, problem, lost, said, updates=UPDATES, checkpoint_every=CHECKPOINT_EVERY
+        )
         training.keep_until(lambda: training.has(CHECKPOINT_EVERY))
         loss = training.lose(1, KILLED)
         training.keep_until(lambda: False)

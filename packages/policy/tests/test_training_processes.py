@@ -1,6 +1,7 @@
 """Training by several processes, which `torchrun` starts as a user would."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from placeto_policy import PolicyError
 from placeto_policy import Settings
 from placeto_policy import Trainer
 from placeto_policy import load_policy
+from placeto_policy import workers
 from placeto_policy.workers import OneProcess
 from scheduled_problems import ListSchedule
 from scheduled_problems import heavy_chain
@@ -105,6 +107,33 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     expected = weights(uninterrupted)
     for name, tensor in weights(killed).items():
         assert torch.equal(tensor, expected[name])
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+def test_the_system_watches_all_connections_and_nothing_else() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as connection,
+    ):
+        before = os.listdir(workers.DESCRIPTORS)
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+        workers.give_up_silent_machines()
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        for option, value in (
+            (socket.TCP_KEEPIDLE, 10),
+            (socket.TCP_KEEPINTVL, 5),
+            (socket.TCP_KEEPCNT, 4),
+            (socket.TCP_USER_TIMEOUT, 30_000),
+        ):
+            assert connection.getsockopt(socket.IPPROTO_TCP, option) == value
+        assert os.listdir(workers.DESCRIPTORS) == before
+
+
+def test_what_gloo_says_is_told_in_one_sentence() -> None:
+    said = RuntimeError(
+        "[/a/gloo/pair.cc:553] Connection closed by peer [10.0.0.2]:26022. This is typical. GLHF!"
+    )
+    assert workers.first_sentence(said) == "Connection closed by peer [10.0.0.2]:26022"
 
 
 def test_more_processes_than_workers_are_refused() -> None:

@@ -70,6 +70,7 @@ def main(folder: Path, updates: int, how: str = "") -> None:
     with join_processes() as processes:
         if processes.count > 1:
             group = weakref.ref(torch.distributed.group.WORLD)
+        assert processes.share(b"of %d" % processes.rank) == b"of 0"
         broken = how == f"fail-{processes.rank}"
         trainer = new_or_resumed(folder, updates, processes, broken=broken)
         train(

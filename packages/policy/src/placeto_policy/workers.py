@@ -141,7 +141,7 @@ class GlooProcesses:
             self._store.wait([FAILED], FAREWELL)
             return f"the run ended in another process: {self._store.get(FAILED).decode()}"
         except RuntimeError:
-            return f"another process went away without a word: {_first_sentence(error)}"
+            return f"another process went away without a word: {first_sentence(error)}"
 
 
 @contextmanager
@@ -176,7 +176,7 @@ def join_processes(timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[Processes]:
     torch.distributed.init_process_group(
         "gloo", store=store, rank=rank, world_size=count, timeout=timeout
     )
-    _give_up_silent_machines()
+    give_up_silent_machines()
     processes = GlooProcesses(store, rank, count)
     try:
         yield processes
@@ -187,12 +187,12 @@ def join_processes(timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[Processes]:
         torch.distributed.destroy_process_group()
 
 
-def _first_sentence(error: RuntimeError) -> str:
+def first_sentence(error: RuntimeError) -> str:
     """Return what gloo says, without the line of its source and its advice."""
     return re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". ")[0]
 
 
-def _give_up_silent_machines() -> None:
+def give_up_silent_machines() -> None:
     """Let the system watch all connections of this process: gloo waits for its timeout."""
     for name in os.listdir(DESCRIPTORS) if os.path.isdir(DESCRIPTORS) else ():
         with suppress(OSError):  # closed since

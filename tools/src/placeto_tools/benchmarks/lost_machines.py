@@ -22,6 +22,7 @@ from itertools import product
 from itertools import takewhile
 from pathlib import Path
 from subprocess import Popen
+from typing import IO
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,6 @@ KILLED, CUT_OFF = "killed", "cut off"
 SHARES = {KILLED: 0.75, CUT_OFF: 0.25}
 SECONDS_AWAY = {KILLED: 2.0, CUT_OFF: 40.0}
 PATIENCE = 600.0  # seconds without an update
-RESTARTS = 1000  # by each torchrun
 COLUMNS = (
     "a machine is",
     "which",
@@ -91,12 +91,21 @@ class KeptTraining:
         A problem file.
     folder
         Of the training.
+    said
+        A file for what its processes print.
     updates, checkpoint_every
         As for ``placeto train``.
     """
 
     def __init__(
-        self, machines: Machines, problem: Path, folder: Path, updates: int, checkpoint_every: int
+        self,
+        machines: Machines,
+        problem: Path,
+        folder: Path,
+        said: IO[bytes],
+        *,
+        updates: int,
+        checkpoint_every: int,
     ) -> None:
         self._machines = machines
         self._arguments = [
@@ -104,8 +113,7 @@ class KeptTraining:
             *(f"--updates={updates}", f"--checkpoint-every={checkpoint_every}"),
         ]
         self._log = RunFolder(folder).log
-        self._updates = updates
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (for as long as this)
+        self._said = said
         self._away: set[int] = set()
         self._processes = [self._start(number) for number in range(machines.count)]
 
@@ -175,7 +183,7 @@ class KeptTraining:
         return Loss(way, number, len(before) - alike(before, self.lines()), time.monotonic() - back)
 
     def _start(self, number: int) -> "Popen[Any]":
-        command = torchrun(number, self._machines.count, 1, self._arguments, restarts=RESTARTS)
+        command = torchrun(number, self._machines.count, 1, self._arguments)
         return self._machines.start(
             number, command, env=environment(), stdout=self._said, stderr=self._said
         )
@@ -271,17 +279,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ending_in_one_line(parser.prog),
         saved_problem(options) as problem,
         tempfile.TemporaryDirectory() as folders,
+        tempfile.TemporaryFile() as unread,
+        tempfile.TemporaryFile() as said,
         Machines(options.machines) as machines,
     ):
-        kept = (options.updates, options.checkpoint_every)
-        undisturbed, disturbed = Path(folders, "undisturbed"), Path(folders, "disturbed")
-        KeptTraining(machines, problem, undisturbed, *kept).keep_until(lambda: False)
-        training = KeptTraining(machines, problem, disturbed, *kept)
-        losses = lose_often(
-            training, machines.count, options.times, options.checkpoint_every, options.seed
+        every = options.checkpoint_every
+        start = partial(
+            KeptTraining, machines, problem, updates=options.updates, checkpoint_every=every
         )
-        compared = check(losses, options.checkpoint_every, disturbed, undisturbed)
-        print(f"{options.machines} machines, a checkpoint every {kept[1]} of {kept[0]} updates\n")
+        undisturbed, disturbed = Path(folders, "undisturbed"), Path(folders, "disturbed")
+        start(undisturbed, unread).keep_until(lambda: False)
+        training = start(disturbed, said)
+        losses = lose_often(training, machines.count, options.times, every, options.seed)
+        compared = check(losses, every, disturbed, undisturbed)
+        checkpoints = f"a checkpoint every {every} of {options.updates} updates"
+        print(f"{options.machines} machines, {checkpoints}\n")
         print(f"{table_of(losses).markdown()}\n\n{compared} What processes said when they ended:\n")
         print("\n".join(f"- {message}" for message in training.messages()))
 

@@ -134,7 +134,8 @@ class Machines:
         for name in (self._switch, *self._names):
             _remove(name)
         for process in self._processes:
-            process.wait()
+            with process:  # waits for its end, and closes its pipes
+                pass
 
 
 def address_of(number: int) -> str:
@@ -142,9 +143,7 @@ def address_of(number: int) -> str:
     return f"10.77.0.{number + 1}"
 
 
-def torchrun(
-    number: int, machines: int, processes: int, arguments: Sequence[str], restarts: int = 0
-) -> list[str]:
+def torchrun(number: int, machines: int, processes: int, arguments: Sequence[str]) -> list[str]:
     """Return the command that starts the processes of one machine, for `Machines.start`.
 
     Parameters
@@ -157,18 +156,15 @@ def torchrun(
         How many each has.
     arguments
         What each runs: ``-m``, a module and its arguments.
-    restarts
-        How often torchrun starts them anew when one ended badly.
     """
     # That an address of a namespace is one's own is not to be seen from the name of the host.
     is_host = "true" if number == 0 else "false"
-    settings = f"is_host={is_host},keep_alive_interval=1,keep_alive_max_attempt=3"
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
         *(f"--nnodes={machines}", f"--nproc-per-node={processes}"),
         *("--rdzv-backend=c10d", f"--rdzv-endpoint={address_of(0)}:{PORT}"),
-        *(f"--rdzv-conf={settings}", f"--local-addr={address_of(number)}"),
-        *(f"--max-restarts={restarts}", "--monitor-interval=0.1"),
+        *(f"--rdzv-conf=is_host={is_host}", f"--local-addr={address_of(number)}"),
+        "--monitor-interval=0.1",
         *arguments,
     ]
 
@@ -180,6 +176,8 @@ def environment() -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": LINK,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),
+        # A machine that comes back else waits for what torchrun told its forerunner only.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCH_CPP_LOG_LEVEL": "FATAL",  # of each socket that closes, with a traceback
     }
 

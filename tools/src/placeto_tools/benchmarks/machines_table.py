@@ -6,6 +6,7 @@ faster; what the table shows is what talking to each other costs.
 """
 
 import argparse
+import math
 import platform
 import signal
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -41,7 +43,6 @@ from placeto_tools.tables import seconds_text
 from placeto_tools.tables import share_text
 
 WORKER = "placeto_tools.benchmarks.machine_training"
-SHAPES = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (4, 2))  # machines, processes
 DELAYS = (0.0, 1e-4, 1e-3, 1e-2)
 # Sums of other parts in another order round differently. Early, that is as far as it goes: later a
 # hidden unit that is at work by a rounding error learns from a state that it would not have seen.
@@ -145,8 +146,27 @@ def measure(problem: Path, machines: int, processes: int, delay: float, updates:
     return Measured(machines, processes, delay, report, early, last)
 
 
-def measured_rows(problem: Path, delays: Sequence[float], updates: int) -> Iterator[list[str]]:
-    """Yield the rows of the table.
+def shapes(machines: Sequence[int], processes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return numbers of machines and of processes on each, before each those it is compared with.
+
+    Examples
+    --------
+    >>> shapes([2], [1, 2])
+    [(1, 1), (1, 2), (2, 1), (1, 4), (2, 2)]
+    """
+    several = list(product(machines, processes))
+    counts = sorted({1} | {each * on_each for each, on_each in several})
+    return [
+        shape
+        for count in counts
+        for shape in [(1, count), *(shape for shape in several if math.prod(shape) == count)]
+    ]
+
+
+def measured_rows(
+    problem: Path, chosen: Sequence[tuple[int, int]], delays: Sequence[float], updates: int
+) -> Iterator[list[str]]:
+    """Yield the rows of the table for each of some `shapes`.
 
     Raises
     ------
@@ -154,7 +174,7 @@ def measured_rows(problem: Path, delays: Sequence[float], updates: int) -> Itera
         When weights are further apart than rounding explains.
     """
     on_one: dict[int, Measured] = {}
-    for machines, processes in SHAPES:
+    for machines, processes in chosen:
         for delay in delays if machines > 1 else (0.0,):
             found = measure(problem, machines, processes, delay, updates)
             if machines == 1:
@@ -184,6 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="placeto_tools.benchmarks.machines_table", description=__doc__
     )
     add_problem_options(parser)
+    parser.add_argument("--machines", type=int, nargs="+", default=(2, 4))
+    parser.add_argument("--processes", type=int, nargs="+", default=(1, 2), help="on each")
     parser.add_argument("--updates", type=int, default=20, help="of each training")
     parser.add_argument("--delays", type=float, nargs="+", default=DELAYS, help="in seconds")
     options = parser.parse_args(arguments)
@@ -191,7 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(
             f"{options.updates} updates each\n\n{TextTable('', COLUMNS, []).markdown()}", flush=True
         )
-        for cells in measured_rows(problem, options.delays, options.updates):
+        chosen = shapes(options.machines, options.processes)
+        for cells in measured_rows(problem, chosen, options.delays, options.updates):
             print(f"| {' | '.join(cells)} |", flush=True)
 
 

@@ -9,6 +9,7 @@ import platform
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -47,21 +48,22 @@ def inception_problem(num_groups: int, num_devices: int, **sizes: int) -> Placem
 
 
 class Stopwatch:
-    """Adds up what parts of a training take, each without the parts inside it."""
+    """Adds up what parts of a training take by a clock, each without the parts inside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = {}
+        self._clock = clock
         self._inside: list[float] = []
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Measure one part."""
         self._inside.append(0.0)
-        began = time.perf_counter()
+        began = self._clock()
         try:
             yield
         finally:
-            taken = time.perf_counter() - began
+            taken = self._clock() - began
             self.seconds[name] = self.seconds.get(name, 0.0) + taken - self._inside.pop()
             if self._inside:
                 self._inside[-1] += taken
@@ -80,19 +82,22 @@ class Stopwatch:
 class WatchedEvaluator:
     """An evaluator whose time is measured."""
 
-    def __init__(self, evaluator: SchedulingEvaluator, stopwatch: Stopwatch) -> None:
+    def __init__(
+        self, evaluator: SchedulingEvaluator, stopwatch: Stopwatch, name: str = "simulator"
+    ) -> None:
         self.problem = evaluator.problem
+        self._name = name
         self._evaluator = evaluator
         self._stopwatch = stopwatch
 
     def evaluate(self, placements: Any) -> EvaluationBatch:
         """Evaluate a batch."""
-        with self._stopwatch.part("simulator"):
+        with self._stopwatch.part(self._name):
             return self._evaluator.evaluate(placements)
 
     def schedule(self, placements: Any) -> ScheduleBatch:
         """Evaluate a batch, and say when groups are at work."""
-        with self._stopwatch.part("simulator"):
+        with self._stopwatch.part(self._name):
             return self._evaluator.schedule(placements)
 
 

@@ -149,8 +149,9 @@ def train(
     On several machines the same on each; the folder is on the first, as torchrun counts them:
 
     \b
-    torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
-        --max-restarts 3 -m placeto_tools.main train problem.json.gz -o run --go-on
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+    until torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
+        -m placeto_tools.main train problem.json.gz -o run --go-on; do sleep 1; done
     """
     if resume:
         given = (problems, output, go_on, first, updates, settings, preset_name, groupings)
