@@ -19,6 +19,7 @@ from placeto_policy import load_policy
 from placeto_tools.experiments.paper import TABLE_1
 from placeto_tools.placing.placers import PLACER_NAMES
 from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.progress import clock
 
 SMOKE = "--scale=smoke"
 UPDATES = 14
@@ -476,17 +477,23 @@ def test_the_preset_of_the_paper(tmp_path: Path) -> None:
 
 def test_all_experiments_are_one_command_that_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    command = ["experiment", "all", "rewards", "simulator-curves", SMOKE, "-o", folder]
-    succeed(*command)
-    lines = {
-        name: (folder / name / "results.md").read_text().splitlines()[2]
-        for name in ("rewards", "simulator-curves")
+    command = ["experiment", "all", "rewards", "measured-curves", SMOKE, "-o", folder]
+    succeed(*command, "--jobs=2")
+    pages = {
+        name: (folder / name / "results.md").read_text() for name in ("rewards", "measured-curves")
     }
-    assert lines["rewards"].startswith("`placeto experiment rewards nmt:0 --scale smoke`, ")
-    told = lines["simulator-curves"]
-    assert "`placeto experiment simulator-curves inception-v3 nmt-2 --scale smoke`" in told
-    assert "seeds 0" in told
-    trials = trials_of(folder / "rewards", clocks=True)
-    succeed(*command)
-    assert trials_of(folder / "rewards", clocks=True) == trials
+    first = {name: page.splitlines()[2] for name, page in pages.items()}
+    assert first["rewards"].startswith("`placeto experiment rewards nmt:0 --scale smoke`, ")
+    told = first["measured-curves"]
+    assert told.startswith("`placeto experiment measured-curves nmt-2 --scale smoke`, ")
+    assert "seeds 0, " in told
+    taken = [
+        json.loads(line)["took"]
+        for line in (folder / "measured-curves" / "trials.jsonl").read_text().splitlines()
+    ]
+    assert f"{clock(sum(taken))} in all." in told
+    succeed(*command, "--jobs=2")  # is there already, and stays as it is
+    assert pages == {name: (folder / name / "results.md").read_text() for name in pages}
+    refused = fail("experiment", "fidelity", SMOKE, "--jobs=2", "-o", folder / "fidelity")
+    assert "--jobs: expected 1" in refused
     assert "expected rewards, or another of" in fail("experiment", "all", "reward", "-o", folder)

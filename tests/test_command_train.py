@@ -229,8 +229,21 @@ def test_one_command_begins_and_goes_on(problem: Path, whole: Path, tmp_path: Pa
         check_equal(each, whole)
     for other in ("--seed=6", "--updates=13", "--groupings=2"):
         assert "expected the training that --go-on describes" in fail(*train, other, "-o", folder)
+    # The same name, and another problem in it.
+    kept = problem.read_bytes()
+    profile = tmp_path / "graph.txt"
+    succeed("build", profile, "--cluster", "3xv100", "--force", "-o", problem)
+    assert "expected the training that --go-on describes" in fail(*train, "-o", folder)
+    problem.write_bytes(kept)
     check_equal(folder, whole)
     assert "they are fixed" in fail("train", "--resume", folder, "--go-on")
+    assert "--go-on: expected no --force" in fail(*train, "--force", "-o", folder)
+
+
+def test_a_folder_of_others_is_not_taken_to_go_on(problem: Path, tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text("mine")
+    assert "not empty" in fail("train", problem, "--updates=1", "--go-on", "-o", tmp_path)
+    assert (tmp_path / "log.jsonl").read_text() == "mine"
 
 
 def test_another_machine_goes_on_from_what_the_first_sends(whole: Path, tmp_path: Path) -> None:

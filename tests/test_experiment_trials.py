@@ -32,6 +32,7 @@ from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.running import run_here
 from placeto_tools.experiments.running import run_in_processes
 from placeto_tools.experiments.statistics import Summary
+from placeto_tools.experiments.trial_log import Origin
 from placeto_tools.experiments.trial_log import TrialLog
 from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import StoppedError
@@ -76,13 +77,13 @@ def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None
         "b": Failed(**LABELS, error="none"),
     }
     for key, record in records.items():
-        log.add(key, record)
+        log.add(Origin(key=key), record)
     whole = path.read_bytes()
     for end in range(len(whole)):
         path.write_bytes(whole[:end])
         found = TrialLog(path)
         assert list(found.records) == ["a", "b"][: whole[:end].count(b"\n")]
-        found.add("c", placed(cost=None))  # goes on a line of its own
+        found.add(Origin(key="c"), placed(cost=None))  # goes on a line of its own
         assert TrialLog(path).records == found.records
     path.write_bytes(whole)
     assert TrialLog(path).records == records
@@ -107,7 +108,7 @@ def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None
 )
 def test_a_line_that_is_no_trial_is_named(line: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
-    TrialLog(path).add("a", placed())
+    TrialLog(path).add(Origin(key="a"), placed())
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(InputError, match=f"line 2: expected .*{problem}") as caught:
         TrialLog(path)

@@ -61,6 +61,7 @@ def test_a_policy_is_searched_for_trained_and_judged(
     commands = (["imitate"], ["reinforce", "--graphs", "3", "--learning-rate", "1e-4"])
     for command, *options in commands:
         printed = run(command, tmp_path, "--steps", "2", *options)
+        assert "step 0: greedy" in printed
         assert "step 2: greedy" in printed
         first = (tmp_path / "policy.safetensors").read_bytes()
         assert load_policy(tmp_path / "policy.safetensors").num_devices is None
@@ -107,7 +108,11 @@ def test_a_training_that_goes_on_comes_to_the_same_policy(
     with monkeypatch.context() as patched:
         patched.setattr(learning, "StopRequest", StopAfterTwo)
         run("imitate", folders[1], "--steps", "4")
-    assert not (folders[1] / "policy.safetensors").exists()
+    assert not torch.equal(
+        *(next(iter(load_policy(each / "policy.safetensors").parameters())) for each in folders)
+    )
+    refused = fail("imitate", folders[1], "--steps", "5")
+    assert "begun with other options: 2 problems, 4 steps, seed 0" in refused
     run("imitate", folders[1], "--steps", "4")
     one, two = (load_policy(folder / "policy.safetensors").state_dict() for folder in folders)
     assert all(torch.equal(one[name], two[name]) for name in one)

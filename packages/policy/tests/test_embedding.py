@@ -111,7 +111,7 @@ def test_a_message_is_rectified_before_it_is_summed() -> None:
     st.sampled_from(["plain", "residual"]),
     st.sampled_from(["costs", "costs-and-times", "costs-times-and-schedule"]),
 )
-def test_the_compiled_loops_agree_with_eager_torch(
+def test_products_of_whole_batches_agree_with_the_formula(
     seed: int,
     num_groups: int,
     num_devices: int,

@@ -51,6 +51,9 @@ EXACT_COLUMNS = (
 def exact_row(name: str) -> list[str]:
     """Try all placements of a problem in few groups, and return the cells of its row."""
     source, _, cluster = name.rpartition("/")
+    if cluster not in GROUPS_TO_TRY_ALL:
+        clusters = " or ".join(GROUPS_TO_TRY_ALL)
+        raise SystemExit(f"{name}: expected {clusters} behind the last /, got {cluster!r}")
     groups = GroupingOptions(num_groups=GROUPS_TO_TRY_ALL[cluster])
     problem = read_problem(source, ProblemOptions(cluster=cluster, grouping=groups))
     simulator = Simulator(problem)

@@ -129,7 +129,8 @@ class Row:
         What the search came to in each of some seconds.
     factor : float
         How often as many evaluations the search alone needs for what the search from the policy
-        came to in the first of these seconds; infinity where it does not come there in the last.
+        came to in the first of these seconds: the least of all its budgets, as a longer one is hot
+        for longer; infinity where it comes there in none.
     best_known : float
         What the longest search found, or a better one of the row.
     """
@@ -188,8 +189,8 @@ def rows_of(
         zero_shot = [searching.policy_alone(policy, seed).cost for seed in range(budgets.seeds)]
         behind = _runs(partial(searching.from_policy, policy), budgets)
         factors = [
-            without.until(found.cost) / found.until(found.cost)
-            for without, found in zip(alone[-1], behind[0], strict=True)
+            min(each[seed].until(run.cost) for each in alone) / run.until(run.cost)
+            for seed, run in enumerate(behind[0])
         ]
         found[policy_name] = (float(np.median(zero_shot)), behind, float(np.median(factors)))
     costs = [run.cost for _, runs, _ in found.values() for some in runs for run in some]

@@ -158,7 +158,8 @@ def run_simulator_curves(
     """
     plan = options.plan("simulator-curves")
     chosen = sources or ("inception-v3",)
-    _run(simulator_curves(chosen, plan, measured), plan, options, chosen)
+    given = [f"--measured {measured}"] if measured else []
+    _run(simulator_curves(chosen, plan, measured), plan, options, [*chosen, *given])
 
 
 @experiment.command("table1", cls=Command)
@@ -186,6 +187,7 @@ def run_fidelity(models: tuple[str, ...], options: ExperimentOptions) -> None:
     \b
     placeto experiment fidelity inception-v3 -o results/fidelity
     """
+    options.check_one_job()
     plan = options.plan("fidelity")
     _run(fidelity(models, plan, options.scale_name), plan, options, models)
 
@@ -202,6 +204,7 @@ def run_measured_curves(model: str, options: ExperimentOptions) -> None:
     \b
     placeto experiment measured-curves nmt-2 -o results/measured-curves
     """
+    options.check_one_job()
     plan = options.plan("measured-curves")
     _run(measured_curves(model, plan, options.scale_name), plan, options, [model])
 
@@ -217,6 +220,7 @@ EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
     "measured-curves": (run_measured_curves, {}),
     "fidelity": (run_fidelity, {}),
 }
+MEASURED = ("measured-curves", "fidelity")  # beside which nothing else may run
 
 
 @experiment.command("all", cls=Command)
@@ -237,7 +241,8 @@ def run_all(
     """Run all experiments of the paper, one after the other, or those of some NAMES.
 
     NAMES are table1, generalise-nmt, generalise-ptb, generalise-cifar10, traversal, architectures,
-    rewards, simulator-curves, measured-curves and fidelity. What is finished stays as it is.
+    rewards, simulator-curves, measured-curves and fidelity. What is finished stays as it is; one
+    that fails ends them all. The last two measure, and have one job whatever --jobs says.
 
     \b
     placeto experiment all -o results --jobs 2
@@ -252,7 +257,7 @@ def run_all(
             **arguments,
             output=output / name,
             scale_name=scale_name,
-            jobs=jobs,
+            jobs=1 if name in MEASURED else jobs,
             force=force,
         )
 

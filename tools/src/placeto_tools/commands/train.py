@@ -161,6 +161,8 @@ def train(
             raise InputError("--resume: expected no options of PROBLEMS: they are fixed")
     elif not problems or not output:
         raise InputError("expected PROBLEMS and -o FOLDER, or --resume FOLDER")
+    elif go_on and force:
+        raise InputError("--go-on: expected no --force beside it")
     folder = RunFolder(resume or output or Path())
 
     def prepare() -> None:
@@ -180,10 +182,10 @@ def train(
         _check(read, chosen, workers)
         if policy:
             _check_devices(read, policy)
-        if not (go_on and folder.has(read, asdict(chosen), seed or 0)):
-            folder.create(
-                read, asdict(chosen), seed or 0, force=force or go_on, first_policy=policy
-            )
+        described = (read, asdict(chosen), seed or 0)
+        if not (go_on and folder.has(*described, policy)):
+            over = force or (go_on and folder.is_half_made)
+            folder.create(*described, force=over, first_policy=policy)
 
     if workers > 1 and worker_rank() is None:
         prepare()

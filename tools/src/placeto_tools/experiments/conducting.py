@@ -1,5 +1,6 @@
 """An experiment from where it stands to its page, or to where it is asked to stop."""
 
+import time
 from collections import defaultdict
 from collections.abc import Generator
 from contextlib import closing
@@ -10,6 +11,7 @@ from placeto_tools.errors import RunError
 from placeto_tools.errors import StoppedRunError
 from placeto_tools.experiments.folder import PAGE
 from placeto_tools.experiments.folder import ExperimentFolder
+from placeto_tools.experiments.origin import commit
 from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.records import Episode
 from placeto_tools.experiments.records import Outcome
@@ -18,6 +20,7 @@ from placeto_tools.experiments.records import Trained
 from placeto_tools.experiments.running import Finished
 from placeto_tools.experiments.running import run_here
 from placeto_tools.experiments.running import run_in_processes
+from placeto_tools.experiments.trial_log import Origin
 from placeto_tools.experiments.trials import StoppedError
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.experiments.trials import Watch
@@ -58,6 +61,7 @@ def conduct(
         When a trial failed.
     """
     forecast = _Forecast(experiment, folder.log.records, jobs)
+    sources, before = commit(), time.monotonic()
     folder.make_problems(progress.update)
     progress.update(forecast.text())
     with StopRequest() as stop:
@@ -67,7 +71,10 @@ def conduct(
         try:
             with closing(_run(folder, watch, jobs)) as finished:
                 for trial, record in finished:
-                    folder.log.add(trial.key, record)
+                    now = time.monotonic()
+                    origin = Origin(key=trial.key, commit=sources, took=now - before)
+                    folder.log.add(origin, record)
+                    before = now
                     forecast.add(trial, record)
                     if experiment.news:
                         news = experiment.news(folder.results, record)

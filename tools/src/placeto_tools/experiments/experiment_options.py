@@ -71,6 +71,17 @@ class ExperimentOptions:
     jobs: int
     force: bool
 
+    def check_one_job(self) -> None:
+        """Refuse several jobs where trials are measured on this machine.
+
+        Raises
+        ------
+        InputError
+            When there are several.
+        """
+        if self.jobs > 1:
+            raise InputError(f"--jobs: expected 1, as nothing may run beside it, got {self.jobs}")
+
     def command(self, name: str, *arguments: str) -> str:
         """Return the command that makes the same again, but for where and with how many jobs."""
         given = [f"--scale {self.scale_name}"]

@@ -12,7 +12,6 @@ import msgspec
 from placeto_graphs import save_problem
 from placeto_tools.errors import InputError
 from placeto_tools.errors import writing
-from placeto_tools.experiments.origin import commit
 from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.trial_log import TrialLog
@@ -63,7 +62,6 @@ class ExperimentFolder:
             experiment=experiment.name,
             options=experiment.options,
             trials=len(experiment.trials),
-            commit=commit(),
         )
         # As it will be read: what JSON makes of it, tuples for example.
         self._described = msgspec.json.decode(msgspec.json.encode(described), type=_Description)
@@ -109,15 +107,14 @@ class ExperimentFolder:
         """Return what made the page, and how long it took; nothing where no command makes it."""
         if not self._experiment.command:
             return []
-        begun, now = self._found().commit, self._described.commit
-        commits = begun if begun == now else f"{begun or 'none'} to {now or 'none'}"
+        origins = self.log.origins.values()
+        commits = list(dict.fromkeys(origin.commit for origin in origins if origin.commit))
         seeds = self._described.options.get("seeds")
-        taken = sum(getattr(record, "seconds", 0.0) for record in self.log.records.values())
         said = [
             f"`{self._experiment.command}`",
-            *([f"commit {commits}"] if commits else []),
+            *([f"commit {' to '.join(commits)}"] if commits else []),
             *([f"seeds {', '.join(map(str, seeds))}"] if seeds else []),
-            f"{clock(taken)} of trials",
+            f"{clock(sum(origin.took for origin in origins))} in all",
         ]
         return [", ".join(said) + "."]
 
@@ -154,7 +151,6 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True):
     experiment: str
     options: Mapping[str, Any]
     trials: int
-    commit: str | None = None
 
     def deciding(self) -> dict[str, Any]:
         return {"version": self.version, "experiment": self.experiment, **self.options}

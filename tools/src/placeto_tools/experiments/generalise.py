@@ -209,10 +209,15 @@ def _of_those_that_fit(summary: Summary, plan: Plan) -> list[str]:
 
 def _groupings_text(groupings: int) -> str:
     if groupings == 1:
-        return "Policies were trained on each graph in one grouping."
+        trained = "Policies were trained on each graph in one grouping"
+    else:
+        trained = (
+            f"Policies of Placeto were trained on each graph in {groupings} groupings, in more and "
+            "in fewer groups, the RNN in one"
+        )
     return (
-        f"The policy of Placeto was trained on each graph in {groupings} groupings, in more and in "
-        "fewer groups, the RNN in one."
+        f"{trained}. Placeto as published has the paper's hyperparameters whatever ours are, "
+        f"{PUBLISHED_TIMES} times as many updates, and the policy after the last of them."
     )
 
 

@@ -13,8 +13,23 @@ from placeto_tools.experiments.records import Record
 from placeto_tools.json_files import decode_json
 
 
-class _Keyed(msgspec.Struct):
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a finished trial comes from.
+
+    Attributes
+    ----------
+    key : text
+        Of the trial.
+    commit : text or None
+        Of the sources; None where they are installed.
+    took : float
+        Seconds since the trial before, or since the command began: their sum is how long the
+        experiment took, with however many jobs.
+    """
+
     key: str
+    commit: str | None = None
+    took: float = 0.0
 
 
 class TrialLog:
@@ -31,6 +46,8 @@ class TrialLog:
     ----------
     records : dict
         The records by key.
+    origins : dict
+        Where they come from, by key.
 
     Raises
     ------
@@ -41,17 +58,20 @@ class TrialLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.records: dict[str, Record] = {}
+        self.origins: dict[str, Origin] = {}
         if path.exists():
             self._read()
 
-    def add(self, key: str, record: Record) -> None:
+    def add(self, origin: Origin, record: Record) -> None:
         """Append a trial, and return when the disk has it."""
-        line = msgspec.json.encode({"key": key, **msgspec.to_builtins(record)})
+        known = msgspec.to_builtins(origin) | msgspec.to_builtins(record)
+        line = msgspec.json.encode(known)
         with writing(self._path), self._path.open("ab") as file:
             file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        self.records[key] = record
+        self.records[origin.key] = record
+        self.origins[origin.key] = origin
 
     def _read(self) -> None:
         with reading(self._path):
@@ -61,8 +81,9 @@ class TrialLog:
             problem = (
                 f"{self._path}, line {number}: expected a finished trial (--force begins anew)"
             )
-            key = decode_json(line, _Keyed, problem).key
-            self.records[key] = decode_json(line, cast(type[Record], Record), problem)
+            origin = decode_json(line, Origin, problem)
+            self.origins[origin.key] = origin
+            self.records[origin.key] = decode_json(line, cast(type[Record], Record), problem)
         if whole != content:
             with writing(self._path):
                 write_atomically(self._path, whole)

@@ -106,7 +106,9 @@ def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
             processes=processes,
         )
         report = _say_nothing if processes.rank else click.echo
-        learn(run, folder / "imitation.safetensors", folder / POLICY, validation, report=report)
+        described = f"{len(training)} problems, {steps} steps, seed {seed}"
+        checkpoint = folder / "imitation.safetensors"
+        learn(run, checkpoint, folder / POLICY, validation, described, report=report)
 
 
 @main.command()
@@ -173,7 +175,12 @@ def reinforce(
             seed=seed,
             processes=processes,
         )
-        learn(run, folder / "reinforcement.safetensors", folder / POLICY, validation, report=report)
+        described = (
+            f"{len(training)} problems, {steps} steps of {graphs} graphs, learning rate "
+            f"{learning_rate:g}, seed {seed}, from {start or 'imitation'}"
+        )
+        checkpoint = folder / "reinforcement.safetensors"
+        learn(run, checkpoint, folder / POLICY, validation, described, report=report)
 
 
 def _found(folder: Path, part: Part, variants: int) -> list[Searched]:

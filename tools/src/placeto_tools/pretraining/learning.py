@@ -30,6 +30,7 @@ from placeto_tools.training.training_run import agreed_to_stop
 
 STEPS_BETWEEN_CHECKPOINTS = 200
 STEPS_BETWEEN_VALIDATIONS = 500
+DESCRIBED = "described"
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def learn(
     checkpoint: Path,
     policy: Path,
     validation: Sequence[Searched],
+    described: str = "",
     *,
     report: Callable[[str], None] = print,
 ) -> None:
@@ -120,41 +122,59 @@ def learn(
         Where the best policy is kept.
     validation
         Problems to choose by.
+    described
+        How it learns, and from what: a run that was begun otherwise is refused.
     report
         Is called with lines that say how far it is.
     """
-    best = _restore(checkpoint, run)
-    values: list[float] = []
-    began = time.monotonic()
+    best = _restore(checkpoint, run, described)
     stopping = False
     with StopRequest() as stop:
+        if not run.steps_done:
+            best = _choose(run, policy, validation, best, report)
+        values: list[float] = []
+        began = time.monotonic()
         while run.steps_done < run.steps and not stopping:
             values.append(run.step())
             stopping = agreed_to_stop(run.processes, stop)
             is_last = run.steps_done == run.steps
             if is_last or run.steps_done % STEPS_BETWEEN_VALIDATIONS == 0:
-                validated = validate(run.policy, validation)
-                report(f"step {run.steps_done:,}: {validated}")
-                if validated.score < best and run.processes.rank == 0:
-                    with writing(policy):
-                        save_policy(run.policy, policy)
-                best = min(best, validated.score)
+                best = _choose(run, policy, validation, best, report)
             if is_last or stopping or run.steps_done % STEPS_BETWEEN_CHECKPOINTS == 0:
                 each = (time.monotonic() - began) / len(values)
                 mean = float(np.mean(values))
                 report(f"step {run.steps_done:,}: {mean:.4f} on the mean, {each:.3f} s a step")
                 values, began = [], time.monotonic()
                 if run.processes.rank == 0:
-                    _save(checkpoint, run, best)
+                    _save(checkpoint, run, best, described)
 
 
-def _save(path: Path, run: LearningRun, best: float) -> None:
-    tensors = run.tensors() | {"best": torch.tensor(best, dtype=torch.float64)}
+def _choose(
+    run: LearningRun,
+    policy: Path,
+    validation: Sequence[Searched],
+    best: float,
+    report: Callable[[str], None],
+) -> float:
+    """Keep the policy if it is better than all before, and return the best score."""
+    validated = validate(run.policy, validation)
+    report(f"step {run.steps_done:,}: {validated}")
+    if validated.score < best and run.processes.rank == 0:
+        with writing(policy):
+            save_policy(run.policy, policy)
+    return min(best, validated.score)
+
+
+def _save(path: Path, run: LearningRun, best: float, described: str) -> None:
+    tensors = run.tensors() | {
+        "best": torch.tensor(best, dtype=torch.float64),
+        DESCRIBED: torch.tensor(list(described.encode()), dtype=torch.uint8),
+    }
     with writing(path):
         write_atomically(path, save({name: each.contiguous() for name, each in tensors.items()}))
 
 
-def _restore(path: Path, run: LearningRun) -> float:
+def _restore(path: Path, run: LearningRun, described: str) -> float:
     """Let a run go on from a checkpoint, if there is one, and return its best score."""
     if not path.exists():
         return float("inf")
@@ -164,6 +184,9 @@ def _restore(path: Path, run: LearningRun) -> float:
         tensors = load(content)
     except SafetensorError as error:
         raise InputError(f"{path}: expected a checkpoint of this training: {error}") from None
+    begun = bytes(tensors.get(DESCRIBED, torch.empty(0, dtype=torch.uint8)).tolist()).decode()
+    if begun != described:
+        raise InputError(f"{path}: begun with other options: {begun or 'none'}, not {described}")
     with reading(path):
         run.restore(tensors)
     return float(tensors.get("best", torch.tensor(float("inf"))))

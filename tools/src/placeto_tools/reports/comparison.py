@@ -44,7 +44,7 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     """The file of a comparison."""
 
     format: Literal["placeto-comparison"] = "placeto-comparison"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     seeds: int
     budgets: Mapping[str, int | None]
     problems: Sequence[ProblemReport]

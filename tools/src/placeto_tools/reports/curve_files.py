@@ -60,14 +60,15 @@ def read_results(path: Path) -> Sequence[ProblemReport]:
 
 
 def _of_comparison(path: Path) -> Curves:
-    return {
-        f"{scheme.title}, {problem.source} on {problem.cluster}": [
-            _array(run.curve) for run in scheme.runs
-        ]
-        for problem in read_results(path)
-        for scheme in problem.schemes
-        if SCHEMES[scheme.name].budget and scheme.runs
-    }
+    curves: Curves = {}
+    for problem in read_results(path):
+        for scheme in problem.schemes:
+            if scheme.name not in SCHEMES:
+                raise InputError(f"{path}: expected schemes of this version, got {scheme.name!r}")
+            if SCHEMES[scheme.name].budget and scheme.runs:
+                title = f"{scheme.title}, {problem.source} on {problem.cluster}"
+                curves[title] = [_array(run.curve) for run in scheme.runs]
+    return curves
 
 
 def _of_training(path: Path) -> Curves:

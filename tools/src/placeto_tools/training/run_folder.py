@@ -140,7 +140,11 @@ class RunFolder:
         return problems, found.settings, found.seed
 
     def has(
-        self, problems: Mapping[str, PlacementProblem], settings: Mapping[str, Any], seed: int
+        self,
+        problems: Mapping[str, PlacementProblem],
+        settings: Mapping[str, Any],
+        seed: int,
+        first_policy: "PlacementPolicy | None",
     ) -> bool:
         """Return whether there is a training in the folder, and that is the one with these.
 
@@ -152,12 +156,30 @@ class RunFolder:
         if not (self.path / DESCRIPTION).exists():
             return False
         found, *others = self.read()
-        if (list(found), *others) != (list(problems), dict(settings), seed):
+        is_that = list(found) == list(problems) and found == problems
+        if not is_that or others != [dict(settings), seed] or not self._begins_with(first_policy):
             raise InputError(
-                f"{self.path / DESCRIPTION}: expected the training that --go-on describes, "
-                "got one of other PROBLEMS, hyperparameters or seed"
+                f"{self.path / DESCRIPTION}: expected the training that --go-on describes, got "
+                "one of other PROBLEMS, hyperparameters, seed or first policy"
             )
         return True
+
+    def _begins_with(self, policy: "PlacementPolicy | None") -> bool:
+        if policy is None or not self.first_policy.exists():
+            return policy is None and not self.first_policy.exists()
+        own, other = read_policy(self.first_policy).state_dict(), policy.state_dict()
+        return own.keys() == other.keys() and all(
+            own[name].equal(value) for name, value in other.items()
+        )
+
+    @property
+    def is_half_made(self) -> bool:
+        """Whether there is nothing but what a training leaves that was killed before it began."""
+        if not self.path.is_dir() or (self.path / DESCRIPTION).exists():
+            return False
+        ours = {self.first_policy, *self.path.glob(PROBLEM.format("*"))}
+        others = set(self.path.iterdir()) - ours
+        return all(path.name.startswith(".") for path in others)  # half-written files
 
     def as_on_first_machine(self, processes: "Processes", copies: Path) -> "RunFolder":
         """Return this folder, or a copy of what the first process goes on from.
