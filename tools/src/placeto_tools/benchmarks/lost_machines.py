@@ -257,7 +257,9 @@ def check(losses: Sequence[Loss], checkpoint_every: int, folder: Path, undisturb
     disturbed, expected = (read_policy(path).state_dict() for path in (folder, undisturbed))
     if (difference := apart(disturbed, expected)) > 0:
         raise RunError(f"weights: expected those of no loss, got {difference:.1e} apart")
-    numbers = [json.loads(line)["update"] for line in RunFolder(folder).log.open()]
+    numbers = [
+        json.loads(line)["update"] for line in RunFolder(folder).log.read_text().splitlines()
+    ]
     if numbers != list(range(1, len(numbers) + 1)):
         raise RunError(f"log: expected each update once and in order, got {numbers}")
     return f"From the weights of an undisturbed training it is {difference:g} in parts of each."
