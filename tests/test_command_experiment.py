@@ -47,6 +47,7 @@ def trials_of(folder: Path, *, clocks: bool = False) -> dict[str, dict[str, Any]
         record = json.loads(line)
         if not clocks:
             record.pop("seconds", None)
+            record.pop("took", None)
         trials[record.pop("key")] = record
     return trials
 
