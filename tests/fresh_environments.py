@@ -61,5 +61,7 @@ def link_library(name: str, library: Path) -> None:
     """Let an environment import a library, and pip find it there, as it is in this one."""
     distribution = metadata.distribution(name)
     assert distribution.files is not None
-    for part in {file.parts[0] for file in distribution.files} - {".."}:
+    # Pex leaves most files out of the list of an installed library, but not its top level.
+    top_level = (distribution.read_text("top_level.txt") or "").split()
+    for part in {*top_level, *(file.parts[0] for file in distribution.files)} - {".."}:
         (library / part).symlink_to(Path(str(distribution.locate_file(part))).resolve())

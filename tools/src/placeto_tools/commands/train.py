@@ -22,6 +22,7 @@ from placeto_policy import load_policy
 from placeto_policy import load_pretrained
 from placeto_policy import resume_training
 from placeto_simulator import Simulator
+from placeto_tools.errors import STOPPED
 from placeto_tools.errors import InputError
 from placeto_tools.errors import StoppedRunError
 from placeto_tools.options import Command
@@ -40,6 +41,7 @@ from placeto_tools.progress import showing_progress
 from placeto_tools.stopping import StopRequest
 from placeto_tools.tables import seconds_text
 from placeto_tools.tables import show_json
+from placeto_tools.training.local_workers import is_first_of_its_machine
 from placeto_tools.training.local_workers import run_workers
 from placeto_tools.training.local_workers import worker_rank
 from placeto_tools.training.run_folder import RunFolder
@@ -230,6 +232,8 @@ def _train(
             report=_Reporter(trainer, progress).report,
         )
     if processes.rank:
+        if not done and is_first_of_its_machine():
+            sys.exit(STOPPED)  # or its torchrun would take the training for done
         return
     best = [found.placement if found else None for found in trainer.best]
     placements = folder.save_placements(list(problems.values()), best)

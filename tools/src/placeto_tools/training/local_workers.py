@@ -3,7 +3,9 @@
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from collections.abc import Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,6 +30,11 @@ def worker_rank() -> int | None:
     return int(os.environ.get("RANK", "0")) if RUN_VARIABLE in os.environ else None
 
 
+def is_first_of_its_machine() -> bool:
+    """Return whether this process is the first of those on its machine."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
 def run_workers(arguments: Sequence[str], count: int) -> int:
     """Run a ``placeto`` command in several processes, and return the exit code.
 
@@ -45,12 +52,7 @@ def run_workers(arguments: Sequence[str], count: int) -> int:
     RunError
         When a process ended, and the first one did not say why.
     """
-    os.environ[PARENT_VARIABLE] = str(os.getpid())
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SECONDS_TO_STOP))
-    logging.disable()  # of the launcher, which tells of each signal
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, _environment_of_workers():
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -79,3 +81,20 @@ def run_workers(arguments: Sequence[str], count: int) -> int:
             *_, line = ["", *path.read_text(errors="replace").splitlines()]
             raise RunError(f"worker {rank} ended: {line}") from None
     return 0
+
+
+@contextmanager
+def _environment_of_workers() -> Iterator[None]:
+    """Set what workers inherit, and silence the launcher, which tells of each signal."""
+    before = dict(os.environ)
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SECONDS_TO_STOP))
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        os.environ.clear()
+        os.environ.update(before)
