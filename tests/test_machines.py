@@ -14,7 +14,7 @@ import pytest
 from command_runs import PATIENCE
 from command_runs import build_profile
 from command_runs import environment
-from command_runs import succeed
+from command_runs import start
 from placeto_tools.benchmarks import lost_machines
 from placeto_tools.benchmarks import machines_table
 from placeto_tools.benchmarks.lost_machines import CUT_OFF
@@ -61,7 +61,9 @@ def test_two_machines_come_to_the_weights_of_one(tmp_path: Path) -> None:
 def test_a_training_goes_on_when_a_killed_machine_is_back(tmp_path: Path) -> None:
     problem = build_profile(tmp_path)
     whole, lost = tmp_path / "whole", tmp_path / "lost"
-    succeed("train", problem, f"--updates={UPDATES}", "--workers=2", "-o", whole)
+    train = start("train", problem, f"--updates={UPDATES}", "--workers=2", "-o", whole)
+    _, errors = train.communicate(timeout=PATIENCE)
+    assert train.returncode == 0, errors
     with tempfile.TemporaryFile() as said, Machines(2) as machines:
         training = KeptTraining(
             machines, problem, lost, said, updates=UPDATES, checkpoint_every=CHECKPOINT_EVERY
