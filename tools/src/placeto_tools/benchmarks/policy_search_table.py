@@ -19,6 +19,7 @@ import numpy as np
 
 from placeto_baselines import CoarseToFine
 from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementResult
 from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
 from placeto_policy import load_pretrained
@@ -49,14 +50,11 @@ class Found:
     ----------
     cost : float
         The memory-penalised runtime, seconds.
-    evaluations : int
-        How many placements were evaluated.
     curve : float64[N, 2]
         Evaluations and the least cost so far.
     """
 
     cost: float
-    evaluations: int
     curve: np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
     def until(self, cost: float) -> float:
@@ -85,32 +83,28 @@ class Searching:
         """Search from nothing."""
         placer = CoarseToFine(seconds, clock=time.process_time)
         result = placer.place(self.problem, self.simulator, seed=seed)
-        return Found(
-            cost_of(self.simulator, result.placement), result.evaluations, np.array(result.curve)
-        )
+        return Found(cost_of(self.simulator, result.placement), np.array(result.curve))
 
     def policy_alone(self, policy: PlacementPolicy, seed: int) -> Found:
         """Take the best of some passes."""
-        placer = PlacetoPlacer(policy=policy, samples=SAMPLES_OF_PRETRAINED)
-        result = placer.place(self.coarse, self.coarse_simulator, seed=seed)
-        cost = cost_of(self.coarse_simulator, result.placement)
-        return Found(cost, result.evaluations, np.array(result.curve))
+        result = self._passes(policy, seed)
+        return Found(cost_of(self.coarse_simulator, result.placement), np.array(result.curve))
 
     def from_policy(self, policy: PlacementPolicy, seconds: float, seed: int) -> Found:
         """Search from the best of some passes, in the seconds that these leave."""
         began = time.process_time()
-        placer = PlacetoPlacer(policy=policy, samples=SAMPLES_OF_PRETRAINED)
-        placed = placer.place(self.coarse, self.coarse_simulator, seed=seed)
+        placed = self._passes(policy, seed)
         start = self.problem.placement_of_ops(self.coarse.expand(placed.placement))
         left = max(seconds - (time.process_time() - began), 1e-3)
         search = CoarseToFine(left, clock=time.process_time)
         result = search.place(self.problem, self.simulator, seed=seed, start=start)
         curve = np.add(result.curve, [placed.evaluations, 0.0])
-        return Found(
-            cost_of(self.simulator, result.placement),
-            placed.evaluations + result.evaluations,
-            np.concatenate([placed.curve, curve]),
-        )
+        cost = cost_of(self.simulator, result.placement)
+        return Found(cost, np.concatenate([placed.curve, curve]))
+
+    def _passes(self, policy: PlacementPolicy, seed: int) -> PlacementResult:
+        placer = PlacetoPlacer(policy=policy, samples=SAMPLES_OF_PRETRAINED)
+        return placer.place(self.coarse, self.coarse_simulator, seed=seed)
 
 
 @dataclass(frozen=True)
