@@ -16,7 +16,9 @@ from command_runs import start_paused
 from command_runs import succeed
 from placeto_graphs import load_problem
 from placeto_policy import load_policy
+from placeto_policy import preset
 from placeto_tools.experiments.paper import TABLE_1
+from placeto_tools.experiments.table1 import SEARCHES
 from placeto_tools.placing.placers import PLACER_NAMES
 from placeto_tools.placing.placers import SCHEMES
 from placeto_tools.progress import clock
@@ -228,7 +230,13 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
         assert policy.settings.embedding == embedding
         assert policy.settings.device_features == "loads"
         assert policy.settings.node_features == "costs-and-times"
-        assert cell(page, title, 3) == paper
+        published = load_policy(folder / "policies" / f"published-{embedding}-0.safetensors")
+        usual = preset("paper")
+        assert published.settings.embedding == embedding
+        assert published.settings.node_features == usual.node_features
+        assert published.settings.reward == usual.reward
+        assert published.settings.updates == 3 * policy.settings.updates
+        assert cell(page, f"{title} | as published", 4) == paper
 
 
 def test_each_change_of_hyperparameters_is_told_beside_none(tmp_path: Path) -> None:
@@ -280,13 +288,17 @@ def test_rewards_are_learned_from_and_their_last_episode_is_told(kinds_of_reward
         ("intermediate", 12, 0.9),
         ("intermediate-undiscounted", 12, 1.0),
         ("terminal", 1, 1.0),
+        ("published-intermediate", 12, 1.0),
+        ("published-terminal", 1, 1.0),
     ):
+        updates = 3 * UPDATES if reward.startswith("published") else UPDATES
+        validations = 0 if reward.startswith("published") else 2
         policy = load_policy(kinds_of_reward / "policies" / f"{reward}-0.safetensors")
         assert policy.settings.return_discount == discount
         for seed in range(2):
             learned = trials[f"seed{seed}/training/{reward}-{seed}"]
-            assert [row[0] for row in learned["updates"]] == list(range(1, UPDATES + 1))
-            sampled = UPDATES * 4 * per_episode + 2  # with two validations
+            assert [row[0] for row in learned["updates"]] == list(range(1, updates + 1))
+            sampled = updates * 4 * per_episode + validations
             assert learned["evaluations"] == sampled
             steps = trials[f"seed{seed}/nmt-1/{reward}-final-episode"]["steps"]
             assert len(steps) == 12 + 1
@@ -343,11 +355,21 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
     assert [row[4] for row in ours] == [row[4] for row in papers] == ["2", "4"] * 3
     assert [float(row[7]) for row in papers] == [row.placeto for row in TABLE_1]
     trials = trials_of(folder)
-    for row, name in zip(ours, ["inception-v3", "inception-v3", "nmt-2", "nmt-4"], strict=False):
-        runtime = trials[f"seed0/{name}-{row[4]}xk80/placeto"]["runtime"]
-        assert float(row[7]) == pytest.approx(runtime, rel=1e-3)
-    for title in (SCHEMES[name].title for name in PLACER_NAMES):
-        assert page.count(f"\n| {title} |") == 6
+    names = ["inception-v3", "inception-v3", "nmt-2", "nmt-4", "nasnet", "nasnet"]
+    published = [line.split(" | ") for line in page.splitlines() if "| as published |" in line]
+    for rows, scheme in ((ours, "placeto"), (published, "published")):
+        for row, name in zip(rows, names, strict=True):
+            runtime = trials[f"seed0/{name}-{row[4]}xk80/{scheme}"]["runtime"]
+            assert float(row[7]) == pytest.approx(runtime, rel=1e-3)
+    for name in PLACER_NAMES:
+        count = 6 + (name in SEARCHES)
+        assert page.count(f"\n| {SCHEMES[name].title} |") == count
+    assert cell(page, "Local search", 4).startswith("100.0 %: ")  # as fast as itself
+    finer = trials["seed0/nasnet-4xk80/coarse-to-fine-finer"]
+    assert len(finer["placement"]) > 12
+    assert cell(page, "nasnet-4xk80", 5) == f"{len(finer['placement']):,}"
+    gain = 1 - finer["cost"] / trials["seed0/nasnet-4xk80/coarse-to-fine"]["cost"]
+    assert cell(page, "nasnet-4xk80", 7) == f"{100 * gain:.1f} %"
 
 
 def test_what_was_interrupted_goes_on_to_the_same_results(family: Path, tmp_path: Path) -> None:
@@ -380,7 +402,7 @@ def test_a_training_goes_on_in_its_middle(
     output, errors = paused.send(number)
     if number == signal.SIGINT:
         assert (paused.process.returncode, output) == (130, "")
-        stopped = "placeto: error: stopped after 0 of 16 trials; the same command goes on"
+        stopped = "placeto: error: stopped after 0 of 24 trials; the same command goes on"
         assert errors.splitlines()[-1] == stopped
         assert "Traceback" not in errors
     checkpoint = load_policy(folder / "policies" / "intermediate-0.safetensors")
@@ -398,7 +420,7 @@ def test_several_processes_stop_and_come_to_the_same(kinds_of_reward: Path, tmp_
     )
     _, errors = paused.send(signal.SIGINT)
     assert paused.process.returncode == 130
-    assert errors.splitlines()[-1].endswith("of 16 trials; the same command goes on")
+    assert errors.splitlines()[-1].endswith("of 24 trials; the same command goes on")
     assert "Traceback" not in errors
     succeed("experiment", *KINDS_OF_REWARD, "--jobs=2", "-o", folder)
     assert trials_of(folder) == trials_of(kinds_of_reward)
@@ -421,7 +443,7 @@ def test_other_options_are_refused(kinds_of_reward: Path, tmp_path: Path) -> Non
     )
     assert trials_of(folder) == before
     succeed(*command, "--force")
-    assert len(trials_of(folder)) == 8
+    assert len(trials_of(folder)) == 12
 
 
 def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
@@ -471,6 +493,8 @@ def test_the_preset_of_the_paper(tmp_path: Path) -> None:
         "intermediate-0",
         "terminal-0",
         "counterfactual-0",
+        "published-intermediate-0",
+        "published-terminal-0",
     }  # its returns are never discounted
     assert settings["baseline_window"] == 7
     assert settings["hidden_units"] == 16  # of the scale

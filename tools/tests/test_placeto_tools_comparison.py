@@ -100,8 +100,8 @@ def test_placements_until_a_runtime_are_known_only_if_all_runs_came_there() -> N
 
 def test_table_1_and_a_comparison_place_with_the_same_effort() -> None:
     table1 = SCALES["table1"]["small"]
-    assert table1.evaluations == SCHEMES["placeto"].budget
-    assert table1.rnn_evaluations == SCHEMES["rnn"].budget == SCHEMES["placeto"].budget
+    assert table1.evaluations == SCHEMES["placeto"].budget == SCHEMES["rnn"].budget
+    assert SCALES["table1"]["full"].rnn_evaluations == SCALES["table1"]["full"].evaluations
     compared = make_placer("rnn", two_chains())
     assert isinstance(compared, RnnPlacer)
     assert compared.settings == RnnSettings(evaluations=100_000, **table1.rnn_settings)

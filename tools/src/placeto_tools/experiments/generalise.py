@@ -1,9 +1,5 @@
 """``placeto experiment generalise``: placing graphs that the policy has not seen."""
 
-from dataclasses import replace
-
-from placeto_policy import Settings
-from placeto_policy import preset
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.placing_tasks import LOWER_BOUND
 from placeto_tools.experiments.placing_tasks import RANDOM
@@ -30,7 +26,9 @@ from placeto_tools.experiments.schemes import SINGLE
 from placeto_tools.experiments.schemes import SWEEPS
 from placeto_tools.experiments.schemes import SWEPT
 from placeto_tools.experiments.schemes import TITLES
+from placeto_tools.experiments.schemes import UPDATES_AS_PUBLISHED
 from placeto_tools.experiments.schemes import ZERO_SHOT
+from placeto_tools.experiments.schemes import as_published
 from placeto_tools.experiments.schemes import optimized
 from placeto_tools.experiments.schemes import rnn_optimized
 from placeto_tools.experiments.schemes import rnn_zero_shot
@@ -79,9 +77,6 @@ DRAWN = (
 SEARCHES = (OPTIMIZED, HILL_CLIMBING, LOCAL_SEARCH, COARSE_TO_FINE, RANDOM_SEARCH, RNN_OPTIMIZED)
 TARGETS = (ZERO_SHOT, SAMPLED, SWEPT, OPTIMIZED)
 FIGURE = "distributions.png"
-# How often as many updates as ours the method as published has: one of them takes a third of the
-# time, as it asks for no placement but those of its steps.
-PUBLISHED_TIMES = 3
 TRAININGS = (("placeto", "Placeto"), ("published", "Placeto as published"), ("rnn", "RNN"))
 PAPER = (
     f"In {SOURCE} zero-shot placements of Placeto are nearly as fast as optimized ones on all "
@@ -104,7 +99,7 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
             validation=tuple(map(Graph, to_choose_by)),
         )
         published = train_placeto(
-            "published", tuple(map(Graph, to_train_on)), _as_published(plan), seed
+            "published", tuple(map(Graph, to_train_on)), as_published(plan), seed
         )
         rnn = train_rnn("rnn", tuple(map(Graph, training)), plan, seed)
         trials += [policy, published, rnn]
@@ -117,12 +112,6 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
         trials=trials,
         page=lambda results: _page(Summary(results, test, plan.seeds), results, plan),
     )
-
-
-def _as_published(plan: Plan) -> Settings:
-    """Return the paper's hyperparameters, in sizes of the plan."""
-    updates = PUBLISHED_TIMES * plan.scale.number("updates")
-    return replace(preset("paper"), **{**plan.scale.settings, "updates": updates})
 
 
 def _placing_of_seed(
@@ -217,7 +206,7 @@ def _groupings_text(groupings: int) -> str:
         )
     return (
         f"{trained}. Placeto as published has the paper's hyperparameters whatever ours are, "
-        f"{PUBLISHED_TIMES} times as many updates, and the policy after the last of them."
+        f"{UPDATES_AS_PUBLISHED} times as many updates, and the policy after the last of them."
     )
 
 

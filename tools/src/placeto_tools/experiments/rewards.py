@@ -16,6 +16,8 @@ from placeto_tools.experiments.problem_makers import name_of
 from placeto_tools.experiments.problem_makers import source_maker
 from placeto_tools.experiments.records import Episode
 from placeto_tools.experiments.records import Trained
+from placeto_tools.experiments.schemes import UPDATES_AS_PUBLISHED
+from placeto_tools.experiments.schemes import as_published
 from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.schemes import train_placeto
 from placeto_tools.experiments.schemes import without_simulated_features
@@ -57,7 +59,7 @@ def rewards(source: str, plan: Plan) -> Experiment:
 
 
 def _settings(plan: Plan) -> dict[str, Settings]:
-    """Return the settings of each kind of rewards; intermediate ones also as the paper has them."""
+    """Return the settings of each kind of rewards, and of the paper's two in its own setting."""
     settings = without_simulated_features(plan.training_settings)
     intermediate = replace(settings, reward="intermediate")
     kinds = {"intermediate": intermediate}
@@ -65,6 +67,8 @@ def _settings(plan: Plan) -> dict[str, Settings]:
         kinds["intermediate-undiscounted"] = replace(intermediate, discount=1.0)
     kinds["terminal"] = replace(settings, reward="terminal")
     kinds["counterfactual"] = replace(settings, reward="counterfactual")
+    kinds["published-intermediate"] = as_published(plan)
+    kinds["published-terminal"] = replace(as_published(plan), reward="terminal")
     return kinds
 
 
@@ -106,7 +110,8 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         "the last one does, and counterfactual ones what it does with each group elsewhere. "
         f"In {SOURCE}, which has no counterfactual ones, intermediate rewards converge faster and "
         "with less variance than terminal ones; its returns are undiscounted. Steps do not look "
-        "ahead: it would tell the policy its intermediate reward beforehand.",
+        "ahead: it would tell the policy its intermediate reward beforehand. Those as published "
+        f"have the paper's hyperparameters and {UPDATES_AS_PUBLISHED} times as many updates.",
         TextTable("", columns, rows).markdown(),
         "Means over the seeds, in brackets the least and the most. Episodes at the end: the mean "
         "runtime of the sampled placements of the last update. Updates: until the mean of an "

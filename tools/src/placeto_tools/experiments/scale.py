@@ -157,7 +157,7 @@ SCALES = {
     },
     "rewards": {
         "smoke": replace(SMOKE, updates=5),
-        "small": Scale(seeds=5, updates=400),
+        "small": Scale(seeds=5, updates=400, num_groups=128),
         "full": Scale(seeds=10, updates=2000),
     },
     "simulator-curves": {
@@ -182,7 +182,7 @@ SCALES = {
             evaluations=300,
             rnn_evaluations=20,
         ),
-        "small": replace(SMALL, evaluations=100_000, rnn_evaluations=100_000),
+        "small": replace(SMALL, seeds=5, evaluations=100_000, rnn_evaluations=30_000),
         "full": Scale(evaluations=1_000_000, rnn_evaluations=1_000_000),
     },
 }

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from placeto_baselines import RnnSettings
 from placeto_policy import Settings
+from placeto_policy import preset
 from placeto_tools.experiments.placing_tasks import LOWER_BOUND
 from placeto_tools.experiments.placing_tasks import RANDOM
 from placeto_tools.experiments.placing_tasks import Bound
@@ -24,12 +25,16 @@ from placeto_tools.experiments.trials import Trial
 ZERO_SHOT, SAMPLED = "placeto-zero-shot", "placeto-zero-shot-sampled"
 SWEPT = "placeto-zero-shot-swept"
 PUBLISHED_ZERO_SHOT, PRETRAINED = "published-zero-shot", "pretrained"
-OPTIMIZED = "placeto-optimized"
+OPTIMIZED, PUBLISHED_OPTIMIZED = "placeto-optimized", "published-optimized"
 RNN_ZERO_SHOT, RNN_OPTIMIZED = "rnn-zero-shot", "rnn-optimized"
 RANDOM_SEARCH, LOCAL_SEARCH = "random-search", "local-search"
 HILL_CLIMBING, COARSE_TO_FINE = "hill-climbing", "coarse-to-fine"
 SINGLE, SCOTCH = "single", "scotch"
 
+# How often as many updates and placements as ours the method as published has: a step of it asks
+# for no placement but its own, so that it takes about as long.
+UPDATES_AS_PUBLISHED = 3
+PLACEMENTS_AS_PUBLISHED = 4
 SWEEPS = 2
 HILL_CLIMBING_BUDGET = 5000
 
@@ -40,6 +45,7 @@ TITLES = {
     PUBLISHED_ZERO_SHOT: "Placeto as published, zero-shot",
     PRETRAINED: "Placeto, pretrained",
     OPTIMIZED: "Placeto optimized",
+    PUBLISHED_OPTIMIZED: "Placeto as published, optimized",
     RNN_ZERO_SHOT: "RNN zero-shot",
     RNN_OPTIMIZED: "RNN optimized",
     RANDOM: "Random, one placement",
@@ -75,6 +81,12 @@ def without_simulated_features(settings: Settings) -> Settings:
     if settings.node_features == "costs-times-and-schedule":
         settings = replace(settings, node_features="costs-and-times")
     return settings
+
+
+def as_published(plan: Plan) -> Settings:
+    """Return the paper's hyperparameters whatever ours are, in sizes of the plan."""
+    updates = UPDATES_AS_PUBLISHED * plan.scale.number("updates")
+    return replace(preset("paper"), **{**plan.scale.settings, "updates": updates})
 
 
 def train_placeto(
@@ -129,6 +141,18 @@ def optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
         budget=plan.scale.number("evaluations"),
     )
     return placing(place, OPTIMIZED, graph, seed)
+
+
+def published_optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
+    """Return the training of a policy on the graph itself, with the paper's hyperparameters."""
+    place = PlaceOptimized(
+        scheme=PUBLISHED_OPTIMIZED,
+        graph=graph,
+        seed=seed,
+        settings=replace(preset("paper"), **plan.scale.settings),
+        budget=PLACEMENTS_AS_PUBLISHED * plan.scale.number("evaluations"),
+    )
+    return placing(place, PUBLISHED_OPTIMIZED, graph, seed)
 
 
 def rnn_optimized(graph: Graph, settings: RnnSettings, seed: int) -> Trial:

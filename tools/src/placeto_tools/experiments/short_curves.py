@@ -74,7 +74,7 @@ def evaluations_until(curve: Curve, runtime: float) -> float | None:
     """
     found = None
     for evaluations, best in reversed(curve):
-        if best is None or best > runtime:
+        if best is None or not best <= runtime:  # nor is it as fast as what is not known
             break
         found = evaluations
     return found

@@ -16,10 +16,12 @@ from placeto_tools.experiments.problem_makers import name_of
 from placeto_tools.experiments.problem_makers import source_maker
 from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.schemes import OPTIMIZED
+from placeto_tools.experiments.schemes import PUBLISHED_OPTIMIZED
 from placeto_tools.experiments.schemes import RNN_OPTIMIZED
 from placeto_tools.experiments.schemes import SINGLE
 from placeto_tools.experiments.schemes import TITLES
 from placeto_tools.experiments.schemes import optimized
+from placeto_tools.experiments.schemes import published_optimized
 from placeto_tools.experiments.schemes import rnn_optimized
 from placeto_tools.experiments.schemes import without_seed
 from placeto_tools.experiments.statistics import Summary
@@ -34,7 +36,7 @@ from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
 
 HARDWARE = "Measured on hardware"
-SCHEMES = (OPTIMIZED, RNN_OPTIMIZED)
+SCHEMES = (OPTIMIZED, PUBLISHED_OPTIMIZED, RNN_OPTIMIZED)
 
 
 def simulator_curves(
@@ -56,6 +58,7 @@ def simulator_curves(
         trials += without_seed(Graph(name))
         for seed in plan.seeds:
             trials.append(optimized(Graph(name), plan, seed))
+            trials.append(published_optimized(Graph(name), plan, seed))
             trials.append(rnn_optimized(Graph(name), plan.rnn_settings, seed))
     return Experiment(
         name="simulator-curves",

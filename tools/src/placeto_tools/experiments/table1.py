@@ -1,5 +1,9 @@
 """``placeto experiment table1``: the six rows of the paper's table 1."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from placeto_graphs import PlacementProblem
 from placeto_tools.experiments.comparing import Case
 from placeto_tools.experiments.comparing import Comparison
 from placeto_tools.experiments.comparing import Effort
@@ -7,16 +11,28 @@ from placeto_tools.experiments.comparing import comparison_page
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.paper import TABLE_1
 from placeto_tools.experiments.paper import PaperRow
+from placeto_tools.experiments.placing_tasks import PlaceByName
 from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import source_maker
+from placeto_tools.experiments.records import Placed
+from placeto_tools.experiments.schemes import PLACEMENTS_AS_PUBLISHED
+from placeto_tools.experiments.schemes import placing
+from placeto_tools.experiments.statistics import Summary
+from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Results
+from placeto_tools.experiments.trials import Trial
+from placeto_tools.experiments.trials import Workspace
+from placeto_tools.experiments.wording import count_text
+from placeto_tools.experiments.wording import duration_text
+from placeto_tools.placing.placements import search_problem
 from placeto_tools.placing.placers import PLACER_NAMES
 from placeto_tools.placing.placers import SCHEMES
 from placeto_tools.reports.comparison_tables import ABBREVIATIONS
 from placeto_tools.reports.comparison_tables import paper_table
 from placeto_tools.tables import TextTable
+from placeto_tools.tables import seconds_text
 from placeto_tools.tables import share_text
 
 # In the order of the paper's rows. It gives both rows of NMT one name, but the one on 4 GPUs is
@@ -29,10 +45,19 @@ ROWS = (
     ("nasnet", 2),
     ("nasnet", 4),
 )
+PLACETOS = {"published": "as published", "placeto": "ours"}
+SEARCHES = ("published", "placeto", "rnn", "local-search", "coarse-to-fine")
+COARSE_TO_FINE, FINER = "coarse-to-fine", "coarse-to-fine-finer"
+OF_GRANULARITY = ("published", "placeto", "local-search", COARSE_TO_FINE, FINER)
 
-# How often as many placements as ours the method as published samples, with which it takes about
-# as long.
-PUBLISHED_TIMES = 4
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceFiner(PlaceByName):
+    """Places in the finest groups that a search takes, in place of the paper's number of them."""
+
+    def problem(self, workspace: Workspace) -> PlacementProblem:
+        """Return the same problem at a finer level."""
+        return search_problem(workspace.problem(self.graph))
 
 
 def table1(plan: Plan) -> Experiment:
@@ -46,7 +71,7 @@ def table1(plan: Plan) -> Experiment:
         name: scheme.budget and min(scheme.budget, evaluations) for name, scheme in SCHEMES.items()
     }
     budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
-    budgets["published"] = PUBLISHED_TIMES * evaluations
+    budgets["published"] = PLACEMENTS_AS_PUBLISHED * evaluations
     effort = Effort(plan.seeds, budgets, plan.settings, plan.rnn_settings)
     comparison = Comparison(cases, PLACER_NAMES, effort)
     return Experiment(
@@ -54,23 +79,45 @@ def table1(plan: Plan) -> Experiment:
         title=f"Table 1 of {SOURCE}",
         options={},
         problems=comparison.problems,
-        trials=comparison.trials,
+        trials=[*comparison.trials, *_finer(comparison)],
         page=lambda results: _page(comparison, results),
         news=comparison.news,
     )
 
 
+def _finer(comparison: Comparison) -> list[Trial]:
+    return [
+        placing(
+            PlaceFiner(
+                scheme=FINER,
+                graph=Graph(case.name),
+                seed=seed,
+                placer=COARSE_TO_FINE,
+                budget=comparison.effort.budgets[COARSE_TO_FINE],
+            ),
+            FINER,
+            Graph(case.name),
+            seed,
+        )
+        for case in comparison.cases
+        for seed in comparison.effort.seeds
+    ]
+
+
 def _page(comparison: Comparison, results: Results) -> Page:
     reports = comparison.reports(results)
     papers = dict(zip((case.name for case in comparison.cases), TABLE_1, strict=True))
-    ours = paper_table(list(reports.values()))
+    tables = {title: paper_table(list(reports.values()), name) for name, title in PLACETOS.items()}
     rows = []
-    for own, name in zip(ours.rows, reports, strict=True):
-        rows += [["ours", *own], ["paper", *_paper_cells(papers[name])]]
+    for number, name in enumerate(reports):
+        rows.append(["paper", *_paper_cells(papers[name])])
+        rows += [[title, *table.rows[number]] for title, table in tables.items()]
     parts = [
-        TextTable("", ["", *ours.columns], rows).markdown(),
+        TextTable("", ["", *tables["ours"].columns], rows).markdown(),
         f"{ABBREVIATIONS} The paper's seconds were measured on hardware; it has no column of "
-        "seconds of search, nor the last one.",
+        "seconds of search, nor the last one. As published: the paper's method with its "
+        "hyperparameters in place of Placeto.",
+        *_parts_of_searches(comparison, results),
     ]
     return comparison_page(parts, reports)
 
@@ -91,3 +138,68 @@ def _paper_cells(row: PaperRow) -> list[str]:
         f"{row.speed_up:.2f}",
         "",
     ]
+
+
+def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
+    """Return what searches come to beside each other, on the rows that all of them have placed."""
+    seeds = comparison.effort.seeds
+    wanted = [(name, seed) for name in {*SEARCHES, *OF_GRANULARITY} for seed in seeds]
+    names = [
+        case.name
+        for case in comparison.cases
+        if all(isinstance(results.find(name, case.name, seed), Placed) for name, seed in wanted)
+    ]
+    if not names:
+        return []
+    summary = Summary(results, names, seeds)
+    groups = [len(results.record(Placed, FINER, name, 0).placement) for name in names]
+    return [
+        "## When searches are as fast as others at their best",
+        _reaching_table(summary).markdown(),
+        "On which part of the rows and seeds the search of the row came to be as fast as that of "
+        "the column, with the same seed, ever was; after how many placements and seconds (medians "
+        "of those). Placements: "
+        + ", ".join(f"{SCHEMES[name].title} {_budget(comparison, name)}" for name in SEARCHES)
+        + ".",
+        "## What the number of groups is worth",
+        _granularity_table(summary, groups).markdown(),
+        "Memory-penalised runtimes, means over the seeds, in brackets the least and the most of "
+        "them. All are in the groups of the paper's method but for the last but one column, which "
+        "has as many placements as the one before it.",
+    ]
+
+
+def _budget(comparison: Comparison, name: str) -> str:
+    return f"{comparison.effort.budgets[name]:,}"
+
+
+def _reaching_table(summary: Summary) -> TextTable:
+    rows = []
+    for search in SEARCHES:
+        cells = []
+        for target in SEARCHES:
+            share, evaluations, seconds = summary.reached(search, target)
+            after = f": {count_text(evaluations)}, {duration_text(seconds)}" if share else ""
+            cells.append(share_text(share) + after)
+        rows.append([SCHEMES[search].title, *cells])
+    columns = ["search", *(f">as fast as {SCHEMES[name].title}" for name in SEARCHES)]
+    return TextTable("", columns, rows)
+
+
+def _granularity_table(summary: Summary, groups: Sequence[int]) -> TextTable:
+    rows = []
+    for number, name in enumerate(summary.graphs):
+        row = Summary(summary.results, [name], summary.seeds)
+        gain = 1 - row.mean_ratio(FINER, COARSE_TO_FINE).mean
+        rows.append(
+            [
+                name,
+                *(row.mean_cost(scheme).text(seconds_text) for scheme in OF_GRANULARITY[:-1]),
+                f"{groups[number]:,}",
+                row.mean_cost(FINER).text(seconds_text),
+                share_text(gain),
+            ]
+        )
+    titles = [f">{SCHEMES[name].title}" for name in OF_GRANULARITY[:-1]]
+    columns = ["row", *titles, ">finer groups", ">coarse to fine, in these", ">gain"]
+    return TextTable("", columns, rows)

@@ -14,11 +14,15 @@ from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import name_of
 from placeto_tools.experiments.problem_makers import source_maker
 from placeto_tools.experiments.schemes import OPTIMIZED
+from placeto_tools.experiments.schemes import PUBLISHED_OPTIMIZED
+from placeto_tools.experiments.schemes import PUBLISHED_ZERO_SHOT
 from placeto_tools.experiments.schemes import RNN_OPTIMIZED
 from placeto_tools.experiments.schemes import RNN_ZERO_SHOT
 from placeto_tools.experiments.schemes import TITLES
 from placeto_tools.experiments.schemes import ZERO_SHOT
+from placeto_tools.experiments.schemes import as_published
 from placeto_tools.experiments.schemes import optimized
+from placeto_tools.experiments.schemes import published_optimized
 from placeto_tools.experiments.schemes import rnn_optimized
 from placeto_tools.experiments.schemes import rnn_zero_shot
 from placeto_tools.experiments.schemes import train_placeto
@@ -37,8 +41,12 @@ from placeto_tools.tables import seconds_text
 from placeto_tools.tables import share_text
 
 FIGURE = "distributions.png"
-PAIRS = ((ZERO_SHOT, OPTIMIZED), (RNN_ZERO_SHOT, RNN_OPTIMIZED))
-PAPER = {ZERO_SHOT: TRAVERSAL_PLACETO, RNN_ZERO_SHOT: TRAVERSAL_RNN}
+PAIRS = (
+    (ZERO_SHOT, OPTIMIZED),
+    (PUBLISHED_ZERO_SHOT, PUBLISHED_OPTIMIZED),
+    (RNN_ZERO_SHOT, RNN_OPTIMIZED),
+)
+PAPER = {PUBLISHED_ZERO_SHOT: TRAVERSAL_PLACETO, RNN_ZERO_SHOT: TRAVERSAL_RNN}
 
 
 def traversal(source: str, plan: Plan) -> Experiment:
@@ -56,10 +64,13 @@ def traversal(source: str, plan: Plan) -> Experiment:
     for seed in plan.seeds:
         policy = train_placeto("placeto", known, plan.training_settings, seed)
         rnn = train_rnn("rnn", known, plan, seed)
-        trials += [policy, rnn]
+        published = train_placeto("published", known, as_published(plan), seed)
+        trials += [policy, published, rnn]
         trials += [zero_shot(policy, graph) for graph in unseen]
+        trials += [zero_shot(published, graph, scheme=PUBLISHED_ZERO_SHOT) for graph in unseen]
         trials += [rnn_zero_shot(rnn, graph) for graph in unseen]
         trials.append(optimized(Graph(name), plan, seed))
+        trials.append(published_optimized(Graph(name), plan, seed))
         trials.append(rnn_optimized(Graph(name), alone, seed))
     return Experiment(
         name="traversal",
@@ -94,7 +105,7 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
                 _mean(over(scheme, own)).text(percent_over),
                 spread(ratio.std() / ratio.mean() for ratio in ratios).text(share_text),
                 spread(ratio.max() for ratio in ratios).text(percent_over),
-                f"about +{100 * PAPER[scheme]:.0f} %",
+                f"about +{100 * PAPER[scheme]:.0f} %" if scheme in PAPER else "",
             ]
         )
     columns = [

@@ -16,7 +16,7 @@ Curve = NDArray[np.float64]  # [K, 2], placements sampled and the best runtime s
 def curves_figure(
     curves: Mapping[str, Sequence[Curve]], levels: Mapping[str, float], title: str = ""
 ) -> Figure:
-    """Draw learning curves; those of several seeds of one scheme have one colour.
+    """Draw learning curves: of several seeds the median, in a band from the least to the most.
 
     Parameters
     ----------
@@ -30,16 +30,13 @@ def curves_figure(
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
     for number, (name, of_seeds) in enumerate(curves.items()):
-        for seed, curve in enumerate(of_seeds):
-            axes.step(
-                np.maximum(curve[:, 0], 1),
-                curve[:, 1],
-                where="post",
-                color=colour(number),
-                label=name if seed == 0 else None,
-                linewidth=1.5,
-            )
-            axes.plot(np.maximum(curve[-1:, 0], 1), curve[-1:, 1], ".", color=colour(number))
+        places, best = _on_common_places(of_seeds)
+        median, drawn = np.median(best, axis=0), colour(number)
+        axes.step(places, median, where="post", color=drawn, label=name, linewidth=1.5)
+        axes.plot(places[-1:], median[-1:], ".", color=drawn)
+        if len(of_seeds) > 1:
+            least, most = best.min(axis=0), best.max(axis=0)
+            axes.fill_between(places, least, most, step="post", color=drawn, alpha=0.2, linewidth=0)
     for number, (name, runtime) in enumerate(levels.items()):
         axes.axhline(
             runtime, color=colour(len(curves) + number), linestyle=":", linewidth=1.2, label=name
@@ -50,3 +47,13 @@ def curves_figure(
     axes.set_title(title)
     axes.legend(fontsize="small")
     return figure
+
+
+def _on_common_places(
+    curves: Sequence[Curve],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return float64[K] placements at which all curves are known, and float64[seeds, K] of them."""
+    places = np.unique(np.concatenate([curve[:, 0] for curve in curves]))
+    places = places[places >= max(curve[0, 0] for curve in curves)]
+    rows = [curve[np.searchsorted(curve[:, 0], places, side="right") - 1, 1] for curve in curves]
+    return np.maximum(places, 1), np.stack(rows)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_graphs import parse_cluster
+from placeto_tools.experiments import short_curves
 from placeto_tools.experiments.records import CaseReport
 from placeto_tools.experiments.records import Placed
 from placeto_tools.problems.making import compute_times
@@ -119,12 +120,8 @@ def evaluations_until(scheme: SchemeReport, runtime: float) -> float:
 
     NaN if one of its runs never was.
     """
-    return median(
-        [
-            next((count for count, best in run.curve if best is not None and best <= runtime), nan)
-            for run in scheme.runs
-        ]
-    )
+    found = [short_curves.evaluations_until(run.curve, runtime) for run in scheme.runs]
+    return median([nan if count is None else count for count in found])
 
 
 def median(values: Sequence[float]) -> float:

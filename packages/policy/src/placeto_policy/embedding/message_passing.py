@@ -61,24 +61,23 @@ class MessagePassing(nn.Module):
         is_residual = self.messages == "residual"
         scale = topology.message_scale if is_residual else 1.0
         width, num_groups, count = features.shape
+        # Groups as the last axis make each sum one product of matrices for all states.
+        first = features.transpose(1, 2).reshape(width, count * num_groups)
         found = []
         for direction, hears in enumerate((topology.hears, topology.hears.T)):
-            scaled = (hears * scale).contiguous()
-            nodes = features
+            heard = (hears * scale).T.contiguous()
+            nodes = first
             for _ in range(self.rounds):
                 messages = torch.addmm(
-                    self.message_bias[direction, :, None],
-                    self.message_weight[direction],
-                    nodes.reshape(width, -1),
+                    self.message_bias[direction, :, None], self.message_weight[direction], nodes
                 ).relu()
-                sums = scaled @ messages.view(width, num_groups, count)
-                updates = torch.addmm(
+                sums = messages.view(-1, num_groups) @ heard
+                nodes = torch.addmm(
                     self.update_bias[direction, :, None],
                     self.update_weight[direction],
                     sums.view(width, -1),
                 ).relu()
-                nodes = updates.view(width, num_groups, count)
                 if is_residual:
-                    nodes = features + nodes
+                    nodes = first + nodes
             found.append(nodes)
-        return torch.cat(found)
+        return torch.cat(found).view(-1, count, num_groups).transpose(1, 2)
