@@ -5,6 +5,9 @@ from hypothesis import strategies as st
 from placeto_baselines import RnnPlacer
 from placeto_baselines import RnnSettings
 from placeto_policy.example import two_chains
+from placeto_tools.experiments.comparing import Case
+from placeto_tools.experiments.comparing import Comparison
+from placeto_tools.experiments.comparing import chosen_effort
 from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.scale import SCALES
 from placeto_tools.placing.placers import SCHEMES
@@ -105,3 +108,12 @@ def test_table_1_and_a_comparison_place_with_the_same_effort() -> None:
     compared = make_placer("rnn", two_chains())
     assert isinstance(compared, RnnPlacer)
     assert compared.settings == RnnSettings(evaluations=100_000, **table1.rnn_settings)
+
+
+def test_a_problem_is_described_before_any_scheme_places_it() -> None:
+    # Results of its schemes are shown beside what is known of it, in whatever order they come.
+    case = Case("two chains", "2xk80", "two-chains", two_chains)
+    effort = chosen_effort(seeds=2, budget=None, rnn_budget=None, full=False)
+    described, *others = Comparison([case], ["single", "scotch", "rnn"], effort).trials
+    assert described.needs == ()
+    assert [trial.needs for trial in others] == [(described.key,)] * 5

@@ -33,6 +33,7 @@ from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Results
+from placeto_tools.experiments.trials import Task
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
@@ -211,17 +212,22 @@ class Comparison:
     @property
     def trials(self) -> list[Trial]:
         """All that is to do: first what takes milliseconds, as `SCHEMES` has it."""
-        graphs = [Graph(case.name) for case in self.cases]
-        trials = [
-            placing(DescribeCase(case.source, case.cluster, graph), CASE, graph, None)
-            for case, graph in zip(self.cases, graphs, strict=True)
-        ]
+        trials = [self.describing(case) for case in self.cases]
         for name in self.schemes:
-            for graph in graphs:
+            for case in self.cases:
                 for seed in self.effort.seeds if SCHEMES[name].random else [None]:
-                    task = PlaceIfPossible(self.effort.task(name, graph, seed))
-                    trials.append(placing(task, name, graph, seed))
+                    task = PlaceIfPossible(self.effort.task(name, Graph(case.name), seed))
+                    trials.append(self.placing(case, task, name, seed))
         return trials
+
+    def describing(self, case: Case) -> Trial:
+        """Return the trial that says what is known of a problem."""
+        graph = Graph(case.name)
+        return placing(DescribeCase(case.source, case.cluster, graph), CASE, graph, None)
+
+    def placing(self, case: Case, task: Task, scheme: str, seed: int | None) -> Trial:
+        """Return a trial on a problem, which comes after the description that `news` shows."""
+        return placing(task, scheme, Graph(case.name), seed, self.describing(case).key)
 
     def news(self, results: Results, record: Record) -> News:
         """Return the line of a finished trial, and the table of its problem."""

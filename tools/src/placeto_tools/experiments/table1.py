@@ -18,7 +18,6 @@ from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import source_maker
 from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.schemes import PLACEMENTS_AS_PUBLISHED
-from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Results
@@ -86,22 +85,18 @@ def table1(plan: Plan) -> Experiment:
 
 
 def _finer(comparison: Comparison) -> list[Trial]:
-    return [
-        placing(
-            PlaceFiner(
+    trials = []
+    for case in comparison.cases:
+        for seed in comparison.effort.seeds:
+            task = PlaceFiner(
                 scheme=FINER,
                 graph=Graph(case.name),
                 seed=seed,
                 placer=COARSE_TO_FINE,
                 budget=comparison.effort.budgets[COARSE_TO_FINE],
-            ),
-            FINER,
-            Graph(case.name),
-            seed,
-        )
-        for case in comparison.cases
-        for seed in comparison.effort.seeds
-    ]
+            )
+            trials.append(comparison.placing(case, task, FINER, seed))
+    return trials
 
 
 def _page(comparison: Comparison, results: Results) -> Page:
