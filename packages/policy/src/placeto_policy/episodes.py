@@ -154,45 +154,91 @@ def drawn_devices(
     return devices
 
 
-@torch.inference_mode()
 def run_episodes(
     policy: PlacementPolicy, environment: PlacementEnvironment, choice: Choice
 ) -> Episodes:
     """Run the episodes of an environment that was reset, to their end."""
-    start = environment.placement.copy()
-    rewards = np.empty(environment.order.shape)
-    known = np.empty((*environment.order.shape, environment.topology.num_devices), np.float32)
-    lookahead: list[NDArray[np.float32]] = []
-    schedule: list[NDArray[np.float32]] = []
-    best = _Best(environment)
-    policy_on_graph = policy.on_graph(environment.topology)
-    while not environment.is_over:
-        time = environment.time
-        states = environment.states()
-        log_probabilities = policy_on_graph(states).numpy()
+    (episodes,) = run_side_by_side(policy, [environment], [choice])
+    return episodes
+
+
+@torch.inference_mode()
+def run_side_by_side(
+    policy: PlacementPolicy,
+    environments: Sequence[PlacementEnvironment],
+    choices: Sequence[Choice],
+) -> list[Episodes]:
+    """Run the episodes of environments that were reset, to their end, those of all in lockstep.
+
+    Parameters
+    ----------
+    policy
+        The policy.
+    environments
+        With the problems, each another object.
+    choices
+        How devices are chosen in each.
+    """
+    runs = [_Run(*each) for each in zip(environments, choices, strict=True)]
+    under_way: list[_Run] = []
+    while left := [run for run in runs if not run.environment.is_over]:
+        if len(left) != len(under_way):
+            under_way = left
+            policy_on_graphs = policy.side_by_side(
+                [run.environment.topology for run in left],
+                [len(run.environment.order) for run in left],
+            )
+        states = [run.environment.states() for run in under_way]
+        found = policy_on_graphs(states)
+        for run, seen, log_probabilities in zip(under_way, states, found, strict=True):
+            run.step(seen, log_probabilities.numpy())
+    return [run.episodes() for run in runs]
+
+
+class _Run:
+    """The episodes of an environment, while they run."""
+
+    def __init__(self, environment: PlacementEnvironment, choice: Choice) -> None:
+        self.environment = environment
+        self._choice = choice
+        shape = environment.order.shape
+        self._start = environment.placement.copy()
+        self._rewards = np.empty(shape)
+        self._known = np.empty((*shape, environment.topology.num_devices), np.float32)
+        self._lookahead: list[NDArray[np.float32]] = []
+        self._schedule: list[NDArray[np.float32]] = []
+        self._best = _Best(environment)
+
+    def step(self, states: States, log_probabilities: NDArray[np.float32]) -> None:
+        """Choose devices in states of which these are the probabilities."""
         if np.isnan(log_probabilities).any():
             raise PolicyError("policy: expected finite probabilities, got NaN: check its weights")
-        known[:, time] = log_probabilities
+        environment, time = self.environment, self.environment.time
+        self._known[:, time] = log_probabilities
         if states.lookahead is not None:
-            lookahead.append(states.lookahead.numpy())
-            best.offer(*_best_moves(environment))
+            self._lookahead.append(states.lookahead.numpy())
+            self._best.offer(*_best_moves(environment))
         if states.schedule is not None:
-            schedule.append(states.schedule.numpy())
-        rewards[:, time] = environment.step(choice(time, log_probabilities))
-        best.offer(environment.costs, environment.placement)
-    return Episodes(
-        topology=environment.topology,
-        order=environment.order,
-        start=start,
-        final=environment.placement.copy(),
-        rewards=rewards,
-        costs=environment.costs,
-        best_placements=best.placements,
-        best_costs=best.costs,
-        log_probabilities=known,
-        lookahead=np.stack(lookahead, axis=1) if lookahead else None,
-        schedule=np.stack(schedule, axis=1) if schedule else None,
-    )
+            self._schedule.append(states.schedule.numpy())
+        self._rewards[:, time] = environment.step(self._choice(time, log_probabilities))
+        self._best.offer(environment.costs, environment.placement)
+
+    def episodes(self) -> Episodes:
+        """Return the episodes, which are over."""
+        environment = self.environment
+        return Episodes(
+            topology=environment.topology,
+            order=environment.order,
+            start=self._start,
+            final=environment.placement.copy(),
+            rewards=self._rewards,
+            costs=environment.costs,
+            best_placements=self._best.placements,
+            best_costs=self._best.costs,
+            log_probabilities=self._known,
+            lookahead=np.stack(self._lookahead, axis=1) if self._lookahead else None,
+            schedule=np.stack(self._schedule, axis=1) if self._schedule else None,
+        )
 
 
 class _Best:

@@ -163,7 +163,7 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
             "devices": states.devices(self._device_features)[0].numpy(),
             "current": np.int64(current),
             "placement": self._environment.placement[0].astype(np.int64),
-            "action_mask": states.topology.allowed[current].numpy().astype(np.int8),
+            "action_mask": states.graph.allowed[current].numpy().astype(np.int8),
         }
 
     def _info(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from placeto_policy.embedding.pairs import OUTPUT_SCALE
 from placeto_policy.embedding.pairs import PairScores
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings
+from placeto_policy.side_by_side import SideBySide
 from placeto_policy.states import States
 from placeto_policy.states import device_width
 from placeto_policy.topology import Topology
@@ -82,7 +83,7 @@ class PlacementPolicy(nn.Module):
             When a problem has another number of devices.
         """
         parts = [states] if isinstance(states, States) else states
-        return torch.cat([self.on_graph(part.topology)(part) for part in parts])
+        return torch.cat([self.on_graph(part.graph)(part) for part in parts])
 
     def on_graph(self, topology: Topology) -> Callable[[States], torch.Tensor]:
         """Return the policy for many states of one graph: what they have in common is done once.
@@ -101,10 +102,35 @@ class PlacementPolicy(nn.Module):
         scores = self.scores.on_graph(topology)
 
         def log_probabilities(states: States) -> torch.Tensor:
-            impossible = ~topology.allowed[states.current]
+            impossible = ~states.topology.allowed_of(states.current)
             return torch.log_softmax(scores(states).masked_fill(impossible, IMPOSSIBLE), dim=1)
 
         return log_probabilities
+
+    def side_by_side(
+        self, topologies: Sequence[Topology], counts: Sequence[int]
+    ) -> Callable[[Sequence[States]], Sequence[torch.Tensor]]:
+        """Return the policy for states of several graphs at once, as `on_graph` is for one.
+
+        Parameters
+        ----------
+        topologies
+            The graphs.
+        counts
+            How many states there are of each, each time.
+
+        Raises
+        ------
+        PolicyError
+            When one of them has another number of devices.
+        """
+        for topology in topologies:
+            self.check_devices(topology.num_devices)
+        if SideBySide.suits(topologies, counts) and isinstance(self.scores, DeviceScores):
+            together, several = self.on_graph(topologies[0]), SideBySide(topologies, counts)
+            return lambda parts: torch.split(together(several.join(parts)), list(counts))
+        each = [self.on_graph(topology) for topology in topologies]
+        return lambda parts: [one(states) for one, states in zip(each, parts, strict=True)]
 
     def check_devices(self, num_devices: int) -> None:
         """Refuse a problem with another number of devices."""

@@ -1,6 +1,7 @@
 """A batch of states of episodes on one graph, and the features of its nodes."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +13,9 @@ from placeto_policy.errors import PolicyError
 from placeto_policy.settings import DeviceFeaturesName
 from placeto_policy.settings import NodeFeaturesName
 from placeto_policy.topology import Topology
+
+if TYPE_CHECKING:
+    from placeto_policy.side_by_side import SideBySide
 
 FLAGS = 2  # current, visited
 # Of a group: its costs, with the longest paths before and behind it, with its schedule.
@@ -40,12 +44,12 @@ def load_width(num_devices: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class States:
-    """N states of episodes on one graph of G groups and D devices.
+    """N states of episodes on one graph of G groups and D devices, or on several side by side.
 
     Attributes
     ----------
-    topology : `Topology`
-        The graph.
+    topology : `Topology` or `SideBySide`
+        The graph, or the graphs.
     placement : int64[N, G]
         The device of each group.
     current : int64[N]
@@ -64,7 +68,7 @@ class States:
     See `PlacementEnvironment.states`.
     """
 
-    topology: Topology
+    topology: "Topology | SideBySide"
     placement: torch.Tensor
     current: torch.Tensor
     visited: torch.Tensor
@@ -73,6 +77,19 @@ class States:
 
     def __len__(self) -> int:
         return len(self.current)
+
+    @property
+    def graph(self) -> Topology:
+        """The graph, where there is one.
+
+        Raises
+        ------
+        PolicyError
+            When there are several.
+        """
+        if not isinstance(self.topology, Topology):
+            raise PolicyError("states: expected those of one graph, got several side by side")
+        return self.topology
 
     def features(self, node_features: NodeFeaturesName = "costs") -> torch.Tensor:
         """Return float32[F, G, N], the features of the nodes of each state.
@@ -89,12 +106,10 @@ class States:
         """
         count, num_groups = self.placement.shape
         num_devices = self.topology.num_devices
-        constant = self.topology.cost_features
-        if node_features != "costs":
-            constant = torch.cat([constant, self.topology.path_features], dim=1)
-        first = constant.shape[1]
+        constant = self.topology.constant_features(with_paths=node_features != "costs")
+        first = len(constant)
         features = torch.empty(feature_width(num_devices, node_features), num_groups, count)
-        features[:first] = constant.T[:, :, None]
+        features[:first] = constant
         placement = self.placement.T
         for device in range(num_devices):
             torch.eq(placement, device, out=features[first + device])
@@ -116,18 +131,14 @@ class States:
         """
         topology = self.topology
         count = len(self)
-        own = [
-            topology.affinity[self.current, None],
-            topology.vicinity[:, self.current].swapaxes(0, 1),
-        ]
+        near = topology.near_to(self.current)
         others = torch.ones(count, topology.num_groups)
         others[torch.arange(count), self.current] = 0.0
         loads = []
         for device in range(topology.num_devices):
             there = others * (self.placement == device)
             both = torch.stack([there, there * self.visited], dim=2)
-            constant = torch.stack([topology.shares, topology.memory[device]])
-            parts = torch.cat([constant.expand(count, -1, -1), *own], dim=1)
+            parts = torch.cat([topology.held_by(device).expand(count, -1, -1), near], dim=1)
             loads.append(torch.bmm(parts, both).flatten(1))
         return torch.cat(loads, dim=1)
 

@@ -19,6 +19,7 @@ from placeto_policy.earliest import mean_seconds
 from placeto_policy.memory import memory_at_peak
 
 ITSELF = 3
+NO_RELATION = -1  # to what is no group
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,44 @@ class Topology:
     def num_devices(self) -> int:
         """D, the number of devices."""
         return self.allowed.shape[1]
+
+    @property
+    def group_counts(self) -> torch.Tensor:
+        """float32[1], the number of groups for all states alike."""
+        return torch.tensor([float(self.num_groups)])
+
+    def constant_features(self, *, with_paths: bool) -> torch.Tensor:
+        """Return float32[2 or 4, G, 1], what is known of each group in all states alike."""
+        features = [self.cost_features, self.path_features][: 1 + with_paths]
+        return torch.cat(features, dim=1).T[:, :, None]
+
+    def heard(self, *, scaled: bool) -> list[torch.Tensor]:
+        """Return float32[G, G] for each direction, from who speaks to who hears it.
+
+        Parameters
+        ----------
+        scaled
+            Whether sums of messages are to be multiplied by `message_scale`.
+        """
+        hears = self.hears * self.message_scale if scaled else self.hears
+        return [hears.T.contiguous(), hears.contiguous()]
+
+    def relations_of(self, current: torch.Tensor) -> torch.Tensor:
+        """Return int8[N, G], the relations of all groups to the current ones int64[N]."""
+        return self.relations[current]
+
+    def near_to(self, current: torch.Tensor) -> torch.Tensor:
+        """Return float32[N, 1 + S, G], the affinity and the vicinities of the current groups."""
+        vicinity = self.vicinity[:, current].swapaxes(0, 1)
+        return torch.cat([self.affinity[current, None], vicinity], dim=1)
+
+    def held_by(self, device: int) -> torch.Tensor:
+        """Return float32[1, 2, G], what each group is of all work, and of the device's memory."""
+        return torch.stack([self.shares, self.memory[device]])[None]
+
+    def allowed_of(self, current: torch.Tensor) -> torch.Tensor:
+        """Return bool[N, D], which devices can run the current groups."""
+        return self.allowed[current]
 
 
 def topology_of(problem: PlacementProblem) -> Topology:

@@ -16,8 +16,9 @@ from placeto_policy.counterfactuals import Counterfactuals
 from placeto_policy.counterfactuals import run_counterfactuals
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.episodes import Choice
 from placeto_policy.episodes import Episodes
-from placeto_policy.episodes import run_episodes
+from placeto_policy.episodes import run_side_by_side
 from placeto_policy.episodes import sampling
 from placeto_policy.errors import PolicyError
 from placeto_policy.evaluations import most_evaluations
@@ -265,26 +266,42 @@ class Trainer:
         return start + (end - start) * progress
 
     def _run_own_workers(self) -> list["_Run"]:
-        """Run the episodes of this process: those of one graph in lockstep."""
+        """Run the episodes of this process, in lockstep."""
         workers_of_graph: dict[int, list[int]] = {}
         for worker in range(self.processes.rank, self.settings.workers, self.processes.count):
             graph = (self.updates * self.settings.workers + worker) % len(self.environments)
             workers_of_graph.setdefault(graph, []).append(worker)
-        return [self._run(graph, workers) for graph, workers in workers_of_graph.items()]
-
-    def _run(self, graph: int, workers: list[int]) -> "_Run":
-        environment = self.environments[graph]
-        generators = [
-            np.random.default_rng((self.seed, worker, self.updates)) for worker in workers
+        generators = {
+            graph: [np.random.default_rng((self.seed, worker, self.updates)) for worker in workers]
+            for graph, workers in workers_of_graph.items()
+        }
+        choices = [self._begin(graph, some) for graph, some in generators.items()]
+        environments = [self.environments[graph] for graph in generators]
+        found = run_side_by_side(self.policy, environments, choices)
+        return [
+            self._rewarded(graph, workers, generators[graph], episodes)
+            for (graph, workers), episodes in zip(workers_of_graph.items(), found, strict=True)
         ]
+
+    def _begin(self, graph: int, generators: list[np.random.Generator]) -> Choice:
+        """Begin an episode of each of some workers, and return how they choose devices."""
+        environment = self.environments[graph]
         environment.reset(
-            num_episodes=len(workers),
+            num_episodes=len(generators),
             order=self.settings.order,
             start=self.settings.start,
             generators=generators,
         )
-        choice = sampling(generators, environment.topology.num_groups)
-        episodes = run_episodes(self.policy, environment, choice)
+        return sampling(generators, environment.topology.num_groups)
+
+    def _rewarded(
+        self,
+        graph: int,
+        workers: list[int],
+        generators: list[np.random.Generator],
+        episodes: Episodes,
+    ) -> "_Run":
+        environment = self.environments[graph]
         counterfactuals = None
         most = most_evaluations(
             environment.evaluator.problem, self.settings.reward, self.policy.settings

@@ -146,9 +146,9 @@ class SimpleAggregator(nn.Module):
 
     def forward(self, states: States) -> torch.Tensor:
         """Return float32[N, F]."""
-        one_set = torch.zeros_like(states.topology.relations)
+        one_set = states.topology.relations_of(states.current).clamp(max=0)
         summary: torch.Tensor = self.summaries(
-            states.features(self.node_features), one_set, states.current
+            states.features(self.node_features), one_set, states.topology.group_counts
         )
         return summary
 
@@ -157,4 +157,5 @@ def _with_summaries(
     nodes: torch.Tensor, summaries: PooledSummaries, states: States
 ) -> torch.Tensor:
     own = nodes[:, states.current, torch.arange(len(states))].T
-    return torch.cat([own, summaries(nodes, states.topology.relations, states.current)], dim=1)
+    relations = states.topology.relations_of(states.current)
+    return torch.cat([own, summaries(nodes, relations, states.topology.group_counts)], dim=1)

@@ -5,6 +5,7 @@ from torch import nn
 
 from placeto_policy.embedding.layers import new_layers
 from placeto_policy.settings import MessageName
+from placeto_policy.side_by_side import SideBySide
 from placeto_policy.topology import Topology
 
 DIRECTIONS = 2
@@ -48,7 +49,7 @@ class MessagePassing(nn.Module):
         self.message_weight, self.message_bias = new_layers(DIRECTIONS, width, generator)
         self.update_weight, self.update_bias = new_layers(DIRECTIONS, width, generator)
 
-    def forward(self, features: torch.Tensor, topology: Topology) -> torch.Tensor:
+    def forward(self, features: torch.Tensor, topology: Topology | SideBySide) -> torch.Tensor:
         """Return float32[2 F, G, N], both directions of each node.
 
         Parameters
@@ -56,28 +57,33 @@ class MessagePassing(nn.Module):
         features : float32[F, G, N]
             Of the nodes.
         topology
-            The graph.
+            The graph, or the graphs.
         """
         is_residual = self.messages == "residual"
-        scale = topology.message_scale if is_residual else 1.0
         width, num_groups, count = features.shape
         # Groups as the last axis make each sum one product of matrices for all states.
         first = features.transpose(1, 2).reshape(width, count * num_groups)
         found = []
-        for direction, hears in enumerate((topology.hears, topology.hears.T)):
-            heard = (hears * scale).T.contiguous()
+        for direction, heard in enumerate(topology.heard(scaled=is_residual)):
             nodes = first
             for _ in range(self.rounds):
                 messages = torch.addmm(
                     self.message_bias[direction, :, None], self.message_weight[direction], nodes
                 ).relu()
-                sums = messages.view(-1, num_groups) @ heard
+                sums = _sums(messages.view(width, count, num_groups), heard)
                 nodes = torch.addmm(
                     self.update_bias[direction, :, None],
                     self.update_weight[direction],
-                    sums.view(width, -1),
+                    sums.reshape(width, -1),
                 ).relu()
                 if is_residual:
                     nodes = first + nodes
             found.append(nodes)
         return torch.cat(found).view(-1, count, num_groups).transpose(1, 2)
+
+
+def _sums(messages: torch.Tensor, heard: torch.Tensor) -> torch.Tensor:
+    """Return float32[F, N, G], what each group hears, of one graph [G, G] or of N [N, G, G]."""
+    if heard.dim() == 3:
+        return torch.bmm(messages.swapaxes(0, 1), heard).swapaxes(0, 1)
+    return messages.reshape(-1, len(heard)) @ heard

@@ -76,7 +76,7 @@ class PairScores(nn.Module):
 
     def forward(self, states: States) -> torch.Tensor:
         """Return float32[N, D], the scores of all devices in each state."""
-        return self.on_graph(states.topology)(states)
+        return self.on_graph(states.graph)(states)
 
     def on_graph(self, topology: Topology) -> Callable[[States], torch.Tensor]:
         """Return what scores the devices in states of one graph, whose groups are embedded once."""
@@ -85,7 +85,7 @@ class PairScores(nn.Module):
 
     def _scores(self, states: States, embedded: torch.Tensor) -> torch.Tensor:
         """Return float32[N, D] with the embedded groups float32[G, 2 W]."""
-        allowed = states.topology.allowed[states.current]
+        allowed = states.graph.allowed[states.current]
         devices = self._devices(states, embedded).masked_fill(~allowed[:, :, None], 0.0)
         mean = devices.sum(dim=1, keepdim=True) / allowed.sum(dim=1)[:, None, None]
         most = devices.amax(dim=1, keepdim=True)  # of at least 0: they come from a ReLU
@@ -114,7 +114,7 @@ class PairScores(nn.Module):
 
     def _devices(self, states: States, embedded: torch.Tensor) -> torch.Tensor:
         """Return float32[N, D, units], each device as the current group of each state sees it."""
-        topology, current = states.topology, states.current
+        topology, current = states.graph, states.current
         count, num_devices = len(states), topology.num_devices
         others = nn.functional.one_hot(states.placement, num_devices).float()
         others[torch.arange(count), current] = 0.0
@@ -165,14 +165,8 @@ def _numbers(states: States, others: torch.Tensor, *, looks_ahead: bool) -> torc
 
 def _loads(states: States, there: torch.Tensor) -> torch.Tensor:
     """Return float32[N, D, 6], what each device holds, near the current group and in all."""
-    topology = states.topology
-    near = torch.cat(
-        [
-            topology.affinity[states.current, None],
-            topology.vicinity[:, states.current].swapaxes(0, 1),
-        ],
-        dim=1,
-    )
+    topology = states.graph
+    near = topology.near_to(states.current)
     work = torch.einsum("ngd,gd->nd", there, _costs(topology).work)
     memory = torch.einsum("ngd,dg->nd", there, topology.memory)
     return torch.cat([(near @ there).swapaxes(1, 2), torch.stack([work, memory], dim=2)], dim=2)
@@ -184,7 +178,7 @@ def _transfers(states: States, there: torch.Tensor) -> torch.Tensor:
     That is: how long it takes; how much goes to other devices at all; and the part of the group's
     neighbours that are there.
     """
-    costs = _costs(states.topology)
+    costs = _costs(states.graph)
     connected = costs.connected[states.current]
     traffic = (costs.transfers[states.current, None] @ there).squeeze(1)
     neighbours = (connected[:, None] @ there).squeeze(1)
@@ -200,7 +194,7 @@ def _of_pairs(states: States, others: torch.Tensor) -> torch.Tensor:
     Whether it is there now, how much slower it runs there, its work, what part of the memory would
     be full, by how much it would be too full, and whether it would.
     """
-    topology, current = states.topology, states.current
+    topology, current = states.graph, states.current
     costs = _costs(topology)
     full = torch.einsum("ngd,dg->nd", others, topology.memory) + topology.memory[:, current].T
     devices = torch.arange(topology.num_devices)

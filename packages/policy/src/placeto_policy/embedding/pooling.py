@@ -39,12 +39,18 @@ class PooledSummaries(nn.Module):
         self.whole_weight, self.whole_bias = new_layers(num_sets, width, generator)
 
     def forward(
-        self, nodes: torch.Tensor, sets: torch.Tensor, current: torch.Tensor
+        self, nodes: torch.Tensor, sets: torch.Tensor, group_counts: torch.Tensor
     ) -> torch.Tensor:
-        """Return float32[N, S W] for nodes float32[W, G, N].
+        """Return float32[N, S W].
 
-        ``sets[v, u]``, int8[G, G], is the set of u as seen from v, and current int64[N] is the v
-        of each state.
+        Parameters
+        ----------
+        nodes : float32[W, G, N]
+            Of N states.
+        sets : int8[N, G]
+            The set that each node is in, as seen from the current one; others are in none.
+        group_counts : float32[N] or float32[1]
+            How many groups there are.
         """
         width, num_groups, count = nodes.shape
         each = torch.addmm(
@@ -52,10 +58,9 @@ class PooledSummaries(nn.Module):
             self.each_weight.reshape(-1, width),
             nodes.reshape(width, -1),
         ).relu()
-        set_of = sets[current].T
         chosen = torch.arange(len(self.each_bias), dtype=sets.dtype)
-        inside = (set_of == chosen[:, None, None]).to(each.dtype)
+        inside = (chosen[:, None, None] == sets.T).to(each.dtype)
         sums = (each.view(-1, width, num_groups, count) * inside[:, None]).sum(dim=2)
-        scaled = sums / num_groups**0.5 if self.messages == "residual" else sums
+        scaled = sums / group_counts.sqrt() if self.messages == "residual" else sums
         whole = torch.baddbmm(self.whole_bias[:, :, None], self.whole_weight, scaled)
         return torch.relu(whole).flatten(0, 1).T

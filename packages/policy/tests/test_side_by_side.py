@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from placeto_policy import PlacementEnvironment
+from placeto_policy import PlacementPolicy
+from placeto_policy import PolicyError
+from placeto_policy import Settings
+from placeto_policy import preset
+from placeto_policy.episodes import greedy
+from placeto_policy.episodes import run_episodes
+from placeto_policy.episodes import run_side_by_side
+from placeto_policy.episodes import sampling
+from placeto_policy.settings import EmbeddingName
+from placeto_policy.settings import MessageName
+from placeto_policy.side_by_side import MOST_NUMBERS
+from placeto_policy.side_by_side import SideBySide
+from placeto_simulator import Simulator
+from random_states import random_problem
+from random_states import random_states
+
+EMBEDDINGS = ("message-passing", "simple-partitioner", "simple-aggregator", "pairs")
+
+
+def policy_of(embedding: EmbeddingName, messages: MessageName, num_devices: int) -> PlacementPolicy:
+    network = Settings(embedding=embedding, messages=messages, message_rounds=3, hidden_units=16)
+    return PlacementPolicy(num_devices, network, seed=1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.sampled_from(EMBEDDINGS),
+    st.sampled_from(["plain", "residual"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_side_by_side_or_one_after_the_other_devices_are_as_probable(
+    sizes: list[tuple[int, int]],
+    num_devices: int,
+    embedding: EmbeddingName,
+    messages: MessageName,
+    seed: int,
+) -> None:
+    generator = np.random.default_rng(seed)
+    parts = [
+        random_states(random_problem(num_groups, num_devices, generator), count, generator)
+        for num_groups, count in sizes
+    ]
+    policy = policy_of(embedding, messages, num_devices)
+    with torch.no_grad():
+        together = policy.side_by_side([part.graph for part in parts], [len(p) for p in parts])
+        found = together(parts)
+        apart = [policy(part) for part in parts]
+    assert len(found) == len(parts)
+    for one, other in zip(found, apart, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("preset_name", ["default", "paper", "general"])
+def test_episodes_of_several_graphs_are_those_of_each_alone(preset_name: str) -> None:
+    generator = np.random.default_rng(0)
+    network = preset(preset_name)
+    policy = PlacementPolicy(2, network, seed=3)
+    environments = [
+        PlacementEnvironment.for_policy(Simulator(random_problem(size, 2, generator), 1), network)
+        for size in (5, 12, 12, 3)
+    ]
+    counts = (1, 3, 2, 1)
+
+    def begin() -> None:
+        for environment, count in zip(environments, counts, strict=True):
+            environment.reset(num_episodes=count)
+
+    begin()
+    alone = [run_episodes(policy, environment, greedy) for environment in environments]
+    begin()
+    together = run_side_by_side(policy, environments, [greedy] * len(environments))
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.final, other.final)
+        np.testing.assert_array_equal(one.costs, other.costs)
+        np.testing.assert_array_equal(one.best_costs, other.best_costs)
+        np.testing.assert_allclose(one.rewards, other.rewards)
+        np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, atol=1e-4)
+
+
+def test_each_graph_draws_from_its_own_generators() -> None:
+    problems = [random_problem(size, 3, np.random.default_rng(size)) for size in (4, 7)]
+    network = preset("paper")
+    policy = PlacementPolicy(3, network)
+    environments = [
+        PlacementEnvironment.for_policy(Simulator(problem, 1), network) for problem in problems
+    ]
+
+    def drawn(which: list[int]) -> list[list[int]]:
+        chosen = [environments[index] for index in which]
+        choices = []
+        for index in which:
+            environments[index].reset(num_episodes=1)
+            own = [np.random.default_rng(index)]
+            choices.append(sampling(own, environments[index].topology.num_groups))
+        return [each.final[0].tolist() for each in run_side_by_side(policy, chosen, choices)]
+
+    assert drawn([0, 1]) == [*drawn([0]), *drawn([1])] == drawn([1, 0])[::-1]
+
+
+def test_large_graphs_are_computed_one_after_the_other() -> None:
+    generator = np.random.default_rng(0)
+    topology = random_states(random_problem(8, 2, generator), 1, generator).graph
+    fitting = MOST_NUMBERS // 8**2
+    assert SideBySide.suits([topology] * 2, [1, fitting - 1])
+    assert not SideBySide.suits([topology] * 2, [1, fitting])
+    assert not SideBySide.suits([topology], [1])
+
+
+def test_graphs_side_by_side_are_not_taken_for_one() -> None:
+    generator = np.random.default_rng(0)
+    parts = [random_states(random_problem(size, 2, generator), 1, generator) for size in (3, 5)]
+    joined = SideBySide([part.graph for part in parts], [1, 1]).join(parts)
+    with pytest.raises(PolicyError, match="expected those of one graph"):
+        _ = joined.graph
+    other = PlacementPolicy(3, preset("paper"))
+    with pytest.raises(PolicyError, match="expected a problem of 3 devices"):
+        other.side_by_side([part.graph for part in parts], [1, 1])
