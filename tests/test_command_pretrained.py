@@ -37,9 +37,11 @@ def test_it_places_on_any_number_and_kind_of_devices(cluster: str, tmp_path: Pat
     report = succeed_json(
         "place", path, "--placer", "pretrained", "-o", tmp_path / "placement.json"
     )
-    expected = PlacetoPlacer(policy=load_pretrained(), samples=15).place(read, Simulator(read))
-    assert report["runtime"] == expected.runtime
-    assert report["evaluations"] == 16
+    placer = PlacetoPlacer(policy=load_pretrained(), samples=15, sweeps=2)
+    expected = placer.place(read, Simulator(read))
+    passes = PlacetoPlacer(policy=load_pretrained(), samples=15).place(read, Simulator(read))
+    assert report["runtime"] == expected.runtime <= passes.runtime
+    assert report["evaluations"] == expected.evaluations
 
 
 def test_a_search_starts_from_it_unless_told_otherwise(problem: Path, tmp_path: Path) -> None:

@@ -130,10 +130,25 @@ def test_kinds_of_graphs_are_drawn_equally_often() -> None:
     assert weights_of(names) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0, 1.0, 1.0])
 
 
-def judged(greedy: float, search: float, behind: float, until: int | None, fits: bool) -> Judged:
+def judged(greedy: float, search: float, behind: float, until: int | None, *, fits: bool) -> Judged:
     count = len(BUDGETS)
     return Judged(
-        "grid-1.0", 32, 4, 1.0, greedy, 1.0, (search,) * count, (behind,) * count, until, 0.1, fits
+        name="grid-1.0",
+        groups=32,
+        devices=4,
+        best_known=1.0,
+        greedy=greedy,
+        best_of_some=1.0,
+        swept=1.1,
+        as_long=search,
+        swept_evaluations=272,
+        search=(search,) * count,
+        search_from_policy=(behind,) * count,
+        until_as_good=until,
+        until_as_swept=until and 2 * until,
+        seconds=0.1,
+        swept_seconds=0.3,
+        fits_where_search_fits=fits,
     )
 
 
@@ -144,15 +159,19 @@ def test_the_summary_says_what_the_rows_do() -> None:
         judged(2.0, 1.5, 1.3, None, fits=True),
     ]
     text = summary(rows)
-    assert "| median | 2.000 | 1.000 | 1.200" in text
-    assert "| geometric mean | 2.000 | 1.000 | 1.216" in text
-    assert "| within 5 % of the best known | 0.333 | 1.000 | 0.333" in text
+    assert "| median | 2.000 | 1.000 | 1.100 | 1.200" in text
+    assert "| geometric mean | 2.000 | 1.000 | 1.100 | 1.216" in text
+    assert "| within 5 % of the best known | 0.333 | 1.000 | 0.000 | 0.333" in text
     assert f"With {BUDGETS[0]} evaluations, search alone is worse on 67%." in text
     assert (
         "needs 40 evaluations for the runtime of the greedy pass (median), and at least 10 on 67%"
         in text
     )
+    swept = "272 placements are evaluated (median); a search with as many is worse on 67%"
+    assert swept in text
+    assert f"one with {BUDGETS[-1]:,} never as good on 33%" in text
     assert "66.7% fit where search finds one" in text
+    assert "0.10 s (median, 0.10 s at most), all to the end of the sweeps 0.30 s" in text
 
 
 def test_a_validation_scores_by_the_geometric_mean_of_the_best() -> None:

@@ -22,6 +22,7 @@ from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.placing.placers import PLACER_NAMES
 from placeto_tools.placing.placers import make_placer
+from placeto_tools.placing.placers import start_of_search
 from placeto_tools.placing.warming import warm_up
 from placeto_tools.placing.warming import warm_up_placer
 from placeto_tools.placing.watching import WatchedEvaluator
@@ -164,8 +165,7 @@ def zero_shot(
         return None
     progress.update("policy ...")
     warm_up("pretrained")
-    placer = make_placer("pretrained", coarse)
-    return coarse, placer.place(coarse, Simulator(coarse, num_threads=1), seed=seed)
+    return coarse, start_of_search().place(coarse, Simulator(coarse, num_threads=1), seed=seed)
 
 
 def search_from_policy(

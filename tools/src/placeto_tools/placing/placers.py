@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from typing import Any
 
 from placeto_baselines import CoarseToFine
@@ -26,11 +27,16 @@ from placeto_graphs import PlacementProblem
 from placeto_graphs import Placer
 from placeto_tools.placing.expert_scopes import expert_scopes
 
+if TYPE_CHECKING:
+    from placeto_policy import PlacementPolicy
+
 # A narrow RNN learns as much from as many placements as one of 512 units, each of which takes it a
 # quarter of the time (docs/notes/recurrent-policy.md).
 NARROW_RNN: Mapping[str, Any] = {"hidden_size": 128, "learning_rate": 0.003}
 
 SAMPLES_OF_PRETRAINED = 15  # besides the most probable placement
+SWEEPS_OF_PRETRAINED = 2  # after the best of them, where no search follows
+MOST_EVALUATIONS_OF_SWEEP = 4096  # beyond, a sweep takes longer than a search that is worth more
 
 
 @dataclass(frozen=True)
@@ -76,11 +82,33 @@ def _published(_problem: PlacementProblem, budget: int) -> Placer:
     return PlacetoPlacer(training_evaluations=budget, settings=preset("paper"))
 
 
-def _pretrained(_problem: PlacementProblem, _budget: int) -> Placer:
+def pretrained(problem: PlacementProblem, policy: "PlacementPolicy | None" = None) -> Placer:
+    """Return the policy in the box as it places without a search behind it.
+
+    Parameters
+    ----------
+    problem
+        What it is to place.
+    policy
+        Another policy in its stead.
+    """
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_policy import load_pretrained  # noqa: PLC0415
 
-    return PlacetoPlacer(policy=load_pretrained(), samples=SAMPLES_OF_PRETRAINED)
+    is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_SWEEP
+    return PlacetoPlacer(
+        policy=policy or load_pretrained(),
+        samples=SAMPLES_OF_PRETRAINED,
+        sweeps=SWEEPS_OF_PRETRAINED if is_quick else 0,
+    )
+
+
+def start_of_search(policy: "PlacementPolicy | None" = None) -> Placer:
+    """Return the policy in the box as it places where a search goes on: that sweeps better."""
+    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_policy import load_pretrained  # noqa: PLC0415
+
+    return PlacetoPlacer(policy=policy or load_pretrained(), samples=SAMPLES_OF_PRETRAINED)
 
 
 def _rnn(problem: PlacementProblem, budget: int) -> Placer:
@@ -100,7 +128,9 @@ SCHEMES: Mapping[str, Scheme] = {
     "heft": Scheme("HEFT", lambda _problem, _budget: Heft()),
     "m-etf": Scheme("m-ETF", lambda _problem, _budget: MEtf()),
     "m-sct": Scheme("m-SCT", lambda _problem, _budget: MSct()),
-    "pretrained": Scheme("Placeto, pretrained", _pretrained, random=True),
+    "pretrained": Scheme(
+        "Placeto, pretrained", lambda problem, _budget: pretrained(problem), random=True
+    ),
     "random": Scheme(
         "Random", lambda _problem, budget: RandomPlacer(budget), budget=10_000, random=True
     ),

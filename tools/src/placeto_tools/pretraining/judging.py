@@ -9,12 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from placeto_baselines import CoarseToFine
+from placeto_graphs import PlacementResult
+from placeto_graphs import Placer
 from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
 from placeto_simulator import Simulator
 from placeto_tools.placing.costs import cost_of
 from placeto_tools.placing.costs import fits
 from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
+from placeto_tools.placing.placers import pretrained
+from placeto_tools.placing.placers import start_of_search
 from placeto_tools.pretraining.searched import Searched
 from placeto_tools.tables import TextTable
 
@@ -26,10 +30,14 @@ COLUMNS = (
     ">best known, s",
     ">greedy",
     f">best of {1 + SAMPLES_OF_PRETRAINED}",
+    ">and two sweeps",
+    ">search as long",
     *(f">search {budget:,}" for budget in BUDGETS),
     *(f">policy, search {budget:,}" for budget in BUDGETS),
     ">search until as good as greedy",
+    ">until as good as swept",
     ">greedy, s",
+    ">swept, s",
 )
 
 
@@ -47,15 +55,20 @@ class Judged:
         The least cost that the long search or anything here found, seconds.
     greedy, best_of_some
         Of the policy's most probable placement, and of the best of it and of some drawn ones.
+    swept, as_long
+        Of two sweeps from there, and of a search with as many evaluations as all that.
+    swept_evaluations
+        How many these are.
     search, search_from_policy
         Of searches with `BUDGETS`, from nothing, and with what the policy took and found.
-    until_as_good
-        How many placements the longest search evaluated until it was as good as the greedy one;
-        None if it never was.
-    seconds
-        How long the greedy pass took, with what is computed once for a problem.
+    until_as_good, until_as_swept
+        How many placements the longest search evaluated until it was as good as the greedy one, and
+        as the swept one; None if it never was.
+    seconds, swept_seconds
+        How long the greedy pass, and all to the end of the sweeps took, with what is computed once
+        for a problem.
     fits_where_search_fits
-        Whether the best of the policy's fits the memory; True where the long search found none.
+        Whether the swept placement fits the memory; True where the long search found none.
     """
 
     name: str
@@ -64,10 +77,15 @@ class Judged:
     best_known: float
     greedy: float
     best_of_some: float
+    swept: float
+    as_long: float
+    swept_evaluations: int
     search: tuple[float, ...]
     search_from_policy: tuple[float, ...]
     until_as_good: int | None
+    until_as_swept: int | None
     seconds: float
+    swept_seconds: float
     fits_where_search_fits: bool
 
 
@@ -90,13 +108,12 @@ def judge(policy: PlacementPolicy, problems: Iterable[Searched], seed: int = 0) 
 def _judged(policy: PlacementPolicy, each: Searched, seed: int) -> Judged:
     problem, simulator = each.problem, Simulator(each.problem, num_threads=1)
     simulator.evaluate(each.placement[None])  # compiles
-    began = time.process_time()
-    greedy = PlacetoPlacer(policy=policy).place(problem, simulator, seed=seed)
-    seconds = time.process_time() - began
-    best_of_some = PlacetoPlacer(policy=policy, samples=SAMPLES_OF_PRETRAINED)
-    some = best_of_some.place(problem, simulator, seed=seed)
-    alone = [
-        CoarseToFine(evaluations=budget).place(problem, simulator, seed=seed) for budget in BUDGETS
+    greedy, seconds = _placed(PlacetoPlacer(policy=policy), each, simulator, seed)
+    some, _ = _placed(start_of_search(policy), each, simulator, seed)
+    swept, swept_seconds = _placed(pretrained(problem, policy), each, simulator, seed)
+    as_long, *alone = [
+        CoarseToFine(evaluations=budget).place(problem, simulator, seed=seed)
+        for budget in (swept.evaluations, *BUDGETS)
     ]
     behind = [
         CoarseToFine(evaluations=budget - SAMPLES_OF_PRETRAINED - 1).place(
@@ -104,11 +121,12 @@ def _judged(policy: PlacementPolicy, each: Searched, seed: int) -> Judged:
         )
         for budget in BUDGETS
     ]
-    costs = [cost_of(simulator, found.placement) for found in (greedy, some, *alone, *behind)]
+    costs = [
+        cost_of(simulator, found.placement)
+        for found in (greedy, some, swept, as_long, *alone, *behind)
+    ]
     best = min(*costs, cost_of(simulator, each.placement))
     ratios = [cost / best for cost in costs]
-    curve = alone[-1].curve
-    as_good = curve[curve[:, 1] <= costs[0]]
     searched = simulator.evaluate(each.placement[None])
     search_fits = fits(problem, searched.peak_memory[0])
     return Judged(
@@ -118,25 +136,48 @@ def _judged(policy: PlacementPolicy, each: Searched, seed: int) -> Judged:
         best_known=best,
         greedy=ratios[0],
         best_of_some=ratios[1],
-        search=tuple(ratios[2 : 2 + len(BUDGETS)]),
-        search_from_policy=tuple(ratios[2 + len(BUDGETS) :]),
-        until_as_good=int(as_good[0, 0]) if len(as_good) else None,
+        swept=ratios[2],
+        as_long=ratios[3],
+        swept_evaluations=swept.evaluations,
+        search=tuple(ratios[4 : 4 + len(BUDGETS)]),
+        search_from_policy=tuple(ratios[4 + len(BUDGETS) :]),
+        until_as_good=_until(alone[-1], costs[0]),
+        until_as_swept=_until(alone[-1], costs[2]),
         seconds=seconds,
-        fits_where_search_fits=not search_fits or some.fits(problem.cluster),
+        swept_seconds=swept_seconds,
+        fits_where_search_fits=not search_fits or swept.fits(problem.cluster),
     )
+
+
+def _placed(
+    placer: Placer, each: Searched, simulator: Simulator, seed: int
+) -> tuple[PlacementResult, float]:
+    """Return what a placer finds, and in how many seconds of the process."""
+    began = time.process_time()
+    found = placer.place(each.problem, simulator, seed=seed)
+    return found, time.process_time() - began
+
+
+def _until(found: PlacementResult, cost: float) -> int | None:
+    as_good = found.curve[found.curve[:, 1] <= cost]
+    return int(as_good[0, 0]) if len(as_good) else None
 
 
 def row(judged: Judged) -> str:
     """Return the row of the table."""
-    until = f"{judged.until_as_good:,}" if judged.until_as_good else f"over {BUDGETS[-1]:,}"
+    until = [
+        f"{count:,}" if count else f"over {BUDGETS[-1]:,}"
+        for count in (judged.until_as_good, judged.until_as_swept)
+    ]
     cells = [
         judged.name,
         f"{judged.groups}",
         f"{judged.devices}",
         f"{judged.best_known:.4g}",
         *(f"{ratio:.3f}" for ratio in _ratios(judged)),
-        until,
+        *until,
         f"{judged.seconds:.2f}",
+        f"{judged.swept_seconds:.2f}",
     ]
     return "| " + " | ".join(cells) + " |"
 
@@ -150,15 +191,16 @@ def summary(judged: Sequence[Judged]) -> str:
     """Return what the whole table says, as lines."""
     ratios = np.array([_ratios(each) for each in judged])
     until = np.array([each.until_as_good or BUDGETS[-1] for each in judged])
+    looked = np.array([each.swept_evaluations for each in judged])
     statistics = (
         ("median", np.median(ratios, axis=0)),
         ("geometric mean", np.exp(np.log(ratios).mean(axis=0))),
         ("within 5 % of the best known", (ratios <= 1.05).mean(axis=0)),
     )
     rows = [[name, *(f"{value:.3f}" for value in values)] for name, values in statistics]
-    lines = [TextTable("", ("", *COLUMNS[4:-2]), rows).markdown()]
+    lines = [TextTable("", ("", *COLUMNS[4:-4]), rows).markdown()]
     count = len(BUDGETS)
-    alone, behind = ratios[:, 2 : 2 + count], ratios[:, 2 + count :]
+    alone, behind = ratios[:, 4 : 4 + count], ratios[:, 4 + count :]
     for index, budget in enumerate(BUDGETS):
         worse = float((alone[:, index] > behind[:, index]).mean())
         lines.append(f"\nWith {budget:,} evaluations, search alone is worse on {worse:.0%}.")
@@ -166,12 +208,27 @@ def summary(judged: Sequence[Judged]) -> str:
     lines += [
         f"\nSearch alone needs {np.median(until):,.0f} evaluations for the runtime of the greedy "
         f"pass (median), and at least 10 on {(until >= 10).mean():.0%}.",
-        f"\nOf the placements of the policy, {fits:.1%} fit where search finds one that does.",
-        f"\nA greedy pass takes {np.median([each.seconds for each in judged]):.2f} s (median), and "
-        f"{max(each.seconds for each in judged):.2f} s at most.",
+        f"\nTo the end of the sweeps {np.median(looked):,.0f} placements are evaluated (median); a "
+        f"search with as many is worse on {(ratios[:, 3] > ratios[:, 2]).mean():.0%}, and one with "
+        f"{BUDGETS[-1]:,} never as good on "
+        f"{np.mean([each.until_as_swept is None for each in judged]):.0%}.",
+        f"\nOf the swept placements, {fits:.1%} fit where search finds one that does.",
+        f"\nA greedy pass takes {_seconds([each.seconds for each in judged])}, all to the end of "
+        f"the sweeps {_seconds([each.swept_seconds for each in judged])}.",
     ]
     return "\n".join(lines)
 
 
+def _seconds(values: Sequence[float]) -> str:
+    return f"{np.median(values):.2f} s (median, {max(values):.2f} s at most)"
+
+
 def _ratios(judged: Judged) -> list[float]:
-    return [judged.greedy, judged.best_of_some, *judged.search, *judged.search_from_policy]
+    return [
+        judged.greedy,
+        judged.best_of_some,
+        judged.swept,
+        judged.as_long,
+        *judged.search,
+        *judged.search_from_policy,
+    ]

@@ -15,7 +15,6 @@ from safetensors.torch import save
 
 from placeto_graphs import write_atomically
 from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
 from placeto_policy import save_policy
 from placeto_policy.learning_run import LearningRun
 from placeto_simulator import Simulator
@@ -23,7 +22,7 @@ from placeto_tools.errors import InputError
 from placeto_tools.errors import reading
 from placeto_tools.errors import writing
 from placeto_tools.placing.costs import cost_of
-from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
+from placeto_tools.placing.placers import start_of_search
 from placeto_tools.pretraining.searched import Searched
 from placeto_tools.stopping import StopRequest
 from placeto_tools.training.training_run import agreed_to_stop
@@ -72,7 +71,7 @@ def validate(policy: PlacementPolicy, problems: Sequence[Searched]) -> Validatio
     problems
         What it did not learn from.
     """
-    placer = PlacetoPlacer(policy=policy, samples=SAMPLES_OF_PRETRAINED)
+    placer = start_of_search(policy)
     found = []
     for each in problems:
         simulator = Simulator(each.problem, num_threads=1)
