@@ -182,7 +182,7 @@ SCALES = {
             evaluations=300,
             rnn_evaluations=20,
         ),
-        "small": replace(SMALL, seeds=5, evaluations=100_000, rnn_evaluations=30_000),
+        "small": replace(SMALL, seeds=5, evaluations=100_000, rnn_evaluations=20_000),
         "full": Scale(evaluations=1_000_000, rnn_evaluations=1_000_000),
     },
 }

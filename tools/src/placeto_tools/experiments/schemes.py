@@ -34,7 +34,7 @@ SINGLE, SCOTCH = "single", "scotch"
 # How often as many updates and placements as ours the method as published has: a step of it asks
 # for no placement but its own, so that it takes about as long.
 UPDATES_AS_PUBLISHED = 3
-PLACEMENTS_AS_PUBLISHED = 4
+PLACEMENTS_AS_PUBLISHED = 2
 SWEEPS = 2
 HILL_CLIMBING_BUDGET = 5000
 
