@@ -128,6 +128,16 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     assert "Addanki et al. (2019)" in page
 
 
+@pytest.mark.slow
+def test_a_family_of_a_controller_is_generalised_over(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    succeed("experiment", "generalise", "cifar10-enas", SMOKE, "-o", folder)
+    page = check_complete(folder, pictures=1, width=1300)
+    assert "# Generalisation over cifar10-enas" in page
+    placed = {record["graph"] for record in trials_of(folder).values()} - {""}
+    assert all(name.startswith("cifar10-enas-") for name in placed)
+
+
 def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     succeed("experiment", "fidelity", SMOKE, "-o", folder)

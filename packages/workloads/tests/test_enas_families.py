@@ -70,6 +70,16 @@ def test_families_are_of_architectures_that_a_training_passed_through() -> None:
         assert family(name, seed=1, sampler=sampler) == chosen
 
 
+@pytest.mark.parametrize("base", ["ptb", "cifar10"])
+def test_a_family_of_a_controller_has_a_name_of_its_own(base: str) -> None:
+    named, meant = family(f"{base}-enas", seed=2), family(base, seed=2, sampler=ControllerSampler())
+    for ours, theirs in ((named.training, meant.training), (named.test, meant.test)):
+        assert [each.architecture for each in ours] == [each.architecture for each in theirs]
+        assert [each.sizes for each in ours] == [each.sizes for each in theirs]
+        numbers = [each.name.rpartition("-")[2] for each in theirs]
+        assert [each.name for each in ours] == [f"{base}-enas-{number}" for number in numbers]
+
+
 def test_an_architecture_that_was_sampled_often_is_drawn_often() -> None:
     sampler = ControllerSampler(recurrent=drawn_evenly(RecurrentSpace(), 4, repeated=5))
     generator = np.random.default_rng(0)

@@ -35,7 +35,8 @@ from placeto_tools.options import jobs_option
 from placeto_tools.options import output_option
 from placeto_tools.progress import showing_progress
 
-FAMILIES = ("nmt", "ptb", "cifar10")
+FAMILIES = ("nmt", "ptb", "cifar10")  # of the paper; see `placeto_workloads.family_names`
+ALL_FAMILIES = (*FAMILIES, "ptb-enas", "cifar10-enas")
 
 
 @click.group(cls=Group)
@@ -51,10 +52,13 @@ def experiment() -> None:
 
 
 @experiment.command("generalise", cls=Command)
-@click.argument("family", type=NearestChoice(FAMILIES))
+@click.argument("family", type=NearestChoice(ALL_FAMILIES))
 @experiment_options
 def run_generalise(family: str, options: ExperimentOptions) -> None:
     """Place unseen graphs of FAMILY with a policy that was trained on others.
+
+    FAMILY is nmt, ptb or cifar10, or one of the last two with architectures that a controller came
+    to, ptb-enas or cifar10-enas.
 
     Placeto and the RNN, zero-shot and optimized for each graph, beside random placements, a single
     GPU, Scotch, local search with as many evaluations, and the lower bound.
@@ -82,7 +86,7 @@ def run_traversal(source: str, options: ExperimentOptions) -> None:
 
 
 @experiment.command("architectures", cls=Command)
-@click.argument("family", type=NearestChoice(FAMILIES), default="nmt")
+@click.argument("family", type=NearestChoice(ALL_FAMILIES), default="nmt")
 @experiment_options
 def run_architectures(family: str, options: ExperimentOptions) -> None:
     """Place unseen graphs of FAMILY with the whole graph embedding, and with parts of it.
@@ -95,7 +99,7 @@ def run_architectures(family: str, options: ExperimentOptions) -> None:
 
 
 @experiment.command("hyperparameters", cls=Command)
-@click.argument("family", type=NearestChoice(FAMILIES), default="cifar10")
+@click.argument("family", type=NearestChoice(ALL_FAMILIES), default="cifar10")
 @click.option(
     "--vary",
     "changes",

@@ -45,7 +45,7 @@ def members_to_choose_by(name: str, plan: Plan) -> dict[str, Maker]:
     ]
     return {
         f"{member}-to-choose-by": source_maker(
-            member.replace("-", ":"), plan, family_seed=FAMILY_SEED_TO_CHOOSE_BY
+            _source_of(member), plan, family_seed=FAMILY_SEED_TO_CHOOSE_BY
         )
         for member in new[: min(MEMBERS_TO_CHOOSE_BY, plan.scale.number("graphs"))]
     }
@@ -53,7 +53,7 @@ def members_to_choose_by(name: str, plan: Plan) -> dict[str, Maker]:
 
 def makers_of_members(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
     """Return what makes the problems of members of families such as ``nmt-07``."""
-    return {name: source_maker(name.replace("-", ":"), plan) for name in names}
+    return {name: source_maker(_source_of(name), plan) for name in names}
 
 
 def makers_of_groupings(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
@@ -64,9 +64,15 @@ def makers_of_groupings(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
     makers = makers_of_members(names, plan)
     for name in names:
         for index in range(1, plan.scale.number("groupings")):
-            maker = source_maker(name.replace("-", ":"), plan, grouping=index)
+            maker = source_maker(_source_of(name), plan, grouping=index)
             makers[f"{name}-grouping-{index}"] = maker
     return makers
+
+
+def _source_of(member: str) -> str:
+    """Return what `placeto build` calls a member: ``nmt:07``, ``cifar10-enas:07``."""
+    name, _, number = member.rpartition("-")
+    return f"{name}:{number}"
 
 
 def name_of(source: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -46,7 +47,7 @@ class FamilyMember:
     name
         Unique in its family and for its seed, such as ``"ptb-07"``.
     family
-        The name of the family.
+        The name of the family, whichever its architectures.
     sizes
         All sizes, the drawn ones and the fixed ones.
     architecture
@@ -156,15 +157,19 @@ _RECIPES = {
 }
 
 
+# The same families with the architectures that a training of a controller passed through.
+_OF_A_CONTROLLER = {"ptb-enas": "ptb", "cifar10-enas": "cifar10"}
+
+
 def family_names() -> tuple[str, ...]:
     """Return the names that `family` knows.
 
     Examples
     --------
     >>> family_names()
-    ('nmt', 'ptb', 'cifar10')
+    ('nmt', 'ptb', 'cifar10', 'ptb-enas', 'cifar10-enas')
     """
-    return tuple(_RECIPES)
+    return (*_RECIPES, *_OF_A_CONTROLLER)
 
 
 def family(
@@ -181,6 +186,7 @@ def family(
     ``cifar10``: image networks of sampled cells, 240 to 360 images. What is drawn is drawn evenly
     (Addanki et al. 2019). All other sizes are those of `nmt` with 1,024 units, as in Wu et al.
     (2016), `enas_language_model` and `enas_image_network`.
+    ``ptb-enas`` and ``cifar10-enas``: the same with a `ControllerSampler`.
 
     Parameters
     ----------
@@ -189,7 +195,7 @@ def family(
     seed
         Of the models and of their split; the same seed gives the same family.
     sampler
-        Where architectures come from; by default a `UniformSampler`.
+        Where architectures come from; by default a `UniformSampler`, or what the name says.
     **sizes
         Other sizes than the published ones, of those that are not drawn.
 
@@ -206,34 +212,41 @@ def family(
     >>> ptb.training[0].training_step().model.cell.step0.cell.num_nodes
     12
     """
-    if name not in _RECIPES:
-        raise WorkloadError(f"name: expected one of {', '.join(_RECIPES)}, got {name!r}")
-    recipe = _RECIPES[name]
+    if name not in family_names():
+        raise WorkloadError(f"name: expected one of {', '.join(family_names())}, got {name!r}")
+    base = _OF_A_CONTROLLER.get(name, name)
+    recipe = _RECIPES[base]
     defaults = default_sizes(recipe.build, {**recipe.fixed, **dict.fromkeys(recipe.drawn, 0)})
     chosen = {**checked_sizes(name, defaults, sizes), **recipe.fixed}
     generator = np.random.default_rng(seed)
-    members = _different_members(
-        name, recipe, chosen, UniformSampler() if sampler is None else sampler, generator
-    )
+    members = _different_members(base, chosen, sampler or _sampler_of(name), generator)
     order = generator.permutation(len(members))
     half = len(members) // 2
     return Family(
         name,
         recipe.num_groups,
         recipe.colocation_rules,
-        training=_members(members, order[:half]),
-        test=_members(members, order[half:]),
+        training=_members(name, members, order[:half]),
+        test=_members(name, members, order[half:]),
     )
 
 
+def _sampler_of(name: str) -> ArchitectureSampler:
+    if name not in _OF_A_CONTROLLER:
+        return UniformSampler()
+    from placeto_workloads.enas.sampler import ControllerSampler  # noqa: PLC0415 (it reads files)
+
+    return ControllerSampler()
+
+
 def _different_members(
-    name: str,
-    recipe: _Recipe,
+    base: str,
     chosen: Mapping[str, int],
     sampler: ArchitectureSampler,
     generator: np.random.Generator,
 ) -> list[FamilyMember]:
     """Draw members until there are enough; one that was drawn before would be in both halves."""
+    recipe = _RECIPES[base]
     members: list[FamilyMember] = []
     seen = set()
     while len(members) < NUM_MEMBERS:
@@ -245,12 +258,11 @@ def _different_members(
         if (*drawn.values(), architecture) in seen:
             continue
         seen.add((*drawn.values(), architecture))
-        name_of_member = f"{name}-{len(members):02}"
-        members.append(FamilyMember(name_of_member, name, {**chosen, **drawn}, architecture))
+        members.append(FamilyMember("", base, {**chosen, **drawn}, architecture))
     return members
 
 
 def _members(
-    members: Sequence[FamilyMember], chosen: NDArray[np.integer]
+    name: str, members: Sequence[FamilyMember], chosen: NDArray[np.integer]
 ) -> tuple[FamilyMember, ...]:
-    return tuple(members[index] for index in np.sort(chosen))
+    return tuple(replace(members[index], name=f"{name}-{index:02}") for index in np.sort(chosen))
