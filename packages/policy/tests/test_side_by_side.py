@@ -18,9 +18,9 @@ from placeto_policy.settings import EmbeddingName
 from placeto_policy.settings import MessageName
 from placeto_policy.side_by_side import MOST_NUMBERS
 from placeto_policy.side_by_side import SideBySide
-from placeto_simulator import Simulator
 from random_states import random_problem
 from random_states import random_states
+from scheduled_problems import ListSchedule
 
 EMBEDDINGS = ("message-passing", "simple-partitioner", "simple-aggregator", "pairs")
 
@@ -66,7 +66,7 @@ def test_episodes_of_several_graphs_are_those_of_each_alone(preset_name: str) ->
     network = preset(preset_name)
     policy = PlacementPolicy(2, network, seed=3)
     environments = [
-        PlacementEnvironment.for_policy(Simulator(random_problem(size, 2, generator), 1), network)
+        PlacementEnvironment.for_policy(ListSchedule(random_problem(size, 2, generator)), network)
         for size in (5, 12, 12, 3)
     ]
     counts = (1, 3, 2, 1)
@@ -92,7 +92,7 @@ def test_each_graph_draws_from_its_own_generators() -> None:
     network = preset("paper")
     policy = PlacementPolicy(3, network)
     environments = [
-        PlacementEnvironment.for_policy(Simulator(problem, 1), network) for problem in problems
+        PlacementEnvironment.for_policy(ListSchedule(problem), network) for problem in problems
     ]
 
     def drawn(which: list[int]) -> list[list[int]]:
