@@ -12,6 +12,7 @@ from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.scale import SCALES
 from placeto_tools.placing.placers import SCHEMES
 from placeto_tools.placing.placers import make_placer
+from placeto_tools.plots.curves import curves_figure
 from placeto_tools.reports.comparison import ProblemReport
 from placeto_tools.reports.comparison import SchemeReport
 from placeto_tools.reports.comparison import evaluations_to_best
@@ -101,9 +102,10 @@ def test_placements_until_a_runtime_are_known_only_if_all_runs_came_there() -> N
     assert np.isnan(evaluations_until(scheme(), 2.0))
 
 
-def test_table_1_and_a_comparison_place_with_the_same_effort() -> None:
+def test_a_comparison_in_full_gives_the_rnn_what_placeto_has_and_table_1_a_fifth() -> None:
     table1 = SCALES["table1"]["small"]
     assert table1.evaluations == SCHEMES["placeto"].budget == SCHEMES["rnn"].budget
+    assert table1.rnn_evaluations == 20_000
     assert SCALES["table1"]["full"].rnn_evaluations == SCALES["table1"]["full"].evaluations
     compared = make_placer("rnn", two_chains())
     assert isinstance(compared, RnnPlacer)
@@ -117,3 +119,23 @@ def test_a_problem_is_described_before_any_scheme_places_it() -> None:
     described, *others = Comparison([case], ["single", "scotch", "rnn"], effort).trials
     assert described.needs == ()
     assert [trial.needs for trial in others] == [(described.key,)] * 5
+
+
+def test_curves_are_medians_in_a_band_and_schemes_without_a_runtime_are_left_out() -> None:
+    curves = {
+        "failed": [],
+        "search": [
+            np.array([[1, 4.0], [10, 2.0]]),
+            np.array([[2, 5.0], [5, 3.0]]),
+            np.array([[1, 9.0], [5, 1.0], [20, 0.5]]),
+        ],
+    }
+    (axes,) = curves_figure(curves, {"bound": 0.25}).axes
+    line, _, bound = axes.lines
+    places, medians = line.get_data()
+    assert np.asarray(places).tolist() == [2, 5, 10, 20]  # from where all are known
+    assert np.asarray(medians).tolist() == [5.0, 3.0, 2.0, 2.0]
+    (band,) = axes.collections
+    extent = band.get_datalim(axes.transData)
+    assert (extent.ymin, extent.ymax) == (0.5, 9.0)
+    assert [line.get_label(), bound.get_label()] == ["search", "bound"]

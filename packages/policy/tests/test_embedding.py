@@ -135,7 +135,7 @@ def test_products_of_whole_batches_agree_with_the_formula(
 
     nodes = plain_messages(embedding.message_passing, features, edges_of(problem))
     own = nodes[:, states.current, torch.arange(count)].T
-    relations = states.topology.relations
+    relations = states.graph.relations
     summaries = plain_summaries(embedding.summaries, nodes, relations, states.current)
     expected = torch.cat([own, summaries], dim=1)
     parameters = list(embedding.parameters())
@@ -316,7 +316,7 @@ def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
     )
     probabilities = PlacementPolicy(3, Settings(), seed=int(generator.integers(10)))(states).exp()
     assert (probabilities == 0).tolist() == [[False, True, False], [True, True, False]]
-    assert states.topology.cost_features[:, 0].tolist() == [0.5, 1.0]
+    assert states.graph.cost_features[:, 0].tolist() == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("seed", range(5))

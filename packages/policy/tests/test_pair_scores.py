@@ -73,7 +73,7 @@ def possible_states(
 ) -> States:
     """Return random states, in which groups are on devices that can run them."""
     states = random_states(problem, count, generator)
-    allowed = states.topology.allowed.numpy()
+    allowed = states.graph.allowed.numpy()
     keys = np.where(allowed, generator.random((count, *allowed.shape)), -1.0)
     return replace(states, placement=torch.from_numpy(keys.argmax(axis=2)))
 
@@ -164,7 +164,7 @@ def groups_there(states: States, state: int, device: int, *, only_visited: bool)
 
 def plain_loads(states: States, state: int, device: int, *, only_visited: bool) -> list[float]:
     there = groups_there(states, state, device, only_visited=only_visited)
-    own = states.topology
+    own = states.graph
     current = int(states.current[state])
     costs = own.device_costs
     assert costs is not None
@@ -216,7 +216,7 @@ def plain_pair(problem: PlacementProblem, states: States, state: int, device: in
     current = int(states.current[state])
     times = problem.group_graph.compute_time[current]
     there = groups_there(states, state, device, only_visited=False)
-    memory = states.topology.memory[device]
+    memory = states.graph.memory[device]
     full = float(memory[current]) + sum(float(memory[group]) for group in there)
     possible = np.isfinite(times[device])
     return [

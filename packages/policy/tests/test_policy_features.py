@@ -191,7 +191,7 @@ def test_loads_of_all_devices_and_the_current_group_are_the_whole_graph() -> Non
         random_problem(8, 3, np.random.default_rng(1)), 5, np.random.default_rng(2)
     )
     loads = states.loads().view(5, 3, LOADS, 2)
-    whole = loads[:, :, 0, 0].sum(dim=1) + states.topology.shares[states.current]
+    whole = loads[:, :, 0, 0].sum(dim=1) + states.graph.shares[states.current]
     torch.testing.assert_close(whole, torch.ones(5))
     assert (loads[..., 1] <= loads[..., 0] + 1e-6).all()
 
@@ -248,9 +248,7 @@ def test_relabelling_groups_changes_neither_loads_nor_probabilities() -> None:
         lookahead=states.lookahead,
         schedule=states.schedule[:, old_label],
     )
-    torch.testing.assert_close(
-        moved.topology.path_features, states.topology.path_features[old_label]
-    )
+    torch.testing.assert_close(moved.graph.path_features, states.graph.path_features[old_label])
     torch.testing.assert_close(moved.loads(), states.loads())
     policy = PlacementPolicy(2, Settings())
     torch.testing.assert_close(policy(moved), policy(states), rtol=1e-4, atol=1e-5)

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+# How often as many updates and placements as ours the method as published has: a step of it asks
+# for no placement but its own, so that it takes about as long.
+AS_PUBLISHED: Mapping[str, int] = {"updates": 3, "placements": 2}
+
+
 @dataclass(frozen=True)
 class Page:
     """What an experiment showed.
@@ -101,6 +106,7 @@ class Plan:
             "scale": self.scale.as_dict(),
             "settings": asdict(self.settings),
             "rnn_settings": self.rnn_settings.as_dict(),
+            "as_published": dict(AS_PUBLISHED),
         }
 
 

@@ -25,6 +25,7 @@ from placeto_tools.experiments.statistics import spread
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Trial
+from placeto_tools.experiments.wording import NOTHING
 from placeto_tools.experiments.wording import count_text
 from placeto_tools.plots.bands import bands_figure
 from placeto_tools.tables import TextTable
@@ -37,7 +38,7 @@ Curve = NDArray[np.float64]
 
 
 def rewards(source: str, plan: Plan) -> Experiment:
-    """Return the experiment on one graph: all rewards, with equally many episodes."""
+    """Return the experiment on one graph: all rewards, those as published for longer."""
     name = name_of(source)
     trials: list[Trial] = []
     for seed in plan.seeds:
@@ -90,7 +91,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
             reward,
             spread(steps_of[-1, 1] for steps_of in steps[reward]).text(seconds_text),
             spread(curve[-1, 1] for curve in learning[reward]).text(seconds_text),
-            spread(_until(curve, NEAR * fastest) for curve in learning[reward]).text(count_text),
+            _until(learning[reward], NEAR * fastest),
             share_text(_variation(learning[reward])),
             count_text(results.record(Trained, f"{reward}-0", "", 0).evaluations),
         ]
@@ -115,7 +116,8 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         TextTable("", columns, rows).markdown(),
         "Means over the seeds, in brackets the least and the most. Episodes at the end: the mean "
         "runtime of the sampled placements of the last update. Updates: until the mean of an "
-        "update was so near the fastest end of all trainings; all of them if it never was. "
+        "update was so near the fastest end of all trainings, as published or not; nothing if it "
+        "never was with some seed. "
         "Variation: standard deviation over seeds, in parts of the mean, averaged over updates.",
         f"![Learning curves]({LEARNING})",
         "Mean runtime of the placements that the episodes of an update end with; the band is from "
@@ -142,9 +144,13 @@ def _steps(results: Results, reward: str, name: str, seed: int) -> Curve:
     return np.stack([np.arange(len(costs)), np.array(costs)], axis=1)
 
 
-def _until(curve: Curve, runtime: float) -> float:
-    near = np.flatnonzero(curve[:, 1] <= runtime)
-    return float(curve[near[0] if len(near) else -1, 0])
+def _until(curves: Sequence[Curve], runtime: float) -> str:
+    """Return the updates until the mean of an update was so fast; nothing if one never was."""
+    near = [np.flatnonzero(curve[:, 1] <= runtime) for curve in curves]
+    if not all(map(len, near)):
+        return NOTHING
+    found = [curve[rows[0], 0] for curve, rows in zip(curves, near, strict=True)]
+    return spread(found).text(count_text)
 
 
 def _variation(curves: Sequence[Curve]) -> float:

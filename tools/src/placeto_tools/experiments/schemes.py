@@ -15,6 +15,7 @@ from placeto_tools.experiments.placing_tasks import PlaceOptimized
 from placeto_tools.experiments.placing_tasks import PlaceRnnOptimized
 from placeto_tools.experiments.placing_tasks import PlaceRnnZeroShot
 from placeto_tools.experiments.placing_tasks import PlaceZeroShot
+from placeto_tools.experiments.plan import AS_PUBLISHED
 from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.training_tasks import TrainPlaceto
 from placeto_tools.experiments.training_tasks import TrainRnn
@@ -31,10 +32,8 @@ RANDOM_SEARCH, LOCAL_SEARCH = "random-search", "local-search"
 HILL_CLIMBING, COARSE_TO_FINE = "hill-climbing", "coarse-to-fine"
 SINGLE, SCOTCH = "single", "scotch"
 
-# How often as many updates and placements as ours the method as published has: a step of it asks
-# for no placement but its own, so that it takes about as long.
-UPDATES_AS_PUBLISHED = 3
-PLACEMENTS_AS_PUBLISHED = 2
+UPDATES_AS_PUBLISHED = AS_PUBLISHED["updates"]
+PLACEMENTS_AS_PUBLISHED = AS_PUBLISHED["placements"]
 SWEEPS = 2
 HILL_CLIMBING_BUDGET = 5000
 

@@ -16,6 +16,7 @@ from placeto_tools.experiments.problem_makers import name_of
 from placeto_tools.experiments.problem_makers import source_maker
 from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.schemes import OPTIMIZED
+from placeto_tools.experiments.schemes import PLACEMENTS_AS_PUBLISHED
 from placeto_tools.experiments.schemes import PUBLISHED_OPTIMIZED
 from placeto_tools.experiments.schemes import RNN_OPTIMIZED
 from placeto_tools.experiments.schemes import SINGLE
@@ -75,7 +76,8 @@ def simulator_curves(
 def _page(results: Results, names: Sequence[str], plan: Plan, hardware: Curve | None) -> Page:
     parts = [
         f"{SOURCE} show such curves on their simulator and on hardware, where they run closely "
-        "together. These are on the simulator.",
+        "together. These are on the simulator. As published: the paper's hyperparameters, and "
+        f"{PLACEMENTS_AS_PUBLISHED} times as many placements.",
         "No placement was run on hardware; `--measured FILE` adds a curve of such runs."
         if hardware is None
         else f"{HARDWARE}: from the file that was given with `--measured`.",

@@ -7,6 +7,7 @@ from placeto_graphs import PlacementProblem
 from placeto_tools.experiments.comparing import Case
 from placeto_tools.experiments.comparing import Comparison
 from placeto_tools.experiments.comparing import Effort
+from placeto_tools.experiments.comparing import PlaceIfPossible
 from placeto_tools.experiments.comparing import comparison_page
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.paper import TABLE_1
@@ -76,7 +77,7 @@ def table1(plan: Plan) -> Experiment:
     return Experiment(
         name="table1",
         title=f"Table 1 of {SOURCE}",
-        options={},
+        options={"budgets": budgets},
         problems=comparison.problems,
         trials=[*comparison.trials, *_finer(comparison)],
         page=lambda results: _page(comparison, results),
@@ -95,7 +96,7 @@ def _finer(comparison: Comparison) -> list[Trial]:
                 placer=COARSE_TO_FINE,
                 budget=comparison.effort.budgets[COARSE_TO_FINE],
             )
-            trials.append(comparison.placing(case, task, FINER, seed))
+            trials.append(comparison.placing(case, PlaceIfPossible(task), FINER, seed))
     return trials
 
 
@@ -111,7 +112,9 @@ def _page(comparison: Comparison, results: Results) -> Page:
         TextTable("", ["", *tables["ours"].columns], rows).markdown(),
         f"{ABBREVIATIONS} The paper's seconds were measured on hardware; it has no column of "
         "seconds of search, nor the last one. As published: the paper's method with its "
-        "hyperparameters in place of Placeto.",
+        "hyperparameters in place of Placeto. Placements that searches may sample: "
+        + ", ".join(f"{SCHEMES[name].title} {_budget(comparison, name)}" for name in SEARCHES)
+        + ".",
         *_parts_of_searches(comparison, results),
     ]
     return comparison_page(parts, reports)
@@ -153,14 +156,12 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
         _reaching_table(summary).markdown(),
         "On which part of the rows and seeds the search of the row came to be as fast as that of "
         "the column, with the same seed, ever was; after how many placements and seconds (medians "
-        "of those). Placements: "
-        + ", ".join(f"{SCHEMES[name].title} {_budget(comparison, name)}" for name in SEARCHES)
-        + ".",
+        f"of those). Rows: {', '.join(names)}.",
         "## What the number of groups is worth",
         _granularity_table(summary, groups).markdown(),
         "Memory-penalised runtimes, means over the seeds, in brackets the least and the most of "
-        "them. All are in the groups of the paper's method but for the last but one column, which "
-        "has as many placements as the one before it.",
+        "them. All are in the groups of the paper's method but for those from coarse to fine in "
+        "finer groups, which have as many placements as those in the paper's groups.",
     ]
 
 
@@ -196,5 +197,5 @@ def _granularity_table(summary: Summary, groups: Sequence[int]) -> TextTable:
             ]
         )
     titles = [f">{SCHEMES[name].title}" for name in OF_GRANULARITY[:-1]]
-    columns = ["row", *titles, ">finer groups", ">coarse to fine, in these", ">gain"]
+    columns = ["row", *titles, ">finer groups", ">coarse to fine in these", ">gain"]
     return TextTable("", columns, rows)

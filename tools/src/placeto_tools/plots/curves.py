@@ -30,6 +30,8 @@ def curves_figure(
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
     for number, (name, of_seeds) in enumerate(curves.items()):
+        if not of_seeds:  # no run of it came to a runtime
+            continue
         places, best = _on_common_places(of_seeds)
         median, drawn = np.median(best, axis=0), colour(number)
         axes.step(places, median, where="post", color=drawn, label=name, linewidth=1.5)
