@@ -45,10 +45,10 @@ ROWS = (
     ("nasnet", 2),
     ("nasnet", 4),
 )
-PLACETOS = {"published": "as published", "placeto": "ours"}
-SEARCHES = ("published", "placeto", "rnn", "local-search", "coarse-to-fine")
+PLACETOS = {"published": "as published", "placeto": "ours", "pretrained": "in the box"}
+SEARCHES = ("published", "placeto", "pretrained", "rnn", "local-search", "coarse-to-fine")
 COARSE_TO_FINE, FINER = "coarse-to-fine", "coarse-to-fine-finer"
-OF_GRANULARITY = ("published", "placeto", "local-search", COARSE_TO_FINE, FINER)
+OF_GRANULARITY = (*PLACETOS, "local-search", COARSE_TO_FINE, FINER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +112,9 @@ def _page(comparison: Comparison, results: Results) -> Page:
         TextTable("", ["", *tables["ours"].columns], rows).markdown(),
         f"{ABBREVIATIONS} The paper's seconds were measured on hardware; it has no column of "
         "seconds of search, nor the last one. As published: the paper's method with its "
-        "hyperparameters in place of Placeto. Placements that searches may sample: "
-        + ", ".join(f"{SCHEMES[name].title} {_budget(comparison, name)}" for name in SEARCHES)
-        + ".",
+        "hyperparameters in place of Placeto; in the box: the policy that comes with Placeto, not "
+        "trained on the graph. Placements that searches may sample: "
+        f"{_budgets(comparison)}.",
         *_parts_of_searches(comparison, results),
     ]
     return comparison_page(parts, reports)
@@ -165,8 +165,10 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
     ]
 
 
-def _budget(comparison: Comparison, name: str) -> str:
-    return f"{comparison.effort.budgets[name]:,}"
+def _budgets(comparison: Comparison) -> str:
+    budgets = {name: comparison.effort.budgets[name] for name in SEARCHES}
+    named = [f"{SCHEMES[name].title} {budget:,}" for name, budget in budgets.items() if budget]
+    return ", ".join(named)
 
 
 def _reaching_table(summary: Summary) -> TextTable:
