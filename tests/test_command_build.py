@@ -294,7 +294,7 @@ def test_scopes_are_added_up_to_a_depth(tmp_path: Path) -> None:
         (["missing.json"], "missing.json: No such file"),
         (["some/folder/graph"], "some/folder/graph: No such file"),
         (["nmt:99"], "nmt:99: expected a member from 0 to 31"),
-        (["abc:1"], "name: expected one of nmt, ptb, cifar10, got 'abc'"),
+        (["abc:1"], "name: expected one of nmt, ptb, cifar10, ptb-enas, cifar10-enas, got 'abc'"),
         (["no_such_module:make"], "no_such_module:make: expected a module that can be imported"),
         (["json:nothing"], "json:nothing: expected json to have 'nothing'"),
         (["json:decoder"], "json:decoder: expected something that can be called"),
