@@ -204,12 +204,21 @@ def _path_of_ip() -> str:
 
 
 def _ip(*arguments: str) -> str:
-    done = subprocess.run(  # noqa: S603 (arguments of ours)
-        [_path_of_ip(), *arguments], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RunError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
+    with subprocess.Popen(  # noqa: S603 (arguments of ours)
+        [_path_of_ip(), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, errors = process.communicate()
+        except KeyboardInterrupt:
+            process.wait()  # else what it is making would be there after it was to be removed
+            raise
+    if process.returncode:
+        raise RunError(f"ip {' '.join(arguments)}: {errors.strip()}")
+    return said
 
 
 def _kill_all(name: str) -> None:
