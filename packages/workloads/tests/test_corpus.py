@@ -17,12 +17,12 @@ from placeto_workloads.corpus import corpus
 from placeto_workloads.corpus import corpus_graphs
 from placeto_workloads.corpus.clusters import random_cluster
 from placeto_workloads.corpus.clusters import with_drawn_memory
-from placeto_workloads.corpus.graphs import FAMILIES
 from placeto_workloads.corpus.graphs import TRANSFORMERS
 from placeto_workloads.corpus.graphs import Part
 from placeto_workloads.corpus.random_steps import random_step
 from placeto_workloads.corpus.shapes import SHAPES
 from placeto_workloads.costs.memory import activation_bytes
+from placeto_workloads.families.family import PAPER_FAMILIES
 from placeto_workloads.families.family import family
 
 PARTS: tuple[Part, ...] = ("training", "validation", "test")
@@ -43,7 +43,7 @@ def test_what_the_paper_judges_by_is_in_the_test_part_alone() -> None:
     test = {graph.name for graph in corpus_graphs("test")}
     others = {graph.name for part in PARTS[:2] for graph in corpus_graphs(part)}
     assert {*MODELS} <= test
-    for name in FAMILIES:
+    for name in PAPER_FAMILIES:
         assert {member.name for member in family(name).test} <= test
         assert {member.name for member in family(name).training} <= others
 

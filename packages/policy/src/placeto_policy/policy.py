@@ -124,9 +124,9 @@ class PlacementPolicy(nn.Module):
         PolicyError
             When one of them has another number of devices.
         """
-        for topology in topologies:
-            self.check_devices(topology.num_devices)
         if SideBySide.suits(topologies, counts) and isinstance(self.scores, DeviceScores):
+            for topology in topologies:
+                self.check_devices(topology.num_devices)
             together, several = self.on_graph(topologies[0]), SideBySide(topologies, counts)
             return lambda parts: torch.split(together(several.join(parts)), list(counts))
         each = [self.on_graph(topology) for topology in topologies]

@@ -21,13 +21,13 @@ from placeto_baselines import CoarseToFine
 from placeto_graphs import PlacementProblem
 from placeto_graphs import PlacementResult
 from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
 from placeto_policy import load_pretrained
 from placeto_simulator import Simulator
 from placeto_tools.placing.costs import cost_of
+from placeto_tools.placing.costs import first_as_good
 from placeto_tools.placing.placements import GROUPS_OF_POLICY
 from placeto_tools.placing.placements import search_problem
-from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
+from placeto_tools.placing.placers import start_of_search
 from placeto_tools.problems.making import read_problem
 from placeto_tools.problems.problem_options import ProblemOptions
 from placeto_tools.training.run_folder import read_policy
@@ -59,8 +59,8 @@ class Found:
 
     def until(self, cost: float) -> float:
         """Return after how many evaluations it was as good; infinity if it never was."""
-        as_good = self.curve[self.curve[:, 1] <= cost]
-        return float(as_good[0, 0]) if len(as_good) else math.inf
+        evaluations = first_as_good(self.curve, cost)
+        return math.inf if evaluations is None else float(evaluations)
 
 
 class Searching:
@@ -103,8 +103,7 @@ class Searching:
         return Found(cost, np.concatenate([placed.curve, curve]))
 
     def _passes(self, policy: PlacementPolicy, seed: int) -> PlacementResult:
-        placer = PlacetoPlacer(policy=policy, samples=SAMPLES_OF_PRETRAINED)
-        return placer.place(self.coarse, self.coarse_simulator, seed=seed)
+        return start_of_search(policy).place(self.coarse, self.coarse_simulator, seed=seed)
 
 
 @dataclass(frozen=True)

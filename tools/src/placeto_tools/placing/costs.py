@@ -36,3 +36,22 @@ def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int6
 def cost_of(simulator: Simulator, placement: NDArray[np.int32]) -> float:
     """Return what a placement int32[G] costs."""
     return float(costs_of(simulator.problem, simulator.evaluate(placement[None]))[0])
+
+
+def first_as_good(curve: NDArray[np.float64], cost: float) -> int | None:
+    """Return after how many evaluations a search was as good, or None if it never was.
+
+    Parameters
+    ----------
+    curve : float64[K, 2]
+        Rows of (evaluations, the least cost so far in seconds).
+    cost
+        What it is to come to, seconds.
+
+    Examples
+    --------
+    >>> first_as_good(np.array([[1.0, 9.0], [5.0, 7.0], [20.0, 3.0]]), 8.0)
+    5
+    """
+    as_good = curve[curve[:, 1] <= cost]
+    return int(as_good[0, 0]) if len(as_good) else None

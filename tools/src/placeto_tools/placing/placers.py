@@ -92,23 +92,22 @@ def pretrained(problem: PlacementProblem, policy: "PlacementPolicy | None" = Non
     policy
         Another policy in its stead.
     """
-    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_policy import load_pretrained  # noqa: PLC0415
-
     is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_SWEEP
-    return PlacetoPlacer(
-        policy=policy or load_pretrained(),
-        samples=SAMPLES_OF_PRETRAINED,
-        sweeps=SWEEPS_OF_PRETRAINED if is_quick else 0,
-    )
+    return _passes(policy, sweeps=SWEEPS_OF_PRETRAINED if is_quick else 0)
 
 
 def start_of_search(policy: "PlacementPolicy | None" = None) -> Placer:
     """Return the policy in the box as it places where a search goes on: that sweeps better."""
+    return _passes(policy, sweeps=0)
+
+
+def _passes(policy: "PlacementPolicy | None", sweeps: int) -> Placer:
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
     from placeto_policy import load_pretrained  # noqa: PLC0415
 
-    return PlacetoPlacer(policy=policy or load_pretrained(), samples=SAMPLES_OF_PRETRAINED)
+    return PlacetoPlacer(
+        policy=policy or load_pretrained(), samples=SAMPLES_OF_PRETRAINED, sweeps=sweeps
+    )
 
 
 def _rnn(problem: PlacementProblem, budget: int) -> Placer:

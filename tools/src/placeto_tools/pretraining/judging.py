@@ -15,6 +15,7 @@ from placeto_policy import PlacementPolicy
 from placeto_policy import PlacetoPlacer
 from placeto_simulator import Simulator
 from placeto_tools.placing.costs import cost_of
+from placeto_tools.placing.costs import first_as_good
 from placeto_tools.placing.costs import fits
 from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
 from placeto_tools.placing.placers import pretrained
@@ -141,8 +142,8 @@ def _judged(policy: PlacementPolicy, each: Searched, seed: int) -> Judged:
         swept_evaluations=swept.evaluations,
         search=tuple(ratios[4 : 4 + len(BUDGETS)]),
         search_from_policy=tuple(ratios[4 + len(BUDGETS) :]),
-        until_as_good=_until(alone[-1], costs[0]),
-        until_as_swept=_until(alone[-1], costs[2]),
+        until_as_good=first_as_good(alone[-1].curve, costs[0]),
+        until_as_swept=first_as_good(alone[-1].curve, costs[2]),
         seconds=seconds,
         swept_seconds=swept_seconds,
         fits_where_search_fits=not search_fits or swept.fits(problem.cluster),
@@ -156,11 +157,6 @@ def _placed(
     began = time.process_time()
     found = placer.place(each.problem, simulator, seed=seed)
     return found, time.process_time() - began
-
-
-def _until(found: PlacementResult, cost: float) -> int | None:
-    as_good = found.curve[found.curve[:, 1] <= cost]
-    return int(as_good[0, 0]) if len(as_good) else None
 
 
 def row(judged: Judged) -> str:

@@ -13,6 +13,7 @@ from placeto_workloads.colocation import ColocationRule
 from placeto_workloads.corpus.random_steps import random_step
 from placeto_workloads.corpus.shapes import SHAPES
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.family import PAPER_FAMILIES
 from placeto_workloads.families.family import family
 from placeto_workloads.libraries.named import library_step
 from placeto_workloads.registry import MODELS
@@ -23,7 +24,6 @@ Part = Literal["training", "validation", "test"]
 
 # How many random steps of each shape a part has; its seeds come after those of the parts before.
 RANDOM_STEPS: dict[Part, int] = {"training": 200, "validation": 8, "test": 8}
-FAMILIES = ("nmt", "ptb", "cifar10")
 # Of the 16 members of a family for training, so many are left for validation.
 MEMBERS_FOR_VALIDATION = 4
 # By type of model: no type is in two parts, whatever its size.
@@ -108,7 +108,7 @@ def _random_graphs(part: Part) -> list[CorpusGraph]:
 
 def _members(part: Part) -> list[CorpusGraph]:
     found = []
-    for name in FAMILIES:
+    for name in PAPER_FAMILIES:
         chosen = family(name)
         kept = len(chosen.training) - MEMBERS_FOR_VALIDATION
         members = {

@@ -13,7 +13,6 @@ from dataclasses import fields
 from dataclasses import replace
 from pathlib import Path
 
-from placeto_workloads.corpus.graphs import FAMILIES
 from placeto_workloads.enas.cell_table import cell_table
 from placeto_workloads.enas.checkpoint import ARCHITECTURES
 from placeto_workloads.enas.checkpoint import train
@@ -35,6 +34,7 @@ from placeto_workloads.enas.texts import grammar_text
 from placeto_workloads.enas.texts import penn_treebank
 from placeto_workloads.enas.trajectory import load_trajectory
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.family import PAPER_FAMILIES
 from placeto_workloads.families.family import family
 from placeto_workloads.families.sampler import ArchitectureSampler
 from placeto_workloads.families.sampler import UniformSampler
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("cells", help="what the cells of trainings are like")
     _add_architectures(command)
     command = commands.add_parser("families", help="what changes in families")
-    command.add_argument("names", nargs="+", choices=FAMILIES, metavar="FAMILY")
+    command.add_argument("names", nargs="+", choices=PAPER_FAMILIES, metavar="FAMILY")
     _add_architectures(command)
     command.add_argument("--members", type=int, default=32, help="of each family, at most 32")
     command.add_argument("--seed", type=int, default=0)

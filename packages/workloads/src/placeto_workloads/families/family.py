@@ -4,7 +4,6 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -157,6 +156,7 @@ _RECIPES = {
 }
 
 
+PAPER_FAMILIES = tuple(_RECIPES)
 # The same families with the architectures that a training of a controller passed through.
 _OF_A_CONTROLLER = {"ptb-enas": "ptb", "cifar10-enas": "cifar10"}
 
@@ -169,7 +169,7 @@ def family_names() -> tuple[str, ...]:
     >>> family_names()
     ('nmt', 'ptb', 'cifar10', 'ptb-enas', 'cifar10-enas')
     """
-    return (*_RECIPES, *_OF_A_CONTROLLER)
+    return (*PAPER_FAMILIES, *_OF_A_CONTROLLER)
 
 
 def family(
@@ -219,15 +219,16 @@ def family(
     defaults = default_sizes(recipe.build, {**recipe.fixed, **dict.fromkeys(recipe.drawn, 0)})
     chosen = {**checked_sizes(name, defaults, sizes), **recipe.fixed}
     generator = np.random.default_rng(seed)
-    members = _different_members(base, chosen, sampler or _sampler_of(name), generator)
+    drawn_by = _sampler_of(name) if sampler is None else sampler
+    members = _different_members(name, base, chosen, drawn_by, generator)
     order = generator.permutation(len(members))
     half = len(members) // 2
     return Family(
         name,
         recipe.num_groups,
         recipe.colocation_rules,
-        training=_members(name, members, order[:half]),
-        test=_members(name, members, order[half:]),
+        training=_members(members, order[:half]),
+        test=_members(members, order[half:]),
     )
 
 
@@ -240,6 +241,7 @@ def _sampler_of(name: str) -> ArchitectureSampler:
 
 
 def _different_members(
+    name: str,
     base: str,
     chosen: Mapping[str, int],
     sampler: ArchitectureSampler,
@@ -258,11 +260,12 @@ def _different_members(
         if (*drawn.values(), architecture) in seen:
             continue
         seen.add((*drawn.values(), architecture))
-        members.append(FamilyMember("", base, {**chosen, **drawn}, architecture))
+        name_of_member = f"{name}-{len(members):02}"
+        members.append(FamilyMember(name_of_member, base, {**chosen, **drawn}, architecture))
     return members
 
 
 def _members(
-    name: str, members: Sequence[FamilyMember], chosen: NDArray[np.integer]
+    members: Sequence[FamilyMember], chosen: NDArray[np.integer]
 ) -> tuple[FamilyMember, ...]:
-    return tuple(replace(members[index], name=f"{name}-{index:02}") for index in np.sort(chosen))
+    return tuple(members[index] for index in np.sort(chosen))
