@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,21 @@ def test_ctrl_c_leaves_no_machines_behind() -> None:
     assert process.returncode == 130
     assert errors == f"{module}: error: stopped\n"
     assert namespaces_of(process.pid) == []
+
+
+@needs_machines
+def test_ctrl_c_waits_for_the_ip_command_that_it_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, command: list[str], **options: Any) -> None:
+            super().__init__(command, **options)
+            if command[1:3] == ["netns", "add"] and command[3].endswith("-switch"):
+                signal.raise_signal(signal.SIGINT)  # before anyone has the process to wait for
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt), Machines(1):
+        pass
+    assert namespaces_of(os.getpid()) == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @needs_machines

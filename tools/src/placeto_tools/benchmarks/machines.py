@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from collections.abc import Sequence
+from contextlib import contextmanager
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -105,10 +107,11 @@ class Machines:
         self, name: str, command: Sequence[str], options: dict[str, Any]
     ) -> "subprocess.Popen[Any]":
         # A session of its own, so that Ctrl-C in a terminal reaches this process alone.
-        process = subprocess.Popen(  # noqa: S603 (what a benchmark asks for)
-            [_path_of_ip(), "netns", "exec", name, *command], start_new_session=True, **options
-        )
-        self._processes.append(process)
+        with _interrupts_kept():  # else nothing would wait for its end
+            process = subprocess.Popen(  # noqa: S603 (what a benchmark asks for)
+                [_path_of_ip(), "netns", "exec", name, *command], start_new_session=True, **options
+            )
+            self._processes.append(process)
         return process
 
     def _join_by_bridge(self) -> None:
@@ -204,21 +207,30 @@ def _path_of_ip() -> str:
 
 
 def _ip(*arguments: str) -> str:
-    with subprocess.Popen(  # noqa: S603 (arguments of ours)
-        [_path_of_ip(), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            said, errors = process.communicate()
-        except KeyboardInterrupt:
-            process.wait()  # else what it is making would be there after it was to be removed
-            raise
-    if process.returncode:
-        raise RunError(f"ip {' '.join(arguments)}: {errors.strip()}")
-    return said
+    with _interrupts_kept():  # else what it is making would be there after it was to be removed
+        done = subprocess.run(  # noqa: S603 (arguments of ours)
+            [_path_of_ip(), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=True,
+        )
+    if done.returncode:
+        raise RunError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Let Ctrl-C take effect when a block of the main thread has ended, not within it."""
+    kept = []
+    before = signal.signal(signal.SIGINT, lambda number, _: kept.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if kept:
+        raise KeyboardInterrupt
 
 
 def _kill_all(name: str) -> None:
