@@ -10,7 +10,7 @@ def test_the_preset_of_the_paper_is_its_method() -> None:
     assert (paper.learning_rate_start, paper.learning_rate_end) == (1e-3, 1e-4)
     assert (paper.message_rounds, paper.baseline_window, paper.workers) == (8, 10, 8)
     assert paper.memory_penalty == 2e-9
-    assert (paper.embedding, paper.messages) == ("message-passing", "plain")
+    assert (paper.embedding, paper.messages) == ("message-passing", "residual")
     assert (paper.node_features, paper.device_features) == ("costs", "none")
     assert (paper.reward, paper.discount, paper.advantage_scale) == ("intermediate", 1.0, "none")
     assert (paper.minibatches, paper.epochs) == (1, 1)

@@ -40,7 +40,7 @@ class Settings:
 
     Values marked (paper) are those of Addanki et al. 2019 and of the list of hyperparameters in its
     published code; those marked (code) stand only in the code. docs/departures.md tells where the
-    others come from, and `preset` gives those of the paper altogether.
+    others come from, and `preset` gives those of the published method altogether.
 
     Attributes
     ----------
@@ -86,7 +86,8 @@ class Settings:
     learning_rate_start, learning_rate_end : float
         Of Adam, decayed linearly; from 1e-3 to 1e-4 (paper).
     entropy_weight_start, entropy_weight_end : float
-        Of the entropy bonus, decayed linearly (paper) from exploring to almost none.
+        Of the entropy bonus, decayed linearly (paper) from exploring to almost none; in seconds
+        where advantages are in seconds.
     baseline_window : int
         k_b = 10 rounds of episodes of a graph over which its baseline is averaged (paper).
     discount : float
@@ -205,15 +206,14 @@ PRESETS: Mapping[str, Settings] = {
         entropy_weight_end=1e-3,
     ),
     "paper": Settings(
-        messages="plain",
         node_features="costs",
         device_features="none",
         reward="intermediate",
         updates=1000,
         learning_rate_start=1e-3,
         learning_rate_end=1e-4,
-        entropy_weight_start=0.03,
-        entropy_weight_end=1e-3,
+        entropy_weight_start=3e-5,
+        entropy_weight_end=1e-6,
         discount=1.0,
         advantage_scale="none",
         minibatches=1,
@@ -232,7 +232,7 @@ def preset(name: str) -> Settings:
         ``"default"``: what learned best on all graphs that were tried; ``"general"``: for policies
         that place problems of any number and kind of devices; ``"fine-tuning"``: for going on from
         such a policy, with smaller steps and less exploring; ``"paper"``: the method of
-        Addanki et al. 2019 as it is written down.
+        Addanki et al. 2019 as it is written down, with messages as its published code has them.
 
     Raises
     ------

@@ -144,7 +144,7 @@ SCHEMES: Mapping[str, Scheme] = {
     ),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
     "published": Scheme(
-        "Placeto, as published", _published, budget=200_000, random=True, short_budget=20_000
+        "Placeto, as published", _published, budget=500_000, random=True, short_budget=20_000
     ),
     "placeto": Scheme("Placeto", _placeto, budget=100_000, random=True, short_budget=50_000),
     "rnn": Scheme("RNN", _rnn, budget=100_000, random=True, short_budget=5_000),
