@@ -143,8 +143,12 @@ SCALES = {
     },
     "architectures": {
         "smoke": on_graphs(2, SMOKE, groupings=2, updates=5, evaluations=200),
-        "small": on_graphs(
-            16, Scale(), groupings=GROUPINGS_OF_MANY, updates=300, evaluations=50_000
+        "small": Scale(
+            graphs=16,
+            test_graphs=8,
+            groupings=GROUPINGS_OF_MANY,
+            updates=200,
+            evaluations=50_000,
         ),
         "full": on_graphs(
             16, Scale(), groupings=GROUPINGS_OF_MANY, updates=2000, evaluations=400_000
@@ -157,7 +161,7 @@ SCALES = {
     },
     "rewards": {
         "smoke": replace(SMOKE, updates=5),
-        "small": Scale(seeds=5, updates=400, num_groups=128),
+        "small": Scale(seeds=5, updates=200, num_groups=128),
         "full": Scale(seeds=10, updates=2000),
     },
     "simulator-curves": {
