@@ -19,6 +19,7 @@ from placeto_tools.reports.comparison import evaluations_to_best
 from placeto_tools.reports.comparison import evaluations_until
 from placeto_tools.reports.comparison import typical
 from placeto_tools.reports.comparison_tables import paper_table
+from placeto_tools.reports.comparison_tables import scheme_table
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))
@@ -92,6 +93,29 @@ def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
         *("model", "–", "OOM", "2", "–", "–", "1.500", "2.000"),  # noqa: RUF001
         *("10", "40", "30 s", "1,234 s", "25.0 %", "4.00", "6"),
     ]
+
+
+def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() -> None:
+    report = ProblemReport(
+        source="model",
+        cluster="2xk80",
+        devices=["k80:0", "k80:1"],
+        gpus=2,
+        ops=10,
+        groups=2,
+        lower_bound=0.5,
+        schemes=[
+            scheme(run(1.0, fits=False), run(3.0), run(2.0), name="placeto"),
+            scheme(run(1.0), run(2.0), name="rnn"),
+            scheme(run(1.0, fits=False), run(1.5), name="random"),
+        ],
+    )
+    (row,) = paper_table([report]).rows
+    assert row[6:8] == ["2.500 (2 of 3 fit)", "1.500"]
+    placeto, rnn, some, _ = scheme_table(report).rows
+    assert placeto[1:3] == ["2.500 s", "2.000 s to 3.000 s, 2 of 3 fit"]
+    assert rnn[1:3] == ["1.500 s", "1.000 s to 2.000 s"]
+    assert some[1:3] == ["1.500 s", "1 of 2 fit"]
 
 
 def test_placements_until_a_runtime_are_known_only_if_all_runs_came_there() -> None:

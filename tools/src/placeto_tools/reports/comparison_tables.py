@@ -16,7 +16,8 @@ from placeto_tools.tables import bytes_text
 from placeto_tools.tables import seconds_text
 
 ABBREVIATIONS = (
-    "Medians over the seeds, on the simulator. OOM: the memory of a device does not suffice. "
+    "Medians over the seeds, on the simulator; where some runs do not fit the memory, of those "
+    "that do, whose number is given. OOM: the memory of a device does not suffice. "
     "Placements: sampled until the search was within 1 % of its own best. Search: seconds of the "
     "whole search. Reduction and speed-up: of Placeto over the RNN. In the last column: the "
     "placements that Placeto sampled until it was as fast as the RNN at its best."
@@ -115,7 +116,15 @@ def _paper_row(problem: ProblemReport, scheme: str) -> list[str]:
 
 def _runtime(scheme: SchemeReport) -> str:
     known = runtime_text(scheme.runs[0]) if scheme.runs else NOTHING
-    return _text(typical(scheme, "runtime"), "{:#.4g}", known)
+    runtime = _text(typical(scheme, "runtime"), "{:#.4g}", known)
+    fit = _how_many_fit(scheme)
+    return f"{runtime} ({fit})" if fit else runtime
+
+
+def _how_many_fit(scheme: SchemeReport) -> str:
+    """Return how many runs fit the memory, where some do and some do not; else nothing."""
+    fitting = sum(run.fits for run in scheme.runs)
+    return f"{fitting} of {len(scheme.runs)} fit" if 0 < fitting < len(scheme.runs) else ""
 
 
 def _text(number: float, form: str, nothing: str = NOTHING) -> str:
@@ -128,12 +137,14 @@ def _scheme_row(scheme: SchemeReport, single: float, bound: float) -> list[str]:
         return [scheme.title, NOTHING, *[""] * 7]
     runtime = typical(scheme, "runtime")
     fitting = [run.runtime for run in runs if run.fits and run.runtime is not None]
+    spread = f"{seconds_text(min(fitting))} to {seconds_text(max(fitting))}" if fitting else ""
+    over_seeds = [spread if len(fitting) > 1 else "", _how_many_fit(scheme)]
     evaluations = max(run.evaluations for run in runs)
     near = typical(scheme, "evaluations_to_best") if evaluations > 1 else nan
     return [
         scheme.title,
         runtime_text(runs[0]) if isnan(runtime) else seconds_text(runtime),
-        f"{seconds_text(min(fitting))} to {seconds_text(max(fitting))}" if len(fitting) > 1 else "",
+        ", ".join(filter(None, over_seeds)),
         _text(100 * runtime / (single or nan), "{:.1f} %", ""),
         _text(runtime / (bound or nan), "{:.2f}", ""),
         bytes_text(max(max(run.peak_memory) for run in runs)),
