@@ -376,6 +376,13 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
         count = 6 + (name in SEARCHES)
         assert page.count(f"\n| {SCHEMES[name].title} |") == count
     assert cell(page, "Local search", 5).startswith("100.0 %: ")  # as fast as itself
+    until = [
+        trials[f"seed0/nasnet-4xk80/{name}"]["evaluations_to_best"] for name in ("published", "rnn")
+    ]
+    episodes, rnn = until[0] / 12, until[1]
+    assert cell(page, "nasnet-4xk80", 4) == f"{episodes:,.0f}"
+    assert cell(page, "nasnet-4xk80", 6) == f"{rnn / episodes:.2f}"
+    page = page.partition("## What the number of groups is worth")[2]
     finer = trials["seed0/nasnet-4xk80/coarse-to-fine-finer"]
     assert len(finer["placement"]) > 12
     assert cell(page, "nasnet-4xk80", 6) == f"{len(finer['placement']):,}"
