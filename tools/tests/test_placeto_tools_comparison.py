@@ -118,12 +118,12 @@ def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() 
     assert some[1:3] == ["1.500 s", "1 of 2 fit"]
 
 
-def test_placements_until_a_runtime_are_known_only_if_all_runs_came_there() -> None:
+def test_placements_until_a_runtime_are_those_of_the_runs_that_came_there() -> None:
     found = scheme(run(1.0), run(1.5))
-    assert evaluations_until(found, 2.0) == 5
-    assert np.isnan(evaluations_until(found, 1.2))
-    assert np.isnan(evaluations_until(found, np.nan))
-    assert np.isnan(evaluations_until(scheme(), 2.0))
+    assert evaluations_until(found, 2.0) == [4, 6]
+    assert evaluations_until(found, 1.2) == [10]
+    assert evaluations_until(found, np.nan) == []
+    assert evaluations_until(scheme(), 2.0) == []
 
 
 def test_a_comparison_in_full_gives_the_rnn_what_placeto_has_and_table_1_a_fifth() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from baseline_problems import cluster
 from baseline_problems import op_graph
@@ -16,6 +17,7 @@ from baseline_problems import two_chains
 from placeto_baselines import BaselineError
 from placeto_baselines import LocalSearch
 from placeto_baselines import optimal
+from placeto_graphs import EvaluationBatch
 from plain_evaluator import PlainEvaluator
 
 
@@ -46,6 +48,19 @@ def test_hill_climbing_ends_where_no_single_move_helps() -> None:
         LocalSearch(budget=5000, annealing=0.0).place(problem, evaluator).runtime
         == optimal(problem, evaluator).runtime
     )
+
+
+def test_hill_climbing_does_not_evaluate_where_it_is_already() -> None:
+    problem = problem_of(op_graph(1, []), cluster(["k80"] * 3), np.ones((1, 3)))
+    seen = []
+
+    class Recorder(PlainEvaluator):
+        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+            seen.extend(placements[:, 0].tolist())
+            return super().evaluate(placements)
+
+    LocalSearch(budget=4, restarts=1, annealing=0.0).place(problem, Recorder(problem))
+    assert sorted(seen[:3]) == [0, 1, 2]  # the last is another start
 
 
 def test_annealing_leaves_a_local_optimum() -> None:

@@ -91,8 +91,10 @@ def _page(summary: Summary, plan: Plan) -> Page:
         f"the partitioner are {100 * PARTITIONER_OVER_FULL:.0f} % and those of the aggregator "
         f"{100 * AGGREGATOR_OVER_FULL:.0f} % slower than with the full embedding.",
         TextTable("", columns, rows).markdown(),
-        "Means over the unseen graphs; in brackets the least and the most of the seeds. These "
-        "policies see nothing that is simulated, which would tell them much of what the "
+        "Memory-penalised runtimes, means over the unseen graphs; in brackets the least and the "
+        "most of the seeds. All policies but the optimized ones were trained on each graph in "
+        f"{plan.scale.number('groupings')} groupings. They "
+        "see nothing that is simulated, which would tell them much of what the "
         "embedding is to find out; the optimized ones do. Those as published have the paper's "
         f"hyperparameters, {UPDATES_AS_PUBLISHED} times as many updates, and the policy after the "
         "last of them.",

@@ -89,7 +89,9 @@ def _page(summary: Summary, variants: list[str], plan: Plan) -> Page:
         f"Greedy zero-shot placements of {len(summary.graphs)} unseen graphs, with policies that "
         "were trained alike but for what is named; all else is as in the settings below.",
         TextTable("", columns, rows).markdown(),
-        "Means over the unseen graphs; in brackets the least and the most of the seeds. Placing is "
+        "Memory-penalised runtimes, means over the unseen graphs; in brackets the least and the "
+        "most of the seeds. A policy that looks at placements on its way leaves the best of them, "
+        "another one what its pass ends with. Placing is "
         "the median time on one core for one graph.",
         f"![Distributions of runtimes]({FIGURE})",
     ]

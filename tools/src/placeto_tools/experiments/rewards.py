@@ -114,10 +114,12 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         "ahead: it would tell the policy its intermediate reward beforehand. Those as published "
         f"have the paper's hyperparameters and {UPDATES_AS_PUBLISHED} times as many updates.",
         TextTable("", columns, rows).markdown(),
-        "Means over the seeds, in brackets the least and the most. Episodes at the end: the mean "
-        "runtime of the sampled placements of the last update. Updates: until the mean of an "
-        "update was so near the fastest end of all trainings, as published or not; nothing if it "
-        "never was with some seed. "
+        "Runtimes are memory-penalised, and means over the seeds, in brackets the least and the "
+        "most. Greedy placement: of the policy that the training leaves, which for ours is that of "
+        "its best greedy placement of the graph, as published the last one. Episodes at the end: "
+        "the mean runtime of the sampled placements of the last update. Updates: until the mean of "
+        "an update was so near the fastest end of all trainings, as published or not; nothing if "
+        "it never was with some seed. "
         "Variation: standard deviation over seeds, in parts of the mean, averaged over updates.",
         f"![Learning curves]({LEARNING})",
         "Mean runtime of the placements that the episodes of an update end with; the band is from "

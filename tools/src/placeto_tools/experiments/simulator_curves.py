@@ -35,6 +35,7 @@ from placeto_tools.plots.curves import Curve
 from placeto_tools.plots.curves import curves_figure
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
+from placeto_tools.tables import share_text
 
 HARDWARE = "Measured on hardware"
 SCHEMES = (OPTIMIZED, PUBLISHED_OPTIMIZED, RNN_OPTIMIZED)
@@ -77,7 +78,9 @@ def _page(results: Results, names: Sequence[str], plan: Plan, hardware: Curve | 
     parts = [
         f"{SOURCE} show such curves on their simulator and on hardware, where they run closely "
         "together. These are on the simulator. As published: the paper's hyperparameters, and "
-        f"{PLACEMENTS_AS_PUBLISHED} times as many placements.",
+        f"{PLACEMENTS_AS_PUBLISHED} times as many placements. Runtimes are memory-penalised, and "
+        "means over the seeds, in brackets the least and the most; curves are medians in a band "
+        "from the least to the most, placements and seconds medians.",
         "No placement was run on hardware; `--measured FILE` adds a curve of such runs."
         if hardware is None
         else f"{HARDWARE}: from the file that was given with `--measured`.",
@@ -107,9 +110,10 @@ def _table(summary: Summary) -> TextTable:
         [
             TITLES[scheme],
             summary.mean_cost(scheme).text(seconds_text),
+            share_text(summary.out_of_memory(scheme)),
             count_text(summary.median_evaluations(scheme)),
             duration_text(summary.median_seconds(scheme)),
         ]
         for scheme in (*SCHEMES, SINGLE, LOWER_BOUND)
     ]
-    return TextTable("", ["scheme", ">runtime", ">placements", ">seconds"], rows)
+    return TextTable("", ["scheme", ">runtime", ">out of memory", ">placements", ">seconds"], rows)

@@ -41,7 +41,7 @@ def bands_figure(
             linewidth=0,
         )
     axes.set_xlabel(across)
-    axes.set_ylabel("runtime of one step, seconds")
+    axes.set_ylabel("memory-penalised runtime, seconds")
     axes.set_title(title)
     axes.legend(fontsize="small")
     return figure

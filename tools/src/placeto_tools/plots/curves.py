@@ -45,7 +45,7 @@ def curves_figure(
         )
     axes.set_xscale("log")
     axes.set_xlabel("placements sampled")
-    axes.set_ylabel("best runtime, seconds")
+    axes.set_ylabel("best memory-penalised runtime, seconds")
     axes.set_title(title)
     axes.legend(fontsize="small")
     return figure

@@ -25,7 +25,7 @@ def distributions_figure(runtimes: Mapping[str, NDArray[np.float64]], title: str
     axes = figure.add_subplot()
     _draw(axes, runtimes)
     axes.set_ylabel("part of the graphs")
-    axes.set_xlabel("runtime of one step, seconds")
+    axes.set_xlabel("memory-penalised runtime, seconds")
     axes.set_title(title)
     axes.legend(fontsize="small")
     return figure
@@ -50,7 +50,7 @@ def compared_distributions_figure(
     _draw(left, runtimes)
     _draw(right, {name: seconds / runtimes[reference] for name, seconds in runtimes.items()})
     left.set_ylabel("part of the graphs")
-    left.set_xlabel("runtime of one step, seconds")
+    left.set_xlabel("memory-penalised runtime, seconds")
     right.set_xlabel(f"runtime over that of {reference}, on the same graph")
     for axes in (left, right):
         # Slow schemes would squeeze the others into a corner.

@@ -115,13 +115,10 @@ def typical(scheme: SchemeReport, field: str) -> float:
     )
 
 
-def evaluations_until(scheme: SchemeReport, runtime: float) -> float:
-    """Return the median of the placements that a scheme sampled until it was as fast.
-
-    NaN if one of its runs never was.
-    """
+def evaluations_until(scheme: SchemeReport, runtime: float) -> list[float]:
+    """Return how many placements each run sampled until it was as fast, of those that were."""
     found = [short_curves.evaluations_until(run.curve, runtime) for run in scheme.runs]
-    return median([nan if count is None else count for count in found])
+    return [count for count in found if count is not None]
 
 
 def median(values: Sequence[float]) -> float:

@@ -130,12 +130,12 @@ class _Climber:
         while improved:
             improved = False
             for group in self.generator.permutation(self.movable).tolist():
-                if self.budget_left <= self.allowed[group].sum():  # its devices, and the best again
+                if self.budget_left < self.allowed[group].sum():  # other devices, the best again
                     return
                 improved |= self._move_to_best(group)
 
     def _move_to_best(self, group: int) -> bool:
-        devices = np.flatnonzero(self.allowed[group])
+        devices = self._other_devices(group)
         costs = self._costs_on(group, devices)
         best = int(costs.argmin())
         if not costs[best] < self.cost:
@@ -156,6 +156,9 @@ class _Climber:
         self.cost = cost
 
     def _another_device(self, group: int) -> int:
-        devices = np.flatnonzero(self.allowed[group])
-        devices = devices[devices != self.placement[group]]
-        return int(self.generator.choice(devices))
+        return int(self.generator.choice(self._other_devices(group)))
+
+    def _other_devices(self, group: int) -> NDArray[np.intp]:
+        others = self.allowed[group].copy()
+        others[self.placement[group]] = False
+        return np.flatnonzero(others)
