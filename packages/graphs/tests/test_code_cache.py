@@ -153,6 +153,17 @@ def test_broken_files_are_replaced(run: Run, tmp_path: Path) -> None:
     assert len(file.read_bytes()) == len(content)
 
 
+def test_what_others_may_have_written_is_not_read(run: Run, tmp_path: Path) -> None:
+    assert result(run(TWICE)) == ["3"]
+    (file,) = (tmp_path / "cache").rglob("*.twice-*.code")
+    file.chmod(0o666)
+    assert result(run(TWICE + HITS)) == ["3", "0", "1"]
+    assert result(run(TWICE + HITS)) == ["3", "1", "0"]  # the file is replaced
+    if os.geteuid() == 0:
+        os.chown(file, 65534, -1)
+        assert result(run(TWICE + HITS)) == ["3", "0", "1"]
+
+
 def test_processes_that_compile_at_once(run: Run) -> None:
     signatures = [TWICE, TWICE.replace("twice(1)", "twice(1.0)")]
     processes = [run(code) for code in signatures]

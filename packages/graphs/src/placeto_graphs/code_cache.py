@@ -10,6 +10,7 @@ import hashlib
 import os
 import pickle
 import shutil
+import stat
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -79,7 +80,7 @@ class CodeCache:
         target_context.refresh()
         key = self._key(signature, target_context.codegen())
         with suppress(Exception):  # there is no telling what pickle raises of a broken file
-            *kept_for, code = pickle.loads(self._file(key).read_bytes())  # noqa: S301 (our own)
+            *kept_for, code = pickle.loads(_read_own(self._file(key)))  # noqa: S301 (our own)
             if kept_for == [signature, key]:
                 parts = pickle.loads(code)  # noqa: S301
                 return core.compiler.CompileResult._rebuild(target_context, *parts)
@@ -107,6 +108,18 @@ class CodeCache:
         name = self._name.replace("<", "").replace(">", "")[-150:]
         hashed = hashlib.sha256(repr(key).encode()).hexdigest()
         return Path(self.cache_path, f"{name}-{hashed[:16]}.code")
+
+
+def _read_own(file: Path) -> bytes:
+    """Return a file that nobody but this user and the superuser can have written.
+
+    What is read is unpickled, and then run. A cache may lie where others can write.
+    """
+    with file.open("rb") as opened:
+        status = os.fstat(opened.fileno())
+        if status.st_uid not in {0, os.geteuid()} or status.st_mode & stat.S_IWOTH:
+            raise PermissionError(file)
+        return opened.read()
 
 
 def name_closure(function: Callable[..., Any]) -> None:
