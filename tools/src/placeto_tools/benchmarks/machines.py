@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from placeto_tools.errors import RunError
+from placeto_tools.stopping import StopRequest
 
 NAMESPACES = Path("/run/netns")
 PREFIX = "placeto"
@@ -222,14 +223,10 @@ def _ip(*arguments: str) -> str:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Let Ctrl-C take effect when a block of the main thread has ended, not within it."""
-    kept = []
-    before = signal.signal(signal.SIGINT, lambda number, _: kept.append(number))
-    try:
+    """Let Ctrl-C or a termination take effect when a block has ended, not within it."""
+    with StopRequest() as stop:
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if kept:
+    if stop.requested:
         raise KeyboardInterrupt
 
 

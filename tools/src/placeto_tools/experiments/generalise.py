@@ -43,6 +43,7 @@ from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Results
 from placeto_tools.experiments.trials import Trial
 from placeto_tools.experiments.wording import NOTHING
+from placeto_tools.experiments.wording import WHAT_A_POLICY_LEAVES
 from placeto_tools.experiments.wording import count_text
 from placeto_tools.experiments.wording import duration_text
 from placeto_tools.experiments.wording import percent_over
@@ -156,12 +157,10 @@ def _page(summary: Summary, results: Results, plan: Plan) -> Page:
         "Runtimes are memory-penalised, and means over the unseen graphs; in brackets the least "
         "and the most of the seeds. Ratios are means over the graphs of the ratio on each. Placing "
         "is the median time by the clock for one graph, on one core with others at work beside, "
-        "with all that is computed of it, but without training beforehand. A policy that looks at "
-        "placements on its way leaves the best of them, another one what its pass ends with; "
-        "placements tells which. The random placement is the mean of 100, which are not asked how "
-        "many fit. A sweep moves each group to where it costs least, without "
-        "the policy; hill climbing does the same from random placements until nothing helps. "
-        + _groupings_text(plan.scale.number("groupings")),
+        f"with all that is computed of it, but without training beforehand. {WHAT_A_POLICY_LEAVES} "
+        "The random placement is the mean of 100, which are not asked how many fit. A sweep moves "
+        "each group to where it costs least, without the policy; hill climbing does the same from "
+        "random placements until nothing helps. " + _groupings_text(plan.scale.number("groupings")),
         "## When searches come as far",
         _reaching_table(summary).markdown(),
         "On which part of the graphs and seeds, and after how many placements and seconds (medians "

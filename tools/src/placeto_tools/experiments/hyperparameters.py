@@ -9,6 +9,7 @@ from placeto_tools.experiments.records import Trained
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.statistics import spread
 from placeto_tools.experiments.variants import variants_on_family
+from placeto_tools.experiments.wording import WHAT_A_POLICY_LEAVES
 from placeto_tools.experiments.wording import duration_text
 from placeto_tools.experiments.wording import percent_over
 from placeto_tools.plots.distributions import compared_distributions_figure
@@ -90,9 +91,8 @@ def _page(summary: Summary, variants: list[str], plan: Plan) -> Page:
         "were trained alike but for what is named; all else is as in the settings below.",
         TextTable("", columns, rows).markdown(),
         "Memory-penalised runtimes, means over the unseen graphs; in brackets the least and the "
-        "most of the seeds. A policy that looks at placements on its way leaves the best of them, "
-        "another one what its pass ends with. Placing is "
-        "the median time on one core for one graph.",
+        f"most of the seeds. {WHAT_A_POLICY_LEAVES} Placing is the median time on one core for one "
+        "graph.",
         f"![Distributions of runtimes]({FIGURE})",
     ]
     return Page(parts, {FIGURE: figure})

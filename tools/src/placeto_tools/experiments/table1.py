@@ -21,7 +21,10 @@ from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import source_maker
 from placeto_tools.experiments.records import Placed
+from placeto_tools.experiments.schemes import COARSE_TO_FINE
+from placeto_tools.experiments.schemes import LOCAL_SEARCH
 from placeto_tools.experiments.schemes import PLACEMENTS_AS_PUBLISHED
+from placeto_tools.experiments.schemes import PRETRAINED
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Results
@@ -51,11 +54,10 @@ ROWS = (
     ("nasnet", 2),
     ("nasnet", 4),
 )
-PRETRAINED = "pretrained"
 PLACETOS = {"published": "as published", "placeto": "ours", PRETRAINED: "in the box"}
-SEARCHES = ("published", "placeto", PRETRAINED, "rnn", "local-search", "coarse-to-fine")
-COARSE_TO_FINE, FINER = "coarse-to-fine", "coarse-to-fine-finer"
-OF_GRANULARITY = (*PLACETOS, "local-search", COARSE_TO_FINE, FINER)
+SEARCHES = ("published", "placeto", PRETRAINED, "rnn", LOCAL_SEARCH, COARSE_TO_FINE)
+FINER = "coarse-to-fine-finer"
+OF_GRANULARITY = (*PLACETOS, LOCAL_SEARCH, COARSE_TO_FINE, FINER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ def _page(comparison: Comparison, results: Results) -> Page:
         "hyperparameters in place of Placeto; in the box: the policy that comes with Placeto, not "
         "trained on the graph. Placements that searches may sample: "
         f"{_budgets(comparison)}.",
-        *_parts_of_episodes(reports, papers, comparison.effort.budgets),
+        *_parts_of_episodes(_episode_table(reports, papers, comparison.effort.budgets)),
         *_parts_of_searches(comparison, results),
     ]
     return comparison_page(parts, reports)
@@ -146,11 +148,11 @@ def _paper_cells(row: PaperRow) -> list[str]:
     ]
 
 
-def _parts_of_episodes(
+def _episode_table(
     reports: Mapping[str, ProblemReport],
     papers: Mapping[str, PaperRow],
     budgets: Mapping[str, int | None],
-) -> list[str]:
+) -> TextTable:
     """Return placements counted as the paper's numbers are understood: one for each episode."""
     rows = []
     for name, report in reports.items():
@@ -179,9 +181,13 @@ def _parts_of_episodes(
         ">factor",
         ">of budgets",
     ]
+    return TextTable("", columns, rows)
+
+
+def _parts_of_episodes(table: TextTable) -> list[str]:
     return [
         "## Placements in episodes",
-        TextTable("", columns, rows).markdown(),
+        table.markdown(),
         "An episode of the published method evaluates a placement for each group. Its workers run "
         "one episode each before the policy changes, so that the paper's 1,600 placements would be "
         "no more than two changes, were they all that are evaluated. Here they are taken for those "
@@ -233,10 +239,10 @@ def _reaching_table(summary: Summary) -> TextTable:
         cells = []
         for target in SEARCHES:
             share, evaluations, seconds = summary.reached(search, target)
-            told = [count_text(evaluations)] if share else []
+            after = f": {count_text(evaluations)}" if share else ""
             if share and search != PRETRAINED:  # a pass counts as one placement, a sweep as many
-                told.append(duration_text(seconds))
-            cells.append(": ".join([share_text(share), *filter(None, [", ".join(told)])]))
+                after += f", {duration_text(seconds)}"
+            cells.append(share_text(share) + after)
         rows.append([SCHEMES[search].title, *cells])
     columns = ["search", *(f">as fast as {SCHEMES[name].title}" for name in SEARCHES)]
     return TextTable("", columns, rows)

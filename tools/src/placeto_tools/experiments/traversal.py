@@ -135,7 +135,7 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         f"published: the paper's hyperparameters, {UPDATES_AS_PUBLISHED} times as many updates, "
         f"and {PLACEMENTS_AS_PUBLISHED} times as many placements of its optimized form. Which "
         "policy of ours placed best is asked in the usual order.",
-        _placements_table(summary, usual, results).markdown(),
+        _placements_table(usual).markdown(),
         "Placements that were evaluated to train on all orders, and of the usual one alone for the "
         "optimized form; medians over the seeds.",
         f"![Distributions of runtimes]({FIGURE})",
@@ -143,12 +143,12 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
     return Page(parts, {FIGURE: figure})
 
 
-def _placements_table(summary: Summary, usual: Summary, results: Results) -> TextTable:
+def _placements_table(usual: Summary) -> TextTable:
     rows = []
     for (scheme, own), name in zip(PAIRS, POLICIES, strict=True):
         trained = [
-            results.record(Trained, f"{name}-{seed}", "", seed).evaluations
-            for seed in summary.seeds
+            usual.results.record(Trained, f"{name}-{seed}", "", seed).evaluations
+            for seed in usual.seeds
         ]
         rows.append(
             [

@@ -4,6 +4,10 @@ import numpy as np
 
 from placeto_tools.tables import seconds_text
 
+WHAT_A_POLICY_LEAVES = (
+    "A policy that looks at placements on its way leaves the best of them, another one what its "
+    "pass ends with."
+)
 NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 
 

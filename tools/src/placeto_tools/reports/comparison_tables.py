@@ -19,10 +19,10 @@ ABBREVIATIONS = (
     "Medians over the seeds, on the simulator; where some runs do not fit the memory, of those "
     "that do, whose number is given. OOM: the memory of a device does not suffice. "
     "Placements: sampled until the search was within 1 % of its own best. Search: seconds of the "
-    "whole search by the clock, on one core, with others at work beside. Reduction and speed-up: "
-    "of Placeto over the RNN. In the last column: the placements that Placeto sampled until it was "
-    "as fast as the RNN at its best, those that it only looked at included; of the runs that came "
-    "there, whose number is given where some did not."
+    "whole search by the clock, on one core; other work beside makes them more. Reduction and "
+    "speed-up: of Placeto over the RNN. In the last column: the placements that Placeto sampled "
+    "until it was as fast as the RNN at its best, those that it only looked at included; of the "
+    "runs that came there, whose number is given where some did not."
 )
 
 
@@ -120,21 +120,20 @@ def _until(scheme: SchemeReport, runtime: float) -> str:
     """Return how many placements a scheme sampled until it was as fast."""
     found = evaluations_until(scheme, runtime)
     text = _text(median(found), "{:,.0f}")
-    some = 0 < len(found) < len(scheme.runs)
-    return f"{text} ({len(found)} of {len(scheme.runs)})" if some else text
+    some = _some(len(found), scheme)
+    return f"{text} ({some})" if some else text
 
 
 def _runtime(scheme: SchemeReport) -> str:
     known = runtime_text(scheme.runs[0]) if scheme.runs else NOTHING
     runtime = _text(typical(scheme, "runtime"), "{:#.4g}", known)
-    fit = _how_many_fit(scheme)
-    return f"{runtime} ({fit})" if fit else runtime
+    some = _some(sum(run.fits for run in scheme.runs), scheme)
+    return f"{runtime} ({some} fit)" if some else runtime
 
 
-def _how_many_fit(scheme: SchemeReport) -> str:
-    """Return how many runs fit the memory, where some do and some do not; else nothing."""
-    fitting = sum(run.fits for run in scheme.runs)
-    return f"{fitting} of {len(scheme.runs)} fit" if 0 < fitting < len(scheme.runs) else ""
+def _some(count: int, scheme: SchemeReport) -> str:
+    """Return of how many runs something is true; nothing where it is of all or of none."""
+    return f"{count} of {len(scheme.runs)}" if 0 < count < len(scheme.runs) else ""
 
 
 def _text(number: float, form: str, nothing: str = NOTHING) -> str:
@@ -148,14 +147,16 @@ def _scheme_row(scheme: SchemeReport, single: float, bound: float) -> list[str]:
     runtime = typical(scheme, "runtime")
     placed = [run for run in runs if run.fits]
     fitting = [run.runtime for run in placed if run.runtime is not None]
-    spread = f"{seconds_text(min(fitting))} to {seconds_text(max(fitting))}" if fitting else ""
-    over_seeds = [spread if len(fitting) > 1 else "", _how_many_fit(scheme)]
+    some = _some(len(placed), scheme)
+    over_seeds = [f"{some} fit"] if some else []
+    if len(fitting) > 1:
+        over_seeds.insert(0, f"{seconds_text(min(fitting))} to {seconds_text(max(fitting))}")
     evaluations = median([run.evaluations for run in runs])
     near = typical(scheme, "evaluations_to_best") if evaluations > 1 else nan
     return [
         scheme.title,
         runtime_text(runs[0]) if isnan(runtime) else seconds_text(runtime),
-        ", ".join(filter(None, over_seeds)),
+        ", ".join(over_seeds),
         _text(100 * runtime / (single or nan), "{:.1f} %", ""),
         _text(runtime / (bound or nan), "{:.2f}", ""),
         bytes_text(int(median([max(run.peak_memory) for run in (placed or runs)]))),
