@@ -388,6 +388,23 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
     assert cell(page, "nasnet-4xk80", 6) == f"{len(finer['placement']):,}"
     gain = 1 - finer["cost"] / trials["seed0/nasnet-4xk80/coarse-to-fine"]["cost"]
     assert cell(page, "nasnet-4xk80", 8) == f"{100 * gain:.1f} %"
+    check_a_failure_in_finer_groups_is_told(folder)
+
+
+def check_a_failure_in_finer_groups_is_told(folder: Path) -> None:
+    log = folder / "trials.jsonl"
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    for record in records:
+        if record["key"] == "seed0/nasnet-2xk80/coarse-to-fine-finer":
+            labels = {name: record[name] for name in ("key", "took", "scheme", "graph", "seed")}
+            record.clear()
+            record.update(labels, type="failed", error="no luck")
+    log.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    told = fail("experiment", "table1", SMOKE, "-o", folder, code=1)
+    assert "nasnet on 2xk80, coarse-to-fine-finer: no luck" in told
+    page = (folder / "results.md").read_text().partition("## What the number of groups is worth")[2]
+    assert "| nasnet-4xk80 |" in page
+    assert "| nasnet-2xk80 |" not in page
 
 
 def test_what_was_interrupted_goes_on_to_the_same_results(family: Path, tmp_path: Path) -> None:

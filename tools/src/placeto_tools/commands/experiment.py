@@ -220,7 +220,6 @@ EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
     "traversal": (run_traversal, {}),
     "architectures": (run_architectures, {}),
     "rewards": (run_rewards, {}),
-    "simulator-curves": (run_simulator_curves, {"sources": ("inception-v3", "nmt-2")}),
     "measured-curves": (run_measured_curves, {}),
     "fidelity": (run_fidelity, {}),
 }
@@ -245,8 +244,8 @@ def run_all(
     """Run all experiments of the paper, one after the other, or those of some NAMES.
 
     NAMES are table1, generalise-nmt, generalise-ptb, generalise-cifar10, traversal, architectures,
-    rewards, simulator-curves, measured-curves and fidelity. What is finished stays as it is; one
-    that fails ends them all. The last two measure, and have one job whatever --jobs says.
+    rewards, measured-curves and fidelity. What is finished stays as it is; one that fails ends them
+    all. The last two measure, and have one job whatever --jobs says. Learning curves are in table1.
 
     \b
     placeto experiment all -o results --jobs 2

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from math import isnan
 from math import nan
 
@@ -20,6 +21,7 @@ from placeto_tools.experiments.plan import Experiment
 from placeto_tools.experiments.plan import Page
 from placeto_tools.experiments.plan import Plan
 from placeto_tools.experiments.problem_makers import source_maker
+from placeto_tools.experiments.records import Failed
 from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.schemes import COARSE_TO_FINE
 from placeto_tools.experiments.schemes import LOCAL_SEARCH
@@ -127,7 +129,22 @@ def _page(comparison: Comparison, results: Results) -> Page:
         *_parts_of_episodes(_episode_table(reports, papers, comparison.effort.budgets)),
         *_parts_of_searches(comparison, results),
     ]
-    return comparison_page(parts, reports)
+    page = comparison_page(parts, reports)
+    return replace(page, failures=[*page.failures, *_finer_failures(comparison, results)])
+
+
+def _finer_failures(comparison: Comparison, results: Results) -> list[str]:
+    """Return why rows are missing where the number of groups is told, a line each."""
+    found = [
+        (case, results.find(FINER, case.name, seed))
+        for case in comparison.cases
+        for seed in comparison.effort.seeds
+    ]
+    return [
+        f"{case.source} on {case.cluster}, {FINER}: {record.error}"
+        for case, record in found
+        if isinstance(record, Failed)
+    ]
 
 
 def _paper_cells(row: PaperRow) -> list[str]:
