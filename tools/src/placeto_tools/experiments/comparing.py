@@ -286,11 +286,16 @@ def comparison_page(table: Sequence[str], reports: Mapping[str, ProblemReport]) 
 def failures(reports: Iterable[ProblemReport]) -> list[str]:
     """Return why schemes are missing, a line each. That a CPU's times are not known is none."""
     return [
-        f"{report.source} on {report.cluster}, {scheme.name}: {scheme.error}"
+        failure(report, scheme.name, scheme.error)
         for report in reports
         for scheme in report.schemes
         if scheme.error and scheme.name != CPU
     ]
+
+
+def failure(problem: Case | ProblemReport, scheme: str, error: str) -> str:
+    """Return the line that says why a scheme is missing."""
+    return f"{problem.source} on {problem.cluster}, {scheme}: {error}"
 
 
 def comparison_figure(report: ProblemReport) -> "Figure":

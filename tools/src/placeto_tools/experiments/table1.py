@@ -13,6 +13,7 @@ from placeto_tools.experiments.comparing import Comparison
 from placeto_tools.experiments.comparing import Effort
 from placeto_tools.experiments.comparing import PlaceIfPossible
 from placeto_tools.experiments.comparing import comparison_page
+from placeto_tools.experiments.comparing import failure
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.paper import TABLE_1
 from placeto_tools.experiments.paper import PaperRow
@@ -141,9 +142,7 @@ def _finer_failures(comparison: Comparison, results: Results) -> list[str]:
         for seed in comparison.effort.seeds
     ]
     return [
-        f"{case.source} on {case.cluster}, {FINER}: {record.error}"
-        for case, record in found
-        if isinstance(record, Failed)
+        failure(case, FINER, record.error) for case, record in found if isinstance(record, Failed)
     ]
 
 
