@@ -1,7 +1,6 @@
 """``placeto experiment measured-curves``: learning on the simulator, and on workers that run."""
 
 import time
-from collections.abc import Callable
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,11 +9,10 @@ from functools import partial
 import numpy as np
 
 from placeto_execution import Executor
-from placeto_graphs import EvaluationBatch
 from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
 from placeto_policy import PlacetoPlacer
 from placeto_policy import Settings
+from placeto_policy import UpdateSummary
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.experiments.fidelity import MODELS
@@ -30,7 +28,6 @@ from placeto_tools.experiments.records import Learned
 from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.schemes import placing
 from placeto_tools.experiments.schemes import without_simulated_features
-from placeto_tools.experiments.short_curves import short_curve
 from placeto_tools.experiments.statistics import spread
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.experiments.trials import Results
@@ -38,7 +35,7 @@ from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
 from placeto_tools.measuring.measured_steps import run_steps
 from placeto_tools.measuring.runnable_steps import runnable_source
-from placeto_tools.plots.curves import curves_figure
+from placeto_tools.plots.bands import bands_figure
 from placeto_tools.problems.problem_options import SourceOptions
 from placeto_tools.tables import TextTable
 from placeto_tools.tables import seconds_text
@@ -89,10 +86,17 @@ class LearnOn:
         with ExitStack() as stack:
             executor = stack.enter_context(Executor(problem, step, WORKERS.names))
             cost: Evaluator = executor if self.where == HARDWARE else Simulator(problem, 1)
-            counting = _Counting(cost, watch.update)
+            lessons: list[UpdateSummary] = []
+
+            def learn(summary: UpdateSummary, updates: int) -> None:
+                lessons.append(summary)
+                watch.update(f"{summary.update:,} of {updates:,} updates")
+
+            placer = PlacetoPlacer(
+                training_evaluations=self.evaluations, settings=self.settings, on_update=learn
+            )
             began = time.perf_counter()
-            placer = PlacetoPlacer(training_evaluations=self.evaluations, settings=self.settings)
-            result = placer.place(problem, counting, seed=self.seed)
+            result = placer.place(problem, cost, seed=self.seed)
             seconds = time.perf_counter() - began
             measured = run_steps(executor, result.placement, RUNS_OF_RESULT).runtime
             single = np.zeros(problem.num_groups, np.int32)
@@ -106,32 +110,15 @@ class LearnOn:
             single=alone,
             evaluations=result.evaluations,
             learning_seconds=seconds,
-            curve=short_curve(result.curve),
+            episodes=[(summary.update, summary.runtime) for summary in lessons],
         )
-
-
-class _Counting:
-    """Passes placements on, and shows how many there have been."""
-
-    def __init__(self, evaluator: Evaluator, show: Callable[[str], None]) -> None:
-        self._evaluator = evaluator
-        self._show = show
-        self._count = 0
-
-    @property
-    def problem(self) -> PlacementProblem:
-        return self._evaluator.problem
-
-    def evaluate(self, placements: np.ndarray) -> EvaluationBatch:
-        self._count += len(placements)
-        self._show(f"{self._count:,} placements")
-        return self._evaluator.evaluate(placements)
 
 
 def measured_curves(source: str, plan: Plan, scale_name: str) -> Experiment:
     """Return the experiment: a policy learns one graph twice, on the simulator and on workers.
 
-    The policy sees nothing that is simulated, so that both are the same but for the costs.
+    The policy sees nothing that is simulated, so that both are the same but for the costs. The
+    scales have terminal rewards, which ask for one placement an episode.
 
     Parameters
     ----------
@@ -164,11 +151,11 @@ def measured_curves(source: str, plan: Plan, scale_name: str) -> Experiment:
             for seed in plan.seeds
             for where in TITLES
         ],
-        page=partial(_page, graph=graph, seeds=plan.seeds),
+        page=partial(_page, graph=graph, seeds=plan.seeds, reward=settings.reward),
     )
 
 
-def _page(results: Results, graph: Graph, seeds: Sequence[int]) -> Page:
+def _page(results: Results, graph: Graph, seeds: Sequence[int], reward: str) -> Page:
     picture = f"{graph.name}.png"
     records = {
         where: [results.record(Learned, where, graph.label, seed) for seed in seeds]
@@ -177,6 +164,7 @@ def _page(results: Results, graph: Graph, seeds: Sequence[int]) -> Page:
     rows = [
         [
             TITLES[where],
+            spread(record.episodes[-1][1] for record in found).text(seconds_text),
             spread(record.runtime for record in found).text(seconds_text),
             spread(record.measured for record in found).text(seconds_text),
             spread(record.single for record in found).text(seconds_text),
@@ -187,26 +175,29 @@ def _page(results: Results, graph: Graph, seeds: Sequence[int]) -> Page:
     ]
     columns = [
         "learned on",
+        ">episodes at the end",
         ">best seen there",
         ">its placement, measured",
         ">on one worker",
         ">placements",
         ">took",
     ]
-    figure = curves_figure(
+    figure = bands_figure(
         {
-            TITLES[where]: [np.array(record.curve, np.float64) for record in found]
+            TITLES[where]: [np.array(record.episodes, np.float64) for record in found]
             for where, found in records.items()
         },
-        {},
+        "updates",
         graph.name,
     )
     parts = [
         f"{SOURCE} show such curves on their simulator and on hardware, where they run closely "
         "together. Here the hardware is two workers on cores of one machine, each step measured "
         f"once while learning, and {RUNS_OF_RESULT} times at the end (medians). The policy sees "
-        "nothing that is simulated, so that both differ in the costs alone.",
+        f"nothing that is simulated, so that both differ in the costs alone; rewards are {reward}.",
         TextTable("", columns, rows).markdown(),
         f"![Learning curves]({picture})",
+        "Mean runtime there of the placements that the episodes of an update end with; means over "
+        "the seeds in a band from the least to the most.",
     ]
     return Page(parts, {picture: figure})

@@ -119,14 +119,17 @@ class Trained(Labelled, frozen=True, kw_only=True):
 
 
 class Learned(Labelled, frozen=True, kw_only=True):
-    """What a policy learned: the best it saw, its placement and one device measured, in seconds."""
+    """What a policy learned: the best it saw, its placement and one device measured, in seconds.
+
+    ``episodes`` are the updates, and what the placements took that the episodes of each ended with.
+    """
 
     runtime: float
     measured: float
     single: float
     evaluations: int
     learning_seconds: float
-    curve: Curve
+    episodes: list[tuple[int, float]]
 
 
 class MeasuredPlacement(msgspec.Struct, frozen=True):

@@ -108,6 +108,7 @@ SMOKE = Scale(
     rnn_settings={"hidden_size": 16},
 )
 SMALL = Scale(rnn_settings=NARROW_RNN)
+ONE_RUN_AN_EPISODE = {"reward": "terminal"}  # where a placement costs a step that runs
 
 
 def on_graphs(count: int, scale: Scale, **numbers: int) -> Scale:
@@ -175,9 +176,9 @@ SCALES = {
         "full": Scale(seeds=9),
     },
     "measured-curves": {
-        "smoke": replace(SMOKE, evaluations=800),
-        "small": Scale(evaluations=10_000),
-        "full": Scale(seeds=5, evaluations=100_000),
+        "smoke": replace(SMOKE, evaluations=120, settings={**SMOKE.settings, **ONE_RUN_AN_EPISODE}),
+        "small": Scale(evaluations=3000, settings=ONE_RUN_AN_EPISODE),
+        "full": Scale(seeds=5, evaluations=30_000, settings=ONE_RUN_AN_EPISODE),
     },
     "table1": {
         "smoke": replace(
