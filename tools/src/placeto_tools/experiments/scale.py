@@ -177,7 +177,7 @@ SCALES = {
     },
     "measured-curves": {
         "smoke": replace(SMOKE, evaluations=120, settings={**SMOKE.settings, **ONE_RUN_AN_EPISODE}),
-        "small": Scale(evaluations=3000, settings=ONE_RUN_AN_EPISODE),
+        "small": Scale(evaluations=1620, settings=ONE_RUN_AN_EPISODE),
         "full": Scale(seeds=5, evaluations=30_000, settings=ONE_RUN_AN_EPISODE),
     },
     "table1": {
