@@ -86,10 +86,10 @@ class LearnOn:
         with ExitStack() as stack:
             executor = stack.enter_context(Executor(problem, step, WORKERS.names))
             cost: Evaluator = executor if self.where == HARDWARE else Simulator(problem, 1)
-            lessons: list[UpdateSummary] = []
+            episodes: list[tuple[int, float]] = []
 
             def learn(summary: UpdateSummary, updates: int) -> None:
-                lessons.append(summary)
+                episodes.append((summary.update, summary.runtime))
                 watch.update(f"{summary.update:,} of {updates:,} updates")
 
             placer = PlacetoPlacer(
@@ -110,7 +110,7 @@ class LearnOn:
             single=alone,
             evaluations=result.evaluations,
             learning_seconds=seconds,
-            episodes=[(summary.update, summary.runtime) for summary in lessons],
+            episodes=episodes,
         )
 
 
