@@ -15,6 +15,7 @@ from placeto_tools.placing import watching
 from placeto_tools.placing.placements import run_placer
 from placeto_tools.placing.placers import make_placer
 from placeto_tools.placing.watching import WatchedEvaluator
+from placeto_tools.placing.watching import WatchedSchedulingEvaluator
 from placeto_tools.progress import Progress
 from placeto_tools.tables import seconds_text
 
@@ -44,8 +45,9 @@ def test_a_search_sees_no_difference_and_all_of_it_is_counted() -> None:
 
 def test_schedules_are_passed_on_and_counted() -> None:
     problem = ladder()
-    watched = WatchedEvaluator(Simulator(problem), lambda _count, _best: None)
+    watched = WatchedSchedulingEvaluator(Simulator(problem), lambda _count, _best: None)
     assert isinstance(watched, SchedulingEvaluator)
+    assert not isinstance(WatchedEvaluator(Simulator(problem), print), SchedulingEvaluator)
     placements = np.zeros((2, problem.num_groups), np.int32)
     assert watched.schedule(placements) == Simulator(problem).schedule(placements)
     assert watched.evaluations == 2

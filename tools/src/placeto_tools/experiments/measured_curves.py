@@ -35,6 +35,7 @@ from placeto_tools.experiments.trials import Watch
 from placeto_tools.experiments.trials import Workspace
 from placeto_tools.measuring.measured_steps import run_steps
 from placeto_tools.measuring.runnable_steps import runnable_source
+from placeto_tools.placing.watching import WatchedEvaluator
 from placeto_tools.plots.bands import bands_figure
 from placeto_tools.problems.problem_options import SourceOptions
 from placeto_tools.tables import TextTable
@@ -88,15 +89,18 @@ class LearnOn:
             cost: Evaluator = executor if self.where == HARDWARE else Simulator(problem, 1)
             episodes: list[tuple[int, float]] = []
 
-            def learn(summary: UpdateSummary, updates: int) -> None:
+            def learn(summary: UpdateSummary, _updates: int) -> None:
                 episodes.append((summary.update, summary.runtime))
-                watch.update(f"{summary.update:,} of {updates:,} updates")
+
+            def report(evaluations: int, best: float) -> None:
+                far = f"{evaluations:,} placements, {len(episodes):,} updates"
+                watch.update(f"{far}, best {seconds_text(best)}")
 
             placer = PlacetoPlacer(
                 training_evaluations=self.evaluations, settings=self.settings, on_update=learn
             )
             began = time.perf_counter()
-            result = placer.place(problem, cost, seed=self.seed)
+            result = placer.place(problem, WatchedEvaluator(cost, report), seed=self.seed)
             seconds = time.perf_counter() - began
             measured = run_steps(executor, result.placement, RUNS_OF_RESULT).runtime
             single = np.zeros(problem.num_groups, np.int32)

@@ -25,7 +25,7 @@ from placeto_tools.placing.placers import make_placer
 from placeto_tools.placing.placers import start_of_search
 from placeto_tools.placing.warming import warm_up
 from placeto_tools.placing.warming import warm_up_placer
-from placeto_tools.placing.watching import WatchedEvaluator
+from placeto_tools.placing.watching import WatchedSchedulingEvaluator
 from placeto_tools.problems.making import make_problem
 from placeto_tools.problems.sources import Source
 from placeto_tools.progress import Progress
@@ -333,4 +333,4 @@ def run_placer(
     simulator = Simulator(problem, num_threads)
     if hasattr(placer, "on_update"):
         placer = replace(cast("PlacetoPlacer", placer), on_update=on_update)
-    return placer.place(problem, WatchedEvaluator(simulator, report), seed=seed)
+    return placer.place(problem, WatchedSchedulingEvaluator(simulator, report), seed=seed)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import EvaluationBatch
+from placeto_graphs import Evaluator
 from placeto_graphs import PlacementProblem
 from placeto_graphs import ScheduleBatch
 from placeto_graphs import SchedulingEvaluator
@@ -30,7 +31,7 @@ class WatchedEvaluator:
         Gets the number of placements evaluated, and the lowest memory-penalised runtime in seconds.
     """
 
-    def __init__(self, evaluator: SchedulingEvaluator, report: Report) -> None:
+    def __init__(self, evaluator: Evaluator, report: Report) -> None:
         self.evaluations = 0
         self.best = np.inf
         self._evaluator = evaluator
@@ -46,12 +47,6 @@ class WatchedEvaluator:
         """Return what each placement costs."""
         return self.seen(self._evaluator.evaluate(placements))
 
-    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Return what each placement costs, and when its groups are at work."""
-        schedule = self._evaluator.schedule(placements)
-        self.seen(schedule)
-        return schedule
-
     def seen(self, batch: EvaluationBatch) -> EvaluationBatch:
         """Count a batch, and report if it is time to."""
         self.evaluations += len(batch.runtime)
@@ -62,3 +57,23 @@ class WatchedEvaluator:
             self._reported = now
             self._report(self.evaluations, self.best)
         return batch
+
+
+class WatchedSchedulingEvaluator(WatchedEvaluator):
+    """A watched evaluator that also says when each group is at work.
+
+    Parameters
+    ----------
+    evaluator, report
+        As of `WatchedEvaluator`.
+    """
+
+    def __init__(self, evaluator: SchedulingEvaluator, report: Report) -> None:
+        super().__init__(evaluator, report)
+        self._scheduler = evaluator
+
+    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+        """Return what each placement costs, and when its groups are at work."""
+        schedule = self._scheduler.schedule(placements)
+        self.seen(schedule)
+        return schedule

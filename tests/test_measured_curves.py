@@ -1,0 +1,38 @@
+"""Learning on workers that run, where an update may take minutes."""
+
+from pathlib import Path
+
+import pytest
+
+from placeto_graphs import save_problem
+from placeto_policy import Settings
+from placeto_tools.experiments.fidelity import SMOKE_MODELS
+from placeto_tools.experiments.fidelity_tasks import ProfiledProblem
+from placeto_tools.experiments.measured_curves import HARDWARE
+from placeto_tools.experiments.measured_curves import LearnOn
+from placeto_tools.experiments.schemes import without_simulated_features
+from placeto_tools.experiments.trials import Graph
+from placeto_tools.experiments.trials import StoppedError
+from placeto_tools.experiments.trials import Watch
+from placeto_tools.experiments.trials import Workspace
+from placeto_tools.placing import watching
+
+
+def test_a_training_tells_how_far_it_is_and_stops_within_an_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)
+    maker = ProfiledProblem("nmt-2", tuple(SMOKE_MODELS["nmt-2"].items()), 8)
+    workspace = Workspace(tmp_path)
+    path = workspace.problem_file("nmt-2")
+    path.parent.mkdir()
+    save_problem(maker(), path)
+    settings = without_simulated_features(Settings(workers=2))
+    assert settings.reward == "counterfactual"  # many runs an update
+    lines: list[str] = []
+    task = LearnOn(HARDWARE, Graph("nmt-2"), maker, settings, 1000, 0)
+    with pytest.raises(StoppedError):
+        task.run(workspace, Watch(lambda: len(lines) == 3, lines.append))
+    counts = [int(line.partition(" placements, 0 updates, best ")[0]) for line in lines]
+    assert len(counts) == 3
+    assert counts == sorted(set(counts))
