@@ -459,7 +459,11 @@ def test_an_older_training_is_only_overwritten_by_force(whole: Path, problem: Pa
     before = (whole / "training.safetensors").read_bytes()
     assert "is there already, and not empty; --force" in fail(*again)
     assert (whole / "training.safetensors").read_bytes() == before
+    surplus = [whole / "problem-7.json.gz", whole / "placement-7.json"]  # of more problems then
+    for path in surplus:
+        path.write_bytes(b"older")
     succeed(*again, "--force")
+    assert not any(path.exists() for path in surplus)
     assert [row["update"] for row in log_of(whole)] == [1, 2]
 
 

@@ -4,10 +4,15 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 import training_script
 from placeto_policy import PolicyError
@@ -142,3 +147,45 @@ def test_more_processes_than_workers_are_refused() -> None:
 
     with pytest.raises(PolicyError, match="workers: expected at least one for each of 9 processes"):
         Trainer([ListSchedule(two_chains())], Settings(), processes=Nine())
+
+
+class SideBySide(OneProcess):
+    """Two processes that are threads, and get no further than what they first tell each other."""
+
+    count = 2
+    rows: ClassVar[list[NDArray[np.float64]]]
+    met: ClassVar[threading.Barrier]
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        self.rows[self.rank] = rows
+        self.met.wait(60)
+        return np.concatenate(self.rows)
+
+
+@pytest.mark.parametrize("trained_before", [[0, 1], [1, 0]])
+def test_processes_with_different_trainings_refuse_to_go_on(trained_before: list[int]) -> None:
+    SideBySide.rows = [np.zeros((0, 1))] * 2
+    SideBySide.met = threading.Barrier(2)
+
+    def go_on(rank: int) -> str:
+        trainer = Trainer(
+            [ListSchedule(two_chains())], Settings(workers=2), seed=7, processes=SideBySide(rank)
+        )
+        trainer.updates = trained_before[rank]
+        with pytest.raises(PolicyError) as refused:
+            trainer.update()
+        return str(refused.value)
+
+    with ThreadPoolExecutor(2) as threads:
+        said = list(threads.map(go_on, range(2)))
+    assert (
+        said
+        == [
+            "processes: expected the same training in all 2, got another seed, number of updates, "
+            "settings or graphs in process 1 than in process 0"
+        ]
+        * 2
+    )

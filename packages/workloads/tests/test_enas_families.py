@@ -58,16 +58,22 @@ def drawn_evenly(space: SearchSpace, count: int, repeated: int = 1) -> Trajector
 
 def test_families_are_of_architectures_that_a_training_passed_through() -> None:
     sampler = ControllerSampler(
-        drawn_evenly(ConvolutionalSpace(), 20), drawn_evenly(RecurrentSpace(), 20)
+        drawn_evenly(ConvolutionalSpace(), 40, 40), drawn_evenly(RecurrentSpace(), 40, 40)
     )
     for name, trajectory in (("ptb", sampler.recurrent), ("cifar10", sampler.convolutional)):
         assert trajectory is not None
-        passed = {trajectory.architecture(index) for index in range(20)}
+        passed = {trajectory.architecture(index) for index in range(40)}
         chosen = family(name, seed=1, sampler=sampler)
         found = [member.architecture for member in (*chosen.training, *chosen.test)]
         assert set(found) <= passed
-        assert len(set(found)) > 10
+        assert len(set(found)) == 32  # none is in both halves, though every other draw is the first
         assert family(name, seed=1, sampler=sampler) == chosen
+
+
+def test_a_family_of_too_few_architectures_is_refused() -> None:
+    sampler = ControllerSampler(recurrent=drawn_evenly(RecurrentSpace(), 31))
+    with pytest.raises(WorkloadError, match="ptb: expected 32 different architectures, got 31 in"):
+        family("ptb", sampler=sampler)
 
 
 @pytest.mark.parametrize("base", ["ptb", "cifar10"])
@@ -140,7 +146,7 @@ def test_longest_paths_are_those_of_networkx() -> None:
 
 
 def test_numbers_of_a_member_are_those_of_its_graph() -> None:
-    small = family("ptb", units=4, vocabulary_size=10, sampler=UniformSampler(num_nodes=2))
+    small = family("ptb", units=4, vocabulary_size=10, sampler=UniformSampler(num_nodes=3))
     member = small.training[0]
     numbers, graph = member_numbers(member, small), member.graph()
     assert numbers.ops == graph.num_ops
@@ -226,9 +232,9 @@ def test_errors_of_the_command_are_one_line(
 def test_the_command_tells_what_changes_in_a_family(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_trajectory(drawn_evenly(RecurrentSpace(2), 16), tmp_path / "architectures.json")
+    save_trajectory(drawn_evenly(RecurrentSpace(3), 80), tmp_path / "architectures.json")
     monkeypatch.setattr(
-        "placeto_workloads.enas.__main__.UniformSampler", lambda: UniformSampler(num_nodes=2)
+        "placeto_workloads.enas.__main__.UniformSampler", lambda: UniformSampler(num_nodes=3)
     )
     monkeypatch.setattr(
         "placeto_workloads.enas.__main__.family",

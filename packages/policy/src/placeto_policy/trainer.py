@@ -35,6 +35,7 @@ from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.validation import Validation
 from placeto_policy.workers import OneProcess
 from placeto_policy.workers import Processes
+from placeto_policy.workers import check_same
 
 # Below this share of a graph's total compute time, advantages are not scaled up.
 SMALLEST_SPREAD = 1e-6
@@ -211,6 +212,7 @@ class Trainer:
         )
         self.updates = 0
         self.evaluations = 0
+        self._is_checked = False
 
     @property
     def trained_policy(self) -> PlacementPolicy:
@@ -229,9 +231,11 @@ class Trainer:
         ------
         PolicyError
             When an evaluator returns what it must not, the gradient of a part is not finite (the
-            policy is left as it was before that part), or another process failed.
+            policy is left as it was before that part), or another process failed or has another
+            training.
         """
         began = time.perf_counter()
+        self._check_processes()
         learning_rate = self._decayed(
             self.settings.learning_rate_start, self.settings.learning_rate_end
         )
@@ -260,6 +264,13 @@ class Trainer:
             learning_rate=learning_rate,
             gradient_norm=gradient_norm,
         )
+
+    def _check_processes(self) -> None:
+        if not self._is_checked:
+            groups = [environment.topology.num_groups for environment in self.environments]
+            so_far = (self.seed, self.updates, self.evaluations, groups)
+            check_same(self.processes, f"{so_far} {self.settings}")
+            self._is_checked = True
 
     def _decayed(self, start: float, end: float) -> float:
         progress = min(1.0, self.updates / max(1, self.settings.updates - 1))

@@ -1,5 +1,6 @@
 """The processes that train together: one, or several that `torchrun` started."""
 
+import hashlib
 import os
 import re
 import socket
@@ -57,6 +58,33 @@ class Processes(Protocol):
     def share(self, content: bytes) -> bytes:
         """Return the content of the first process."""
         ...
+
+
+def check_same(processes: Processes, training: str) -> None:
+    """Check that all processes are about to go on with the same training.
+
+    Sums of gradients of different trainings would be of no policy, and nothing else would tell.
+
+    Parameters
+    ----------
+    processes
+        The processes, each of which calls this.
+    training
+        What tells one training from another.
+
+    Raises
+    ------
+    PolicyError
+        When one of them has another training than the first.
+    """
+    digest = hashlib.sha256(training.encode()).digest()[:6]  # a float holds so many bits exactly
+    digests = processes.gather(np.array([[float(int.from_bytes(digest, "big"))]]))[:, 0]
+    if (digests != digests[0]).any():
+        other = int(np.argmax(digests != digests[0]))
+        raise PolicyError(
+            f"processes: expected the same training in all {len(digests)}, got another seed, "
+            f"number of updates, settings or graphs in process {other} than in process 0"
+        )
 
 
 class OneProcess:

@@ -4,17 +4,19 @@ import shutil
 import subprocess
 from pathlib import Path
 
+SOURCES = (":/packages", ":/tools")
+
 
 def commit() -> str | None:
     """Return the commit of the checkout that this code runs from; None where it is installed.
 
-    A ``+`` behind it says that sources were changed since.
+    A ``+`` behind it says that sources of any package were changed since, or are new.
     """
     here = Path(__file__)
     head = _git("rev-parse", "--short", "HEAD")
     if head is None or _git("ls-files", "--error-unmatch", here.name) is None:
         return None
-    return f"{head}+" if _git("status", "--porcelain", "--untracked-files=no", "..") else head
+    return f"{head}+" if _git("status", "--porcelain", "--", *SOURCES) else head
 
 
 def _git(*arguments: str) -> str | None:

@@ -112,6 +112,9 @@ class RunFolder:
         with writing(self.path):
             for old in (self.checkpoint, self.first_policy, self.log, self.path / DESCRIPTION):
                 old.unlink(missing_ok=True)
+            for numbered in ("problem-*.json.gz", "placement-*.json"):
+                for old in self.path.glob(numbered):
+                    old.unlink()
             if first_policy is not None:
                 from placeto_policy import save_policy  # noqa: PLC0415 (torch takes seconds)
 

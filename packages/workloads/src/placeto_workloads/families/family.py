@@ -32,6 +32,7 @@ from placeto_workloads.registry import checked_sizes
 from placeto_workloads.registry import default_sizes
 
 NUM_MEMBERS = 32
+MOST_DRAWS = 10_000
 UNITS_OF_TRANSLATION = 1_024  # Wu et al. (2016)
 
 Architecture = RecurrentCell | ConvolutionalArchitecture
@@ -202,7 +203,8 @@ def family(
     Raises
     ------
     WorkloadError
-        When there is no such family, or it has no such size to choose.
+        When there is no such family, it has no such size to choose, or the sampler has too few
+        different architectures.
 
     Examples
     --------
@@ -247,19 +249,29 @@ def _different_members(
     sampler: ArchitectureSampler,
     generator: np.random.Generator,
 ) -> list[FamilyMember]:
-    """Draw members until there are enough; one that was drawn before would be in both halves."""
+    """Draw members until there are enough; one that was drawn before would be in both halves.
+
+    So would an architecture, in other sizes.
+    """
     recipe = _RECIPES[base]
     members: list[FamilyMember] = []
     seen = set()
+    draws = 0
     while len(members) < NUM_MEMBERS:
+        if (draws := draws + 1) > MOST_DRAWS:
+            raise WorkloadError(
+                f"{name}: expected {NUM_MEMBERS} different architectures, got {len(members)} in "
+                f"{MOST_DRAWS:,} draws"
+            )
         drawn = {
             size: int(generator.integers(least, most, endpoint=True))
             for size, (least, most) in recipe.drawn.items()
         }
         architecture = recipe.draw_architecture(sampler, generator)
-        if (*drawn.values(), architecture) in seen:
+        different = tuple(drawn.values()) if architecture is None else architecture
+        if different in seen:
             continue
-        seen.add((*drawn.values(), architecture))
+        seen.add(different)
         name_of_member = f"{name}-{len(members):02}"
         members.append(FamilyMember(name_of_member, base, {**chosen, **drawn}, architecture))
     return members
