@@ -1,5 +1,6 @@
 """Training on several machines, which are network namespaces: equal weights, and lost machines."""
 
+import math
 import os
 import shutil
 import signal
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from safetensors.torch import save
 
 from command_runs import PATIENCE
 from command_runs import build_profile
@@ -75,6 +79,12 @@ def test_a_training_goes_on_when_a_killed_machine_is_back(tmp_path: Path) -> Non
     assert loss.updates <= CHECKPOINT_EVERY
     assert "it is 0 in parts" in lost_machines.check([loss], CHECKPOINT_EVERY, lost, whole)
     assert len(RunFolder(lost).log.read_text().splitlines()) == UPDATES
+    tensors = load_file(RunFolder(lost).checkpoint)
+    for changed in (tensors["policy.scores.output.weight"] * 1.0001, torch.tensor(math.nan)):
+        tensors["policy.scores.output.weight"] = changed
+        RunFolder(lost).checkpoint.write_bytes(save(tensors))
+        with pytest.raises(RunError, match="checkpoint: expected that of no loss"):
+            lost_machines.check([loss], CHECKPOINT_EVERY, lost, whole)
 
 
 @needs_machines

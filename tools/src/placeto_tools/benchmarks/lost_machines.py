@@ -23,9 +23,11 @@ from itertools import takewhile
 from pathlib import Path
 from subprocess import Popen
 from typing import IO
+from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load_file
 
 from placeto_tools.benchmarks.machines import Machines
 from placeto_tools.benchmarks.machines import environment
@@ -37,7 +39,9 @@ from placeto_tools.benchmarks.machines_table import saved_problem
 from placeto_tools.errors import RunError
 from placeto_tools.tables import TextTable
 from placeto_tools.training.run_folder import RunFolder
-from placeto_tools.training.run_folder import read_policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # All its processes are killed; or, as when power fails, its link goes down before they are. How
 # often, and for how many seconds: the others give up a machine that says nothing after thirty.
@@ -254,15 +258,22 @@ def check(losses: Sequence[Loss], checkpoint_every: int, folder: Path, undisturb
     most = max(loss.updates for loss in losses)
     if most > checkpoint_every:
         raise RunError(f"expected at most {checkpoint_every} updates lost at once, got {most}")
-    disturbed, expected = (read_policy(path).state_dict() for path in (folder, undisturbed))
-    if (difference := apart(disturbed, expected)) > 0:
-        raise RunError(f"weights: expected those of no loss, got {difference:.1e} apart")
+    disturbed, expected = (_tensors(path) for path in (folder, undisturbed))
+    if disturbed.keys() != expected.keys():
+        raise RunError(f"checkpoint: expected the {len(expected)} tensors of no loss, got others")
+    if not (difference := apart(disturbed, expected)) == 0:  # nor is what is no number
+        raise RunError(f"checkpoint: expected that of no loss, got {difference:.1e} apart")
     numbers = [
         json.loads(line)["update"] for line in RunFolder(folder).log.read_text().splitlines()
     ]
     if numbers != list(range(1, len(numbers) + 1)):
         raise RunError(f"log: expected each update once and in order, got {numbers}")
-    return f"From the weights of an undisturbed training it is {difference:g} in parts of each."
+    return f"From the checkpoint of an undisturbed training it is {difference:g} in parts of each."
+
+
+def _tensors(folder: Path) -> dict[str, "Tensor"]:
+    """Return all that a training ends with; its policy alone is that of its best update."""
+    return {name: each.double() for name, each in load_file(RunFolder(folder).checkpoint).items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -96,15 +96,18 @@ class Measured:
 def apart(weights: Weights, others: Weights) -> float:
     """Return the largest difference of two policies, in parts of each tensor's largest number.
 
+    It is no number where a weight is none.
+
     Examples
     --------
     >>> apart({"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([1.0, 4.0])})
     0.5
     """
-    return max(
-        float((weights[name] - other).abs().max() / other.abs().max().clamp(min=1e-30))
+    differences = [
+        (weights[name] - other).abs().max() / other.abs().max().clamp(min=1e-30)
         for name, other in others.items()
-    )
+    ]
+    return float(torch.stack(differences).max())
 
 
 def measure(problem: Path, machines: int, processes: int, delay: float, updates: int) -> Measured:
@@ -192,7 +195,7 @@ def check_equal(found: Measured, on_one: Measured, alone: Measured) -> None:
         When they differ at all, or by more than rounding from those of one process.
     """
     what = f"weights of {found.processes} processes on each of {found.machines} machines"
-    if (difference := apart(found.weights, on_one.weights)) > 0:
+    if not (difference := apart(found.weights, on_one.weights)) == 0:
         raise RunError(f"{what}: expected those of one machine, got {difference:.1e} apart")
     if not (difference := apart(found.early_weights, alone.early_weights)) <= ROUNDING:
         raise RunError(f"{what}: expected those of one process early, got {difference:.1e} apart")

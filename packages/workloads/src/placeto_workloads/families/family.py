@@ -32,7 +32,7 @@ from placeto_workloads.registry import checked_sizes
 from placeto_workloads.registry import default_sizes
 
 NUM_MEMBERS = 32
-MOST_DRAWS = 10_000
+MOST_REPEATED = 1_000  # draws in a row
 UNITS_OF_TRANSLATION = 1_024  # Wu et al. (2016)
 
 Architecture = RecurrentCell | ConvolutionalArchitecture
@@ -196,15 +196,15 @@ def family(
     seed
         Of the models and of their split; the same seed gives the same family.
     sampler
-        Where architectures come from; by default a `UniformSampler`, or what the name says.
+        Where architectures come from; by default a `UniformSampler`, or what the name says. Where
+        it has fewer than 32, one may be in both halves, in other sizes.
     **sizes
         Other sizes than the published ones, of those that are not drawn.
 
     Raises
     ------
     WorkloadError
-        When there is no such family, it has no such size to choose, or the sampler has too few
-        different architectures.
+        When there is no such family, or it has no such size to choose.
 
     Examples
     --------
@@ -251,27 +251,27 @@ def _different_members(
 ) -> list[FamilyMember]:
     """Draw members until there are enough; one that was drawn before would be in both halves.
 
-    So would an architecture, in other sizes.
+    So would an architecture in other sizes, which comes again only where the sampler has no more.
     """
     recipe = _RECIPES[base]
     members: list[FamilyMember] = []
     seen = set()
-    draws = 0
+    architectures: set[Architecture | None] = set()
+    repeated = 0
     while len(members) < NUM_MEMBERS:
-        if (draws := draws + 1) > MOST_DRAWS:
-            raise WorkloadError(
-                f"{name}: expected {NUM_MEMBERS} different architectures, got {len(members)} in "
-                f"{MOST_DRAWS:,} draws"
-            )
         drawn = {
             size: int(generator.integers(least, most, endpoint=True))
             for size, (least, most) in recipe.drawn.items()
         }
         architecture = recipe.draw_architecture(sampler, generator)
-        different = tuple(drawn.values()) if architecture is None else architecture
-        if different in seen:
+        if (*drawn.values(), architecture) in seen:
             continue
-        seen.add(different)
+        if architecture in architectures - {None} and repeated < MOST_REPEATED:
+            repeated += 1
+            continue
+        seen.add((*drawn.values(), architecture))
+        architectures.add(architecture)
+        repeated = 0
         name_of_member = f"{name}-{len(members):02}"
         members.append(FamilyMember(name_of_member, base, {**chosen, **drawn}, architecture))
     return members
