@@ -146,7 +146,7 @@ def test_longest_paths_are_those_of_networkx() -> None:
 
 
 def test_numbers_of_a_member_are_those_of_its_graph() -> None:
-    small = family("ptb", units=4, vocabulary_size=10, sampler=UniformSampler(num_nodes=3))
+    small = family("ptb", units=4, vocabulary_size=10, sampler=UniformSampler(num_nodes=2))
     member = small.training[0]
     numbers, graph = member_numbers(member, small), member.graph()
     assert numbers.ops == graph.num_ops
@@ -232,9 +232,9 @@ def test_errors_of_the_command_are_one_line(
 def test_the_command_tells_what_changes_in_a_family(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_trajectory(drawn_evenly(RecurrentSpace(3), 80), tmp_path / "architectures.json")
+    save_trajectory(drawn_evenly(RecurrentSpace(2), 16), tmp_path / "architectures.json")
     monkeypatch.setattr(
-        "placeto_workloads.enas.__main__.UniformSampler", lambda: UniformSampler(num_nodes=3)
+        "placeto_workloads.enas.__main__.UniformSampler", lambda: UniformSampler(num_nodes=2)
     )
     monkeypatch.setattr(
         "placeto_workloads.enas.__main__.family",

@@ -256,7 +256,6 @@ def _different_members(
     recipe = _RECIPES[base]
     members: list[FamilyMember] = []
     seen = set()
-    architectures: set[Architecture | None] = set()
     repeated = 0
     while len(members) < NUM_MEMBERS:
         drawn = {
@@ -266,11 +265,11 @@ def _different_members(
         architecture = recipe.draw_architecture(sampler, generator)
         if (*drawn.values(), architecture) in seen:
             continue
-        if architecture in architectures - {None} and repeated < MOST_REPEATED:
+        had = {member.architecture for member in members if member.architecture}
+        if architecture in had and repeated < MOST_REPEATED:
             repeated += 1
             continue
         seen.add((*drawn.values(), architecture))
-        architectures.add(architecture)
         repeated = 0
         name_of_member = f"{name}-{len(members):02}"
         members.append(FamilyMember(name_of_member, base, {**chosen, **drawn}, architecture))
