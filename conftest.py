@@ -5,8 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # No test asserts how long something takes: the first example of a process compiles. What fails is
 # decided by the sources and the seed alone, so that nothing is remembered from run to run.

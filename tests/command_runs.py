@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from click.testing import Result
+from click.testing import CliRunner, Result
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure

@@ -1,13 +1,11 @@
 """Models that accelerate has dispatched, on this machine and on GPUs that are not there."""
 
 import warnings
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import accelerate
 import torch
-from accelerate.hooks import AlignDevicesHook
-from accelerate.hooks import SequentialHook
+from accelerate.hooks import AlignDevicesHook, SequentialHook
 from torch import nn
 from torch._subclasses import FakeTensorMode
 

@@ -6,30 +6,20 @@ are seconds of the processor, in one thread either way, which other processes di
 
 import argparse
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from placeto_execution import Executor
-from placeto_graphs import ExecutableStep
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepRun
-from placeto_graphs import colocate
-from placeto_graphs import parse_cluster
-from placeto_workloads import TrainingStep
-from placeto_workloads import executable_step
-from placeto_workloads import library_step
-from placeto_workloads import training_step
+from placeto_graphs import ExecutableStep, PlacementProblem, StepRun, colocate, parse_cluster
+from placeto_workloads import TrainingStep, executable_step, library_step, training_step
 
 ADAM = partial(torch.optim.Adam, foreach=False)
 

@@ -5,21 +5,15 @@ is its queues, links and order, on two threads.
 """
 
 import argparse
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.stats import spearmanr
 
-from placeto_execution import EmptyStep
-from placeto_execution import Executor
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import merge_and_colocate
-from placeto_graphs import parse_cluster
+from placeto_execution import EmptyStep, Executor
+from placeto_graphs import PlacementProblem, colocate, merge_and_colocate, parse_cluster
 from placeto_simulator import Simulator
-from placeto_workloads import cost_model
-from placeto_workloads import load
+from placeto_workloads import cost_model, load
 
 NMT_SIZES = {"steps": 8, "batch_size": 32, "units": 512, "vocabulary_size": 8000}
 MODELS: Mapping[str, Mapping[str, int]] = {

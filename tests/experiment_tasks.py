@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from placeto_policy import PolicyError
-from placeto_tools.experiments.records import Episode
-from placeto_tools.experiments.records import Record
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.experiments.trials import Workspace
+from placeto_tools.experiments.records import Episode, Record
+from placeto_tools.experiments.trials import Watch, Workspace
 
 
 @dataclass(frozen=True)

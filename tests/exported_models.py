@@ -1,19 +1,14 @@
 """Models of several forms, to be placed module by module, and problems of them."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import parse_cluster
+from placeto_graphs import PlacementProblem, colocate, colocate_by_id, parse_cluster
 from placeto_tools.problems.making import make_problem
 from placeto_tools.problems.sources import Source
 from placeto_workloads import capture

@@ -3,10 +3,7 @@
 import networkx as nx
 import numpy as np
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import from_networkx
-from placeto_graphs import parse_cluster
+from placeto_graphs import PlacementProblem, colocate, from_networkx, parse_cluster
 
 MEGABYTE = 10**6
 

@@ -7,8 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from placeto_policy import Trainer
-from placeto_policy import UpdateSummary
+from placeto_policy import Trainer, UpdateSummary
 from placeto_tools.main import placeto
 
 FOLDER = Path(os.environ["PLACETO_PAUSE_FOLDER"])

@@ -8,13 +8,9 @@ import sys
 from pathlib import Path
 
 import torch
-from exported_models import features
-from exported_models import mean_square
-from exported_models import seeded_chain
+from exported_models import features, mean_square, seeded_chain
 from torch import distributed
-from torch.distributed.pipelining import ScheduleGPipe
-from torch.distributed.pipelining import SplitPoint
-from torch.distributed.pipelining import pipeline
+from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
 
 MICRO_BATCHES = 2
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from playwright.sync_api import Page
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 STEPS = 12
 PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"

@@ -7,9 +7,7 @@ import sys
 
 import torch
 
-from placeto_policy import PolicyError
-from placeto_policy import join_processes
-from placeto_policy import workers
+from placeto_policy import PolicyError, join_processes, workers
 
 workers.SECONDS_OF_SILENCE, workers.SECONDS_UNTIL_ASKED, workers.SECONDS_BETWEEN = 2, 1, 1
 

@@ -5,11 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Cluster, Device, Grouping, OpGraph, PlacementProblem
 
 Edges = list[tuple[int, int]]
 

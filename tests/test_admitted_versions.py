@@ -17,13 +17,15 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from command_runs import profile
-from fresh_environments import FOLDERS
-from fresh_environments import link_library
-from fresh_environments import make_environment
-from fresh_environments import make_wheels
-from fresh_environments import pip
-from fresh_environments import run
-from fresh_environments import try_to_run
+from fresh_environments import (
+    FOLDERS,
+    link_library,
+    make_environment,
+    make_wheels,
+    pip,
+    run,
+    try_to_run,
+)
 
 PINNED = ("torch", "torchvision")
 MODELS = ("diffusers", "timm", "transformers")  # libraries that bring others, some of them large

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from small_problems import small_problem
 
-from placeto_baselines import LocalSearch
-from placeto_baselines import lower_bound
-from placeto_baselines import optimal
+from placeto_baselines import LocalSearch, lower_bound, optimal
 from placeto_baselines.bounds.crowding import crowding_bound
 from placeto_baselines.bounds.paths import longest_paths
 from placeto_graphs import PlacementProblem

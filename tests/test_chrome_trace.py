@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import load_pipedream_profile
-from placeto_graphs import measured_compute_time
-from placeto_graphs import parse_cluster
-from placeto_simulator import Simulator
-from placeto_simulator import Timeline
+from placeto_graphs import (
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    load_pipedream_profile,
+    measured_compute_time,
+    parse_cluster,
+)
+from placeto_simulator import Simulator, Timeline
 
 ROUNDING = 1e-6  # microseconds
 REQUIRED: dict[str, type | tuple[type, ...]] = {

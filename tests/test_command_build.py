@@ -9,32 +9,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command_runs import SMALL_NMT
-from command_runs import build_profile
-from command_runs import fail
-from command_runs import invoke
-from command_runs import profile
-from command_runs import succeed
-from command_runs import succeed_json
-from command_runs import write_module
+from command_runs import (
+    SMALL_NMT,
+    build_profile,
+    fail,
+    invoke,
+    profile,
+    succeed,
+    succeed_json,
+    write_module,
+)
 from placeto_baselines import lower_bound
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import colocate_scopes
-from placeto_graphs import colocate_updates
-from placeto_graphs import load_pipedream_profile
-from placeto_graphs import load_problem
-from placeto_graphs import measured_compute_time
-from placeto_graphs import merge_and_colocate
-from placeto_graphs import micro_batched_problem
-from placeto_graphs import parse_cluster
-from placeto_graphs import repeat_micro_batch
-from placeto_graphs import save_graph
-from placeto_workloads import MODELS
-from placeto_workloads import cost_model
-from placeto_workloads import family
-from placeto_workloads import load
+from placeto_graphs import (
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    colocate_scopes,
+    colocate_updates,
+    load_pipedream_profile,
+    load_problem,
+    measured_compute_time,
+    merge_and_colocate,
+    micro_batched_problem,
+    parse_cluster,
+    repeat_micro_batch,
+    save_graph,
+)
+from placeto_workloads import MODELS, cost_model, family, load
 
 FACTORY = """
 from torch import nn

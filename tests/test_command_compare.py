@@ -9,26 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from command_runs import SMALL_NMT
-from command_runs import build_profile
-from command_runs import check_picture
-from command_runs import fail
-from command_runs import invoke
-from command_runs import legend_of
-from command_runs import profile
-from command_runs import succeed
-from command_runs import succeed_json
-from placeto_graphs import load_placement
-from placeto_graphs import load_problem
+from command_runs import (
+    SMALL_NMT,
+    build_profile,
+    check_picture,
+    fail,
+    invoke,
+    legend_of,
+    profile,
+    succeed,
+    succeed_json,
+)
+from placeto_graphs import load_placement, load_problem
 from placeto_simulator import Simulator
 from placeto_tools.benchmarks import micro_batch_table
 from placeto_tools.experiments.comparing import chosen_effort
 from placeto_tools.experiments.placing_tasks import Place
 from placeto_tools.experiments.records import Record
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.experiments.trials import Workspace
-from placeto_tools.placing.placers import PLACER_NAMES
-from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.experiments.trials import Watch, Workspace
+from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES
 from placeto_tools.tables import seconds_text
 
 # Two updates of eight episodes on eight groups; with three devices each looks at 16 placements.

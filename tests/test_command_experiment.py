@@ -9,18 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from command_runs import build_profile
-from command_runs import check_picture
-from command_runs import fail
-from command_runs import start_paused
-from command_runs import succeed
+from command_runs import build_profile, check_picture, fail, start_paused, succeed
 from placeto_graphs import load_problem
-from placeto_policy import load_policy
-from placeto_policy import preset
+from placeto_policy import load_policy, preset
 from placeto_tools.experiments.paper import TABLE_1
 from placeto_tools.experiments.table1 import SEARCHES
-from placeto_tools.placing.placers import PLACER_NAMES
-from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES
 from placeto_tools.progress import clock
 
 SMOKE = "--scale=smoke"

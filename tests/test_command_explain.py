@@ -8,21 +8,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from command_runs import build_profile
-from command_runs import fail
-from command_runs import succeed
-from command_runs import succeed_json
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import from_networkx
-from placeto_graphs import load_problem
-from placeto_graphs import memory_penalised_runtime
-from placeto_graphs import save_placement
+from command_runs import build_profile, fail, succeed, succeed_json
+from placeto_graphs import (
+    PlacementProblem,
+    colocate,
+    from_networkx,
+    load_problem,
+    memory_penalised_runtime,
+    save_placement,
+)
 from placeto_simulator import Simulator
 from placeto_tools.benchmarks.pipelines import devices_without_overheads
 from placeto_tools.placing.attribution import moves_between
-from placeto_tools.placing.explanation import Wait
-from placeto_tools.placing.explanation import waits
+from placeto_tools.placing.explanation import Wait, waits
 
 
 @pytest.fixture

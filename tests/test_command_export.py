@@ -12,45 +12,41 @@ import numpy as np
 import pydot
 import pytest
 import torch
-from dispatched_models import dispatch_on_cpu
-from dispatched_models import forward_on_fake_gpus
-from exported_models import RECIPES
-from exported_models import Chain
-from exported_models import Mixed
-from exported_models import Recipe
-from exported_models import Residual
-from exported_models import features
-from exported_models import mean_square
-from exported_models import model_of
-from exported_models import problem_of_ops
-from exported_models import seeded_chain
-from hypothesis import given
-from hypothesis import settings
+from dispatched_models import dispatch_on_cpu, forward_on_fake_gpus
+from exported_models import (
+    RECIPES,
+    Chain,
+    Mixed,
+    Recipe,
+    Residual,
+    features,
+    mean_square,
+    model_of,
+    problem_of_ops,
+    seeded_chain,
+)
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
-from torch.distributed.pipelining import SplitPoint
-from torch.distributed.pipelining import pipeline
+from torch.distributed.pipelining import SplitPoint, pipeline
 
-from command_runs import build_profile
-from command_runs import environment
-from command_runs import fail
-from command_runs import succeed
-from command_runs import succeed_json
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import from_networkx
-from placeto_graphs import groups_to_networkx
-from placeto_graphs import micro_batched_problem
-from placeto_graphs import parse_cluster
-from placeto_graphs import save_placement
-from placeto_graphs import save_problem
+from command_runs import build_profile, environment, fail, succeed, succeed_json
+from placeto_graphs import (
+    PlacementProblem,
+    colocate,
+    from_networkx,
+    groups_to_networkx,
+    micro_batched_problem,
+    parse_cluster,
+    save_placement,
+    save_problem,
+)
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
 from placeto_tools.exporting.device_map import device_map
-from placeto_tools.exporting.graph_files import dot_text
-from placeto_tools.exporting.graph_files import graphml_text
+from placeto_tools.exporting.graph_files import dot_text, graphml_text
 from placeto_tools.exporting.module_scopes import ModuleScopes
 from placeto_tools.exporting.pipeline_stages import pipeline_stages
 from placeto_tools.exporting.whole_modules import whole_modules

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_runs import profile
-from fresh_environments import FOLDERS
-from fresh_environments import make_environment
-from fresh_environments import make_wheels
-from fresh_environments import pip
-from fresh_environments import run
+from fresh_environments import FOLDERS, make_environment, make_wheels, pip, run
 
 # What the lines of a README use besides what the package needs, and so name.
 BESIDE = {"baselines": ["simulator"], "execution": ["workloads"]}

@@ -5,19 +5,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command_runs import SMALL_NMT
-from command_runs import build_profile
-from command_runs import check_picture
-from command_runs import fail
-from command_runs import invoke
-from command_runs import profile
-from command_runs import succeed
-from command_runs import succeed_json
-from placeto_graphs import PlacementProblem
-from placeto_graphs import load_problem
-from placeto_graphs import parse_cluster
-from placeto_graphs import save_cluster
-from placeto_graphs import save_placement
+from command_runs import (
+    SMALL_NMT,
+    build_profile,
+    check_picture,
+    fail,
+    invoke,
+    profile,
+    succeed,
+    succeed_json,
+)
+from placeto_graphs import (
+    PlacementProblem,
+    load_problem,
+    parse_cluster,
+    save_cluster,
+    save_placement,
+)
 
 MACHINES = "2x(2xv100)"
 LINK = "pcie-shared+infiniband-hdr"

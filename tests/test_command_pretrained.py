@@ -6,20 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command_runs import build_profile
-from command_runs import fail
-from command_runs import succeed
-from command_runs import succeed_json
-from placeto_graphs import load_placement_of_any_level
-from placeto_graphs import load_problem
-from placeto_policy import PlacetoPlacer
-from placeto_policy import load_policy
-from placeto_policy import load_pretrained
+from command_runs import build_profile, fail, succeed, succeed_json
+from placeto_graphs import load_placement_of_any_level, load_problem
+from placeto_policy import PlacetoPlacer, load_policy, load_pretrained
 from placeto_simulator import Simulator
-from placeto_tools.placing.placements import search
-from placeto_tools.placing.placements import search_from_policy
-from placeto_tools.placing.placements import search_problem
-from placeto_tools.placing.placements import zero_shot
+from placeto_tools.placing.placements import search, search_from_policy, search_problem, zero_shot
 from placeto_tools.progress import showing_progress
 
 

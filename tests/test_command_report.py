@@ -7,8 +7,7 @@ import re
 import resource
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from playwright.sync_api import Page
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
-from command_runs import SMALL_NMT
-from command_runs import build_profile
-from command_runs import fail
-from command_runs import succeed
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import from_networkx
-from placeto_graphs import parse_cluster
-from placeto_graphs import save_placement
-from placeto_graphs import save_problem
+from command_runs import SMALL_NMT, build_profile, fail, succeed
+from placeto_graphs import (
+    PlacementProblem,
+    colocate,
+    from_networkx,
+    parse_cluster,
+    save_placement,
+    save_problem,
+)
 from placeto_tools.reports import page as page_module
 from placeto_tools.reports.page import embedded_json
 

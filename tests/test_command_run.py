@@ -6,14 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command_runs import SMALL_NMT
-from command_runs import build_profile
-from command_runs import fail
-from command_runs import succeed
-from command_runs import succeed_json
-from placeto_graphs import load_cluster
-from placeto_graphs import load_problem
-from placeto_graphs import save_placement
+from command_runs import SMALL_NMT, build_profile, fail, succeed, succeed_json
+from placeto_graphs import load_cluster, load_problem, save_placement
 from placeto_simulator import Simulator
 
 STEP = ["nmt-2", *SMALL_NMT]

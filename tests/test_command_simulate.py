@@ -7,21 +7,19 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba_array
 
-from command_runs import build_profile
-from command_runs import check_picture
-from command_runs import fail
-from command_runs import legend_of
-from command_runs import profile
-from command_runs import succeed
-from command_runs import succeed_json
-from placeto_baselines import Heft
-from placeto_baselines import LocalSearch
-from placeto_graphs import load_placement
-from placeto_graphs import load_problem
-from placeto_graphs import save_placement
+from command_runs import (
+    build_profile,
+    check_picture,
+    fail,
+    legend_of,
+    profile,
+    succeed,
+    succeed_json,
+)
+from placeto_baselines import Heft, LocalSearch
+from placeto_graphs import load_placement, load_problem, save_placement
 from placeto_simulator import Simulator
-from placeto_tools.placing.placers import PLACER_NAMES
-from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES
 from placeto_tools.plots.colours import COLOURS
 
 BUDGET = 336  # two updates of eight episodes on ten groups

@@ -9,12 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from command_runs import SMALL_NMT
-from command_runs import build_profile
-from command_runs import fail
-from command_runs import succeed
-from command_runs import succeed_json
-from command_runs import write_module
+from command_runs import SMALL_NMT, build_profile, fail, succeed, succeed_json, write_module
 from placeto_graphs import load_problem
 from placeto_workloads import capture
 

@@ -13,26 +13,24 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from command_runs import PATIENCE
-from command_runs import build_profile
-from command_runs import check_picture
-from command_runs import fail
-from command_runs import invoke
-from command_runs import profile
-from command_runs import start
-from command_runs import start_paused
-from command_runs import succeed
-from command_runs import succeed_json
+from command_runs import (
+    PATIENCE,
+    build_profile,
+    check_picture,
+    fail,
+    invoke,
+    profile,
+    start,
+    start_paused,
+    succeed,
+    succeed_json,
+)
 from placeto_baselines import CoarseToFine
-from placeto_graphs import load_placement
-from placeto_graphs import load_placement_of_any_level
-from placeto_graphs import load_problem
-from placeto_policy import PlacetoPlacer
-from placeto_policy import load_policy
+from placeto_graphs import load_placement, load_placement_of_any_level, load_problem
+from placeto_policy import PlacetoPlacer, load_policy
 from placeto_policy.workers import OneProcess
 from placeto_simulator import Simulator
-from placeto_tools.placing.placements import search_from
-from placeto_tools.placing.placements import search_problem
+from placeto_tools.placing.placements import search_from, search_problem
 from placeto_tools.progress import showing_progress
 from placeto_tools.training.run_folder import RunFolder
 

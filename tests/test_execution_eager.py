@@ -10,17 +10,9 @@ import torch
 from torch import nn
 
 from placeto_execution import Executor
-from placeto_graphs import ExecutableStep
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import parse_cluster
+from placeto_graphs import ExecutableStep, PlacementProblem, colocate, colocate_by_id, parse_cluster
 from placeto_simulator import Simulator
-from placeto_workloads import TrainingStep
-from placeto_workloads import cost_model
-from placeto_workloads import executable_step
-from placeto_workloads import library_step
-from placeto_workloads import training_step
+from placeto_workloads import TrainingStep, cost_model, executable_step, library_step, training_step
 
 NUM_PLACEMENTS = 20
 NUM_PLACEMENTS_OF_IMAGES = 3  # each takes seconds

@@ -3,15 +3,10 @@
 import numpy as np
 import pytest
 
-from placeto_execution import EmptyStep
-from placeto_execution import Executor
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepTimeline
-from placeto_graphs import colocate
-from placeto_graphs import parse_cluster
+from placeto_execution import EmptyStep, Executor
+from placeto_graphs import PlacementProblem, StepTimeline, colocate, parse_cluster
 from placeto_simulator import Simulator
-from placeto_workloads import cost_model
-from placeto_workloads import load
+from placeto_workloads import cost_model, load
 
 PACE = 40.0
 ROUNDING = 1e-9  # seconds

@@ -9,36 +9,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from experiment_tasks import Count
-from experiment_tasks import Die
-from experiment_tasks import Fail
-from experiment_tasks import RunUntilStopped
-from experiment_tasks import Wrong
+from experiment_tasks import Count, Die, Fail, RunUntilStopped, Wrong
 from fork_join_graphs import fork_join_problem
-from placeto_policy import PlacementPolicy
-from placeto_policy import Settings
+from placeto_policy import PlacementPolicy, Settings
 from placeto_simulator import Simulator
-from placeto_tools.errors import InputError
-from placeto_tools.errors import RunError
-from placeto_tools.experiments.orders import FixedOrders
-from placeto_tools.experiments.orders import PlaceInOrder
-from placeto_tools.experiments.orders import problem_in_order
-from placeto_tools.experiments.orders import random_order
+from placeto_tools.errors import InputError, RunError
+from placeto_tools.experiments.orders import (
+    FixedOrders,
+    PlaceInOrder,
+    problem_in_order,
+    random_order,
+)
 from placeto_tools.experiments.placing_tasks import Labels
-from placeto_tools.experiments.records import Episode
-from placeto_tools.experiments.records import Failed
-from placeto_tools.experiments.records import Placed
-from placeto_tools.experiments.records import Record
-from placeto_tools.experiments.running import run_here
-from placeto_tools.experiments.running import run_in_processes
+from placeto_tools.experiments.records import Episode, Failed, Placed, Record
+from placeto_tools.experiments.running import run_here, run_in_processes
 from placeto_tools.experiments.statistics import Summary
-from placeto_tools.experiments.trial_log import Origin
-from placeto_tools.experiments.trial_log import TrialLog
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import StoppedError
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.experiments.trials import Workspace
+from placeto_tools.experiments.trial_log import Origin, TrialLog
+from placeto_tools.experiments.trials import Results, StoppedError, Trial, Watch, Workspace
 
 LABELS: Labels = {"scheme": "a", "graph": "x", "seed": 0}
 

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placeto_graphs import GraphError
-from placeto_graphs import load_cluster
-from placeto_graphs import load_pipedream_profile
-from placeto_graphs import load_placement
-from placeto_graphs import load_problem
-from placeto_graphs import parse_cluster
+from placeto_graphs import (
+    GraphError,
+    load_cluster,
+    load_pipedream_profile,
+    load_placement,
+    load_problem,
+    parse_cluster,
+)
 
 FILES = Path("docs/files.md").read_text()
 CLUSTERS = Path("docs/clusters.md").read_text()

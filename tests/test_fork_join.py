@@ -7,15 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fork_join_graphs import fork_join_problem
-from placeto_baselines import LocalSearch
-from placeto_baselines import RandomPlacer
-from placeto_baselines import SingleDevice
+from placeto_baselines import LocalSearch, RandomPlacer, SingleDevice
 from placeto_graphs import Placer
-from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import train
+from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, Trainer, train
 from placeto_simulator import Simulator
 
 SMALL = Settings(

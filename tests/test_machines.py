@@ -13,24 +13,18 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 
-from command_runs import PATIENCE
-from command_runs import build_profile
-from command_runs import environment
-from command_runs import start
-from placeto_tools.benchmarks import lost_machines
-from placeto_tools.benchmarks import machines_table
-from placeto_tools.benchmarks.lost_machines import CUT_OFF
-from placeto_tools.benchmarks.lost_machines import KILLED
-from placeto_tools.benchmarks.lost_machines import KeptTraining
-from placeto_tools.benchmarks.lost_machines import Loss
-from placeto_tools.benchmarks.machines import NAMESPACES
-from placeto_tools.benchmarks.machines import PREFIX
-from placeto_tools.benchmarks.machines import Machines
-from placeto_tools.benchmarks.machines import address_of
-from placeto_tools.benchmarks.machines import what_is_missing
+from command_runs import PATIENCE, build_profile, environment, start
+from placeto_tools.benchmarks import lost_machines, machines_table
+from placeto_tools.benchmarks.lost_machines import CUT_OFF, KILLED, KeptTraining, Loss
+from placeto_tools.benchmarks.machines import (
+    NAMESPACES,
+    PREFIX,
+    Machines,
+    address_of,
+    what_is_missing,
+)
 from placeto_tools.errors import RunError
 from placeto_tools.training.run_folder import RunFolder
 

@@ -8,13 +8,9 @@ from placeto_graphs import save_problem
 from placeto_policy import Settings
 from placeto_tools.experiments.fidelity import SMOKE_MODELS
 from placeto_tools.experiments.fidelity_tasks import ProfiledProblem
-from placeto_tools.experiments.measured_curves import HARDWARE
-from placeto_tools.experiments.measured_curves import LearnOn
+from placeto_tools.experiments.measured_curves import HARDWARE, LearnOn
 from placeto_tools.experiments.schemes import without_simulated_features
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import StoppedError
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.experiments.trials import Workspace
+from placeto_tools.experiments.trials import Graph, StoppedError, Watch, Workspace
 from placeto_tools.placing import watching
 
 

@@ -3,18 +3,12 @@
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import from_networkx
-from placeto_graphs import micro_batched_problem
+from placeto_graphs import OpGraph, PlacementProblem, colocate, from_networkx, micro_batched_problem
 from placeto_simulator import Simulator
-from placeto_tools.benchmarks.pipelines import Pipeline
-from placeto_tools.benchmarks.pipelines import devices_without_overheads
+from placeto_tools.benchmarks.pipelines import Pipeline, devices_without_overheads
 
 STAGES = st.integers(1, 8)
 COUNTS = st.integers(1, 32)

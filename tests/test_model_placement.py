@@ -9,12 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dispatched_models import dispatch_on_cpu
-from dispatched_models import forward_on_fake_gpus
-from exported_models import Chain
-from exported_models import Mixed
-from exported_models import features
-from exported_models import mean_square
+from dispatched_models import dispatch_on_cpu, forward_on_fake_gpus
+from exported_models import Chain, Mixed, features, mean_square
 from numpy.typing import NDArray
 
 import placeto_tools

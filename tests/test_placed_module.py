@@ -9,8 +9,7 @@ from torch import nn
 
 from placeto_execution import ExecutionError
 from placeto_tools.errors import InputError
-from placeto_tools.placed_module import PlacedModule
-from placeto_tools.placed_module import place_module
+from placeto_tools.placed_module import PlacedModule, place_module
 from placeto_workloads import WorkloadError
 
 WORKERS = ["cpu:0", "cpu:1"]

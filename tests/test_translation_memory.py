@@ -3,21 +3,14 @@
 import numpy as np
 import pytest
 
-from placeto_baselines import CpuOnly
-from placeto_baselines import ExpertPlacer
-from placeto_baselines import LocalSearch
-from placeto_baselines import SingleDevice
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_graphs import Placer
-from placeto_graphs import parse_cluster
+from placeto_baselines import CpuOnly, ExpertPlacer, LocalSearch, SingleDevice
+from placeto_graphs import PlacementProblem, PlacementResult, Placer, parse_cluster
 from placeto_simulator import Simulator
 from placeto_tools.experiments.paper import TABLE_1
 from placeto_tools.placing.expert_scopes import expert_scopes
 from placeto_tools.problems.making import make_problem
 from placeto_tools.problems.sources import Source
-from placeto_workloads import MODELS
-from placeto_workloads import load
+from placeto_workloads import MODELS, load
 
 pytestmark = pytest.mark.slow
 

@@ -9,29 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pants.backend.python.target_types import ConsoleScript
-from pants.backend.python.target_types import PythonSourceField
+from pants.backend.python.target_types import ConsoleScript, PythonSourceField
 from pants.backend.python.util_rules.interpreter_constraints import InterpreterConstraints
-from pants.backend.python.util_rules.pex import PexRequest
-from pants.backend.python.util_rules.pex import VenvPex
-from pants.backend.python.util_rules.pex import VenvPexProcess
+from pants.backend.python.util_rules.pex import PexRequest, VenvPex, VenvPexProcess
 from pants.backend.python.util_rules.pex_from_targets import GlobalRequirementConstraints
 from pants.backend.python.util_rules.pex_requirements import PexRequirements
-from pants.core.goals.fmt import FmtResult
-from pants.core.goals.fmt import FmtTargetsRequest
-from pants.core.goals.lint import LintResult
-from pants.core.goals.lint import LintTargetsRequest
+from pants.core.goals.fmt import FmtResult, FmtTargetsRequest
+from pants.core.goals.lint import LintResult, LintTargetsRequest
 from pants.core.util_rules.partitions import PartitionerType
-from pants.core.util_rules.source_files import SourceFiles
-from pants.core.util_rules.source_files import SourceFilesRequest
-from pants.engine.fs import Digest
-from pants.engine.fs import MergeDigests
-from pants.engine.fs import PathGlobs
-from pants.engine.fs import Snapshot
+from pants.core.util_rules.source_files import SourceFiles, SourceFilesRequest
+from pants.engine.fs import Digest, MergeDigests, PathGlobs, Snapshot
 from pants.engine.process import FallibleProcessResult
-from pants.engine.rules import Get
-from pants.engine.rules import collect_rules
-from pants.engine.rules import rule
+from pants.engine.rules import Get, collect_rules, rule
 from pants.engine.target import FieldSet
 from pants.option.option_types import SkipOption
 from pants.option.subsystem import Subsystem

@@ -2,9 +2,7 @@
 
 import pytest
 
-from placeto_tools.benchmarks.bound_table import COLUMNS
-from placeto_tools.benchmarks.bound_table import GROUPS_TO_TRY_ALL
-from placeto_tools.benchmarks.bound_table import main
+from placeto_tools.benchmarks.bound_table import COLUMNS, GROUPS_TO_TRY_ALL, main
 
 
 def test_a_row_has_the_parts_of_the_bound_and_what_was_found(

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import parse_cluster
+from placeto_graphs import PlacementProblem, parse_cluster
 from placeto_simulator import Simulator
 from placeto_simulator.conformance import random_problem
-from placeto_tools.measuring.contention import contended_timeline
-from placeto_tools.measuring.contention import overlaps
+from placeto_tools.measuring.contention import contended_timeline, overlaps
 
 
 def problem_on_two_devices(seed: int) -> tuple[PlacementProblem, np.ndarray]:

@@ -9,19 +9,13 @@ import pytest
 
 from placeto_graphs import parse_cluster
 from placeto_simulator import Simulator
-from placeto_tools.problems.checked_models import CHECKED_MODELS
-from placeto_tools.problems.checked_models import CheckedModel
+from placeto_tools.problems.checked_models import CHECKED_MODELS, CheckedModel
 from placeto_tools.problems.making import make_problem
-from placeto_tools.problems.model_check import check
-from placeto_tools.problems.model_check import searched
-from placeto_tools.problems.model_table import Report
-from placeto_tools.problems.model_table import check_models
-from placeto_tools.problems.model_table import model_table
+from placeto_tools.problems.model_check import check, searched
+from placeto_tools.problems.model_table import Report, check_models, model_table
 from placeto_tools.problems.sources import Source
 from placeto_tools.progress import Progress
-from placeto_workloads import MODELS
-from placeto_workloads import load
-from placeto_workloads import training_step
+from placeto_workloads import MODELS, load, training_step
 
 SIZES = {"steps": 2, "batch_size": 2, "units": 8, "vocabulary_size": 20}
 SMALL = CheckedModel("nmt-2", tuple((name, str(size)) for name, size in SIZES.items()))

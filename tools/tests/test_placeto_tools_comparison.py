@@ -2,24 +2,21 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_baselines import RnnPlacer
-from placeto_baselines import RnnSettings
+from placeto_baselines import RnnPlacer, RnnSettings
 from placeto_policy.example import two_chains
-from placeto_tools.experiments.comparing import Case
-from placeto_tools.experiments.comparing import Comparison
-from placeto_tools.experiments.comparing import chosen_effort
+from placeto_tools.experiments.comparing import Case, Comparison, chosen_effort
 from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.scale import SCALES
-from placeto_tools.placing.placers import SCHEMES
-from placeto_tools.placing.placers import make_placer
+from placeto_tools.placing.placers import SCHEMES, make_placer
 from placeto_tools.plots.curves import curves_figure
-from placeto_tools.reports.comparison import ProblemReport
-from placeto_tools.reports.comparison import SchemeReport
-from placeto_tools.reports.comparison import evaluations_to_best
-from placeto_tools.reports.comparison import evaluations_until
-from placeto_tools.reports.comparison import typical
-from placeto_tools.reports.comparison_tables import paper_table
-from placeto_tools.reports.comparison_tables import scheme_table
+from placeto_tools.reports.comparison import (
+    ProblemReport,
+    SchemeReport,
+    evaluations_to_best,
+    evaluations_until,
+    typical,
+)
+from placeto_tools.reports.comparison_tables import paper_table, scheme_table
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))

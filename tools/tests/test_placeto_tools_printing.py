@@ -4,9 +4,7 @@ import pytest
 
 from placeto_tools.errors import one_line
 from placeto_tools.placing.expert_scopes import expert_scopes
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import show
-from placeto_tools.tables import show_json
+from placeto_tools.tables import TextTable, show, show_json
 
 HOSTILE = "a\x1b[31m|b\n[bold]"
 

@@ -6,9 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 from placeto_policy.example import two_chains
 from placeto_tools.placing import warming
 from placeto_tools.placing.placements import run_placer

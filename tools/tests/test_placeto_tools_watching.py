@@ -5,17 +5,18 @@ import networkx as nx
 import numpy as np
 
 from placeto_baselines import LocalSearch
-from placeto_graphs import PlacementProblem
-from placeto_graphs import SchedulingEvaluator
-from placeto_graphs import colocate
-from placeto_graphs import from_networkx
-from placeto_graphs import parse_cluster
+from placeto_graphs import (
+    PlacementProblem,
+    SchedulingEvaluator,
+    colocate,
+    from_networkx,
+    parse_cluster,
+)
 from placeto_simulator import Simulator
 from placeto_tools.placing import watching
 from placeto_tools.placing.placements import run_placer
 from placeto_tools.placing.placers import make_placer
-from placeto_tools.placing.watching import WatchedEvaluator
-from placeto_tools.placing.watching import WatchedSchedulingEvaluator
+from placeto_tools.placing.watching import WatchedEvaluator, WatchedSchedulingEvaluator
 from placeto_tools.progress import Progress
 from placeto_tools.tables import seconds_text
 

@@ -9,21 +9,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from placeto_policy import PlacementPolicy
-from placeto_policy import load_policy
-from placeto_policy import preset
-from placeto_policy import save_policy
+from placeto_policy import PlacementPolicy, load_policy, preset, save_policy
 from placeto_tools.pretraining import __main__ as pretraining
-from placeto_tools.pretraining import learning
-from placeto_tools.pretraining import tuning
+from placeto_tools.pretraining import learning, tuning
 from placeto_tools.pretraining.__main__ import main
-from placeto_tools.pretraining.judging import BUDGETS
-from placeto_tools.pretraining.judging import Judged
-from placeto_tools.pretraining.judging import summary
-from placeto_tools.pretraining.learning import Validation
-from placeto_tools.pretraining.learning import weights_of
-from placeto_tools.pretraining.searched import searched_problems
-from placeto_tools.pretraining.searched import training_problems
+from placeto_tools.pretraining.judging import BUDGETS, Judged, summary
+from placeto_tools.pretraining.learning import Validation, weights_of
+from placeto_tools.pretraining.searched import searched_problems, training_problems
 from placeto_tools.stopping import StopRequest
 from placeto_workloads.corpus.graphs import Part
 

@@ -6,11 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Cluster, Device, Grouping, OpGraph, PlacementProblem
 
 
 def op_graph(num_ops: int, edges: list[tuple[int, int]], **fields: Any) -> OpGraph:

@@ -5,15 +5,13 @@ is short. The placers' results are checked with it, and nothing of it with the p
 """
 
 import heapq
-from collections import defaultdict
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import PlacementProblem
+from placeto_graphs import EvaluationBatch, PlacementProblem
 
 OP_DONE, COPY_DONE, DEVICE_FREE, LINK_FREE = range(4)  # what happens first at one timestamp
 

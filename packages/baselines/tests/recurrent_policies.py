@@ -3,13 +3,10 @@
 import numpy as np
 import torch
 
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
+from baseline_problems import cluster, op_graph, problem_of
 from placeto_baselines import RnnSettings
 from placeto_baselines.rnn.embedding import GroupEmbedding
-from placeto_baselines.rnn.graphs import GraphBatch
-from placeto_baselines.rnn.graphs import batch_of
+from placeto_baselines.rnn.graphs import GraphBatch, batch_of
 from placeto_baselines.rnn.model import PlacementModel
 from placeto_graphs import PlacementProblem
 

@@ -5,31 +5,26 @@ import pytest
 from packaging.version import Version
 
 import placeto_baselines
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
-from baseline_problems import random_problems
-from baseline_problems import two_chains
-from placeto_baselines import BaselineError
-from placeto_baselines import CpuOnly
-from placeto_baselines import CriticalPathPlacer
-from placeto_baselines import ExpertPlacer
-from placeto_baselines import Heft
-from placeto_baselines import LocalSearch
-from placeto_baselines import MEtf
-from placeto_baselines import MetisPlacer
-from placeto_baselines import MSct
-from placeto_baselines import MTopo
-from placeto_baselines import RandomPlacer
-from placeto_baselines import RnnPlacer
-from placeto_baselines import RnnSettings
-from placeto_baselines import ScotchPlacer
-from placeto_baselines import SingleDevice
-from placeto_baselines import optimal
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_graphs import Placer
-from placeto_graphs import memory_penalised_runtime
+from baseline_problems import cluster, op_graph, problem_of, random_problems, two_chains
+from placeto_baselines import (
+    BaselineError,
+    CpuOnly,
+    CriticalPathPlacer,
+    ExpertPlacer,
+    Heft,
+    LocalSearch,
+    MEtf,
+    MetisPlacer,
+    MSct,
+    MTopo,
+    RandomPlacer,
+    RnnPlacer,
+    RnnSettings,
+    ScotchPlacer,
+    SingleDevice,
+    optimal,
+)
+from placeto_graphs import PlacementProblem, PlacementResult, Placer, memory_penalised_runtime
 from plain_evaluator import PlainEvaluator
 
 PLACERS: list[Placer] = [

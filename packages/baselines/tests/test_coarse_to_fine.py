@@ -5,33 +5,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
-from baseline_problems import random_problem
-from baseline_problems import random_problems
-from baseline_problems import relinked
-from baseline_problems import two_chains
-from placeto_baselines import BaselineError
-from placeto_baselines import CoarseToFine
-from placeto_baselines import StoppedSearchError
-from placeto_baselines import lower_bound
-from placeto_baselines import optimal
-from placeto_baselines.search.fewer_devices import OnFirstDevices
-from placeto_baselines.search.fewer_devices import are_alike
-from placeto_baselines.search.fewer_devices import on_first_devices
+from baseline_problems import (
+    cluster,
+    op_graph,
+    problem_of,
+    random_problem,
+    random_problems,
+    relinked,
+    two_chains,
+)
+from placeto_baselines import BaselineError, CoarseToFine, StoppedSearchError, lower_bound, optimal
+from placeto_baselines.search.fewer_devices import OnFirstDevices, are_alike, on_first_devices
 from placeto_baselines.search.move_sets import move_sets
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import Moves
-from placeto_graphs import PlacementProblem
-from placeto_graphs import Walks
-from placeto_graphs import memory_penalised_runtime
-from placeto_graphs import plain_walk
+from placeto_graphs import (
+    EvaluationBatch,
+    Moves,
+    PlacementProblem,
+    Walks,
+    memory_penalised_runtime,
+    plain_walk,
+)
 from plain_evaluator import PlainEvaluator
 
 

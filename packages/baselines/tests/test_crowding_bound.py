@@ -5,20 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
-from baseline_problems import random_problems
-from baseline_problems import singletons
+from baseline_problems import cluster, op_graph, problem_of, random_problems, singletons
 from placeto_baselines import optimal
 from placeto_baselines.bounds.crowding import crowding_bound
 from placeto_baselines.bounds.paths import longest_paths
-from placeto_baselines.bounds.regions import LARGEST_REGION
-from placeto_baselines.bounds.regions import LEVELS
-from placeto_baselines.bounds.regions import region_lags
+from placeto_baselines.bounds.regions import LARGEST_REGION, LEVELS, region_lags
 from placeto_baselines.bounds.relaxed_ops import relax_ops
-from placeto_graphs import Grouping
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Grouping, PlacementProblem
 from plain_evaluator import PlainEvaluator
 
 

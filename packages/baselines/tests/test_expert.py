@@ -7,15 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
-from placeto_baselines import BaselineError
-from placeto_baselines import ExpertPlacer
-from placeto_baselines import ExpertScopes
+from baseline_problems import cluster, op_graph, problem_of
+from placeto_baselines import BaselineError, ExpertPlacer, ExpertScopes
 from placeto_baselines.expert.regions import parallel_branches
-from placeto_graphs import Phase
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Phase, PlacementProblem
 from plain_evaluator import PlainEvaluator
 
 NMT = ExpertScopes(

@@ -3,14 +3,8 @@ import re
 import numpy as np
 import pytest
 
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
-from baseline_problems import two_chains
-from placeto_baselines import BaselineError
-from placeto_baselines import CpuOnly
-from placeto_baselines import RandomPlacer
-from placeto_baselines import SingleDevice
+from baseline_problems import cluster, op_graph, problem_of, two_chains
+from placeto_baselines import BaselineError, CpuOnly, RandomPlacer, SingleDevice
 from plain_evaluator import PlainEvaluator
 
 

@@ -3,26 +3,15 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
-from baseline_problems import random_problems
-from baseline_problems import two_chains
-from placeto_baselines import CriticalPathPlacer
-from placeto_baselines import Heft
-from placeto_baselines import MEtf
-from placeto_baselines import MSct
-from placeto_baselines import MTopo
+from baseline_problems import cluster, op_graph, problem_of, random_problems, two_chains
+from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MTopo
 from placeto_baselines.scheduling.earliest_first import EarliestFirst
 from placeto_baselines.scheduling.favourite_children import favourite_children
 from placeto_baselines.scheduling.gaps import Gaps
 from placeto_baselines.scheduling.schedule import Schedule
 from placeto_baselines.scheduling.scheduled import ListScheduler
 from placeto_baselines.scheduling.tasks import TaskGraph
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import Grouping
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Cluster, Device, Grouping, PlacementProblem
 from plain_evaluator import PlainEvaluator
 
 # The example of Topcuoglu, Hariri, Wu (2002): costs of ten tasks on three processors, and edges.

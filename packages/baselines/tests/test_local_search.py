@@ -3,20 +3,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
-from baseline_problems import random_problem
-from baseline_problems import random_problems
-from baseline_problems import two_chains
-from placeto_baselines import BaselineError
-from placeto_baselines import LocalSearch
-from placeto_baselines import optimal
+from baseline_problems import (
+    cluster,
+    op_graph,
+    problem_of,
+    random_problem,
+    random_problems,
+    two_chains,
+)
+from placeto_baselines import BaselineError, LocalSearch, optimal
 from placeto_graphs import EvaluationBatch
 from plain_evaluator import PlainEvaluator
 

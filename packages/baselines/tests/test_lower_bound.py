@@ -4,20 +4,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
-from baseline_problems import random_problems
-from baseline_problems import two_chains
-from placeto_baselines import BaselineError
-from placeto_baselines import lower_bound
-from placeto_baselines import optimal
+from baseline_problems import cluster, op_graph, problem_of, random_problems, two_chains
+from placeto_baselines import BaselineError, lower_bound, optimal
 from placeto_baselines.bounds.paths import longest_paths
 from placeto_baselines.bounds.work import work_programme
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import PlacementProblem
-from placeto_graphs import memory_penalised_runtime
+from placeto_graphs import Cluster, Device, PlacementProblem, memory_penalised_runtime
 from plain_evaluator import PlainEvaluator
 
 

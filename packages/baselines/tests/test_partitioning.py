@@ -8,29 +8,30 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
-from baseline_problems import two_chains
-from placeto_baselines import BaselineError
-from placeto_baselines import MetisPlacer
-from placeto_baselines import ScotchPlacer
-from placeto_baselines.partitioning.architecture import architecture_file
-from placeto_baselines.partitioning.architecture import whole_distances
-from placeto_baselines.partitioning.architecture import whole_speeds
+from baseline_problems import cluster, op_graph, problem_of, two_chains
+from placeto_baselines import BaselineError, MetisPlacer, ScotchPlacer
+from placeto_baselines.partitioning.architecture import (
+    architecture_file,
+    whole_distances,
+    whole_speeds,
+)
 from placeto_baselines.partitioning.metis import metis_parts
 from placeto_baselines.partitioning.scotch import scotch_map
-from placeto_baselines.partitioning.weights import TOTAL_TRAFFIC
-from placeto_baselines.partitioning.weights import TOTAL_WORK
-from placeto_baselines.partitioning.weights import WeightedGraph
-from placeto_baselines.partitioning.weights import speeds
-from placeto_baselines.partitioning.weights import weighted_graph
-from placeto_graphs import Cluster
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import GroupGraph
-from placeto_graphs import Grouping
-from placeto_graphs import PlacementProblem
-from placeto_graphs import parse_cluster
+from placeto_baselines.partitioning.weights import (
+    TOTAL_TRAFFIC,
+    TOTAL_WORK,
+    WeightedGraph,
+    speeds,
+    weighted_graph,
+)
+from placeto_graphs import (
+    Cluster,
+    EvaluationBatch,
+    GroupGraph,
+    Grouping,
+    PlacementProblem,
+    parse_cluster,
+)
 from plain_evaluator import PlainEvaluator
 
 PLACERS = [ScotchPlacer, MetisPlacer]

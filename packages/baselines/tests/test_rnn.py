@@ -9,27 +9,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from baseline_problems import cluster
-from baseline_problems import op_graph
-from baseline_problems import problem_of
-from baseline_problems import two_chains
-from placeto_baselines import BaselineError
-from placeto_baselines import RnnPlacer
-from placeto_baselines import RnnSettings
-from placeto_baselines import TrainedRnnPlacer
+from baseline_problems import cluster, op_graph, problem_of, two_chains
+from placeto_baselines import BaselineError, RnnPlacer, RnnSettings, TrainedRnnPlacer
 from placeto_baselines.rnn.embedding import GroupEmbedding
-from placeto_baselines.rnn.graphs import batch_of
-from placeto_baselines.rnn.graphs import placements_of
+from placeto_baselines.rnn.graphs import batch_of, placements_of
 from placeto_baselines.rnn.model import entropy
 from placeto_baselines.rnn.policy import train_policy
 from placeto_baselines.rnn.trainer import Trainer
 from placeto_baselines.trials import Trials
 from placeto_graphs import EvaluationBatch
 from plain_evaluator import PlainEvaluator
-from recurrent_policies import SMALL
-from recurrent_policies import chains
-from recurrent_policies import model_of
-from recurrent_policies import unequal_problems
+from recurrent_policies import SMALL, chains, model_of, unequal_problems
 
 
 def test_the_published_hyperparameters_are_the_defaults() -> None:

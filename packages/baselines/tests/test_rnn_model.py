@@ -10,17 +10,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from baseline_problems import random_problem
-from baseline_problems import two_chains
+from baseline_problems import random_problem, two_chains
 from placeto_baselines.rnn import attention
-from placeto_baselines.rnn.graphs import GraphBatch
-from placeto_baselines.rnn.graphs import placements_of
-from placeto_baselines.rnn.model import PlacementModel
-from placeto_baselines.rnn.model import entropy
-from recurrent_policies import SMALL
-from recurrent_policies import chains
-from recurrent_policies import model_of
-from recurrent_policies import unequal_problems
+from placeto_baselines.rnn.graphs import GraphBatch, placements_of
+from placeto_baselines.rnn.model import PlacementModel, entropy
+from recurrent_policies import SMALL, chains, model_of, unequal_problems
 
 
 def test_attention_sums_to_one_and_masks_padding() -> None:

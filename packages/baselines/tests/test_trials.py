@@ -2,12 +2,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from baseline_problems import cluster
-from baseline_problems import two_chains
+from baseline_problems import cluster, two_chains
 from placeto_baselines import BaselineError
 from placeto_baselines.trials import Trials
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import PlacementProblem
+from placeto_graphs import EvaluationBatch, PlacementProblem
 
 GIGABYTE = 10**9
 

@@ -1,21 +1,14 @@
 """Steps of whole numbers: what each op computes follows from what it reads, and from no order."""
 
 import threading
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
+from placeto_graphs import Cluster, Device, OpGraph, PlacementProblem, colocate
 
 MODULUS = 1_000_003
 Happens = Callable[[str, int], None]

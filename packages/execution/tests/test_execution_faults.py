@@ -6,12 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from numeric_step import NumericStep
-from numeric_step import expected_results
-from numeric_step import random_problem
-from numeric_step import workers
-from placeto_execution import ExecutionError
-from placeto_execution import Executor
+from numeric_step import NumericStep, expected_results, random_problem, workers
+from placeto_execution import ExecutionError, Executor
 
 NUM_FAULTS = 500
 NUM_OPS = 20

@@ -5,25 +5,20 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from numeric_step import NumericStep
-from numeric_step import expected_results
-from numeric_step import problems
-from numeric_step import random_problem
-from numeric_step import workers
-from placeto_execution import EmptyStep
-from placeto_execution import ExecutionError
-from placeto_execution import Executor
-from placeto_graphs import Evaluator
-from placeto_graphs import ExecutableStep
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepOrder
-from placeto_graphs import StepRun
-from placeto_graphs import StepTimeline
+from numeric_step import NumericStep, expected_results, problems, random_problem, workers
+from placeto_execution import EmptyStep, ExecutionError, Executor
+from placeto_graphs import (
+    Evaluator,
+    ExecutableStep,
+    PlacementProblem,
+    StepOrder,
+    StepRun,
+    StepTimeline,
+)
 
 seeds = st.integers(0, 2**32 - 1)
 

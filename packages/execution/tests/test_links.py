@@ -5,10 +5,8 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_execution.links import EmulatedLink
-from placeto_execution.links import Transfer
-from placeto_execution.queues import FirstInFirstOut
-from placeto_execution.queues import InOrder
+from placeto_execution.links import EmulatedLink, Transfer
+from placeto_execution.queues import FirstInFirstOut, InOrder
 
 durations = st.floats(0, 10)
 offers = st.lists(st.tuples(durations, durations, durations), min_size=1, max_size=10)

@@ -8,16 +8,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from placeto_graphs import GraphError
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import load_pipedream_profile
-from placeto_graphs import load_problem
-from placeto_graphs import measured_compute_time
-from placeto_graphs import merge_and_colocate
-from placeto_graphs import parse_cluster
-from placeto_graphs import save_problem
+from placeto_graphs import (
+    GraphError,
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    load_pipedream_profile,
+    load_problem,
+    measured_compute_time,
+    merge_and_colocate,
+    parse_cluster,
+    save_problem,
+)
 
 BLOCKS = 6
 BRANCHES = (1, 3, 5)  # the width of the kernels of each branch

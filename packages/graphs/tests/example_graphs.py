@@ -4,11 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from placeto_graphs import Cluster
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import parse_cluster
+from placeto_graphs import Cluster, OpGraph, PlacementProblem, colocate, parse_cluster
 
 
 def diamond_fields(**changes: Any) -> dict[str, Any]:

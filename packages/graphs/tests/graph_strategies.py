@@ -6,13 +6,15 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
+from placeto_graphs import (
+    Cluster,
+    Device,
+    Grouping,
+    OpGraph,
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+)
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 seconds = st.floats(0, 1e6)

@@ -1,8 +1,6 @@
 import numpy as np
 
-from placeto_graphs import OpGraph
-from placeto_graphs import benchmark
-from placeto_graphs import colocate
+from placeto_graphs import OpGraph, benchmark, colocate
 
 
 def test_random_graphs_are_connected_training_graphs_of_the_size_asked_for() -> None:

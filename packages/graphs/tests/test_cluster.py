@@ -5,10 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import GraphError
-from placeto_graphs import parse_cluster
+from placeto_graphs import Cluster, Device, GraphError, parse_cluster
 
 
 def device(**changes: Any) -> Device:

@@ -5,10 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import GraphError
-from placeto_graphs import parse_cluster
+from placeto_graphs import Cluster, Device, GraphError, parse_cluster
 
 KINDS = ["k80", "p100", "v100", "a100", "h100", "h200", "cpu"]
 GPUS = KINDS[1:-1]

@@ -8,17 +8,19 @@ from hypothesis import given
 
 from example_graphs import diamond
 from graph_strategies import op_graphs
-from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import GraphError
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import colocate_gradients
-from placeto_graphs import colocate_scopes
-from placeto_graphs import colocate_single_consumers
-from placeto_graphs import colocate_updates
+from placeto_graphs import (
+    DEFAULT_RULES,
+    GraphError,
+    Grouping,
+    OpGraph,
+    Phase,
+    colocate,
+    colocate_by_id,
+    colocate_gradients,
+    colocate_scopes,
+    colocate_single_consumers,
+    colocate_updates,
+)
 
 FORWARD, BACKWARD, UPDATE = Phase
 RULES: tuple[Callable[[OpGraph], Grouping], ...] = (

@@ -6,13 +6,15 @@ import pytest
 from numpy.typing import NDArray
 
 from example_graphs import diamond_problem
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import Evaluator
-from placeto_graphs import GraphError
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_graphs import Placer
-from placeto_graphs import ScheduleBatch
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    GraphError,
+    PlacementProblem,
+    PlacementResult,
+    Placer,
+    ScheduleBatch,
+)
 
 
 def result(**changes: Any) -> PlacementResult:

@@ -10,24 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from example_graphs import diamond
-from example_graphs import diamond_problem
-from graph_strategies import clusters
-from graph_strategies import op_graphs
-from graph_strategies import problems
-from placeto_graphs import Cluster
-from placeto_graphs import GraphError
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import load_cluster
-from placeto_graphs import load_graph
-from placeto_graphs import load_placement
-from placeto_graphs import load_problem
-from placeto_graphs import parse_cluster
-from placeto_graphs import save_cluster
-from placeto_graphs import save_graph
-from placeto_graphs import save_placement
-from placeto_graphs import save_problem
+from example_graphs import diamond, diamond_problem
+from graph_strategies import clusters, op_graphs, problems
+from placeto_graphs import (
+    Cluster,
+    GraphError,
+    OpGraph,
+    PlacementProblem,
+    load_cluster,
+    load_graph,
+    load_placement,
+    load_problem,
+    parse_cluster,
+    save_cluster,
+    save_graph,
+    save_placement,
+    save_problem,
+)
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 
 from example_graphs import diamond_problem
-from placeto_graphs import GraphError
-from placeto_graphs import load_cluster
-from placeto_graphs import load_graph
-from placeto_graphs import load_pipedream_profile
-from placeto_graphs import load_placement
-from placeto_graphs import load_problem
-from placeto_graphs import save_cluster
-from placeto_graphs import save_graph
-from placeto_graphs import save_placement
-from placeto_graphs import save_problem
+from placeto_graphs import (
+    GraphError,
+    load_cluster,
+    load_graph,
+    load_pipedream_profile,
+    load_placement,
+    load_problem,
+    save_cluster,
+    save_graph,
+    save_placement,
+    save_problem,
+)
 
 ROUNDS = 1500
 STRANGE: list[Any] = [

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from example_graphs import diamond_problem
-from placeto_graphs import Cluster
-from placeto_graphs import GraphError
-from placeto_graphs import load_cluster
-from placeto_graphs import load_problem
-from placeto_graphs import parse_cluster
-from placeto_graphs import save_cluster
-from placeto_graphs import save_problem
+from placeto_graphs import (
+    Cluster,
+    GraphError,
+    load_cluster,
+    load_problem,
+    parse_cluster,
+    save_cluster,
+    save_problem,
+)
 
 
 def shared(spec: str = "2xk80") -> Cluster:

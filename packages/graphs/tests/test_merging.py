@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 
 from example_graphs import diamond
 from graph_strategies import op_graphs
-from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import GraphError
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import merge_and_colocate
+from placeto_graphs import (
+    DEFAULT_RULES,
+    GraphError,
+    Grouping,
+    OpGraph,
+    colocate,
+    colocate_by_id,
+    merge_and_colocate,
+)
 
 
 def merged_step_by_step(

@@ -5,27 +5,27 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graph_strategies import op_graphs
-from graph_strategies import problems
-from placeto_graphs import GraphError
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import from_networkx
-from placeto_graphs import micro_batched
-from placeto_graphs import micro_batched_grouping
-from placeto_graphs import micro_batched_problem
-from placeto_graphs import one_micro_batch
-from placeto_graphs import parse_cluster
-from placeto_graphs import repeat_micro_batch
-from placeto_graphs import repeat_micro_batch_problem
-from placeto_graphs import to_networkx
+from graph_strategies import op_graphs, problems
+from placeto_graphs import (
+    GraphError,
+    OpGraph,
+    Phase,
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    from_networkx,
+    micro_batched,
+    micro_batched_grouping,
+    micro_batched_problem,
+    one_micro_batch,
+    parse_cluster,
+    repeat_micro_batch,
+    repeat_micro_batch_problem,
+    to_networkx,
+)
 
 COUNTS = st.integers(2, 5)
 SUM = "placeto.add_gradients"

@@ -8,15 +8,17 @@ from hypothesis import given
 
 from example_graphs import diamond
 from graph_strategies import op_graphs
-from placeto_graphs import GraphError
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import from_networkx
-from placeto_graphs import groups_to_networkx
-from placeto_graphs import parse_cluster
-from placeto_graphs import to_networkx
+from placeto_graphs import (
+    GraphError,
+    OpGraph,
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    from_networkx,
+    groups_to_networkx,
+    parse_cluster,
+    to_networkx,
+)
 
 
 @given(op_graphs())

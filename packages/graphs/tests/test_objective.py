@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import GraphError
-from placeto_graphs import memory_penalised_runtime
+from placeto_graphs import EvaluationBatch, GraphError, memory_penalised_runtime
 
 GIGABYTE = 10**9
 

@@ -8,9 +8,7 @@ from hypothesis import given
 
 from example_graphs import diamond
 from graph_strategies import op_graphs
-from placeto_graphs import GraphError
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
+from placeto_graphs import GraphError, OpGraph, Phase
 
 
 def test_fields_have_the_dtypes_of_the_schema() -> None:

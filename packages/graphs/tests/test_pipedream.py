@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_graphs import GraphError
-from placeto_graphs import OpGraph
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import load_pipedream_profile
-from placeto_graphs import to_networkx
+from placeto_graphs import (
+    GraphError,
+    OpGraph,
+    colocate,
+    colocate_by_id,
+    load_pipedream_profile,
+    to_networkx,
+)
 
 
 def node(name: str, layer: str, *values: object) -> str:

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from example_graphs import diamond
-from example_graphs import diamond_problem
-from graph_strategies import op_graphs
-from graph_strategies import problems
-from placeto_graphs import GraphError
-from placeto_graphs import GroupGraph
-from placeto_graphs import Grouping
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import group_graph
-from placeto_graphs import grouping_of_labels
-from placeto_graphs import measured_compute_time
-from placeto_graphs import parse_cluster
+from example_graphs import diamond, diamond_problem
+from graph_strategies import op_graphs, problems
+from placeto_graphs import (
+    GraphError,
+    GroupGraph,
+    Grouping,
+    PlacementProblem,
+    colocate,
+    group_graph,
+    grouping_of_labels,
+    measured_compute_time,
+    parse_cluster,
+)
 
 
 def two_groups(group_of: list[int]) -> Grouping:

@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_graphs import diamond_problem
-from graph_strategies import groupings
-from graph_strategies import op_graphs
-from graph_strategies import problems
-from placeto_graphs import LEVEL_SIZES
-from placeto_graphs import GraphError
-from placeto_graphs import Grouping
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import from_networkx
-from placeto_graphs import load_placement_of_any_level
-from placeto_graphs import load_problem
-from placeto_graphs import merge_and_colocate
-from placeto_graphs import micro_batched_problem
-from placeto_graphs import nested_groupings
-from placeto_graphs import parse_cluster
-from placeto_graphs import save_placement
-from placeto_graphs import save_problem
+from graph_strategies import groupings, op_graphs, problems
+from placeto_graphs import (
+    LEVEL_SIZES,
+    GraphError,
+    Grouping,
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    from_networkx,
+    load_placement_of_any_level,
+    load_problem,
+    merge_and_colocate,
+    micro_batched_problem,
+    nested_groupings,
+    parse_cluster,
+    save_placement,
+    save_problem,
+)
 
 
 def chain_problem(num_ops: int = 12, sizes: tuple[int, ...] = (2, 4, 8)) -> PlacementProblem:

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_graphs import GraphError
-from placeto_graphs import GroupGraph
-from placeto_graphs import reachability
+from placeto_graphs import GraphError, GroupGraph, reachability
 
 
 def group_graph(count: int, edges: list[tuple[int, int]]) -> GroupGraph:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from example_graphs import diamond_problem
-from placeto_graphs import load_problem
-from placeto_graphs import save_problem
+from placeto_graphs import load_problem, save_problem
 from placeto_graphs.files import storage
 
 

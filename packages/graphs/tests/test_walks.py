@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 
 from example_graphs import diamond_problem
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import GraphError
-from placeto_graphs import Moves
-from placeto_graphs import plain_walk
+from placeto_graphs import EvaluationBatch, GraphError, Moves, plain_walk
 
 
 class BusiestDevice:

@@ -10,13 +10,8 @@ import torch
 from torch import nn
 
 from placeto_graphs import EvaluationBatch
-from placeto_policy import PlacementPolicy
-from placeto_policy import Settings
-from placeto_policy import States
-from placeto_policy import Topology
-from placeto_policy import Trainer
-from scheduled_problems import ListSchedule
-from scheduled_problems import problem_of
+from placeto_policy import PlacementPolicy, Settings, States, Topology, Trainer
+from scheduled_problems import ListSchedule, problem_of
 
 
 class LogitPolicy(PlacementPolicy):

@@ -5,8 +5,7 @@ import numpy as np
 import torch
 
 from placeto_graphs import PlacementProblem
-from placeto_policy import States
-from placeto_policy import topology_of
+from placeto_policy import States, topology_of
 from scheduled_problems import problem_of
 
 

@@ -6,14 +6,16 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import ScheduleBatch
-from placeto_graphs import colocate
-from placeto_graphs import from_networkx
-from placeto_graphs import memory_penalised_runtime
-from placeto_graphs import parse_cluster
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    PlacementProblem,
+    ScheduleBatch,
+    colocate,
+    from_networkx,
+    memory_penalised_runtime,
+    parse_cluster,
+)
 
 K80_BYTES = 10_700_000_000
 BANDWIDTH = 7.6e9

@@ -2,18 +2,13 @@
 
 import networkx as nx
 import numpy as np
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import from_networkx
-from placeto_graphs import grouping_of_labels
-from placeto_graphs import parse_cluster
+from placeto_graphs import PlacementProblem, from_networkx, grouping_of_labels, parse_cluster
 from placeto_policy import topology_of
-from placeto_policy.concurrency import NEAR
-from placeto_policy.concurrency import concurrency
+from placeto_policy.concurrency import NEAR, concurrency
 from placeto_policy.earliest import SLICES
 from scheduled_problems import without_seconds
 

@@ -7,32 +7,19 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logit_policies import LogitPolicy
 from placeto_graphs import PlacementProblem
-from placeto_policy import PlacementEnvironment
-from placeto_policy import PlacementPolicy
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy.counterfactuals import Counterfactuals
-from placeto_policy.counterfactuals import other_devices
-from placeto_policy.counterfactuals import run_counterfactuals
-from placeto_policy.episodes import Episodes
-from placeto_policy.episodes import run_episodes
-from placeto_policy.episodes import sampling
+from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, Trainer
+from placeto_policy.counterfactuals import Counterfactuals, other_devices, run_counterfactuals
+from placeto_policy.episodes import Episodes, run_episodes, sampling
 from placeto_policy.example import BusiestDevice
 from placeto_policy.objective import add_gradient
-from placeto_policy.settings import DeviceFeaturesName
-from placeto_policy.settings import NodeFeaturesName
+from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
 from random_states import random_problem
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import partly_possible
-from scheduled_problems import penalised
-from scheduled_problems import problem_of
+from scheduled_problems import ListSchedule, heavy_chain, partly_possible, penalised, problem_of
 
 
 def generators(count: int, seed: int) -> list[np.random.Generator]:

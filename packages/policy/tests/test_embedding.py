@@ -2,32 +2,28 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from placeto_graphs import GroupGraph
-from placeto_graphs import PlacementProblem
-from placeto_policy import GraphEmbedding
-from placeto_policy import PlacementPolicy
-from placeto_policy import Settings
-from placeto_policy import SimpleAggregator
-from placeto_policy import SimplePartitioner
-from placeto_policy import States
-from placeto_policy import preset
-from placeto_policy import topology_of
+from placeto_graphs import GroupGraph, PlacementProblem
+from placeto_policy import (
+    GraphEmbedding,
+    PlacementPolicy,
+    Settings,
+    SimpleAggregator,
+    SimplePartitioner,
+    States,
+    preset,
+    topology_of,
+)
 from placeto_policy.concurrency import concurrency
 from placeto_policy.embedding.message_passing import MessagePassing
 from placeto_policy.embedding.pooling import PooledSummaries
-from placeto_policy.settings import EmbeddingName
-from placeto_policy.settings import MessageName
-from placeto_policy.settings import NodeFeaturesName
+from placeto_policy.settings import EmbeddingName, MessageName, NodeFeaturesName
 from placeto_policy.topology import topology_of_groups
-from plain_embedding import plain_messages
-from plain_embedding import plain_summaries
-from random_states import random_problem
-from random_states import random_states
+from plain_embedding import plain_messages, plain_summaries
+from random_states import random_problem, random_states
 from scheduled_problems import problem_of
 
 NAMES = ("message-passing", "simple-partitioner", "simple-aggregator")

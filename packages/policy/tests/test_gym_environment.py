@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import PlacementProblem
-from placeto_policy import PolicyError
-from placeto_policy import gym_environment
-from placeto_policy.example import BusiestDevice
-from placeto_policy.example import two_chains
+from placeto_graphs import EvaluationBatch, PlacementProblem
+from placeto_policy import PolicyError, gym_environment
+from placeto_policy.example import BusiestDevice, two_chains
 from placeto_policy.gymnasium_environment import NAME
 
 

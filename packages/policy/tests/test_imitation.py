@@ -6,30 +6,23 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import parse_cluster
-from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
-from placeto_policy import PolicyError
-from placeto_policy import demonstrate
-from placeto_policy import imitate
-from placeto_policy import preset
-from placeto_policy.demonstrations import TEMPERATURE
-from placeto_policy.demonstrations import interchangeable_devices
+from placeto_graphs import PlacementProblem, parse_cluster
+from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, demonstrate, imitate, preset
+from placeto_policy.demonstrations import TEMPERATURE, interchangeable_devices
 from placeto_policy.imitation_settings import ImitationSettings
-from placeto_policy.lessons import Lesson
-from placeto_policy.lessons import one_choice
+from placeto_policy.lessons import Lesson, one_choice
 from random_states import random_problem
-from scheduled_problems import BANDWIDTH
-from scheduled_problems import ListSchedule
-from scheduled_problems import partly_possible
-from scheduled_problems import penalised
-from scheduled_problems import problem_of
-from scheduled_problems import two_chains
+from scheduled_problems import (
+    BANDWIDTH,
+    ListSchedule,
+    partly_possible,
+    penalised,
+    problem_of,
+    two_chains,
+)
 
 SMALL = replace(preset("general"), hidden_units=32)
 

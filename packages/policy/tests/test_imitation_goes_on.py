@@ -7,19 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from placeto_policy import Demonstration
-from placeto_policy import PlacementPolicy
-from placeto_policy import PolicyError
-from placeto_policy import demonstrate
-from placeto_policy import preset
+from placeto_policy import Demonstration, PlacementPolicy, PolicyError, demonstrate, preset
 from placeto_policy.imitation import Imitation
 from placeto_policy.imitation_settings import ImitationSettings
 from placeto_policy.learning_run import LearningRun
-from placeto_policy.workers import OneProcess
-from placeto_policy.workers import Processes
-from scheduled_problems import ListSchedule
-from scheduled_problems import problem_of
-from scheduled_problems import two_chains
+from placeto_policy.workers import OneProcess, Processes
+from scheduled_problems import ListSchedule, problem_of, two_chains
 
 SMALL = replace(preset("general"), hidden_units=16)
 SETTINGS = ImitationSettings(graphs=2, states=4, own_graphs=1, own_passes=2, own_states=3)

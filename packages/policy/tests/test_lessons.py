@@ -10,21 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from logit_policies import LogitPolicy
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_policy import Demonstration
-from placeto_policy import PlacementPolicy
-from placeto_policy import demonstrate
-from placeto_policy import preset
+from placeto_graphs import Evaluator, PlacementProblem
+from placeto_policy import Demonstration, PlacementPolicy, demonstrate, preset
 from placeto_policy.demonstrations import wanted_devices
 from placeto_policy.imitation_settings import ImitationSettings
-from placeto_policy.lessons import Lesson
-from placeto_policy.lessons import WantedStates
+from placeto_policy.lessons import Lesson, WantedStates
 from random_states import random_problem
-from scheduled_problems import ListSchedule
-from scheduled_problems import penalised
-from scheduled_problems import problem_of
-from scheduled_problems import two_speeds
+from scheduled_problems import ListSchedule, penalised, problem_of, two_speeds
 
 SMALL = replace(preset("general"), hidden_units=16)
 SETTINGS = ImitationSettings(own_passes=3, own_states=5)

@@ -6,33 +6,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import PlacementProblem
-from placeto_graphs import parse_cluster
-from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
-from placeto_policy import PolicyError
-from placeto_policy import States
-from placeto_policy import Trainer
-from placeto_policy import load_policy
-from placeto_policy import preset
-from placeto_policy import resume_training
-from placeto_policy import save_policy
-from placeto_policy import save_training
-from placeto_policy import topology_of
-from placeto_policy.embedding.pairs import PairScores
-from placeto_policy.embedding.pairs import _numbers
+from placeto_graphs import Cluster, PlacementProblem, parse_cluster
+from placeto_policy import (
+    PlacementPolicy,
+    PlacetoPlacer,
+    PolicyError,
+    States,
+    Trainer,
+    load_policy,
+    preset,
+    resume_training,
+    save_policy,
+    save_training,
+    topology_of,
+)
+from placeto_policy.embedding.pairs import PairScores, _numbers
 from placeto_policy.topology import topology_of_groups
-from random_states import random_problem
-from random_states import random_states
-from scheduled_problems import ListSchedule
-from scheduled_problems import two_chains
-from scheduled_problems import with_compute_time
+from random_states import random_problem, random_states
+from scheduled_problems import ListSchedule, two_chains, with_compute_time
 
 GENERAL = replace(preset("general"), hidden_units=16, message_rounds=2)
 SEEDS = st.integers(0, 2**32 - 1)

@@ -1,24 +1,27 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placeto_graphs import EvaluationBatch
-from placeto_policy import PlacementEnvironment
-from placeto_policy import PlacementPolicy
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import most_evaluations
+from placeto_policy import (
+    PlacementEnvironment,
+    PlacementPolicy,
+    PolicyError,
+    Settings,
+    most_evaluations,
+)
 from placeto_policy.settings import RewardName
 from random_states import random_problem
-from scheduled_problems import K80_BYTES
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import partly_possible
-from scheduled_problems import penalised
-from scheduled_problems import too_large_for_one
-from scheduled_problems import two_chains
+from scheduled_problems import (
+    K80_BYTES,
+    ListSchedule,
+    heavy_chain,
+    partly_possible,
+    penalised,
+    too_large_for_one,
+    two_chains,
+)
 
 
 def generators(count: int, seed: int = 0) -> list[np.random.Generator]:

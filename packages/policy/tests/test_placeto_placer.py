@@ -5,25 +5,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import PlacementProblem
-from placeto_graphs import Placer
-from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import train
-from placeto_policy.settings import DeviceFeaturesName
-from placeto_policy.settings import NodeFeaturesName
-from placeto_policy.settings import RewardName
+from placeto_graphs import EvaluationBatch, PlacementProblem, Placer
+from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings, Trainer, train
+from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
 from random_states import random_problem
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import partly_possible
-from scheduled_problems import penalised
-from scheduled_problems import too_large_for_one
-from scheduled_problems import two_chains
+from scheduled_problems import (
+    ListSchedule,
+    heavy_chain,
+    partly_possible,
+    penalised,
+    too_large_for_one,
+    two_chains,
+)
 
 FAST = Settings(learning_rate_start=5e-3)
 

@@ -9,20 +9,19 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from placeto_policy import PlacementPolicy
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import load_policy
-from placeto_policy import preset
-from placeto_policy import resume_training
-from placeto_policy import save_policy
-from placeto_policy import save_training
-from placeto_policy import train
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import partly_possible
-from scheduled_problems import two_chains
+from placeto_policy import (
+    PlacementPolicy,
+    PolicyError,
+    Settings,
+    Trainer,
+    load_policy,
+    preset,
+    resume_training,
+    save_policy,
+    save_training,
+    train,
+)
+from scheduled_problems import ListSchedule, heavy_chain, partly_possible, two_chains
 
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, str]

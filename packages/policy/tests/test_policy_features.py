@@ -6,25 +6,17 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from placeto_graphs import GroupGraph
-from placeto_policy import PlacementPolicy
-from placeto_policy import Settings
-from placeto_policy import States
-from placeto_policy import topology_of
+from placeto_policy import PlacementPolicy, Settings, States, topology_of
 from placeto_policy.concurrency import NEAR
-from placeto_policy.states import LOADS
-from placeto_policy.states import load_width
-from placeto_policy.topology import Topology
-from placeto_policy.topology import topology_of_groups
-from random_states import random_problem
-from random_states import random_states
-from scheduled_problems import partly_possible
-from scheduled_problems import problem_of
+from placeto_policy.states import LOADS, load_width
+from placeto_policy.topology import Topology, topology_of_groups
+from random_states import random_problem, random_states
+from scheduled_problems import partly_possible, problem_of
 
 SEEDS = st.integers(0, 10**6)
 SIZES = st.integers(1, 10)

@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 
 from placeto_graphs import PlacementProblem
-from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import train
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import optimum
-from scheduled_problems import penalised
-from scheduled_problems import too_large_for_one
-from scheduled_problems import two_by_turns
-from scheduled_problems import two_chains
-from scheduled_problems import two_speeds
+from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, Trainer, train
+from scheduled_problems import (
+    ListSchedule,
+    heavy_chain,
+    optimum,
+    penalised,
+    too_large_for_one,
+    two_by_turns,
+    two_chains,
+    two_speeds,
+)
 
 TINY = Settings(updates=60)
 SEEDS = range(3)

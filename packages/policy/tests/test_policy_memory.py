@@ -2,18 +2,13 @@
 
 import networkx as nx
 import numpy as np
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import grouping_of_labels
-from placeto_graphs import parse_cluster
+from placeto_graphs import OpGraph, PlacementProblem, grouping_of_labels, parse_cluster
 from placeto_policy import topology_of
-from placeto_policy.earliest import SLICES
-from placeto_policy.earliest import earliest_times
+from placeto_policy.earliest import SLICES, earliest_times
 from placeto_policy.memory import memory_at_peak
 
 

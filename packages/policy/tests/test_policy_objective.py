@@ -1,8 +1,7 @@
 """The gradient of an update against eager torch, and where the surrogate is clipped."""
 
 import copy
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,22 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from logit_policies import LogitPolicy
-from logit_policies import gradients_of_update
-from logit_policies import two_steps
-from placeto_policy import PlacementEnvironment
-from placeto_policy import PlacementPolicy
-from placeto_policy import Settings
-from placeto_policy import States
-from placeto_policy import Trainer
-from placeto_policy import preset
+from logit_policies import LogitPolicy, gradients_of_update, two_steps
+from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, States, Trainer, preset
 from placeto_policy.counterfactuals import Counterfactuals
-from placeto_policy.episodes import Episodes
-from placeto_policy.episodes import run_episodes
+from placeto_policy.episodes import Episodes, run_episodes
 from placeto_policy.objective import add_gradient
 from random_states import random_problem
-from scheduled_problems import ListSchedule
-from scheduled_problems import penalised
+from scheduled_problems import ListSchedule, penalised
 
 LOGITS = st.floats(-2, 2)
 SEED = 3

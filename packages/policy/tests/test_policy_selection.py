@@ -5,20 +5,20 @@ import numpy as np
 import pytest
 import torch
 
-from placeto_policy import PlacementEnvironment
-from placeto_policy import PlacementPolicy
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import load_policy
-from placeto_policy import preset
-from placeto_policy import resume_training
-from placeto_policy import save_training
-from placeto_policy import train
+from placeto_policy import (
+    PlacementEnvironment,
+    PlacementPolicy,
+    PolicyError,
+    Settings,
+    Trainer,
+    load_policy,
+    preset,
+    resume_training,
+    save_training,
+    train,
+)
 from random_states import random_problem
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import two_chains
+from scheduled_problems import ListSchedule, heavy_chain, two_chains
 
 # So fast that the policy gets worse again and again.
 UNSTEADY = Settings(updates=12, workers=2, learning_rate_start=0.05, learning_rate_end=0.05)

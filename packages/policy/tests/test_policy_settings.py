@@ -1,8 +1,6 @@
 import pytest
 
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import preset
+from placeto_policy import PolicyError, Settings, preset
 
 
 def test_the_preset_of_the_paper_is_its_method() -> None:

@@ -9,24 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logit_policies import LogitPolicy
-from logit_policies import gradients_of_update
-from logit_policies import two_steps
+from logit_policies import LogitPolicy, gradients_of_update, two_steps
 from placeto_graphs import EvaluationBatch
-from placeto_policy import PlacementPolicy
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import preset
-from placeto_policy.baseline import TimeStepBaseline
-from placeto_policy.baseline import baseline_of
+from placeto_policy import PlacementPolicy, PolicyError, Settings, Trainer, preset
+from placeto_policy.baseline import TimeStepBaseline, baseline_of
 from placeto_policy.reports import discounted_returns
-from placeto_policy.settings import AdvantageScaleName
-from placeto_policy.settings import RewardName
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import problem_of
-from scheduled_problems import two_chains
+from placeto_policy.settings import AdvantageScaleName, RewardName
+from scheduled_problems import ListSchedule, heavy_chain, problem_of, two_chains
 
 # One step of Adam for each update, on the advantages as they are.
 PLAIN = preset("paper")

@@ -5,24 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_imitation_goes_on import Part
-from test_imitation_goes_on import weights
+from test_imitation_goes_on import Part, weights
 
-from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
-from placeto_policy import PolicyError
-from placeto_policy import Reinforcement
-from placeto_policy import ReinforcementSettings
-from placeto_policy import preset
+from placeto_policy import (
+    PlacementPolicy,
+    PlacetoPlacer,
+    PolicyError,
+    Reinforcement,
+    ReinforcementSettings,
+    preset,
+)
 from placeto_policy.environment import PlacementEnvironment
-from placeto_policy.episodes import run_episodes
-from placeto_policy.episodes import sampling
+from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.reinforcement import advantages_of
 from placeto_policy.states import States
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import too_large_for_one
-from scheduled_problems import two_chains
+from scheduled_problems import ListSchedule, heavy_chain, too_large_for_one, two_chains
 
 SMALL = replace(preset("general"), hidden_units=16)
 SETTINGS = ReinforcementSettings(graphs=2, passes=6, states=4)

@@ -7,34 +7,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import PlacementProblem
-from placeto_graphs import ScheduleBatch
-from placeto_policy import PlacementEnvironment
-from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import most_evaluations
-from placeto_policy import preset
-from placeto_policy.episodes import run_episodes
-from placeto_policy.episodes import sampling
+from placeto_graphs import EvaluationBatch, PlacementProblem, ScheduleBatch
+from placeto_policy import (
+    PlacementEnvironment,
+    PlacementPolicy,
+    PlacetoPlacer,
+    PolicyError,
+    Settings,
+    Trainer,
+    most_evaluations,
+    preset,
+)
+from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.example import BusiestDevice
 from placeto_policy.schedules import GroupSchedules
-from placeto_policy.settings import DeviceFeaturesName
-from placeto_policy.settings import NodeFeaturesName
-from placeto_policy.settings import RewardName
+from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
 from random_states import random_problem
-from scheduled_problems import K80_BYTES
-from scheduled_problems import ListSchedule
-from scheduled_problems import penalised
-from scheduled_problems import two_chains
+from scheduled_problems import K80_BYTES, ListSchedule, penalised, two_chains
 
 SCHEDULE: NodeFeaturesName = "costs-times-and-schedule"
 REWARDS: tuple[RewardName, ...] = ("intermediate", "terminal", "counterfactual")

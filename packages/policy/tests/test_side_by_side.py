@@ -1,25 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto_policy import PlacementEnvironment
-from placeto_policy import PlacementPolicy
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import preset
-from placeto_policy.episodes import greedy
-from placeto_policy.episodes import run_episodes
-from placeto_policy.episodes import run_side_by_side
-from placeto_policy.episodes import sampling
-from placeto_policy.settings import EmbeddingName
-from placeto_policy.settings import MessageName
-from placeto_policy.side_by_side import MOST_NUMBERS
-from placeto_policy.side_by_side import SideBySide
-from random_states import random_problem
-from random_states import random_states
+from placeto_policy import PlacementEnvironment, PlacementPolicy, PolicyError, Settings, preset
+from placeto_policy.episodes import greedy, run_episodes, run_side_by_side, sampling
+from placeto_policy.settings import EmbeddingName, MessageName
+from placeto_policy.side_by_side import MOST_NUMBERS, SideBySide
+from random_states import random_problem, random_states
 from scheduled_problems import ListSchedule
 
 EMBEDDINGS = ("message-passing", "simple-partitioner", "simple-aggregator")

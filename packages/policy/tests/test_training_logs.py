@@ -5,14 +5,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from placeto_policy import JsonLinesLog
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import TensorBoardLog
-from placeto_policy import Trainer
-from placeto_policy import train
-from scheduled_problems import ListSchedule
-from scheduled_problems import two_chains
+from placeto_policy import JsonLinesLog, PolicyError, Settings, TensorBoardLog, Trainer, train
+from scheduled_problems import ListSchedule, two_chains
 
 
 def new_trainer(updates: int = 3) -> Trainer:

@@ -15,15 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 import training_script
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import load_policy
-from placeto_policy import workers
+from placeto_policy import PolicyError, Settings, Trainer, load_policy, workers
 from placeto_policy.workers import OneProcess
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import two_chains
+from scheduled_problems import ListSchedule, heavy_chain, two_chains
 
 ENVIRONMENT = {
     **os.environ,

@@ -10,14 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logit_policies import gradients_of_update
-from placeto_policy import Settings
-from placeto_policy import Trainer
+from placeto_policy import Settings, Trainer
 from placeto_policy.settings import RewardName
 from placeto_policy.workers import OneProcess
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import partly_possible
-from scheduled_problems import two_chains
+from scheduled_problems import ListSchedule, heavy_chain, partly_possible, two_chains
 
 STILL = 1e-60  # a learning rate that is 0 in float32
 

@@ -12,16 +12,9 @@ import numpy as np
 import torch
 
 from placeto_graphs import EvaluationBatch
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import UpdateSummary
-from placeto_policy import join_processes
-from placeto_policy import resume_training
-from placeto_policy import train
+from placeto_policy import Settings, Trainer, UpdateSummary, join_processes, resume_training, train
 from placeto_policy.workers import Processes
-from scheduled_problems import ListSchedule
-from scheduled_problems import heavy_chain
-from scheduled_problems import two_chains
+from scheduled_problems import ListSchedule, heavy_chain, two_chains
 
 CHECKPOINT = "training.safetensors"
 WORKERS = 4

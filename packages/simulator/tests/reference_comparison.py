@@ -6,11 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from placeto_simulator import Simulator
-from placeto_simulator import reference
-from placeto_simulator.benchmark import PLACEMENTS
-from placeto_simulator.benchmark import median_seconds
-from placeto_simulator.benchmark import problems
+from placeto_simulator import Simulator, reference
+from placeto_simulator.benchmark import PLACEMENTS, median_seconds, problems
 
 NUM_DEVICES = 2
 

@@ -4,17 +4,15 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_simulator.conformance import BANDWIDTHS
-from placeto_simulator.conformance import DURATIONS
-from placeto_simulator.conformance import OVERHEADS
-from placeto_simulator.conformance import QUEUES
-from placeto_simulator.conformance import SIZES
-from placeto_simulator.conformance import random_link_map
+from placeto_graphs import Cluster, Device, Grouping, OpGraph, PlacementProblem
+from placeto_simulator.conformance import (
+    BANDWIDTHS,
+    DURATIONS,
+    OVERHEADS,
+    QUEUES,
+    SIZES,
+    random_link_map,
+)
 
 durations = st.sampled_from(DURATIONS)
 overheads = st.sampled_from(OVERHEADS)

@@ -6,26 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import Evaluator
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import SchedulingEvaluator
-from placeto_simulator import SimulationError
-from placeto_simulator import Simulator
-from placeto_simulator.batches import FIFO_FEW
-from placeto_simulator.batches import FIFO_MANY
-from placeto_simulator.benchmark_problems import random_layered_problem
-from placeto_simulator.benchmark_problems import random_placements
-from placeto_simulator.conformance import difference
-from placeto_simulator.conformance import main
-from placeto_simulator.conformance import random_problem
+from placeto_graphs import (
+    Cluster,
+    Device,
+    Evaluator,
+    Grouping,
+    OpGraph,
+    PlacementProblem,
+    SchedulingEvaluator,
+)
+from placeto_simulator import SimulationError, Simulator
+from placeto_simulator.batches import FIFO_FEW, FIFO_MANY
+from placeto_simulator.benchmark_problems import random_layered_problem, random_placements
+from placeto_simulator.conformance import difference, main, random_problem
 from simulated_problems import placed_problems
 
 Placed = tuple[PlacementProblem, NDArray[np.int32]]

@@ -5,11 +5,7 @@ import doctest
 import pytest
 
 import placeto_simulator
-from placeto_simulator import conformance
-from placeto_simulator import errors
-from placeto_simulator import reference
-from placeto_simulator import simulator
-from placeto_simulator import timeline
+from placeto_simulator import conformance, errors, reference, simulator, timeline
 
 
 @pytest.mark.parametrize("module", [conformance, errors, reference, simulator, timeline])

@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 from test_simulator import two_chains
 
 from placeto_graphs import PlacementProblem
-from placeto_simulator import SimulationError
-from placeto_simulator import Simulator
-from placeto_simulator import Timeline
+from placeto_simulator import SimulationError, Simulator, Timeline
 from simulated_problems import placed_problems
 
 Placed = tuple[PlacementProblem, NDArray[np.int32]]

@@ -1,7 +1,6 @@
 """Walks in compiled code against walks with one evaluation after the other."""
 
-from dataclasses import fields
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -9,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import GraphError
-from placeto_graphs import Moves
-from placeto_graphs import PlacementProblem
-from placeto_graphs import WalkingEvaluator
-from placeto_graphs import Walks
-from placeto_graphs import plain_walk
-from placeto_simulator import SimulationError
-from placeto_simulator import Simulator
+from placeto_graphs import GraphError, Moves, PlacementProblem, WalkingEvaluator, Walks, plain_walk
+from placeto_simulator import SimulationError, Simulator
 from placeto_simulator.benchmark_problems import random_layered_problem
 from simulated_problems import placed_problems
 

@@ -6,18 +6,15 @@ from functools import partial
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from captured_models import Case
-from eager_step import EagerTraining
-from eager_step import plain_kernels
+from eager_step import EagerTraining, plain_kernels
 from placeto_graphs import OpGraph
 from placeto_workloads.capture.functions import ALLOCATIONS
 from placeto_workloads.capture.op_graph import op_graph_of
 from placeto_workloads.capture.replay import replay
-from placeto_workloads.capture.step import OptimizerFactory
-from placeto_workloads.capture.step import trace_step
+from placeto_workloads.capture.step import OptimizerFactory, trace_step
 from placeto_workloads.capture.trace import Trace
 from topological_orders import random_order
 

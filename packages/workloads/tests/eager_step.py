@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend
-from torch.nn.attention import sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -1,8 +1,7 @@
 """Runs an executable step on several devices, one op at a time."""
 
 from collections import Counter
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,13 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from capture_checks import SEED
-from capture_checks import Comparison
+from capture_checks import SEED, Comparison
 from eager_step import plain_kernels
-from placeto_graphs import ExecutableStep
-from placeto_graphs import OpGraph
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
+from placeto_graphs import ExecutableStep, OpGraph
+from placeto_workloads.capture.trace import Source, TensorRef
 from placeto_workloads.execution.traced_step import TracedStep
 from topological_orders import random_order
 

@@ -5,11 +5,7 @@ import torch
 from placeto_workloads.capture.op_graph import TensorsOfTrace
 from placeto_workloads.capture.replay import Memory
 from placeto_workloads.capture.storage_parts import whole_storage
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import Trace
-from placeto_workloads.capture.trace import references
+from placeto_workloads.capture.trace import Call, Source, TensorRef, Trace, references
 
 CPU = torch.device("cpu")
 GARBAGE = 255  # numbers of such bytes are no numbers

@@ -3,8 +3,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from placeto_graphs import from_networkx
-from placeto_graphs import micro_batched
+from placeto_graphs import from_networkx, micro_batched
 from placeto_workloads.costs.backward_convolutions import performed_flops
 
 CHANNELS = 12

@@ -4,21 +4,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from asking_layers import PASSING
-from asking_layers import REFUSED
-from asking_layers import Function
-from hypothesis import given
-from hypothesis import settings
+from asking_layers import PASSING, REFUSED, Function
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from capture_checks import check_flops
-from capture_checks import check_replay
-from capture_checks import compared
+from capture_checks import check_flops, check_replay, compared
 from captured_models import Case
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
+from placeto_workloads import WorkloadError, capture
 
 
 class Asking(nn.Module):

@@ -7,13 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from capture_checks import Comparison
-from capture_checks import check_flops
-from capture_checks import check_parameter_bytes
-from capture_checks import check_tensors
-from capture_checks import compared
-from captured_models import CASES
-from captured_models import case
+from capture_checks import Comparison, check_flops, check_parameter_bytes, check_tensors, compared
+from captured_models import CASES, case
 from placeto_graphs import OpGraph
 from placeto_workloads import capture
 from placeto_workloads.capture import functions

@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
+from placeto_workloads import WorkloadError, capture
 from placeto_workloads.capture.replay import replay
 from placeto_workloads.capture.step import trace_step
 

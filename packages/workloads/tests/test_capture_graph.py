@@ -9,15 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from captured_models import CASES
-from captured_models import AttentionBlock
-from captured_models import CalledTwice
-from captured_models import TiedLanguageModel
-from captured_models import TwoInTwoOut
-from captured_models import case
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
-from placeto_graphs import colocate
+from captured_models import CASES, AttentionBlock, CalledTwice, TiedLanguageModel, TwoInTwoOut, case
+from placeto_graphs import OpGraph, Phase, colocate
 from placeto_workloads import capture
 
 SGD = partial(torch.optim.SGD, lr=0.1)

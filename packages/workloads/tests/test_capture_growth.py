@@ -2,8 +2,7 @@
 
 import pytest
 
-from placeto_workloads import capture_growth
-from placeto_workloads import capture_step
+from placeto_workloads import capture_growth, capture_step
 
 
 @pytest.mark.parametrize(("model", "ops_per_layer"), [("chain", 12), ("recurrence", 8)])

@@ -10,10 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from captured_models import CASES
-from captured_models import case
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
+from captured_models import CASES, case
+from placeto_workloads import WorkloadError, capture
 
 
 def fingerprint(model: nn.Module) -> Any:

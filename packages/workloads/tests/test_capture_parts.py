@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from capture_checks import compared
-from captured_models import CASES
-from captured_models import case
+from captured_models import CASES, case
 from eager_step import plain_kernels
-from inplace_programs import InPlaceProgram
-from inplace_programs import programs
+from inplace_programs import InPlaceProgram, programs
 from placeto_graphs import OpGraph
 from placeto_workloads import capture
 from placeto_workloads.capture import storage_parts

@@ -7,15 +7,9 @@ from functools import partial
 import pytest
 import torch
 
-from capture_checks import check_flops
-from capture_checks import check_parameter_bytes
-from capture_checks import check_replay
-from capture_checks import check_tensors
-from capture_checks import compared
+from capture_checks import check_flops, check_parameter_bytes, check_replay, check_tensors, compared
 from captured_models import Case
-from placeto_workloads import TrainingStep
-from placeto_workloads import family
-from placeto_workloads import training_step
+from placeto_workloads import TrainingStep, family, training_step
 
 
 def small_nmt(name: str) -> TrainingStep:

@@ -8,17 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from capture_checks import check_replay
-from capture_checks import compared
-from captured_models import CASES
-from captured_models import Case
-from captured_models import case
-from inplace_programs import InPlaceProgram
-from inplace_programs import programs
+from capture_checks import check_replay, compared
+from captured_models import CASES, Case, case
+from inplace_programs import InPlaceProgram, programs
 from placeto_workloads.capture.op_graph import op_graph_of
 from placeto_workloads.capture.replay import replay
-from placeto_workloads.capture.step import OptimizerFactory
-from placeto_workloads.capture.step import trace_step
+from placeto_workloads.capture.step import OptimizerFactory, trace_step
 from placeto_workloads.errors import WorkloadError
 from topological_orders import random_order
 

@@ -9,19 +9,13 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from capture_checks import check_replay
-from capture_checks import compared
-from captured_models import Case
-from captured_models import case
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
-from placeto_workloads.capture.kernels import TARGETS
-from placeto_workloads.capture.kernels import Target
+from capture_checks import check_replay, compared
+from captured_models import Case, case
+from placeto_workloads import WorkloadError, capture
+from placeto_workloads.capture.kernels import TARGETS, Target
 from placeto_workloads.capture.replay import replay
 from placeto_workloads.capture.step import trace_step
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
+from placeto_workloads.capture.trace import Call, Source, TensorRef
 
 
 class Attention(nn.Module):

@@ -9,11 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from capture_checks import check_replay
-from capture_checks import compared
+from capture_checks import check_replay, compared
 from captured_models import Case
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
+from placeto_workloads import WorkloadError, capture
 from placeto_workloads.capture.replay import replay
 from placeto_workloads.capture.step import trace_step
 

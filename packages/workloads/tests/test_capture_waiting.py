@@ -3,9 +3,7 @@
 import networkx as nx
 import pytest
 import torch
-from hypothesis import example
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 

@@ -5,25 +5,18 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto_graphs import Phase
-from placeto_graphs import parse_cluster
-from placeto_workloads import MODELS
-from placeto_workloads import WorkloadError
-from placeto_workloads.corpus import corpus
-from placeto_workloads.corpus import corpus_graphs
-from placeto_workloads.corpus.clusters import random_cluster
-from placeto_workloads.corpus.clusters import with_drawn_memory
-from placeto_workloads.corpus.graphs import TRANSFORMERS
-from placeto_workloads.corpus.graphs import Part
+from placeto_graphs import Phase, parse_cluster
+from placeto_workloads import MODELS, WorkloadError
+from placeto_workloads.corpus import corpus, corpus_graphs
+from placeto_workloads.corpus.clusters import random_cluster, with_drawn_memory
+from placeto_workloads.corpus.graphs import TRANSFORMERS, Part
 from placeto_workloads.corpus.random_steps import random_step
 from placeto_workloads.corpus.shapes import SHAPES
 from placeto_workloads.costs.memory import activation_bytes
-from placeto_workloads.families.family import PAPER_FAMILIES
-from placeto_workloads.families.family import family
+from placeto_workloads.families.family import PAPER_FAMILIES, family
 
 PARTS: tuple[Part, ...] = ("training", "validation", "test")
 any_shape, any_seed = st.sampled_from(list(SHAPES)), st.integers(0, 10**6)

@@ -8,20 +8,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_graphs import OpGraph
-from placeto_graphs import from_networkx
-from placeto_graphs import parse_cluster
-from placeto_workloads import DEVICE_KINDS
-from placeto_workloads import Efficiency
-from placeto_workloads import WorkloadError
-from placeto_workloads import WorkloadWarning
-from placeto_workloads import cost_model
-from placeto_workloads import cost_models
-from placeto_workloads.costs.op_classes import CLASS_OF_TYPE
-from placeto_workloads.costs.op_classes import NAMES_OF_CLASS
-from placeto_workloads.costs.op_classes import OpClass
-from placeto_workloads.costs.op_classes import class_of_type
-from placeto_workloads.costs.op_classes import op_class
+from placeto_graphs import OpGraph, from_networkx, parse_cluster
+from placeto_workloads import (
+    DEVICE_KINDS,
+    Efficiency,
+    WorkloadError,
+    WorkloadWarning,
+    cost_model,
+    cost_models,
+)
+from placeto_workloads.costs.op_classes import (
+    CLASS_OF_TYPE,
+    NAMES_OF_CLASS,
+    OpClass,
+    class_of_type,
+    op_class,
+)
 from placeto_workloads.costs.roofline import single_device_runtime
 
 KINDS = sorted(DEVICE_KINDS)

@@ -7,16 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
-from placeto_graphs import from_networkx
-from placeto_workloads import DEVICE_KINDS
-from placeto_workloads import Efficiency
+from placeto_graphs import OpGraph, Phase, from_networkx
+from placeto_workloads import DEVICE_KINDS, Efficiency
 from placeto_workloads.cache import FOLDER_VARIABLE
 from placeto_workloads.costs import fit
 from placeto_workloads.costs.op_classes import OpClass
-from placeto_workloads.costs.roofline import roofline
-from placeto_workloads.costs.roofline import single_device_runtime
+from placeto_workloads.costs.roofline import roofline, single_device_runtime
 from placeto_workloads.registry import load
 
 K80 = DEVICE_KINDS["k80"]

@@ -10,10 +10,12 @@ from torch import nn
 
 from placeto_graphs import OpGraph
 from placeto_workloads import capture
-from placeto_workloads.costs.memory import activation_bytes
-from placeto_workloads.costs.memory import bytes_held_twice
-from placeto_workloads.costs.memory import gradient_term_bytes
-from placeto_workloads.costs.memory import peak_bytes
+from placeto_workloads.costs.memory import (
+    activation_bytes,
+    bytes_held_twice,
+    gradient_term_bytes,
+    peak_bytes,
+)
 
 FLOAT = 4
 

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 
 from placeto_workloads import WorkloadError
-from placeto_workloads.enas import cifar10
-from placeto_workloads.enas import grammar_text
-from placeto_workloads.enas import penn_treebank
-from placeto_workloads.enas import shape_images
+from placeto_workloads.enas import cifar10, grammar_text, penn_treebank, shape_images
 from placeto_workloads.enas.images import CIFAR_FILES
 
 RECORD = 3073

@@ -15,21 +15,19 @@ import pytest
 from safetensors.torch import load_file
 
 from placeto_graphs import GroupGraph
-from placeto_workloads import UniformSampler
-from placeto_workloads import WorkloadError
-from placeto_workloads import family
-from placeto_workloads.enas import ControllerSampler
-from placeto_workloads.enas import ConvolutionalSpace
-from placeto_workloads.enas import RecurrentSpace
-from placeto_workloads.enas import SearchSpace
-from placeto_workloads.enas import Trajectory
-from placeto_workloads.enas import load_trajectory
-from placeto_workloads.enas import save_trajectory
+from placeto_workloads import UniformSampler, WorkloadError, family
+from placeto_workloads.enas import (
+    ControllerSampler,
+    ConvolutionalSpace,
+    RecurrentSpace,
+    SearchSpace,
+    Trajectory,
+    load_trajectory,
+    save_trajectory,
+)
 from placeto_workloads.enas.__main__ import main
-from placeto_workloads.enas.family_table import longest_paths
-from placeto_workloads.enas.family_table import member_numbers
-from placeto_workloads.enas.reward_table import RewardRow
-from placeto_workloads.enas.reward_table import reward_table
+from placeto_workloads.enas.family_table import longest_paths, member_numbers
+from placeto_workloads.enas.reward_table import RewardRow, reward_table
 from placeto_workloads.enas.sampler import shipped_trajectory
 from placeto_workloads.enas.search_spaces import Architecture
 

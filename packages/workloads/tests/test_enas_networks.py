@@ -7,25 +7,27 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies
+from hypothesis import given, settings, strategies
 from torch import Tensor
 from torch.nn import functional
 
-from placeto_workloads import NASNET_A
-from placeto_workloads import Activation
-from placeto_workloads import Block
-from placeto_workloads import ConvolutionalArchitecture
-from placeto_workloads import Operation
-from placeto_workloads import RecurrentCell
-from placeto_workloads import WorkloadError
-from placeto_workloads import cell_with_loose_ends
-from placeto_workloads.enas.search_spaces import ConvolutionalSpace
-from placeto_workloads.enas.search_spaces import RecurrentSpace
-from placeto_workloads.enas.search_spaces import SearchSpace
-from placeto_workloads.enas.search_spaces import decisions_of
-from placeto_workloads.enas.search_spaces import space_of
+from placeto_workloads import (
+    NASNET_A,
+    Activation,
+    Block,
+    ConvolutionalArchitecture,
+    Operation,
+    RecurrentCell,
+    WorkloadError,
+    cell_with_loose_ends,
+)
+from placeto_workloads.enas.search_spaces import (
+    ConvolutionalSpace,
+    RecurrentSpace,
+    SearchSpace,
+    decisions_of,
+    space_of,
+)
 from placeto_workloads.enas.shared_images import SharedImageNetwork
 from placeto_workloads.enas.shared_text import SharedLanguageModel
 from placeto_workloads.models.cell_network import CellNetwork

@@ -1,7 +1,6 @@
 """The controller, and training that alternates between it and shared weights."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,33 +10,31 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
-from safetensors.torch import save_file
-from torch import Tensor
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-from placeto_workloads import RecurrentCell
-from placeto_workloads import WorkloadError
-from placeto_workloads.enas import PUBLISHED
-from placeto_workloads.enas import Controller
-from placeto_workloads.enas import ConvolutionalSpace
-from placeto_workloads.enas import ImageTask
-from placeto_workloads.enas import RecurrentSpace
-from placeto_workloads.enas import Search
-from placeto_workloads.enas import SearchSpace
-from placeto_workloads.enas import Settings
-from placeto_workloads.enas import Task
-from placeto_workloads.enas import TextTask
-from placeto_workloads.enas import Trajectory
-from placeto_workloads.enas import grammar_text
-from placeto_workloads.enas import load_trajectory
-from placeto_workloads.enas import resume_search
-from placeto_workloads.enas import save_search
-from placeto_workloads.enas import save_trajectory
-from placeto_workloads.enas import shape_images
-from placeto_workloads.enas import train
-from placeto_workloads.enas.search_spaces import Architecture
-from placeto_workloads.enas.search_spaces import decisions_of
+from placeto_workloads import RecurrentCell, WorkloadError
+from placeto_workloads.enas import (
+    PUBLISHED,
+    Controller,
+    ConvolutionalSpace,
+    ImageTask,
+    RecurrentSpace,
+    Search,
+    SearchSpace,
+    Settings,
+    Task,
+    TextTask,
+    Trajectory,
+    grammar_text,
+    load_trajectory,
+    resume_search,
+    save_search,
+    save_trajectory,
+    shape_images,
+    train,
+)
+from placeto_workloads.enas.search_spaces import Architecture, decisions_of
 from placeto_workloads.models.cell_architecture import Activation
 
 SMALL = Settings(rounds=3, shared_steps=3, controller_steps=2, samples=3, controller_units=8)

@@ -3,24 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from capture_checks import compared
-from captured_models import CASES
-from captured_models import case
-from inplace_programs import InPlaceProgram
-from inplace_programs import programs
-from placed_runs import check_placements
-from placed_runs import placed_run
-from placed_runs import random_devices
-from placeto_graphs import ExecutableStep
-from placeto_graphs import StepRun
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
-from placeto_workloads import executable_step
+from captured_models import CASES, case
+from inplace_programs import InPlaceProgram, programs
+from placed_runs import check_placements, placed_run, random_devices
+from placeto_graphs import ExecutableStep, StepRun
+from placeto_workloads import WorkloadError, capture, executable_step
 
 NUM_PLACEMENTS = 20
 

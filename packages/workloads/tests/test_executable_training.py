@@ -1,7 +1,6 @@
 """Training on several devices follows training in eager PyTorch, batch after batch."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -12,9 +11,7 @@ from torch import nn
 
 from placed_runs import random_devices
 from placeto_graphs import OpGraph
-from placeto_workloads import ExecutableTraining
-from placeto_workloads import WorkloadError
-from placeto_workloads import executable_training
+from placeto_workloads import ExecutableTraining, WorkloadError, executable_training
 
 BATCH = (6, 4)
 SGD = partial(torch.optim.SGD, lr=0.1)

@@ -9,17 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
-from placeto_workloads import capture_step
-from placeto_workloads import program_step
-from written_programs import Edit
-from written_programs import attention
-from written_programs import convolutions
-from written_programs import edited
-from written_programs import exported
-from written_programs import rewritten
-from written_programs import trap
+from placeto_workloads import WorkloadError, capture, capture_step, program_step
+from written_programs import Edit, attention, convolutions, edited, exported, rewritten, trap
 
 MODELS = {"convolutions": convolutions, "attention": attention}
 CODE = "__import__('pathlib').Path('sprung').write_text('sprung')"

@@ -11,10 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from placeto_workloads import LIBRARIES
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture_step
-from placeto_workloads import library_step
+from placeto_workloads import LIBRARIES, WorkloadError, capture_step, library_step
 
 
 class Network(nn.Module):

@@ -6,12 +6,9 @@ from typing import Any
 import pytest
 from torch import nn
 
-from capture_checks import check_flops
-from capture_checks import check_replay
-from capture_checks import compared
+from capture_checks import check_flops, check_replay, compared
 from captured_models import Case
-from placeto_workloads import TrainingStep
-from placeto_workloads import library_step
+from placeto_workloads import TrainingStep, library_step
 
 BACKBONE = {
     "model_type": "resnet",

@@ -3,9 +3,7 @@
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,7 @@ import torch
 from torch import nn
 
 from placeto_graphs import OpGraph
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
-from placeto_workloads import capture_step
-from placeto_workloads import program_step
+from placeto_workloads import WorkloadError, capture, capture_step, program_step
 from written_programs import convolutions
 
 onnx = pytest.importorskip("onnx")

@@ -11,21 +11,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from placeto_graphs import OpGraph
-from placeto_graphs import from_networkx
-from placeto_graphs import load_graph
-from placeto_graphs import save_graph
-from placeto_workloads import DEVICE_KINDS
-from placeto_workloads import DeviceKind
-from placeto_workloads import TrainingStep
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
-from placeto_workloads import cost_model
+from placeto_graphs import OpGraph, from_networkx, load_graph, save_graph
+from placeto_workloads import (
+    DEVICE_KINDS,
+    DeviceKind,
+    TrainingStep,
+    WorkloadError,
+    capture,
+    cost_model,
+)
 from placeto_workloads.capture.op_types import split_type
 from placeto_workloads.costs import precision_check
 from placeto_workloads.costs.backward_convolutions import performed_flops
-from placeto_workloads.costs.op_classes import OpClass
-from placeto_workloads.costs.op_classes import op_class
+from placeto_workloads.costs.op_classes import OpClass, op_class
 from placeto_workloads.costs.precisions import Tf32
 from placeto_workloads.costs.roofline import single_device_runtime
 

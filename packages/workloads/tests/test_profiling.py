@@ -8,18 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from captured_models import CASES
-from captured_models import Case
-from captured_models import case
+from captured_models import CASES, Case, case
 from eager_step import EagerTraining
-from placeto_workloads import WorkloadError
-from placeto_workloads import capture
-from placeto_workloads import profile
+from placeto_workloads import WorkloadError, capture, profile
 from placeto_workloads.capture import replay
 from placeto_workloads.capture.replay import Memory
 from placeto_workloads.capture.step import trace_step
-from placeto_workloads.profiling import check
-from placeto_workloads.profiling import profiler
+from placeto_workloads.profiling import check, profiler
 from placeto_workloads.profiling.timing import seconds_of
 
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto_workloads.capture import storage_parts
-from placeto_workloads.capture.storage_parts import StorageParts
-from placeto_workloads.capture.storage_parts import whole_storage
+from placeto_workloads.capture.storage_parts import StorageParts, whole_storage
 from placeto_workloads.capture.trace import TensorRef
 
 NUM_BYTES = 96

@@ -7,10 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from capture_checks import check_flops
-from capture_checks import check_parameter_bytes
-from capture_checks import check_replay
-from capture_checks import compared
+from capture_checks import check_flops, check_parameter_bytes, check_replay, compared
 from captured_models import Case
 from placed_runs import check_placements
 from placeto_workloads import library_step

@@ -6,11 +6,9 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from placeto_graphs import OpGraph
-from placeto_graphs import from_networkx
+from placeto_graphs import OpGraph, from_networkx
 from placeto_workloads import cache
-from placeto_workloads.cache import cache_folder
-from placeto_workloads.cache import cached_graph
+from placeto_workloads.cache import cache_folder, cached_graph
 
 GRAPH = from_networkx(nx.path_graph(4, create_using=nx.DiGraph))
 OTHER_GRAPH = from_networkx(nx.path_graph(5, create_using=nx.DiGraph))

@@ -7,23 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies
+from hypothesis import given, settings, strategies
 
-from placeto_graphs import OpGraph
-from placeto_graphs import colocate
-from placeto_workloads import NASNET_A
-from placeto_workloads import Activation
-from placeto_workloads import ConvolutionalArchitecture
-from placeto_workloads import Family
-from placeto_workloads import FamilyMember
-from placeto_workloads import Operation
-from placeto_workloads import RecurrentCell
-from placeto_workloads import UniformSampler
-from placeto_workloads import WorkloadError
-from placeto_workloads import family
-from placeto_workloads import family_names
+from placeto_graphs import OpGraph, colocate
+from placeto_workloads import (
+    NASNET_A,
+    Activation,
+    ConvolutionalArchitecture,
+    Family,
+    FamilyMember,
+    Operation,
+    RecurrentCell,
+    UniformSampler,
+    WorkloadError,
+    family,
+    family_names,
+)
 
 RANGES = {
     "nmt": {"steps": (16, 32), "batch_size": (64, 128)},

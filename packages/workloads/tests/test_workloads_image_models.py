@@ -6,29 +6,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies
+from hypothesis import given, settings, strategies
 from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from model_checks import parameter_count
-from model_checks import parameters_without_gradient
-from placeto_workloads import NASNET_A
-from placeto_workloads import Block
-from placeto_workloads import ConvolutionalArchitecture
-from placeto_workloads import ConvolutionalCell
-from placeto_workloads import Operation
-from placeto_workloads import TrainingStep
-from placeto_workloads import UniformSampler
-from placeto_workloads import WorkloadError
-from placeto_workloads import enas_image_network
-from placeto_workloads import inception_v3
-from placeto_workloads import nasnet
+from model_checks import parameter_count, parameters_without_gradient
+from placeto_workloads import (
+    NASNET_A,
+    Block,
+    ConvolutionalArchitecture,
+    ConvolutionalCell,
+    Operation,
+    TrainingStep,
+    UniformSampler,
+    WorkloadError,
+    enas_image_network,
+    inception_v3,
+    nasnet,
+)
 from placeto_workloads.models.cell_layers import FactorisedReduction
-from placeto_workloads.models.cell_network import Cell
-from placeto_workloads.models.cell_network import PlannedCell
+from placeto_workloads.models.cell_network import Cell, PlannedCell
 
 
 def multiply_adds_per_image(step: TrainingStep) -> float:

@@ -2,33 +2,28 @@
 
 import math
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies
-from torch import Tensor
-from torch import nn
+from hypothesis import given, settings, strategies
+from torch import Tensor, nn
 
-from model_checks import parameter_count
-from model_checks import parameters_without_gradient
-from placeto_workloads import Activation
-from placeto_workloads import RecurrentCell
-from placeto_workloads import TrainingStep
-from placeto_workloads import UniformSampler
-from placeto_workloads import WorkloadError
-from placeto_workloads import enas_language_model
-from placeto_workloads import nmt
+from model_checks import parameter_count, parameters_without_gradient
+from placeto_workloads import (
+    Activation,
+    RecurrentCell,
+    TrainingStep,
+    UniformSampler,
+    WorkloadError,
+    enas_language_model,
+    nmt,
+)
 from placeto_workloads.models.enas_recurrent import RecurrentLayer
-from placeto_workloads.models.nmt import Attention
-from placeto_workloads.models.nmt import TranslationModel
-from placeto_workloads.models.unrolled import LSTM
-from placeto_workloads.models.unrolled import ResidualLSTMStep
+from placeto_workloads.models.nmt import Attention, TranslationModel
+from placeto_workloads.models.unrolled import LSTM, ResidualLSTMStep
 
 
 @pytest.fixture(autouse=True)

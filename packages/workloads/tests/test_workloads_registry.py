@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import OpGraph
-from placeto_graphs import colocate
-from placeto_workloads import MODELS
-from placeto_workloads import WorkloadError
-from placeto_workloads import graph_for
-from placeto_workloads import load
-from placeto_workloads import model_names
-from placeto_workloads import registry
-from placeto_workloads import training_step
+from placeto_graphs import DEFAULT_RULES, OpGraph, colocate
+from placeto_workloads import (
+    MODELS,
+    WorkloadError,
+    graph_for,
+    load,
+    model_names,
+    registry,
+    training_step,
+)
 
 SMALL_NMT: dict[str, Any] = {"steps": 3, "batch_size": 4, "units": 6, "vocabulary_size": 9}
 SMALL: dict[str, dict[str, Any]] = {

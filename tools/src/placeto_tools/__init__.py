@@ -4,12 +4,10 @@ The package holds everything a user does: making problem files, placing with any
 training, evaluating, drawing and exporting. It is the only package that sees all the others.
 """
 
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placeto_tools.placing.model_placement import ModelPlacement
-    from placeto_tools.placing.model_placement import place
+    from placeto_tools.placing.model_placement import ModelPlacement, place
 
 __version__ = "0.2.0"
 

@@ -1,7 +1,6 @@
 """Why the command ends without having done its work, and with which exit code."""
 
-from collections.abc import Collection
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any

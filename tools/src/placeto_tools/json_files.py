@@ -1,14 +1,12 @@
 """JSON of typed values: msgspec writes it, and says what is wrong with what is read."""
 
 from pathlib import Path
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
+from placeto_tools.errors import InputError, reading
 from placeto_tools.outputs import write_text
 
 Decoded = TypeVar("Decoded")

@@ -4,17 +4,13 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Any
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
 from placeto_tools import __version__
-from placeto_tools.errors import exit_code
-from placeto_tools.errors import one_line
-from placeto_tools.errors import printable
-from placeto_tools.groups import Group
-from placeto_tools.groups import LazyGroup
+from placeto_tools.errors import exit_code, one_line, printable
+from placeto_tools.groups import Group, LazyGroup
 from placeto_tools.options import DEBUG
 
 COMMANDS = {

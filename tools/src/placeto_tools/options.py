@@ -1,18 +1,13 @@
 """Options that several subcommands share, and the class of all subcommands."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-from typing import ClassVar
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from placeto_graphs import LINK_NAMES
-from placeto_graphs import GraphError
-from placeto_graphs import parse_cluster
+from placeto_graphs import LINK_NAMES, GraphError, parse_cluster
 from placeto_tools.errors import not_among
 from placeto_tools.placing.placers import PLACER_NAMES
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from placeto_graphs import write_atomically
-from placeto_tools.errors import InputError
-from placeto_tools.errors import writing
+from placeto_tools.errors import InputError, writing
 
 
 def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> None:

@@ -1,10 +1,7 @@
 """A PyTorch module that is trained on several devices, each op where a placement puts it."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,8 +13,7 @@ from placeto_graphs import PlacementProblem
 from placeto_tools.errors import InputError
 from placeto_tools.placing.placements import search_graph
 from placeto_tools.problems.making import read_cluster
-from placeto_workloads import ExecutableTraining
-from placeto_workloads import executable_training
+from placeto_workloads import ExecutableTraining, executable_training
 
 CPU = "cpu:"
 

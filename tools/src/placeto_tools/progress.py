@@ -5,18 +5,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
-from typing import TextIO
+from typing import Protocol, TextIO
 
-from rich.console import Console
-from rich.console import Group
-from rich.console import RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from placeto_tools.errors import printable
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import rich_table
+from placeto_tools.tables import TextTable, rich_table
 
 SECONDS_BETWEEN_LINES = 10.0  # where the output is no terminal
 # How long others take says something when so much is done, or so long has passed.

@@ -5,20 +5,16 @@ compare. Every placer minimises the memory-penalised runtime, with the memory of
 limits.
 """
 
-from placeto_baselines.bounds.lower_bound import bound_parts
-from placeto_baselines.bounds.lower_bound import lower_bound
-from placeto_baselines.errors import BaselineError
-from placeto_baselines.errors import StoppedSearchError
+from placeto_baselines.bounds.lower_bound import bound_parts, lower_bound
+from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_baselines.exact.optimal import optimal
 from placeto_baselines.expert.expert import ExpertPlacer
 from placeto_baselines.expert.scopes import ExpertScopes
 from placeto_baselines.fixed.random_placer import RandomPlacer
-from placeto_baselines.fixed.single_device import CpuOnly
-from placeto_baselines.fixed.single_device import SingleDevice
+from placeto_baselines.fixed.single_device import CpuOnly, SingleDevice
 from placeto_baselines.partitioning.metis import MetisPlacer
 from placeto_baselines.partitioning.scotch import ScotchPlacer
-from placeto_baselines.rnn.placer import RnnPlacer
-from placeto_baselines.rnn.placer import TrainedRnnPlacer
+from placeto_baselines.rnn.placer import RnnPlacer, TrainedRnnPlacer
 from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.scheduling.critical_path import CriticalPathPlacer
 from placeto_baselines.scheduling.heft import Heft

@@ -6,15 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.errors import BaselineError
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import Evaluator
-from placeto_graphs import Moves
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_graphs import WalkingEvaluator
-from placeto_graphs import Walks
-from placeto_graphs import memory_penalised_runtime
-from placeto_graphs import plain_walk
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    Moves,
+    PlacementProblem,
+    PlacementResult,
+    WalkingEvaluator,
+    Walks,
+    memory_penalised_runtime,
+    plain_walk,
+)
 
 
 class Trials:

@@ -7,8 +7,7 @@ simulator.
 
 from placeto_execution.empty_step import EmptyStep
 from placeto_execution.errors import ExecutionError
-from placeto_execution.executor import ExecutedStep
-from placeto_execution.executor import Executor
+from placeto_execution.executor import ExecutedStep, Executor
 
 __version__ = "0.1.0"
 

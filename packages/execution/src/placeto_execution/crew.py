@@ -1,13 +1,9 @@
 """The threads of the workers."""
 
 import gc
-from collections.abc import Iterator
-from collections.abc import Sequence
-from concurrent.futures import Future
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait
-from contextlib import contextmanager
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 
 from placeto_execution.clock import Clock
 from placeto_execution.halt import Halt

@@ -1,8 +1,6 @@
 """A step whose ops compute nothing: what is left of a step is its queues, links and order."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 

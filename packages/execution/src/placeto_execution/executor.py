@@ -1,11 +1,8 @@
 """The executor: placements of one problem, run for real."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,33 +10,27 @@ from numpy.typing import NDArray
 from placeto_execution.clock import Clock
 from placeto_execution.crew import Crew
 from placeto_execution.devices import check_device_names
-from placeto_execution.errors import ExecutionError
-from placeto_execution.errors import one_line
+from placeto_execution.errors import ExecutionError, one_line
 from placeto_execution.halt import Halt
 from placeto_execution.inbox import Inbox
-from placeto_execution.lines import DirectLines
-from placeto_execution.lines import EmulatedLines
+from placeto_execution.lines import DirectLines, EmulatedLines
 from placeto_execution.links import Transfer
 from placeto_execution.order_check import check_order
-from placeto_execution.plan import Plan
-from placeto_execution.plan import plan_of
-from placeto_execution.queues import FirstInFirstOut
-from placeto_execution.queues import InOrder
-from placeto_execution.queues import LowestFirst
-from placeto_execution.queues import Queue
+from placeto_execution.plan import Plan, plan_of
+from placeto_execution.queues import FirstInFirstOut, InOrder, LowestFirst, Queue
 from placeto_execution.records import timeline_of
-from placeto_execution.timing import AsFastAsItCan
-from placeto_execution.timing import Paced
-from placeto_execution.timing import Timing
+from placeto_execution.timing import AsFastAsItCan, Paced, Timing
 from placeto_execution.worker import Worker
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import ExecutableStep
-from placeto_graphs import GraphError
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepOrder
-from placeto_graphs import StepRun
-from placeto_graphs import StepTimeline
+from placeto_graphs import (
+    EvaluationBatch,
+    ExecutableStep,
+    GraphError,
+    OpGraph,
+    PlacementProblem,
+    StepOrder,
+    StepRun,
+    StepTimeline,
+)
 
 OrderOf = Callable[[NDArray[np.int32]], StepOrder]
 

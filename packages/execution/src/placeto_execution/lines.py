@@ -1,16 +1,13 @@
 """How tensors get from one worker to another."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from placeto_execution.clock import Clock
 from placeto_execution.inbox import Inbox
-from placeto_execution.links import EmulatedLink
-from placeto_execution.links import Transfer
+from placeto_execution.links import EmulatedLink, Transfer
 from placeto_execution.plan import Plan
 from placeto_execution.queues import Queue
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepRun
+from placeto_graphs import PlacementProblem, StepRun
 
 
 class DirectLines:

@@ -1,14 +1,12 @@
 """Whether an order that was given can be kept."""
 
 from collections import defaultdict
-from collections.abc import Hashable
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import pairwise
 
 from placeto_execution.errors import ExecutionError
 from placeto_execution.plan import Plan
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepOrder
+from placeto_graphs import PlacementProblem, StepOrder
 
 
 def check_order(problem: PlacementProblem, plan: Plan, order: StepOrder) -> None:

@@ -2,13 +2,8 @@
 
 import heapq
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Hashable
-from collections.abc import Sequence
-from typing import Any
-from typing import Generic
-from typing import Protocol
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 Element = TypeVar("Element")
 

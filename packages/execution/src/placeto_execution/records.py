@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_execution.worker import Record
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepTimeline
+from placeto_graphs import PlacementProblem, StepTimeline
 
 
 def timeline_of(

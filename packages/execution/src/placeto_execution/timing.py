@@ -1,8 +1,7 @@
 """When an op starts and ends: as fast as it can, or at a given pace."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from placeto_execution.clock import Clock
 from placeto_execution.halt import Halt

@@ -1,24 +1,19 @@
 """The worker of one device: it runs ops, and tells the others what is done."""
 
 import threading
-from collections.abc import Callable
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from placeto_execution.clock import Clock
 from placeto_execution.devices import pin_to_core
-from placeto_execution.errors import ExecutionError
-from placeto_execution.errors import one_line
+from placeto_execution.errors import ExecutionError, one_line
 from placeto_execution.halt import Halt
 from placeto_execution.inbox import Inbox
 from placeto_execution.links import Transfer
-from placeto_execution.plan import HERE
-from placeto_execution.plan import Plan
+from placeto_execution.plan import HERE, Plan
 from placeto_execution.queues import Queue
 from placeto_execution.timing import Timing
-from placeto_graphs import OpGraph
-from placeto_graphs import StepRun
+from placeto_graphs import OpGraph, StepRun
 
 
 @dataclass

@@ -5,69 +5,54 @@ This is all that the other packages may use of it, and the only thing that they 
 
 from placeto_graphs.compilation import compiled
 from placeto_graphs.errors import GraphError
-from placeto_graphs.files.cluster_file import load_cluster
-from placeto_graphs.files.cluster_file import save_cluster
+from placeto_graphs.files.cluster_file import load_cluster, save_cluster
 from placeto_graphs.files.cluster_links import LINK_NAMES
 from placeto_graphs.files.cluster_spec import parse_cluster
 from placeto_graphs.files.pipedream import load_pipedream_profile
-from placeto_graphs.files.placement_file import load_placement
-from placeto_graphs.files.placement_file import load_placement_of_any_level
-from placeto_graphs.files.placement_file import save_placement
-from placeto_graphs.files.problem_file import load_graph
-from placeto_graphs.files.problem_file import load_problem
-from placeto_graphs.files.problem_file import save_graph
-from placeto_graphs.files.problem_file import save_problem
+from placeto_graphs.files.placement_file import (
+    load_placement,
+    load_placement_of_any_level,
+    save_placement,
+)
+from placeto_graphs.files.problem_file import load_graph, load_problem, save_graph, save_problem
 from placeto_graphs.files.storage import write_atomically
-from placeto_graphs.grouping.colocation import DEFAULT_RULES
-from placeto_graphs.grouping.colocation import colocate
-from placeto_graphs.grouping.colocation import colocate_by_id
-from placeto_graphs.grouping.colocation import colocate_gradients
-from placeto_graphs.grouping.colocation import colocate_scopes
-from placeto_graphs.grouping.colocation import colocate_single_consumers
-from placeto_graphs.grouping.colocation import colocate_updates
+from placeto_graphs.grouping.colocation import (
+    DEFAULT_RULES,
+    colocate,
+    colocate_by_id,
+    colocate_gradients,
+    colocate_scopes,
+    colocate_single_consumers,
+    colocate_updates,
+)
 from placeto_graphs.grouping.labels import grouping_of_labels
-from placeto_graphs.grouping.merging import LEVEL_SIZES
-from placeto_graphs.grouping.merging import merge_and_colocate
-from placeto_graphs.grouping.merging import nested_groupings
-from placeto_graphs.grouping.reachability import Reachability
-from placeto_graphs.grouping.reachability import reachability
-from placeto_graphs.grouping.rule_names import NAMED_RULES
-from placeto_graphs.grouping.rule_names import names_of_rules
-from placeto_graphs.grouping.rule_names import rules_of_names
+from placeto_graphs.grouping.merging import LEVEL_SIZES, merge_and_colocate, nested_groupings
+from placeto_graphs.grouping.reachability import Reachability, reachability
+from placeto_graphs.grouping.rule_names import NAMED_RULES, names_of_rules, rules_of_names
 from placeto_graphs.micro_batches.division import one_micro_batch
-from placeto_graphs.micro_batches.problems import micro_batched_problem
-from placeto_graphs.micro_batches.problems import repeat_micro_batch_problem
-from placeto_graphs.micro_batches.repetition import micro_batched
-from placeto_graphs.micro_batches.repetition import micro_batched_grouping
-from placeto_graphs.micro_batches.repetition import repeat_micro_batch
-from placeto_graphs.networkx_conversion import from_networkx
-from placeto_graphs.networkx_conversion import groups_to_networkx
-from placeto_graphs.networkx_conversion import to_networkx
-from placeto_graphs.schema.cluster import Cluster
-from placeto_graphs.schema.cluster import Device
-from placeto_graphs.schema.evaluation import EvaluationBatch
-from placeto_graphs.schema.evaluation import Evaluator
-from placeto_graphs.schema.evaluation import PlacementResult
-from placeto_graphs.schema.evaluation import Placer
-from placeto_graphs.schema.evaluation import ScheduleBatch
-from placeto_graphs.schema.evaluation import SchedulingEvaluator
-from placeto_graphs.schema.execution import ExecutableStep
-from placeto_graphs.schema.execution import StepOrder
-from placeto_graphs.schema.execution import StepRun
-from placeto_graphs.schema.group_graph import GroupGraph
-from placeto_graphs.schema.group_graph import group_graph
+from placeto_graphs.micro_batches.problems import micro_batched_problem, repeat_micro_batch_problem
+from placeto_graphs.micro_batches.repetition import (
+    micro_batched,
+    micro_batched_grouping,
+    repeat_micro_batch,
+)
+from placeto_graphs.networkx_conversion import from_networkx, groups_to_networkx, to_networkx
+from placeto_graphs.schema.cluster import Cluster, Device
+from placeto_graphs.schema.evaluation import (
+    EvaluationBatch,
+    Evaluator,
+    PlacementResult,
+    Placer,
+    ScheduleBatch,
+    SchedulingEvaluator,
+)
+from placeto_graphs.schema.execution import ExecutableStep, StepOrder, StepRun
+from placeto_graphs.schema.group_graph import GroupGraph, group_graph
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.objective import SECONDS_PER_BYTE
-from placeto_graphs.schema.objective import memory_penalised_runtime
-from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.op_graph import Phase
-from placeto_graphs.schema.problem import PlacementProblem
-from placeto_graphs.schema.problem import measured_compute_time
-from placeto_graphs.schema.walks import Moves
-from placeto_graphs.schema.walks import WalkingEvaluator
-from placeto_graphs.schema.walks import Walks
-from placeto_graphs.schema.walks import check_moves
-from placeto_graphs.schema.walks import plain_walk
+from placeto_graphs.schema.objective import SECONDS_PER_BYTE, memory_penalised_runtime
+from placeto_graphs.schema.op_graph import OpGraph, Phase
+from placeto_graphs.schema.problem import PlacementProblem, measured_compute_time
+from placeto_graphs.schema.walks import Moves, WalkingEvaluator, Walks, check_moves, plain_walk
 from placeto_graphs.timeline.step_timeline import StepTimeline
 
 __version__ = "0.2.0"

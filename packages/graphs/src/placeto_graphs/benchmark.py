@@ -11,25 +11,20 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from placeto_graphs.files.cluster_spec import parse_cluster
-from placeto_graphs.files.problem_file import load_problem
-from placeto_graphs.files.problem_file import save_problem
+from placeto_graphs.files.problem_file import load_problem, save_problem
 from placeto_graphs.grouping.colocation import colocate
 from placeto_graphs.grouping.merging import merge_and_colocate
 from placeto_graphs.grouping.reachability import reachability
 from placeto_graphs.schema.group_graph import group_graph
-from placeto_graphs.schema.op_graph import FREE
-from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.op_graph import Phase
+from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
 
 DEFAULT_SIZES = (10_000, 100_000, 1_000_000)

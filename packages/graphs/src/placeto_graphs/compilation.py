@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from time import time
-from typing import Any
-from typing import ParamSpec
-from typing import TypeVar
-from typing import cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -49,8 +46,10 @@ def compiled(
     """
     import numba  # noqa: PLC0415
 
-    from placeto_graphs.code_cache import code_cache  # noqa: PLC0415
-    from placeto_graphs.code_cache import name_closure  # noqa: PLC0415
+    from placeto_graphs.code_cache import (  # noqa: PLC0415
+        code_cache,
+        name_closure,
+    )
 
     name_closure(function)
     dispatcher: Any = numba.njit(nogil=True, fastmath=set(fastmath) or False)(function)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.errors import within
-from placeto_graphs.schema.arrays import int_array
-from placeto_graphs.schema.arrays import integer
-from placeto_graphs.schema.op_graph import FREE
-from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.op_graph import Phase
+from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.schema.arrays import int_array, integer
+from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
 
 if TYPE_CHECKING:

@@ -5,36 +5,24 @@ REINFORCE trainer. A problem is seen only through ``placeto_graphs``, and what a
 only through an ``Evaluator``, so that any simulator or measurement can train a policy.
 """
 
-from placeto_policy.checkpoint import load_policy
-from placeto_policy.checkpoint import resume_training
-from placeto_policy.checkpoint import save_policy
-from placeto_policy.checkpoint import save_training
-from placeto_policy.demonstrations import Demonstration
-from placeto_policy.demonstrations import demonstrate
-from placeto_policy.embedding.embeddings import GraphEmbedding
-from placeto_policy.embedding.embeddings import SimpleAggregator
-from placeto_policy.embedding.embeddings import SimplePartitioner
+from placeto_policy.checkpoint import load_policy, resume_training, save_policy, save_training
+from placeto_policy.demonstrations import Demonstration, demonstrate
+from placeto_policy.embedding.embeddings import GraphEmbedding, SimpleAggregator, SimplePartitioner
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.errors import PolicyError
 from placeto_policy.evaluations import most_evaluations
 from placeto_policy.gym import gym_environment
-from placeto_policy.imitation import Imitation
-from placeto_policy.imitation import imitate
+from placeto_policy.imitation import Imitation, imitate
 from placeto_policy.imitation_settings import ImitationSettings
-from placeto_policy.logs import JsonLinesLog
-from placeto_policy.logs import TensorBoardLog
+from placeto_policy.logs import JsonLinesLog, TensorBoardLog
 from placeto_policy.placer import PlacetoPlacer
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.pretrained import load_pretrained
-from placeto_policy.reinforcement import Reinforcement
-from placeto_policy.reinforcement import ReinforcementSettings
-from placeto_policy.settings import Settings
-from placeto_policy.settings import preset
+from placeto_policy.reinforcement import Reinforcement, ReinforcementSettings
+from placeto_policy.settings import Settings, preset
 from placeto_policy.states import States
-from placeto_policy.topology import Topology
-from placeto_policy.topology import topology_of
-from placeto_policy.trainer import Trainer
-from placeto_policy.trainer import UpdateSummary
+from placeto_policy.topology import Topology, topology_of
+from placeto_policy.trainer import Trainer, UpdateSummary
 from placeto_policy.training import train
 from placeto_policy.workers import join_processes
 

@@ -5,25 +5,19 @@ One file holds both, so that it is replaced at once or not at all.
 
 import math
 import os
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from placeto_graphs import Evaluator
-from placeto_graphs import write_atomically
+from placeto_graphs import Evaluator, write_atomically
 from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
-from placeto_policy.stored_tensors import adam_tensors
-from placeto_policy.stored_tensors import check_like
-from placeto_policy.stored_tensors import restore_adam
-from placeto_policy.trainer import Best
-from placeto_policy.trainer import Trainer
+from placeto_policy.stored_tensors import adam_tensors, check_like, restore_adam
+from placeto_policy.trainer import Best, Trainer
 from placeto_policy.workers import Processes
 
 FORMAT = "placeto-policy"

@@ -3,10 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import compiled
-from placeto_policy.earliest import SLICES
-from placeto_policy.earliest import earliest_times
+from placeto_graphs import PlacementProblem, compiled
+from placeto_policy.earliest import SLICES, earliest_times
 
 # In parts of the longest path: work that is so far apart is near to 1/e.
 NEAR = (0.005, 0.02, 0.08)

@@ -5,12 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import memory_penalised_runtime
-from placeto_policy.errors import PolicyError
-from placeto_policy.errors import shown
+from placeto_graphs import EvaluationBatch, Evaluator, PlacementProblem, memory_penalised_runtime
+from placeto_policy.errors import PolicyError, shown
 
 MAX_REMEMBERED = 50_000
 # Of a placement that cannot run: as long as this many steps on one device.

@@ -1,15 +1,13 @@
 """What an episode would have come to with one group on another device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_policy.environment import PlacementEnvironment
-from placeto_policy.episodes import Episodes
-from placeto_policy.episodes import drawn_devices
+from placeto_policy.episodes import Episodes, drawn_devices
 
 NUMBERS_PER_BATCH = 2**24  # of placements that are evaluated at once: 64 MB
 

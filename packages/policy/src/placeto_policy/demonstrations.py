@@ -5,9 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Cluster, Evaluator, PlacementProblem
 from placeto_policy.costs import PlacementCosts
 from placeto_policy.settings import Settings
 

@@ -7,11 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import GroupGraph
-from placeto_graphs import PlacementProblem
-from placeto_policy.earliest import MIN_SECONDS
-from placeto_policy.earliest import mean_seconds
+from placeto_graphs import Cluster, GroupGraph, PlacementProblem
+from placeto_policy.earliest import MIN_SECONDS, mean_seconds
 
 MOST_TIMES_SLOWER = 1e4
 GROUP_FEATURES = 6

@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import compiled
+from placeto_graphs import PlacementProblem, compiled
 
 MIN_SECONDS = 1e-300  # of what seconds are divided by: a graph may have no work
 SLICES = 400  # of the longest path; what happens in one of them is taken to be at its middle

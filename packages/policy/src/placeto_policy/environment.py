@@ -1,32 +1,26 @@
 """The Markov decision process over placements: many episodes on one problem in lockstep."""
 
 from collections.abc import Sequence
-from typing import Any
-from typing import Self
-from typing import get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import SECONDS_PER_BYTE
-from placeto_graphs import Evaluator
-from placeto_graphs import GraphError
-from placeto_policy.costs import PlacementCosts
-from placeto_policy.costs import seconds_of_work
-from placeto_policy.errors import PolicyError
-from placeto_policy.errors import shown
+from placeto_graphs import SECONDS_PER_BYTE, Evaluator, GraphError
+from placeto_policy.costs import PlacementCosts, seconds_of_work
+from placeto_policy.errors import PolicyError, shown
 from placeto_policy.schedules import GroupSchedules
-from placeto_policy.settings import DeviceFeaturesName
-from placeto_policy.settings import NodeFeaturesName
-from placeto_policy.settings import OrderName
-from placeto_policy.settings import RewardName
-from placeto_policy.settings import Settings
-from placeto_policy.settings import StartName
-from placeto_policy.states import States
-from placeto_policy.states import lookahead_features
-from placeto_policy.topology import Topology
-from placeto_policy.topology import topology_of
+from placeto_policy.settings import (
+    DeviceFeaturesName,
+    NodeFeaturesName,
+    OrderName,
+    RewardName,
+    Settings,
+    StartName,
+)
+from placeto_policy.states import States, lookahead_features
+from placeto_policy.topology import Topology, topology_of
 
 
 class PlacementEnvironment:

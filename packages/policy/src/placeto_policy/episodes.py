@@ -1,8 +1,6 @@
 """Whole episodes: how a policy places a problem, and all states on the way."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np

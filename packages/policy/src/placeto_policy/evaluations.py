@@ -3,8 +3,7 @@
 import numpy as np
 
 from placeto_graphs import PlacementProblem
-from placeto_policy.settings import RewardName
-from placeto_policy.settings import Settings
+from placeto_policy.settings import RewardName, Settings
 
 
 def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Settings) -> int:

@@ -4,12 +4,14 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import PlacementProblem
-from placeto_graphs import ScheduleBatch
-from placeto_graphs import colocate
-from placeto_graphs import from_networkx
-from placeto_graphs import parse_cluster
+from placeto_graphs import (
+    EvaluationBatch,
+    PlacementProblem,
+    ScheduleBatch,
+    colocate,
+    from_networkx,
+    parse_cluster,
+)
 
 
 class BusiestDevice:

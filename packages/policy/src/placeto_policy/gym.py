@@ -1,10 +1,8 @@
 """A Gymnasium environment of a problem, where Gymnasium is installed."""
 
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.errors import PolicyError
 
 if TYPE_CHECKING:

@@ -7,14 +7,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from placeto_graphs import SECONDS_PER_BYTE
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import SchedulingEvaluator
+from placeto_graphs import SECONDS_PER_BYTE, Evaluator, PlacementProblem, SchedulingEvaluator
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.errors import PolicyError
-from placeto_policy.settings import DeviceFeaturesName
-from placeto_policy.settings import NodeFeaturesName
+from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
 
 NAME = "placeto/Placement-v0"
 Observation = dict[str, Any]

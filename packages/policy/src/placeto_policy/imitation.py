@@ -1,15 +1,13 @@
 """Learning from good placements: how a policy comes to place a graph that it has never seen."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from placeto_policy.demonstrations import Demonstration
 from placeto_policy.imitation_settings import ImitationSettings
 from placeto_policy.learning_run import LearningRun
-from placeto_policy.lessons import Lesson
-from placeto_policy.lessons import WantedStates
+from placeto_policy.lessons import Lesson, WantedStates
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.workers import Processes

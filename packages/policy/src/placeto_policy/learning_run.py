@@ -1,23 +1,18 @@
 """What runs that learn from many graphs at once have in common: drawing, stepping, going on."""
 
 import copy
-from abc import ABC
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_policy.errors import PolicyError
-from placeto_policy.errors import shown
+from placeto_policy.errors import PolicyError, shown
 from placeto_policy.gradients import sum_gradients
 from placeto_policy.policy import PlacementPolicy
-from placeto_policy.stored_tensors import adam_tensors
-from placeto_policy.stored_tensors import check_like
-from placeto_policy.stored_tensors import restore_adam
-from placeto_policy.workers import OneProcess
-from placeto_policy.workers import Processes
+from placeto_policy.stored_tensors import adam_tensors, check_like, restore_adam
+from placeto_policy.workers import OneProcess, Processes
 
 WARM_UP_STEPS = 50
 LEAST_SHARE_OF_LEARNING_RATE = 0.05

@@ -9,16 +9,13 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from placeto_policy.costs import PlacementCosts
-from placeto_policy.demonstrations import Demonstration
-from placeto_policy.demonstrations import wanted_devices
+from placeto_policy.demonstrations import Demonstration, wanted_devices
 from placeto_policy.environment import PlacementEnvironment
-from placeto_policy.episodes import run_episodes
-from placeto_policy.episodes import sampling
+from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.imitation_settings import ImitationSettings
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
-from placeto_policy.states import States
-from placeto_policy.states import lookahead_features
+from placeto_policy.states import States, lookahead_features
 
 
 @dataclass(frozen=True, eq=False)

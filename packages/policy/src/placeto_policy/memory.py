@@ -4,9 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
-from placeto_policy.earliest import SLICES
-from placeto_policy.earliest import earliest_times
-from placeto_policy.earliest import slice_of
+from placeto_policy.earliest import SLICES, earliest_times, slice_of
 
 
 def memory_at_peak(problem: PlacementProblem) -> NDArray[np.float64]:

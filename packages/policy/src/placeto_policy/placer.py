@@ -3,31 +3,21 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 from placeto_policy.environment import PlacementEnvironment
-from placeto_policy.episodes import Episodes
-from placeto_policy.episodes import greedy
-from placeto_policy.episodes import run_episodes
-from placeto_policy.episodes import sampling
+from placeto_policy.episodes import Episodes, greedy, run_episodes, sampling
 from placeto_policy.errors import PolicyError
-from placeto_policy.evaluations import lookahead_evaluations
-from placeto_policy.evaluations import most_evaluations
-from placeto_policy.evaluations import training_evaluations
+from placeto_policy.evaluations import lookahead_evaluations, most_evaluations, training_evaluations
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
 from placeto_policy.sweeps import sweep
 from placeto_policy.threads import one_thread_of_torch
-from placeto_policy.trainer import Trainer
-from placeto_policy.trainer import UpdateSummary
+from placeto_policy.trainer import Trainer, UpdateSummary
 
 SAMPLING_STREAM = 2**32 - 1  # a worker's index that no trainer has
 SAMPLES_AT_ONCE = 32

@@ -1,22 +1,17 @@
 """The policy network: how probable each device is for the current group."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
-from placeto_policy.embedding.embeddings import GraphEmbedding
-from placeto_policy.embedding.embeddings import SimpleAggregator
-from placeto_policy.embedding.embeddings import SimplePartitioner
+from placeto_policy.embedding.embeddings import GraphEmbedding, SimpleAggregator, SimplePartitioner
 from placeto_policy.embedding.layers import new_layer
-from placeto_policy.embedding.pairs import OUTPUT_SCALE
-from placeto_policy.embedding.pairs import PairScores
+from placeto_policy.embedding.pairs import OUTPUT_SCALE, PairScores
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings
 from placeto_policy.side_by_side import SideBySide
-from placeto_policy.states import States
-from placeto_policy.states import device_width
+from placeto_policy.states import States, device_width
 from placeto_policy.topology import Topology
 
 # A logit whose probability is 0 in float32; infinity would make the entropy NaN.

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from placeto_graphs import Evaluator
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.environment import PlacementEnvironment
-from placeto_policy.episodes import Episodes
-from placeto_policy.episodes import run_episodes
-from placeto_policy.episodes import sampling
+from placeto_policy.episodes import Episodes, run_episodes, sampling
 from placeto_policy.learning_run import LearningRun
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.threads import one_thread_of_torch

@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Evaluator
-from placeto_graphs import ScheduleBatch
-from placeto_graphs import SchedulingEvaluator
+from placeto_graphs import Evaluator, ScheduleBatch, SchedulingEvaluator
 from placeto_policy.costs import check_field
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.errors import PolicyError

@@ -2,17 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import fields
-from dataclasses import replace
-from typing import Any
-from typing import Literal
-from typing import get_args
-from typing import get_origin
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args, get_origin
 
 from placeto_graphs import SECONDS_PER_BYTE
-from placeto_policy.errors import PolicyError
-from placeto_policy.errors import shown
+from placeto_policy.errors import PolicyError, shown
 
 EmbeddingName = Literal["pairs", "message-passing", "simple-partitioner", "simple-aggregator"]
 RewardName = Literal["counterfactual", "intermediate", "terminal"]

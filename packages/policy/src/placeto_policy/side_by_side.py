@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from placeto_policy.states import States
-from placeto_policy.topology import NO_RELATION
-from placeto_policy.topology import Topology
+from placeto_policy.topology import NO_RELATION, Topology
 
 # Numbers in the matrices of all states: beyond, the products take longer than to begin them.
 MOST_NUMBERS = 2**21

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from placeto_policy.concurrency import NEAR
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.errors import PolicyError
-from placeto_policy.settings import DeviceFeaturesName
-from placeto_policy.settings import NodeFeaturesName
+from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
 from placeto_policy.topology import Topology
 
 if TYPE_CHECKING:

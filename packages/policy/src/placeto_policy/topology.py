@@ -1,20 +1,14 @@
 """What of a problem the policy sees and no placement changes, computed once."""
 
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import GroupGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import reachability
+from placeto_graphs import GroupGraph, PlacementProblem, reachability
 from placeto_policy.concurrency import concurrency
-from placeto_policy.device_costs import DeviceCosts
-from placeto_policy.device_costs import device_costs
-from placeto_policy.device_costs import floats
-from placeto_policy.device_costs import traffic_between
+from placeto_policy.device_costs import DeviceCosts, device_costs, floats, traffic_between
 from placeto_policy.earliest import mean_seconds
 from placeto_policy.memory import memory_at_peak
 

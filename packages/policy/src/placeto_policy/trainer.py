@@ -2,8 +2,7 @@
 
 import copy
 import time
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,30 +11,21 @@ from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator
 from placeto_policy.baseline import baseline_of
-from placeto_policy.counterfactuals import Counterfactuals
-from placeto_policy.counterfactuals import run_counterfactuals
+from placeto_policy.counterfactuals import Counterfactuals, run_counterfactuals
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.environment import PlacementEnvironment
-from placeto_policy.episodes import Choice
-from placeto_policy.episodes import Episodes
-from placeto_policy.episodes import run_side_by_side
-from placeto_policy.episodes import sampling
+from placeto_policy.episodes import Choice, Episodes, run_side_by_side, sampling
 from placeto_policy.errors import PolicyError
 from placeto_policy.evaluations import most_evaluations
 from placeto_policy.gradients import sum_gradients
 from placeto_policy.objective import add_gradient
 from placeto_policy.policy import PlacementPolicy
-from placeto_policy.reports import WorkerReport
-from placeto_policy.reports import from_rows
-from placeto_policy.reports import reports_of
-from placeto_policy.reports import to_rows
+from placeto_policy.reports import WorkerReport, from_rows, reports_of, to_rows
 from placeto_policy.selection import BestPolicy
 from placeto_policy.settings import Settings
 from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.validation import Validation
-from placeto_policy.workers import OneProcess
-from placeto_policy.workers import Processes
-from placeto_policy.workers import check_same
+from placeto_policy.workers import OneProcess, Processes, check_same
 
 # Below this share of a graph's total compute time, advantages are not scaled up.
 SMALLEST_SPREAD = 1e-6

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from placeto_policy.checkpoint import save_training
 from placeto_policy.logs import Log
-from placeto_policy.trainer import Trainer
-from placeto_policy.trainer import UpdateSummary
+from placeto_policy.trainer import Trainer, UpdateSummary
 
 
 def train(

@@ -7,14 +7,10 @@ import numpy as np
 from placeto_graphs import Evaluator
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.environment import PlacementEnvironment
-from placeto_policy.episodes import greedy
-from placeto_policy.episodes import run_episodes
+from placeto_policy.episodes import greedy, run_episodes
 from placeto_policy.evaluations import most_evaluations
 from placeto_policy.policy import PlacementPolicy
-from placeto_policy.reports import WorkerReport
-from placeto_policy.reports import from_rows
-from placeto_policy.reports import reports_of
-from placeto_policy.reports import to_rows
+from placeto_policy.reports import WorkerReport, from_rows, reports_of, to_rows
 from placeto_policy.settings import Settings
 from placeto_policy.workers import Processes
 

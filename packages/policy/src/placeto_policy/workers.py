@@ -6,8 +6,7 @@ import re
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Protocol
 

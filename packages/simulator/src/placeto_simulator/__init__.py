@@ -2,9 +2,7 @@
 
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.simulator import Simulator
-from placeto_simulator.timeline import Event
-from placeto_simulator.timeline import PathStep
-from placeto_simulator.timeline import Timeline
+from placeto_simulator.timeline import Event, PathStep, Timeline
 
 __version__ = "0.2.0"
 

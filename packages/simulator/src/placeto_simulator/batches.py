@@ -7,15 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import compiled
-from placeto_simulator.event_loop import Simulate
-from placeto_simulator.event_loop import event_loop
-from placeto_simulator.state import NEVER
-from placeto_simulator.state import Log
-from placeto_simulator.state import Memory
-from placeto_simulator.state import State
+from placeto_simulator.event_loop import Simulate, event_loop
+from placeto_simulator.state import NEVER, Log, Memory, State
 from placeto_simulator.tables import Tables
-from placeto_simulator.walking import Walk
-from placeto_simulator.walking import walking
+from placeto_simulator.walking import Walk, walking
 
 
 class Loops(NamedTuple):

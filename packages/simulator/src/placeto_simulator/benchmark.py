@@ -6,18 +6,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from placeto_graphs import PlacementProblem
-from placeto_simulator.benchmark_problems import contiguous_placements
-from placeto_simulator.benchmark_problems import random_layered_problem
-from placeto_simulator.benchmark_problems import random_placements
-from placeto_simulator.benchmark_problems import random_training_problem
+from placeto_simulator.benchmark_problems import (
+    contiguous_placements,
+    random_layered_problem,
+    random_placements,
+    random_training_problem,
+)
 from placeto_simulator.simulator import Simulator
 
 DEFAULT_SIZES = (3_000, 100_000, 1_000_000)

@@ -6,15 +6,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import load_pipedream_profile
-from placeto_graphs import measured_compute_time
-from placeto_graphs import merge_and_colocate
-from placeto_graphs import parse_cluster
+from placeto_graphs import (
+    Grouping,
+    OpGraph,
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    load_pipedream_profile,
+    measured_compute_time,
+    merge_and_colocate,
+    parse_cluster,
+)
 
 WIDTH = 16  # ops of a layer
 

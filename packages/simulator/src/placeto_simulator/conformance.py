@@ -13,11 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Cluster, Device, Grouping, OpGraph, PlacementProblem
 from placeto_simulator import reference
 from placeto_simulator.simulator import Simulator
 from placeto_simulator.timeline import Event

@@ -22,22 +22,14 @@ field; and what happens at an event is a function inside the loop's, because it 
 """
 
 from collections.abc import Callable
-from typing import Any
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import compiled
-from placeto_simulator.state import NEVER
-from placeto_simulator.state import Log
-from placeto_simulator.state import Memory
-from placeto_simulator.state import State
-from placeto_simulator.tables import FIRST_OF_TENSOR
-from placeto_simulator.tables import LAST_OF_OP
-from placeto_simulator.tables import LAST_OF_TENSOR
-from placeto_simulator.tables import OP
-from placeto_simulator.tables import Tables
+from placeto_simulator.state import NEVER, Log, Memory, State
+from placeto_simulator.tables import FIRST_OF_TENSOR, LAST_OF_OP, LAST_OF_TENSOR, OP, Tables
 
 # To mypy an unsigned index is an int, as what `range` gives.
 unsigned = cast(Callable[[Any], int], np.uint64)

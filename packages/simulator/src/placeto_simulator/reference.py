@@ -7,14 +7,10 @@ duration is computed before it is added to a time, so that equal inputs tie exac
 
 import heapq
 import math
-from collections import defaultdict
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Generic
-from typing import Literal
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
 from placeto_graphs import PlacementProblem
 from placeto_simulator.errors import SimulationError

@@ -10,22 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import SECONDS_PER_BYTE
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import Moves
-from placeto_graphs import PlacementProblem
-from placeto_graphs import ScheduleBatch
-from placeto_graphs import Walks
-from placeto_graphs import check_moves
+from placeto_graphs import (
+    SECONDS_PER_BYTE,
+    EvaluationBatch,
+    Moves,
+    PlacementProblem,
+    ScheduleBatch,
+    Walks,
+    check_moves,
+)
 from placeto_simulator.errors import SimulationError
-from placeto_simulator.state import Memory
-from placeto_simulator.state import State
-from placeto_simulator.state import new_log
-from placeto_simulator.state import new_memory
-from placeto_simulator.state import new_state
+from placeto_simulator.state import Memory, State, new_log, new_memory, new_state
 from placeto_simulator.tables import tables_of
-from placeto_simulator.timeline import Timeline
-from placeto_simulator.timeline import timeline_of
+from placeto_simulator.timeline import Timeline, timeline_of
 from placeto_simulator.walking import Sets
 
 NO_LOG = new_log(0, 0)

@@ -14,8 +14,7 @@ a sentinel for each resource, which stands before the first element of its queue
     (if next_time[r] is not NEVER, and r is not waking up)
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Cluster, PlacementProblem
 from placeto_simulator.errors import SimulationError
 
 # What `Tables.readers` says beside the op that reads.

@@ -7,12 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepTimeline
-from placeto_simulator.state import Log
-from placeto_simulator.state import State
-from placeto_simulator.tables import OP
-from placeto_simulator.tables import Tables
+from placeto_graphs import PlacementProblem, StepTimeline
+from placeto_simulator.state import Log, State
+from placeto_simulator.tables import OP, Tables
 
 _Kind = Literal["op", "transfer"]
 _Member = tuple[_Kind, int]

@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import compiled
 from placeto_simulator.event_loop import Simulate
-from placeto_simulator.state import Log
-from placeto_simulator.state import Memory
-from placeto_simulator.state import State
+from placeto_simulator.state import Log, Memory, State
 from placeto_simulator.tables import Tables
 
 Walk = Callable[..., None]

@@ -6,47 +6,41 @@ is an ``OpGraph`` of ``placeto_graphs``.
 """
 
 from placeto_workloads.capture.capture import capture
-from placeto_workloads.costs.kinds import DEVICE_KINDS
-from placeto_workloads.costs.kinds import DeviceKind
-from placeto_workloads.costs.kinds import Efficiency
-from placeto_workloads.costs.roofline import cost_model
-from placeto_workloads.costs.roofline import cost_models
-from placeto_workloads.errors import WorkloadError
-from placeto_workloads.errors import WorkloadWarning
+from placeto_workloads.costs.kinds import DEVICE_KINDS, DeviceKind, Efficiency
+from placeto_workloads.costs.roofline import cost_model, cost_models
+from placeto_workloads.errors import WorkloadError, WorkloadWarning
 from placeto_workloads.execution.executable_step import executable_step
 from placeto_workloads.execution.executable_training import executable_training
 from placeto_workloads.execution.training import ExecutableTraining
-from placeto_workloads.families.family import Family
-from placeto_workloads.families.family import FamilyMember
-from placeto_workloads.families.family import family
-from placeto_workloads.families.family import family_names
-from placeto_workloads.families.sampler import ArchitectureSampler
-from placeto_workloads.families.sampler import UniformSampler
-from placeto_workloads.libraries.named import LIBRARIES
-from placeto_workloads.libraries.named import library_step
-from placeto_workloads.models.cell_architecture import Activation
-from placeto_workloads.models.cell_architecture import Block
-from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_architecture import ConvolutionalCell
-from placeto_workloads.models.cell_architecture import Operation
-from placeto_workloads.models.cell_architecture import RecurrentCell
-from placeto_workloads.models.cell_architecture import cell_with_loose_ends
+from placeto_workloads.families.family import Family, FamilyMember, family, family_names
+from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
+from placeto_workloads.libraries.named import LIBRARIES, library_step
+from placeto_workloads.models.cell_architecture import (
+    Activation,
+    Block,
+    ConvolutionalArchitecture,
+    ConvolutionalCell,
+    Operation,
+    RecurrentCell,
+    cell_with_loose_ends,
+)
 from placeto_workloads.models.enas_convolutional import enas_image_network
 from placeto_workloads.models.enas_recurrent import enas_language_model
 from placeto_workloads.models.inception_v3 import inception_v3
-from placeto_workloads.models.nasnet import NASNET_A
-from placeto_workloads.models.nasnet import nasnet
+from placeto_workloads.models.nasnet import NASNET_A, nasnet
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
 from placeto_workloads.profiling.profiler import profile
 from placeto_workloads.programs.step import program_step
-from placeto_workloads.registry import MODELS
-from placeto_workloads.registry import RegisteredModel
-from placeto_workloads.registry import capture_step
-from placeto_workloads.registry import graph_for
-from placeto_workloads.registry import load
-from placeto_workloads.registry import model_names
-from placeto_workloads.registry import training_step
+from placeto_workloads.registry import (
+    MODELS,
+    RegisteredModel,
+    capture_step,
+    graph_for,
+    load,
+    model_names,
+    training_step,
+)
 
 __version__ = "0.2.0"
 

@@ -11,27 +11,26 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
+from placeto_graphs import OpGraph, Phase
 from placeto_workloads.cache import FOLDER_VARIABLE
 from placeto_workloads.costs.backward_convolutions import performed_flops
 from placeto_workloads.costs.fit import PUBLISHED_STEPS
 from placeto_workloads.costs.kinds import DEVICE_KINDS
-from placeto_workloads.costs.memory import activation_bytes
-from placeto_workloads.costs.memory import bytes_held_twice
-from placeto_workloads.costs.memory import gradient_term_bytes
-from placeto_workloads.costs.memory import peak_bytes
+from placeto_workloads.costs.memory import (
+    activation_bytes,
+    bytes_held_twice,
+    gradient_term_bytes,
+    peak_bytes,
+)
 from placeto_workloads.costs.op_classes import RESIDENT_TYPES
 from placeto_workloads.costs.roofline import single_device_runtime
-from placeto_workloads.registry import load
-from placeto_workloads.registry import model_names
+from placeto_workloads.registry import load, model_names
 
 # Ops of the graphs of TensorFlow (Addanki et al. 2019).
 TENSORFLOW_OPS = {

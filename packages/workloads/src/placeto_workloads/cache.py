@@ -7,18 +7,14 @@ costs a capture and nothing else.
 import hashlib
 import json
 import os
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from placeto_graphs import GraphError
-from placeto_graphs import OpGraph
-from placeto_graphs import load_graph
-from placeto_graphs import save_graph
+from placeto_graphs import GraphError, OpGraph, load_graph, save_graph
 
 FOLDER_VARIABLE = "PLACETO_CACHE_DIR"
 PACKAGE = Path(__file__).parent

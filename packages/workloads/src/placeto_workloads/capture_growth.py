@@ -10,16 +10,13 @@ import multiprocessing
 import platform
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from placeto_workloads.benchmark import MEGABYTE
-from placeto_workloads.benchmark import peak_memory
+from placeto_workloads.benchmark import MEGABYTE, peak_memory
 from placeto_workloads.libraries.named import library_step
 from placeto_workloads.models.training_step import TrainingStep
 from placeto_workloads.registry import capture_step

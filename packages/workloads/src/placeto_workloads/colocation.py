@@ -2,11 +2,7 @@
 
 from collections.abc import Callable
 
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import colocate_by_id
-from placeto_graphs import colocate_gradients
-from placeto_graphs import colocate_updates
+from placeto_graphs import Grouping, OpGraph, colocate_by_id, colocate_gradients, colocate_updates
 
 ColocationRule = Callable[[OpGraph], Grouping]
 

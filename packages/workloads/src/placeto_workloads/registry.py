@@ -1,21 +1,17 @@
 """The models by name."""
 
 import inspect
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import torch
 
-from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import OpGraph
+from placeto_graphs import DEFAULT_RULES, OpGraph
 from placeto_workloads.cache import cached_graph
 from placeto_workloads.capture.capture import capture
 from placeto_workloads.capture.kernels import Target
-from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS
-from placeto_workloads.colocation import ColocationRule
+from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS, ColocationRule
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.inception_v3 import inception_v3
 from placeto_workloads.models.nasnet import nasnet

@@ -7,40 +7,42 @@ import argparse
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from placeto_baselines import BaselineError
-from placeto_baselines import CpuOnly
-from placeto_baselines import CriticalPathPlacer
-from placeto_baselines import ExpertPlacer
-from placeto_baselines import Heft
-from placeto_baselines import LocalSearch
-from placeto_baselines import MEtf
-from placeto_baselines import MetisPlacer
-from placeto_baselines import MSct
-from placeto_baselines import MTopo
-from placeto_baselines import RandomPlacer
-from placeto_baselines import RnnPlacer
-from placeto_baselines import RnnSettings
-from placeto_baselines import ScotchPlacer
-from placeto_baselines import SingleDevice
-from placeto_baselines import lower_bound
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_graphs import Placer
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import load_pipedream_profile
-from placeto_graphs import measured_compute_time
-from placeto_graphs import merge_and_colocate
-from placeto_graphs import parse_cluster
+from placeto_baselines import (
+    BaselineError,
+    CpuOnly,
+    CriticalPathPlacer,
+    ExpertPlacer,
+    Heft,
+    LocalSearch,
+    MEtf,
+    MetisPlacer,
+    MSct,
+    MTopo,
+    RandomPlacer,
+    RnnPlacer,
+    RnnSettings,
+    ScotchPlacer,
+    SingleDevice,
+    lower_bound,
+)
+from placeto_graphs import (
+    OpGraph,
+    PlacementProblem,
+    PlacementResult,
+    Placer,
+    colocate,
+    colocate_by_id,
+    load_pipedream_profile,
+    measured_compute_time,
+    merge_and_colocate,
+    parse_cluster,
+)
 from placeto_graphs.benchmark import random_training_graph_fields
 from placeto_simulator import Simulator
 

@@ -12,10 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placeto_baselines import CoarseToFine
-from placeto_baselines import bound_parts
-from placeto_baselines import lower_bound
-from placeto_baselines import optimal
+from placeto_baselines import CoarseToFine, bound_parts, lower_bound, optimal
 from placeto_simulator import Simulator
 from placeto_tools.benchmarks.search_table import PROBLEMS
 from placeto_tools.placing.costs import cost_of_result

@@ -14,28 +14,24 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
-from itertools import takewhile
+from itertools import product, takewhile
 from pathlib import Path
 from subprocess import Popen
-from typing import IO
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.torch import load_file
 
-from placeto_tools.benchmarks.machines import Machines
-from placeto_tools.benchmarks.machines import environment
-from placeto_tools.benchmarks.machines import torchrun
-from placeto_tools.benchmarks.machines_table import add_problem_options
-from placeto_tools.benchmarks.machines_table import apart
-from placeto_tools.benchmarks.machines_table import ending_in_one_line
-from placeto_tools.benchmarks.machines_table import saved_problem
+from placeto_tools.benchmarks.machines import Machines, environment, torchrun
+from placeto_tools.benchmarks.machines_table import (
+    add_problem_options,
+    apart,
+    ending_in_one_line,
+    saved_problem,
+)
 from placeto_tools.errors import RunError
 from placeto_tools.tables import TextTable
 from placeto_tools.training.run_folder import RunFolder

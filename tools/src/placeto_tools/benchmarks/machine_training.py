@@ -7,8 +7,7 @@
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,12 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import load_problem
-from placeto_graphs import write_atomically
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import join_processes
-from placeto_policy import save_training
+from placeto_graphs import load_problem, write_atomically
+from placeto_policy import Settings, Trainer, join_processes, save_training
 from placeto_policy.workers import Processes
 from placeto_simulator import Simulator
 

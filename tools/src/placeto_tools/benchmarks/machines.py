@@ -9,10 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from collections.abc import Sequence
-from contextlib import contextmanager
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any

@@ -11,8 +11,7 @@ import platform
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -23,24 +22,19 @@ import torch
 
 from placeto_graphs import save_problem
 from placeto_policy import load_policy
-from placeto_tools.benchmarks.machine_training import CHECKPOINT
-from placeto_tools.benchmarks.machine_training import EARLY_CHECKPOINT
-from placeto_tools.benchmarks.machine_training import EARLY_UPDATES
-from placeto_tools.benchmarks.machine_training import REPORT
-from placeto_tools.benchmarks.machine_training import CommunicationReport
-from placeto_tools.benchmarks.machines import Machines
-from placeto_tools.benchmarks.machines import environment
-from placeto_tools.benchmarks.machines import torchrun
-from placeto_tools.benchmarks.machines import what_is_missing
-from placeto_tools.errors import RunError
-from placeto_tools.errors import exit_code
-from placeto_tools.errors import one_line
+from placeto_tools.benchmarks.machine_training import (
+    CHECKPOINT,
+    EARLY_CHECKPOINT,
+    EARLY_UPDATES,
+    REPORT,
+    CommunicationReport,
+)
+from placeto_tools.benchmarks.machines import Machines, environment, torchrun, what_is_missing
+from placeto_tools.errors import RunError, exit_code, one_line
 from placeto_tools.problems.grouping_options import GroupingOptions
 from placeto_tools.problems.making import read_problem
 from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import share_text
+from placeto_tools.tables import TextTable, seconds_text, share_text
 
 WORKER = "placeto_tools.benchmarks.machine_training"
 DELAYS = (0.0, 1e-4, 1e-3, 1e-2)

@@ -1,11 +1,9 @@
 """The benchmarks of the packages in one place."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol
-from typing import cast
+from typing import Protocol, cast
 
 
 class BenchmarkReport(Protocol):

@@ -6,19 +6,15 @@ every scheme over the undivided step on one device side by side.
 
 import argparse
 import re
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isnan
 from pathlib import Path
 
 from placeto_tools.errors import InputError
 from placeto_tools.experiments.wording import NOTHING
-from placeto_tools.reports.comparison import ProblemReport
-from placeto_tools.reports.comparison import typical
-from placeto_tools.reports.curve_files import RESULTS
-from placeto_tools.reports.curve_files import read_results
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
+from placeto_tools.reports.comparison import ProblemReport, typical
+from placeto_tools.reports.curve_files import RESULTS, read_results
+from placeto_tools.tables import TextTable, seconds_text
 
 Key = tuple[str, int, int]  # model, GPUs, micro-batches
 OMITTED = ("cpu", "single")

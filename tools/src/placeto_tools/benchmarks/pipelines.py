@@ -9,20 +9,21 @@ be several ops: first in, first out then begins all micro-batches before one of 
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import networkx as nx
 import numpy as np
 
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import from_networkx
-from placeto_graphs import micro_batched_problem
+from placeto_graphs import (
+    Cluster,
+    Device,
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    from_networkx,
+    micro_batched_problem,
+)
 from placeto_simulator import Simulator
 from placeto_tools.tables import TextTable
 

@@ -9,9 +9,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,20 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import PlacementProblem
-from placeto_graphs import ScheduleBatch
-from placeto_graphs import SchedulingEvaluator
-from placeto_graphs import colocate
-from placeto_graphs import load_problem
-from placeto_graphs import merge_and_colocate
-from placeto_graphs import parse_cluster
-from placeto_policy import PlacetoPlacer
-from placeto_policy import Settings
-from placeto_policy import Trainer
+from placeto_graphs import (
+    EvaluationBatch,
+    PlacementProblem,
+    ScheduleBatch,
+    SchedulingEvaluator,
+    colocate,
+    load_problem,
+    merge_and_colocate,
+    parse_cluster,
+)
+from placeto_policy import PlacetoPlacer, Settings, Trainer
 from placeto_simulator import Simulator
-from placeto_workloads import cost_model
-from placeto_workloads import load
+from placeto_workloads import cost_model, load
 
 
 def inception_problem(num_groups: int, num_devices: int, **sizes: int) -> PlacementProblem:

@@ -8,9 +8,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,15 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from placeto_baselines import CoarseToFine
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_policy import PlacementPolicy
-from placeto_policy import load_pretrained
+from placeto_graphs import PlacementProblem, PlacementResult
+from placeto_policy import PlacementPolicy, load_pretrained
 from placeto_simulator import Simulator
-from placeto_tools.placing.costs import cost_of
-from placeto_tools.placing.costs import first_as_good
-from placeto_tools.placing.placements import GROUPS_OF_POLICY
-from placeto_tools.placing.placements import search_problem
+from placeto_tools.placing.costs import cost_of, first_as_good
+from placeto_tools.placing.placements import GROUPS_OF_POLICY, search_problem
 from placeto_tools.placing.placers import start_of_search
 from placeto_tools.problems.making import read_problem
 from placeto_tools.problems.problem_options import ProblemOptions

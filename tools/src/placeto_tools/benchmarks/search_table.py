@@ -14,11 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placeto_baselines import CoarseToFine
-from placeto_baselines import LocalSearch
-from placeto_baselines import lower_bound
-from placeto_graphs import PlacementProblem
-from placeto_graphs import Placer
+from placeto_baselines import CoarseToFine, LocalSearch, lower_bound
+from placeto_graphs import PlacementProblem, Placer
 from placeto_simulator import Simulator
 from placeto_tools.placing.costs import cost_of_result
 from placeto_tools.placing.placements import search_problem

@@ -10,20 +10,15 @@ import math
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from placeto_graphs import PlacementProblem
-from placeto_policy import Settings
-from placeto_policy import Trainer
+from placeto_policy import Settings, Trainer
 from placeto_simulator import Simulator
-from placeto_tools.benchmarks.policy_benchmark import Stopwatch
-from placeto_tools.benchmarks.policy_benchmark import WatchedEvaluator
-from placeto_tools.benchmarks.policy_benchmark import inception_problem
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
+from placeto_tools.benchmarks.policy_benchmark import Stopwatch, WatchedEvaluator, inception_problem
+from placeto_tools.tables import TextTable, seconds_text
 
 SIMULATION, NETWORK, GRADIENT, ADAM = "simulation", "network forward", "gradient", "Adam"
 HOW_SHARED = {

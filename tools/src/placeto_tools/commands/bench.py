@@ -4,9 +4,7 @@ import click
 import msgspec
 
 from placeto_tools.benchmarks.measured_packages import BENCHMARKS
-from placeto_tools.options import Command
-from placeto_tools.options import NearestChoice
-from placeto_tools.options import json_option
+from placeto_tools.options import Command, NearestChoice, json_option
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
 

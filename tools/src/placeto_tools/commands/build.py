@@ -4,17 +4,12 @@ from pathlib import Path
 
 import click
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import save_problem
+from placeto_graphs import PlacementProblem, save_problem
 from placeto_tools.errors import writing
-from placeto_tools.options import Command
-from placeto_tools.options import force_option
-from placeto_tools.options import json_option
-from placeto_tools.options import output_option
+from placeto_tools.options import Command, force_option, json_option, output_option
 from placeto_tools.outputs import check_file
 from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import problem_options
+from placeto_tools.problems.problem_options import ProblemOptions, problem_options
 from placeto_tools.problems.sources import JSON_SUFFIXES
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json

@@ -6,23 +6,13 @@ from typing import Any
 import click
 
 from placeto_graphs import save_cluster
-from placeto_tools.errors import InputError
-from placeto_tools.errors import writing
-from placeto_tools.measuring.calibration import WORKS
-from placeto_tools.measuring.calibration import Calibration
-from placeto_tools.measuring.real_devices import RealDevices
-from placeto_tools.measuring.real_devices import devices_options
-from placeto_tools.options import Command
-from placeto_tools.options import force_option
-from placeto_tools.options import json_option
-from placeto_tools.options import output_option
+from placeto_tools.errors import InputError, writing
+from placeto_tools.measuring.calibration import WORKS, Calibration
+from placeto_tools.measuring.real_devices import RealDevices, devices_options
+from placeto_tools.options import Command, force_option, json_option, output_option
 from placeto_tools.outputs import check_file
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import bytes_text
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import show
-from placeto_tools.tables import show_json
+from placeto_tools.tables import TextTable, bytes_text, seconds_text, show, show_json
 
 SIZES = (4, 4 << 10, 256 << 10, 16 << 20, 256 << 20)  # bytes
 

@@ -3,8 +3,7 @@
 import hashlib
 import re
 import tempfile
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,51 +11,39 @@ import click
 import numpy as np
 
 from placeto_graphs import PlacementProblem
-from placeto_tools.errors import InputError
-from placeto_tools.errors import RunError
-from placeto_tools.errors import StoppedRunError
-from placeto_tools.experiments.comparing import Case
-from placeto_tools.experiments.comparing import Comparison
-from placeto_tools.experiments.comparing import chosen_effort
-from placeto_tools.experiments.comparing import comparison_page
+from placeto_tools.errors import InputError, RunError, StoppedRunError
+from placeto_tools.experiments.comparing import Case, Comparison, chosen_effort, comparison_page
 from placeto_tools.experiments.conducting import conduct
-from placeto_tools.experiments.folder import PAGE
-from placeto_tools.experiments.folder import ExperimentFolder
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
+from placeto_tools.experiments.folder import PAGE, ExperimentFolder
+from placeto_tools.experiments.plan import Experiment, Page
 from placeto_tools.experiments.trials import Results
 from placeto_tools.json_files import write_json
-from placeto_tools.options import Command
-from placeto_tools.options import PlacerNames
-from placeto_tools.options import force_option
-from placeto_tools.options import jobs_option
-from placeto_tools.options import json_option
-from placeto_tools.options import link_option
-from placeto_tools.options import output_option
-from placeto_tools.placing.placers import PLACER_NAMES
-from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.options import (
+    Command,
+    PlacerNames,
+    force_option,
+    jobs_option,
+    json_option,
+    link_option,
+    output_option,
+)
+from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES
 from placeto_tools.problems.grouping_options import GroupingOptions
-from placeto_tools.problems.making import DEFAULT_NUM_GPUS
-from placeto_tools.problems.making import make_problem
-from placeto_tools.problems.making import read_cluster
-from placeto_tools.problems.problem_options import SourceOptions
-from placeto_tools.problems.problem_options import grouping_options
-from placeto_tools.problems.problem_options import micro_batches_option
-from placeto_tools.problems.problem_options import source_options
-from placeto_tools.problems.sources import Source
-from placeto_tools.problems.sources import load_source
+from placeto_tools.problems.making import DEFAULT_NUM_GPUS, make_problem, read_cluster
+from placeto_tools.problems.problem_options import (
+    SourceOptions,
+    grouping_options,
+    micro_batches_option,
+    source_options,
+)
+from placeto_tools.problems.sources import Source, load_source
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.comparison import ComparisonReport
-from placeto_tools.reports.comparison_outputs import REPORT
-from placeto_tools.reports.comparison_outputs import write_best
-from placeto_tools.reports.comparison_tables import ABBREVIATIONS
-from placeto_tools.reports.comparison_tables import paper_table
-from placeto_tools.reports.comparison_tables import scheme_table
+from placeto_tools.reports.comparison_outputs import REPORT, write_best
+from placeto_tools.reports.comparison_tables import ABBREVIATIONS, paper_table, scheme_table
 from placeto_tools.reports.curve_files import RESULTS
-from placeto_tools.reports.page import MISSING
-from placeto_tools.reports.page import has_library
-from placeto_tools.tables import show
-from placeto_tools.tables import show_json
+from placeto_tools.reports.page import MISSING, has_library
+from placeto_tools.tables import show, show_json
 
 
 @click.command(cls=Command)

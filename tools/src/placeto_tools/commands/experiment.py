@@ -1,7 +1,6 @@
 """``placeto experiment``."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,30 +8,31 @@ import click
 
 from placeto_tools.experiments.architectures import architectures
 from placeto_tools.experiments.conducting import conduct
-from placeto_tools.experiments.experiment_options import ExperimentOptions
-from placeto_tools.experiments.experiment_options import Pairs
-from placeto_tools.experiments.experiment_options import experiment_options
-from placeto_tools.experiments.experiment_options import scale_option
+from placeto_tools.experiments.experiment_options import (
+    ExperimentOptions,
+    Pairs,
+    experiment_options,
+    scale_option,
+)
 from placeto_tools.experiments.fidelity import fidelity
-from placeto_tools.experiments.folder import PAGE
-from placeto_tools.experiments.folder import TRIALS
-from placeto_tools.experiments.folder import ExperimentFolder
+from placeto_tools.experiments.folder import PAGE, TRIALS, ExperimentFolder
 from placeto_tools.experiments.generalise import generalise
 from placeto_tools.experiments.hyperparameters import hyperparameters
 from placeto_tools.experiments.measured_curves import measured_curves
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.plan import Experiment, Plan
 from placeto_tools.experiments.rewards import rewards
 from placeto_tools.experiments.simulator_curves import simulator_curves
 from placeto_tools.experiments.table1 import table1
 from placeto_tools.experiments.traversal import traversal
 from placeto_tools.groups import Group
-from placeto_tools.options import Command
-from placeto_tools.options import KeyValues
-from placeto_tools.options import NearestChoice
-from placeto_tools.options import force_option
-from placeto_tools.options import jobs_option
-from placeto_tools.options import output_option
+from placeto_tools.options import (
+    Command,
+    KeyValues,
+    NearestChoice,
+    force_option,
+    jobs_option,
+    output_option,
+)
 from placeto_tools.progress import showing_progress
 
 FAMILIES = ("nmt", "ptb", "cifar10")  # of the paper; see `placeto_workloads.family_names`

@@ -7,26 +7,21 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_simulator import Simulator
-from placeto_simulator import Timeline
-from placeto_tools.options import Command
-from placeto_tools.options import json_option
-from placeto_tools.placing.explanation import Wait
-from placeto_tools.placing.explanation import costs_elsewhere
-from placeto_tools.placing.explanation import explain_group
-from placeto_tools.placing.explanation import group_number
-from placeto_tools.placing.explanation import seconds_on_path
-from placeto_tools.placing.explanation import waits
+from placeto_simulator import Simulator, Timeline
+from placeto_tools.options import Command, json_option
+from placeto_tools.placing.explanation import (
+    Wait,
+    costs_elsewhere,
+    explain_group,
+    group_number,
+    seconds_on_path,
+    waits,
+)
 from placeto_tools.placing.placements import find_placement
 from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import problem_options
+from placeto_tools.problems.problem_options import ProblemOptions, problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import change_text
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import show
-from placeto_tools.tables import show_json
+from placeto_tools.tables import TextTable, change_text, seconds_text, show, show_json
 
 Report = dict[str, Any]
 NUM_GROUPS = 15

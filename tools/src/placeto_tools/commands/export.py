@@ -6,17 +6,11 @@ from pathlib import Path
 import click
 
 from placeto_tools.exporting.formats import FORMATS
-from placeto_tools.options import Command
-from placeto_tools.options import NearestChoice
-from placeto_tools.options import force_option
-from placeto_tools.options import json_option
-from placeto_tools.options import output_option
-from placeto_tools.outputs import check_file
-from placeto_tools.outputs import write_text
+from placeto_tools.options import Command, NearestChoice, force_option, json_option, output_option
+from placeto_tools.outputs import check_file, write_text
 from placeto_tools.placing.placements import find_placement
 from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import problem_options
+from placeto_tools.problems.problem_options import ProblemOptions, problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
 

@@ -6,18 +6,11 @@ from typing import Any
 
 import click
 
-from placeto_tools.options import Command
-from placeto_tools.options import json_option
+from placeto_tools.options import Command, json_option
 from placeto_tools.problems.inspection import inspect_problem
 from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import problem_options
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import bytes_text
-from placeto_tools.tables import flops_text
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import show
-from placeto_tools.tables import show_json
+from placeto_tools.problems.problem_options import ProblemOptions, problem_options
+from placeto_tools.tables import TextTable, bytes_text, flops_text, seconds_text, show, show_json
 
 NUM_SCOPES = 15
 NUM_LINKS = 15

@@ -5,19 +5,12 @@ from typing import Any
 import click
 
 from placeto_tools.errors import InputError
-from placeto_tools.options import Command
-from placeto_tools.options import json_option
+from placeto_tools.options import Command, json_option
 from placeto_tools.problems.checked_models import CHECKED_MODELS
-from placeto_tools.problems.model_table import check_models
-from placeto_tools.problems.model_table import model_table
-from placeto_tools.problems.model_table import success_line
+from placeto_tools.problems.model_table import check_models, model_table, success_line
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import show
-from placeto_tools.tables import show_json
-from placeto_workloads import MODELS
-from placeto_workloads import family
-from placeto_workloads import family_names
+from placeto_tools.tables import TextTable, show, show_json
+from placeto_workloads import MODELS, family, family_names
 
 SEARCH_SECONDS = 10.0
 MEMORY_LIMIT = 12e9  # bytes

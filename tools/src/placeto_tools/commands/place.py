@@ -6,34 +6,29 @@ from typing import Any
 import click
 
 from placeto_baselines import CoarseToFine
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_graphs import Placer
-from placeto_graphs import save_placement
-from placeto_tools.errors import InputError
-from placeto_tools.errors import writing
-from placeto_tools.options import Command
-from placeto_tools.options import NearestChoice
-from placeto_tools.options import force_option
-from placeto_tools.options import json_option
-from placeto_tools.options import output_option
-from placeto_tools.options import seed_option
+from placeto_graphs import PlacementProblem, PlacementResult, Placer, save_placement
+from placeto_tools.errors import InputError, writing
+from placeto_tools.options import (
+    Command,
+    NearestChoice,
+    force_option,
+    json_option,
+    output_option,
+    seed_option,
+)
 from placeto_tools.outputs import check_file
-from placeto_tools.placing.placements import run_placer
-from placeto_tools.placing.placements import search
-from placeto_tools.placing.placements import search_from
-from placeto_tools.placing.placements import search_from_policy
-from placeto_tools.placing.placements import search_problem
-from placeto_tools.placing.placers import PLACER_NAMES
-from placeto_tools.placing.placers import SCHEMES
-from placeto_tools.placing.placers import make_placer
+from placeto_tools.placing.placements import (
+    run_placer,
+    search,
+    search_from,
+    search_from_policy,
+    search_problem,
+)
+from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES, make_placer
 from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import problem_options
+from placeto_tools.problems.problem_options import ProblemOptions, problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import bytes_text
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import show_json
+from placeto_tools.tables import bytes_text, seconds_text, show_json
 from placeto_tools.training.run_folder import read_policy
 
 DEFAULT_SECONDS = 10.0

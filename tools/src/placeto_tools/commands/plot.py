@@ -6,9 +6,7 @@ import click
 
 from placeto_simulator import Simulator
 from placeto_tools.groups import Group
-from placeto_tools.options import Command
-from placeto_tools.options import force_option
-from placeto_tools.options import output_option
+from placeto_tools.options import Command, force_option, output_option
 from placeto_tools.outputs import check_file
 from placeto_tools.placing.placements import find_placement
 from placeto_tools.plots.curves import curves_figure

@@ -8,31 +8,21 @@ import click
 import numpy as np
 
 from placeto_graphs import save_problem
-from placeto_tools.errors import InputError
-from placeto_tools.errors import writing
-from placeto_tools.measuring.profiles import StepProfile
-from placeto_tools.measuring.profiles import profile_in_place
-from placeto_tools.measuring.profiles import with_measured_times
-from placeto_tools.measuring.profiles import with_overheads
-from placeto_tools.measuring.real_devices import RealDevices
-from placeto_tools.measuring.real_devices import devices_options
-from placeto_tools.measuring.runnable_steps import runnable_problem
-from placeto_tools.measuring.runnable_steps import runnable_source
-from placeto_tools.options import Command
-from placeto_tools.options import force_option
-from placeto_tools.options import json_option
-from placeto_tools.options import output_option
+from placeto_tools.errors import InputError, writing
+from placeto_tools.measuring.profiles import (
+    StepProfile,
+    profile_in_place,
+    with_measured_times,
+    with_overheads,
+)
+from placeto_tools.measuring.real_devices import RealDevices, devices_options
+from placeto_tools.measuring.runnable_steps import runnable_problem, runnable_source
+from placeto_tools.options import Command, force_option, json_option, output_option
 from placeto_tools.outputs import check_file
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import problem_options
+from placeto_tools.problems.problem_options import ProblemOptions, problem_options
 from placeto_tools.problems.sources import JSON_SUFFIXES
-from placeto_tools.progress import Progress
-from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import share_text
-from placeto_tools.tables import show
-from placeto_tools.tables import show_json
+from placeto_tools.progress import Progress, showing_progress
+from placeto_tools.tables import TextTable, seconds_text, share_text, show, show_json
 
 
 @click.command(cls=Command)

@@ -7,21 +7,14 @@ import click
 
 from placeto_baselines import bound_parts
 from placeto_tools.errors import InputError
-from placeto_tools.options import Command
-from placeto_tools.options import force_option
-from placeto_tools.options import output_option
-from placeto_tools.outputs import check_file
-from placeto_tools.outputs import write_text
+from placeto_tools.options import Command, force_option, output_option
+from placeto_tools.outputs import check_file, write_text
 from placeto_tools.placing.placements import find_placement
 from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import problem_options
+from placeto_tools.problems.problem_options import ProblemOptions, problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.reports.contents import Shown
-from placeto_tools.reports.contents import problem_report
-from placeto_tools.reports.page import MISSING
-from placeto_tools.reports.page import has_library
-from placeto_tools.reports.page import report_page
+from placeto_tools.reports.contents import Shown, problem_report
+from placeto_tools.reports.page import MISSING, has_library, report_page
 
 
 @click.command(cls=Command)

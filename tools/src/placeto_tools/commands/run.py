@@ -7,28 +7,15 @@ import click
 from placeto_execution import Executor
 from placeto_simulator import Simulator
 from placeto_tools.errors import writing
-from placeto_tools.measuring.measured_steps import Report
-from placeto_tools.measuring.measured_steps import run_steps
-from placeto_tools.measuring.measured_steps import steps_report
-from placeto_tools.measuring.real_devices import RealDevices
-from placeto_tools.measuring.real_devices import devices_options
-from placeto_tools.measuring.runnable_steps import runnable_problem
-from placeto_tools.measuring.runnable_steps import runnable_source
-from placeto_tools.options import Command
-from placeto_tools.options import NearestChoice
-from placeto_tools.options import force_option
-from placeto_tools.options import json_option
+from placeto_tools.measuring.measured_steps import Report, run_steps, steps_report
+from placeto_tools.measuring.real_devices import RealDevices, devices_options
+from placeto_tools.measuring.runnable_steps import runnable_problem, runnable_source
+from placeto_tools.options import Command, NearestChoice, force_option, json_option
 from placeto_tools.outputs import check_file
 from placeto_tools.placing.placements import find_placement
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import problem_options
+from placeto_tools.problems.problem_options import ProblemOptions, problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import bytes_text
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import share_text
-from placeto_tools.tables import show
-from placeto_tools.tables import show_json
+from placeto_tools.tables import TextTable, bytes_text, seconds_text, share_text, show, show_json
 
 
 @click.command(cls=Command)

@@ -2,8 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,42 +12,35 @@ import click
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from placeto_graphs import PlacementProblem
-from placeto_policy import PlacementPolicy
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import UpdateSummary
-from placeto_policy import join_processes
-from placeto_policy import load_policy
-from placeto_policy import load_pretrained
-from placeto_policy import resume_training
+from placeto_policy import (
+    PlacementPolicy,
+    Settings,
+    Trainer,
+    UpdateSummary,
+    join_processes,
+    load_policy,
+    load_pretrained,
+    resume_training,
+)
 from placeto_simulator import Simulator
-from placeto_tools.errors import STOPPED
-from placeto_tools.errors import InputError
-from placeto_tools.errors import StoppedRunError
-from placeto_tools.options import Command
-from placeto_tools.options import KeyValue
-from placeto_tools.options import force_option
-from placeto_tools.options import json_option
-from placeto_tools.options import output_option
-from placeto_tools.options import preset_option
+from placeto_tools.errors import STOPPED, InputError, StoppedRunError
+from placeto_tools.options import (
+    Command,
+    KeyValue,
+    force_option,
+    json_option,
+    output_option,
+    preset_option,
+)
 from placeto_tools.problems.grouping_options import GROUPINGS_OF_MANY
 from placeto_tools.problems.making import read_to_train_on
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import problem_options
-from placeto_tools.progress import Progress
-from placeto_tools.progress import left_text
-from placeto_tools.progress import showing_progress
+from placeto_tools.problems.problem_options import ProblemOptions, problem_options
+from placeto_tools.progress import Progress, left_text, showing_progress
 from placeto_tools.stopping import StopRequest
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import show_json
-from placeto_tools.training.local_workers import is_first_of_its_machine
-from placeto_tools.training.local_workers import run_workers
-from placeto_tools.training.local_workers import worker_rank
-from placeto_tools.training.run_folder import RunFolder
-from placeto_tools.training.run_folder import read_policy
-from placeto_tools.training.settings import parse_settings
-from placeto_tools.training.settings import restored_settings
-from placeto_tools.training.settings import with_network_of
+from placeto_tools.tables import seconds_text, show_json
+from placeto_tools.training.local_workers import is_first_of_its_machine, run_workers, worker_rank
+from placeto_tools.training.run_folder import RunFolder, read_policy
+from placeto_tools.training.settings import parse_settings, restored_settings, with_network_of
 from placeto_tools.training.training_run import run_training
 
 FIXED = (

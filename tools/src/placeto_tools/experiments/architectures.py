@@ -4,23 +4,20 @@ from dataclasses import replace
 from typing import Literal
 
 from placeto_policy import Settings
-from placeto_tools.experiments.paper import AGGREGATOR_OVER_FULL
-from placeto_tools.experiments.paper import PARTITIONER_OVER_FULL
-from placeto_tools.experiments.paper import SOURCE
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.plan import Plan
-from placeto_tools.experiments.schemes import OPTIMIZED
-from placeto_tools.experiments.schemes import UPDATES_AS_PUBLISHED
-from placeto_tools.experiments.schemes import as_published
-from placeto_tools.experiments.schemes import optimized
-from placeto_tools.experiments.schemes import without_simulated_features
+from placeto_tools.experiments.paper import AGGREGATOR_OVER_FULL, PARTITIONER_OVER_FULL, SOURCE
+from placeto_tools.experiments.plan import Experiment, Page, Plan
+from placeto_tools.experiments.schemes import (
+    OPTIMIZED,
+    UPDATES_AS_PUBLISHED,
+    as_published,
+    optimized,
+    without_simulated_features,
+)
 from placeto_tools.experiments.statistics import Summary
 from placeto_tools.experiments.variants import variants_on_family
 from placeto_tools.experiments.wording import percent_over
 from placeto_tools.plots.distributions import distributions_figure
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
+from placeto_tools.tables import TextTable, seconds_text
 
 Embedding = Literal["message-passing", "simple-partitioner", "simple-aggregator"]
 FULL: Embedding = "message-passing"

@@ -1,14 +1,10 @@
 """Every scheme on some problems: what ``placeto compare`` and the experiment ``table1`` share."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import numpy as np
@@ -16,39 +12,29 @@ import numpy as np
 from placeto_baselines import RnnSettings
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
-from placeto_tools.errors import WRONG_INPUT
-from placeto_tools.errors import exit_code
-from placeto_tools.errors import one_line
-from placeto_tools.experiments.placing_tasks import Place
-from placeto_tools.experiments.placing_tasks import PlaceByName
-from placeto_tools.experiments.placing_tasks import PlaceOptimized
-from placeto_tools.experiments.placing_tasks import PlaceRnnOptimized
-from placeto_tools.experiments.plan import News
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.records import Curve
-from placeto_tools.experiments.records import Described
-from placeto_tools.experiments.records import Failed
-from placeto_tools.experiments.records import Placed
-from placeto_tools.experiments.records import Record
+from placeto_tools.errors import WRONG_INPUT, exit_code, one_line
+from placeto_tools.experiments.placing_tasks import (
+    Place,
+    PlaceByName,
+    PlaceOptimized,
+    PlaceRnnOptimized,
+)
+from placeto_tools.experiments.plan import News, Page
+from placeto_tools.experiments.records import Curve, Described, Failed, Placed, Record
 from placeto_tools.experiments.schemes import placing
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Task
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.experiments.trials import Workspace
-from placeto_tools.placing.placers import NARROW_RNN
-from placeto_tools.placing.placers import SCHEMES
+from placeto_tools.experiments.trials import Graph, Results, Task, Trial, Watch, Workspace
+from placeto_tools.placing.placers import NARROW_RNN, SCHEMES
 from placeto_tools.plots.curves import curves_figure
 from placeto_tools.progress import clock
-from placeto_tools.reports.comparison import CPU
-from placeto_tools.reports.comparison import ProblemReport
-from placeto_tools.reports.comparison import SchemeReport
-from placeto_tools.reports.comparison import case_report
-from placeto_tools.reports.comparison import runtime_text
-from placeto_tools.reports.comparison import typical
-from placeto_tools.reports.comparison_tables import problem_parts
-from placeto_tools.reports.comparison_tables import scheme_table
+from placeto_tools.reports.comparison import (
+    CPU,
+    ProblemReport,
+    SchemeReport,
+    case_report,
+    runtime_text,
+    typical,
+)
+from placeto_tools.reports.comparison_tables import problem_parts, scheme_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,25 +7,15 @@ from contextlib import closing
 
 import numpy as np
 
-from placeto_tools.errors import RunError
-from placeto_tools.errors import StoppedRunError
-from placeto_tools.experiments.folder import PAGE
-from placeto_tools.experiments.folder import ExperimentFolder
+from placeto_tools.errors import RunError, StoppedRunError
+from placeto_tools.experiments.folder import PAGE, ExperimentFolder
 from placeto_tools.experiments.origin import commit
 from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.records import Episode
-from placeto_tools.experiments.records import Outcome
-from placeto_tools.experiments.records import Record
-from placeto_tools.experiments.records import Trained
-from placeto_tools.experiments.running import Finished
-from placeto_tools.experiments.running import run_here
-from placeto_tools.experiments.running import run_in_processes
+from placeto_tools.experiments.records import Episode, Outcome, Record, Trained
+from placeto_tools.experiments.running import Finished, run_here, run_in_processes
 from placeto_tools.experiments.trial_log import Origin
-from placeto_tools.experiments.trials import StoppedError
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.progress import Progress
-from placeto_tools.progress import clock
+from placeto_tools.experiments.trials import StoppedError, Trial, Watch
+from placeto_tools.progress import Progress, clock
 from placeto_tools.stopping import StopRequest
 from placeto_tools.tables import seconds_text
 

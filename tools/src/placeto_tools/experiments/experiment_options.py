@@ -1,31 +1,26 @@
 """The options that all experiments have in common, and the plan that they make."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import fields
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from placeto_tools.errors import InputError
-from placeto_tools.experiments.scale import NUMBERS
-from placeto_tools.experiments.scale import SCALE_NAMES
-from placeto_tools.experiments.scale import SCALES
-from placeto_tools.options import KeyValue
-from placeto_tools.options import NearestChoice
-from placeto_tools.options import decorated
-from placeto_tools.options import force_option
-from placeto_tools.options import jobs_option
-from placeto_tools.options import link_option
-from placeto_tools.options import output_option
-from placeto_tools.options import preset_option
-from placeto_tools.training.settings import changed_fields
-from placeto_tools.training.settings import parse_settings
+from placeto_tools.experiments.scale import NUMBERS, SCALE_NAMES, SCALES
+from placeto_tools.options import (
+    KeyValue,
+    NearestChoice,
+    decorated,
+    force_option,
+    jobs_option,
+    link_option,
+    output_option,
+    preset_option,
+)
+from placeto_tools.training.settings import changed_fields, parse_settings
 
 if TYPE_CHECKING:
     from placeto_tools.experiments.plan import Plan

@@ -1,7 +1,6 @@
 """``placeto experiment fidelity``: how far simulated steps are from steps that ran."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -11,19 +10,12 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from placeto_tools.errors import InputError
-from placeto_tools.experiments.fidelity_tasks import MeasurePlacements
-from placeto_tools.experiments.fidelity_tasks import ProfiledProblem
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.fidelity_tasks import MeasurePlacements, ProfiledProblem
+from placeto_tools.experiments.plan import Experiment, Page, Plan
 from placeto_tools.experiments.problem_makers import name_of
 from placeto_tools.experiments.records import Measured
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import share_text
+from placeto_tools.experiments.trials import Graph, Results, Trial
+from placeto_tools.tables import TextTable, seconds_text, share_text
 
 SHARES = (0.01, 0.1, 0.4)
 SINGLE = "single"

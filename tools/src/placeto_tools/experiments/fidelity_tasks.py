@@ -1,38 +1,24 @@
 """Trials that run placements on workers of this machine, beside the simulator."""
 
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_execution import EmptyStep
-from placeto_execution import Executor
-from placeto_graphs import ExecutableStep
-from placeto_graphs import PlacementProblem
+from placeto_execution import EmptyStep, Executor
+from placeto_graphs import ExecutableStep, PlacementProblem
 from placeto_simulator import Simulator
-from placeto_tools.experiments.records import Measured
-from placeto_tools.experiments.records import MeasuredPlacement
-from placeto_tools.experiments.records import Record
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.experiments.trials import Workspace
+from placeto_tools.experiments.records import Measured, MeasuredPlacement, Record
+from placeto_tools.experiments.trials import Graph, Watch, Workspace
 from placeto_tools.measuring.calibration import Calibration
-from placeto_tools.measuring.contention import contended_timeline
-from placeto_tools.measuring.contention import profile_beside
-from placeto_tools.measuring.measured_steps import MeasuredSteps
-from placeto_tools.measuring.measured_steps import run_steps
-from placeto_tools.measuring.profiles import profile_in_place
-from placeto_tools.measuring.profiles import with_measured_times
-from placeto_tools.measuring.profiles import with_overheads
+from placeto_tools.measuring.contention import contended_timeline, profile_beside
+from placeto_tools.measuring.measured_steps import MeasuredSteps, run_steps
+from placeto_tools.measuring.profiles import profile_in_place, with_measured_times, with_overheads
 from placeto_tools.measuring.real_devices import RealDevices
-from placeto_tools.measuring.runnable_steps import RunnableSource
-from placeto_tools.measuring.runnable_steps import runnable_problem
-from placeto_tools.measuring.runnable_steps import runnable_source
+from placeto_tools.measuring.runnable_steps import RunnableSource, runnable_problem, runnable_source
 from placeto_tools.placing.placers import make_placer
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import SourceOptions
+from placeto_tools.problems.problem_options import ProblemOptions, SourceOptions
 
 WORKERS = RealDevices(("cpu:0", "cpu:1"))
 BESIDE = "cpu beside cpu"  # the kind whose times are those of a CPU while the other one is busy

@@ -1,28 +1,19 @@
 """The folder of an experiment: what was asked for, its problems, trials, policies and page."""
 
 import shutil
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from placeto_graphs import save_problem
-from placeto_tools.errors import InputError
-from placeto_tools.errors import writing
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
+from placeto_tools.errors import InputError, writing
+from placeto_tools.experiments.plan import Experiment, Page
 from placeto_tools.experiments.trial_log import TrialLog
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.trials import Workspace
-from placeto_tools.json_files import json_text
-from placeto_tools.json_files import read_json
-from placeto_tools.json_files import write_json
-from placeto_tools.outputs import make_folder
-from placeto_tools.outputs import write_text
+from placeto_tools.experiments.trials import Results, Trial, Workspace
+from placeto_tools.json_files import json_text, read_json, write_json
+from placeto_tools.outputs import make_folder, write_text
 from placeto_tools.plots.png import save_png
 from placeto_tools.progress import clock
 

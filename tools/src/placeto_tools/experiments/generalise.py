@@ -2,56 +2,55 @@
 
 from placeto_graphs import SECONDS_PER_BYTE
 from placeto_tools.experiments.paper import SOURCE
-from placeto_tools.experiments.placing_tasks import LOWER_BOUND
-from placeto_tools.experiments.placing_tasks import RANDOM
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.plan import Plan
-from placeto_tools.experiments.problem_makers import family_members
-from placeto_tools.experiments.problem_makers import makers_of_groupings
-from placeto_tools.experiments.problem_makers import makers_of_members
-from placeto_tools.experiments.problem_makers import members_to_choose_by
+from placeto_tools.experiments.placing_tasks import LOWER_BOUND, RANDOM
+from placeto_tools.experiments.plan import Experiment, Page, Plan
+from placeto_tools.experiments.problem_makers import (
+    family_members,
+    makers_of_groupings,
+    makers_of_members,
+    members_to_choose_by,
+)
 from placeto_tools.experiments.records import Trained
-from placeto_tools.experiments.schemes import COARSE_TO_FINE
-from placeto_tools.experiments.schemes import HILL_CLIMBING
-from placeto_tools.experiments.schemes import LOCAL_SEARCH
-from placeto_tools.experiments.schemes import OPTIMIZED
-from placeto_tools.experiments.schemes import PRETRAINED
-from placeto_tools.experiments.schemes import PUBLISHED_ZERO_SHOT
-from placeto_tools.experiments.schemes import RANDOM_SEARCH
-from placeto_tools.experiments.schemes import RNN_OPTIMIZED
-from placeto_tools.experiments.schemes import RNN_ZERO_SHOT
-from placeto_tools.experiments.schemes import SAMPLED
-from placeto_tools.experiments.schemes import SCOTCH
-from placeto_tools.experiments.schemes import SINGLE
-from placeto_tools.experiments.schemes import SWEEPS
-from placeto_tools.experiments.schemes import SWEPT
-from placeto_tools.experiments.schemes import TITLES
-from placeto_tools.experiments.schemes import UPDATES_AS_PUBLISHED
-from placeto_tools.experiments.schemes import ZERO_SHOT
-from placeto_tools.experiments.schemes import as_published
-from placeto_tools.experiments.schemes import optimized
-from placeto_tools.experiments.schemes import rnn_optimized
-from placeto_tools.experiments.schemes import rnn_zero_shot
-from placeto_tools.experiments.schemes import searches
-from placeto_tools.experiments.schemes import train_placeto
-from placeto_tools.experiments.schemes import train_rnn
-from placeto_tools.experiments.schemes import without_seed
-from placeto_tools.experiments.schemes import zero_shot
+from placeto_tools.experiments.schemes import (
+    COARSE_TO_FINE,
+    HILL_CLIMBING,
+    LOCAL_SEARCH,
+    OPTIMIZED,
+    PRETRAINED,
+    PUBLISHED_ZERO_SHOT,
+    RANDOM_SEARCH,
+    RNN_OPTIMIZED,
+    RNN_ZERO_SHOT,
+    SAMPLED,
+    SCOTCH,
+    SINGLE,
+    SWEEPS,
+    SWEPT,
+    TITLES,
+    UPDATES_AS_PUBLISHED,
+    ZERO_SHOT,
+    as_published,
+    optimized,
+    rnn_optimized,
+    rnn_zero_shot,
+    searches,
+    train_placeto,
+    train_rnn,
+    without_seed,
+    zero_shot,
+)
 from placeto_tools.experiments.statistics import Summary
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.wording import NOTHING
-from placeto_tools.experiments.wording import WHAT_A_POLICY_LEAVES
-from placeto_tools.experiments.wording import count_text
-from placeto_tools.experiments.wording import duration_text
-from placeto_tools.experiments.wording import percent_over
-from placeto_tools.experiments.wording import ratio_text
+from placeto_tools.experiments.trials import Graph, Results, Trial
+from placeto_tools.experiments.wording import (
+    NOTHING,
+    WHAT_A_POLICY_LEAVES,
+    count_text,
+    duration_text,
+    percent_over,
+    ratio_text,
+)
 from placeto_tools.plots.distributions import compared_distributions_figure
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import share_text
+from placeto_tools.tables import TextTable, seconds_text, share_text
 
 LEARNED = (
     ZERO_SHOT,

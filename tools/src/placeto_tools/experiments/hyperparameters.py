@@ -2,19 +2,13 @@
 
 from collections.abc import Sequence
 
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.plan import Experiment, Page, Plan
 from placeto_tools.experiments.records import Trained
-from placeto_tools.experiments.statistics import Summary
-from placeto_tools.experiments.statistics import spread
+from placeto_tools.experiments.statistics import Summary, spread
 from placeto_tools.experiments.variants import variants_on_family
-from placeto_tools.experiments.wording import WHAT_A_POLICY_LEAVES
-from placeto_tools.experiments.wording import duration_text
-from placeto_tools.experiments.wording import percent_over
+from placeto_tools.experiments.wording import WHAT_A_POLICY_LEAVES, duration_text, percent_over
 from placeto_tools.plots.distributions import compared_distributions_figure
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
+from placeto_tools.tables import TextTable, seconds_text
 from placeto_tools.training.settings import changed_fields
 
 UNCHANGED = "unchanged"

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
+from placeto_tools.errors import InputError, reading
 
 COLUMNS = ["evaluations", "runtime"]
 

@@ -10,36 +10,24 @@ import numpy as np
 
 from placeto_execution import Executor
 from placeto_graphs import Evaluator
-from placeto_policy import PlacetoPlacer
-from placeto_policy import Settings
-from placeto_policy import UpdateSummary
+from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
-from placeto_tools.experiments.fidelity import MODELS
-from placeto_tools.experiments.fidelity import SMOKE_MODELS
-from placeto_tools.experiments.fidelity_tasks import WORKERS
-from placeto_tools.experiments.fidelity_tasks import ProfiledProblem
+from placeto_tools.experiments.fidelity import MODELS, SMOKE_MODELS
+from placeto_tools.experiments.fidelity_tasks import WORKERS, ProfiledProblem
 from placeto_tools.experiments.paper import SOURCE
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.plan import Experiment, Page, Plan
 from placeto_tools.experiments.problem_makers import name_of
-from placeto_tools.experiments.records import Learned
-from placeto_tools.experiments.records import Record
-from placeto_tools.experiments.schemes import placing
-from placeto_tools.experiments.schemes import without_simulated_features
+from placeto_tools.experiments.records import Learned, Record
+from placeto_tools.experiments.schemes import placing, without_simulated_features
 from placeto_tools.experiments.statistics import spread
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.experiments.trials import Workspace
+from placeto_tools.experiments.trials import Graph, Results, Watch, Workspace
 from placeto_tools.measuring.measured_steps import run_steps
 from placeto_tools.measuring.runnable_steps import runnable_source
 from placeto_tools.placing.watching import WatchedEvaluator
 from placeto_tools.plots.bands import bands_figure
 from placeto_tools.problems.problem_options import SourceOptions
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
+from placeto_tools.tables import TextTable, seconds_text
 
 SIMULATOR, HARDWARE = "simulator", "workers"
 TITLES = {SIMULATOR: "Placeto on the simulator", HARDWARE: "Placeto on two workers"}

@@ -8,15 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Evaluator
-from placeto_graphs import GroupGraph
-from placeto_graphs import Grouping
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_policy import PlacementEnvironment
-from placeto_policy import PlacementPolicy
-from placeto_policy import Settings
-from placeto_policy import most_evaluations
+from placeto_graphs import Evaluator, GroupGraph, Grouping, PlacementProblem, PlacementResult
+from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, most_evaluations
 
 
 def random_order(num_groups: int, number: int) -> NDArray[np.int64]:

@@ -8,44 +8,27 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines import LocalSearch
-from placeto_baselines import RandomPlacer
-from placeto_baselines import RnnPlacer
-from placeto_baselines import RnnSettings
-from placeto_baselines import TrainedRnnPlacer
-from placeto_baselines import lower_bound
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_graphs import Placer
-from placeto_policy import PlacementEnvironment
-from placeto_policy import PlacetoPlacer
-from placeto_policy import Settings
-from placeto_policy import load_policy
+from placeto_baselines import (
+    LocalSearch,
+    RandomPlacer,
+    RnnPlacer,
+    RnnSettings,
+    TrainedRnnPlacer,
+    lower_bound,
+)
+from placeto_graphs import EvaluationBatch, PlacementProblem, PlacementResult, Placer
+from placeto_policy import PlacementEnvironment, PlacetoPlacer, Settings, load_policy
 from placeto_simulator import Simulator
-from placeto_tools.experiments.orders import PlaceInOrder
-from placeto_tools.experiments.orders import run_greedily
-from placeto_tools.experiments.records import Drawn
-from placeto_tools.experiments.records import Episode
-from placeto_tools.experiments.records import Outcome
-from placeto_tools.experiments.records import Placed
-from placeto_tools.experiments.records import Record
-from placeto_tools.experiments.records import finite
+from placeto_tools.experiments.orders import PlaceInOrder, run_greedily
+from placeto_tools.experiments.records import Drawn, Episode, Outcome, Placed, Record, finite
 from placeto_tools.experiments.short_curves import short_curve
 from placeto_tools.experiments.training_tasks import read_by_rnn
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.experiments.trials import Workspace
-from placeto_tools.placing.costs import cost_of_result
-from placeto_tools.placing.costs import costs_of
+from placeto_tools.experiments.trials import Graph, Watch, Workspace
+from placeto_tools.placing.costs import cost_of_result, costs_of
 from placeto_tools.placing.placements import run_placer
-from placeto_tools.placing.placers import fitting
-from placeto_tools.placing.placers import make_placer
-from placeto_tools.placing.warming import warm_up
-from placeto_tools.placing.warming import warm_up_placer
-from placeto_tools.reports.comparison import CPU
-from placeto_tools.reports.comparison import evaluations_to_best
-from placeto_tools.reports.comparison import on_a_cpu
+from placeto_tools.placing.placers import fitting, make_placer
+from placeto_tools.placing.warming import warm_up, warm_up_placer
+from placeto_tools.reports.comparison import CPU, evaluations_to_best, on_a_cpu
 
 Maker = Callable[[], Placer]
 

@@ -1,23 +1,15 @@
 """An experiment: what decides its results, its problems, its trials, and how it is told."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from typing import TYPE_CHECKING
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from placeto_baselines import RnnSettings
 from placeto_graphs import PlacementProblem
-from placeto_policy import Settings
-from placeto_policy import preset
+from placeto_policy import Settings, preset
 from placeto_tools.experiments.records import Record
 from placeto_tools.experiments.scale import Scale
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Trial
+from placeto_tools.experiments.trials import Results, Trial
 from placeto_tools.tables import TextTable
 
 if TYPE_CHECKING:

@@ -1,22 +1,17 @@
 """The problems of experiments: members of families, and models."""
 
 import re
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from placeto_graphs import PlacementProblem
 from placeto_tools.errors import InputError
 from placeto_tools.experiments.plan import Plan
-from placeto_tools.problems.grouping_options import GroupingOptions
-from placeto_tools.problems.grouping_options import group_counts
-from placeto_tools.problems.making import make_problem
-from placeto_tools.problems.making import read_cluster
-from placeto_tools.problems.making import regrouped
+from placeto_tools.problems.grouping_options import GroupingOptions, group_counts
+from placeto_tools.problems.making import make_problem, read_cluster, regrouped
 from placeto_tools.problems.sources import load_source
-from placeto_workloads import MODELS
-from placeto_workloads import family
+from placeto_workloads import MODELS, family
 
 Maker = Callable[[], PlacementProblem]
 FAMILY_SEED_TO_CHOOSE_BY = 1

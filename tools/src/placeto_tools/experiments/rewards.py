@@ -9,28 +9,21 @@ from numpy.typing import NDArray
 from placeto_policy import Settings
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.placing_tasks import FinalEpisode
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.plan import Plan
-from placeto_tools.experiments.problem_makers import name_of
-from placeto_tools.experiments.problem_makers import source_maker
-from placeto_tools.experiments.records import Episode
-from placeto_tools.experiments.records import Trained
-from placeto_tools.experiments.schemes import UPDATES_AS_PUBLISHED
-from placeto_tools.experiments.schemes import as_published
-from placeto_tools.experiments.schemes import placing
-from placeto_tools.experiments.schemes import train_placeto
-from placeto_tools.experiments.schemes import without_simulated_features
+from placeto_tools.experiments.plan import Experiment, Page, Plan
+from placeto_tools.experiments.problem_makers import name_of, source_maker
+from placeto_tools.experiments.records import Episode, Trained
+from placeto_tools.experiments.schemes import (
+    UPDATES_AS_PUBLISHED,
+    as_published,
+    placing,
+    train_placeto,
+    without_simulated_features,
+)
 from placeto_tools.experiments.statistics import spread
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.wording import NOTHING
-from placeto_tools.experiments.wording import count_text
+from placeto_tools.experiments.trials import Graph, Results, Trial
+from placeto_tools.experiments.wording import NOTHING, count_text
 from placeto_tools.plots.bands import bands_figure
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import share_text
+from placeto_tools.tables import TextTable, seconds_text, share_text
 
 LEARNING, EPISODE = "learning.png", "episode.png"
 NEAR = 1.05  # times the fastest end of all trainings

@@ -4,13 +4,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Generator
-from collections.abc import Iterator
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED
-from concurrent.futures import Future
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures import wait
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
@@ -18,13 +13,9 @@ from typing import Any
 
 import torch
 
-from placeto_tools.errors import RunError
-from placeto_tools.errors import exit_code
-from placeto_tools.errors import one_line
+from placeto_tools.errors import RunError, exit_code, one_line
 from placeto_tools.experiments.records import Record
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.experiments.trials import Workspace
+from placeto_tools.experiments.trials import Trial, Watch, Workspace
 
 ONE_THREAD = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
 SECONDS_BETWEEN_LOOKS = 0.2

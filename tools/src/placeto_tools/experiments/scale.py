@@ -1,10 +1,7 @@
 """How large an experiment is."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from placeto_tools.errors import InputError

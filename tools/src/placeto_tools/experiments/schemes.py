@@ -3,25 +3,22 @@
 from dataclasses import replace
 
 from placeto_baselines import RnnSettings
-from placeto_policy import Settings
-from placeto_policy import preset
-from placeto_tools.experiments.placing_tasks import LOWER_BOUND
-from placeto_tools.experiments.placing_tasks import RANDOM
-from placeto_tools.experiments.placing_tasks import Bound
-from placeto_tools.experiments.placing_tasks import PlaceAtRandom
-from placeto_tools.experiments.placing_tasks import PlaceByHillClimbing
-from placeto_tools.experiments.placing_tasks import PlaceByName
-from placeto_tools.experiments.placing_tasks import PlaceOptimized
-from placeto_tools.experiments.placing_tasks import PlaceRnnOptimized
-from placeto_tools.experiments.placing_tasks import PlaceRnnZeroShot
-from placeto_tools.experiments.placing_tasks import PlaceZeroShot
-from placeto_tools.experiments.plan import AS_PUBLISHED
-from placeto_tools.experiments.plan import Plan
-from placeto_tools.experiments.training_tasks import TrainPlaceto
-from placeto_tools.experiments.training_tasks import TrainRnn
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Task
-from placeto_tools.experiments.trials import Trial
+from placeto_policy import Settings, preset
+from placeto_tools.experiments.placing_tasks import (
+    LOWER_BOUND,
+    RANDOM,
+    Bound,
+    PlaceAtRandom,
+    PlaceByHillClimbing,
+    PlaceByName,
+    PlaceOptimized,
+    PlaceRnnOptimized,
+    PlaceRnnZeroShot,
+    PlaceZeroShot,
+)
+from placeto_tools.experiments.plan import AS_PUBLISHED, Plan
+from placeto_tools.experiments.training_tasks import TrainPlaceto, TrainRnn
+from placeto_tools.experiments.trials import Graph, Task, Trial
 
 ZERO_SHOT, SAMPLED = "placeto-zero-shot", "placeto-zero-shot-sampled"
 SWEPT = "placeto-zero-shot-swept"

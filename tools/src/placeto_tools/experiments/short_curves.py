@@ -6,8 +6,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_tools.experiments.records import Curve
-from placeto_tools.experiments.records import finite
+from placeto_tools.experiments.records import Curve, finite
 
 MOST_POINTS = 200
 Row = TypeVar("Row")

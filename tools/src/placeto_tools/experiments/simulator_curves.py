@@ -9,33 +9,26 @@ from placeto_tools.errors import InputError
 from placeto_tools.experiments.measured import read_measured_curve
 from placeto_tools.experiments.paper import SOURCE
 from placeto_tools.experiments.placing_tasks import LOWER_BOUND
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.plan import Plan
-from placeto_tools.experiments.problem_makers import name_of
-from placeto_tools.experiments.problem_makers import source_maker
+from placeto_tools.experiments.plan import Experiment, Page, Plan
+from placeto_tools.experiments.problem_makers import name_of, source_maker
 from placeto_tools.experiments.records import Placed
-from placeto_tools.experiments.schemes import OPTIMIZED
-from placeto_tools.experiments.schemes import PLACEMENTS_AS_PUBLISHED
-from placeto_tools.experiments.schemes import PUBLISHED_OPTIMIZED
-from placeto_tools.experiments.schemes import RNN_OPTIMIZED
-from placeto_tools.experiments.schemes import SINGLE
-from placeto_tools.experiments.schemes import TITLES
-from placeto_tools.experiments.schemes import optimized
-from placeto_tools.experiments.schemes import published_optimized
-from placeto_tools.experiments.schemes import rnn_optimized
-from placeto_tools.experiments.schemes import without_seed
+from placeto_tools.experiments.schemes import (
+    OPTIMIZED,
+    PLACEMENTS_AS_PUBLISHED,
+    PUBLISHED_OPTIMIZED,
+    RNN_OPTIMIZED,
+    SINGLE,
+    TITLES,
+    optimized,
+    published_optimized,
+    rnn_optimized,
+    without_seed,
+)
 from placeto_tools.experiments.statistics import Summary
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.wording import count_text
-from placeto_tools.experiments.wording import duration_text
-from placeto_tools.plots.curves import Curve
-from placeto_tools.plots.curves import curves_figure
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import share_text
+from placeto_tools.experiments.trials import Graph, Results, Trial
+from placeto_tools.experiments.wording import count_text, duration_text
+from placeto_tools.plots.curves import Curve, curves_figure
+from placeto_tools.tables import TextTable, seconds_text, share_text
 
 HARDWARE = "Measured on hardware"
 SCHEMES = (OPTIMIZED, PUBLISHED_OPTIMIZED, RNN_OPTIMIZED)

@@ -1,18 +1,13 @@
 """Means over graphs, with their spread over seeds."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_tools.experiments.records import Outcome
-from placeto_tools.experiments.records import Placed
-from placeto_tools.experiments.short_curves import best_after
-from placeto_tools.experiments.short_curves import evaluations_until
+from placeto_tools.experiments.records import Outcome, Placed
+from placeto_tools.experiments.short_curves import best_after, evaluations_until
 from placeto_tools.experiments.trials import Results
 
 

@@ -1,51 +1,37 @@
 """``placeto experiment table1``: the six rows of the paper's table 1."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
-from math import isnan
-from math import nan
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isnan, nan
 
 from placeto_graphs import PlacementProblem
-from placeto_tools.experiments.comparing import Case
-from placeto_tools.experiments.comparing import Comparison
-from placeto_tools.experiments.comparing import Effort
-from placeto_tools.experiments.comparing import PlaceIfPossible
-from placeto_tools.experiments.comparing import comparison_page
-from placeto_tools.experiments.comparing import failure
-from placeto_tools.experiments.paper import SOURCE
-from placeto_tools.experiments.paper import TABLE_1
-from placeto_tools.experiments.paper import PaperRow
+from placeto_tools.experiments.comparing import (
+    Case,
+    Comparison,
+    Effort,
+    PlaceIfPossible,
+    comparison_page,
+    failure,
+)
+from placeto_tools.experiments.paper import SOURCE, TABLE_1, PaperRow
 from placeto_tools.experiments.placing_tasks import PlaceByName
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.plan import Plan
+from placeto_tools.experiments.plan import Experiment, Page, Plan
 from placeto_tools.experiments.problem_makers import source_maker
-from placeto_tools.experiments.records import Failed
-from placeto_tools.experiments.records import Placed
-from placeto_tools.experiments.schemes import COARSE_TO_FINE
-from placeto_tools.experiments.schemes import LOCAL_SEARCH
-from placeto_tools.experiments.schemes import PLACEMENTS_AS_PUBLISHED
-from placeto_tools.experiments.schemes import PRETRAINED
+from placeto_tools.experiments.records import Failed, Placed
+from placeto_tools.experiments.schemes import (
+    COARSE_TO_FINE,
+    LOCAL_SEARCH,
+    PLACEMENTS_AS_PUBLISHED,
+    PRETRAINED,
+)
 from placeto_tools.experiments.statistics import Summary
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.trials import Workspace
-from placeto_tools.experiments.wording import NOTHING
-from placeto_tools.experiments.wording import count_text
-from placeto_tools.experiments.wording import duration_text
+from placeto_tools.experiments.trials import Graph, Results, Trial, Workspace
+from placeto_tools.experiments.wording import NOTHING, count_text, duration_text
 from placeto_tools.placing.placements import search_problem
-from placeto_tools.placing.placers import PLACER_NAMES
-from placeto_tools.placing.placers import SCHEMES
-from placeto_tools.reports.comparison import ProblemReport
-from placeto_tools.reports.comparison import typical
-from placeto_tools.reports.comparison_tables import ABBREVIATIONS
-from placeto_tools.reports.comparison_tables import paper_table
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import share_text
+from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES
+from placeto_tools.reports.comparison import ProblemReport, typical
+from placeto_tools.reports.comparison_tables import ABBREVIATIONS, paper_table
+from placeto_tools.tables import TextTable, seconds_text, share_text
 
 # In the order of the paper's rows. It gives both rows of NMT one name, but the one on 4 GPUs is
 # slower than that on 2 with either policy, so that a larger model is taken for it here.

@@ -7,25 +7,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from placeto_baselines import RnnPlacer
-from placeto_baselines import RnnSettings
+from placeto_baselines import RnnPlacer, RnnSettings
 from placeto_graphs import PlacementProblem
-from placeto_policy import JsonLinesLog
-from placeto_policy import PolicyError
-from placeto_policy import Settings
-from placeto_policy import Trainer
-from placeto_policy import UpdateSummary
-from placeto_policy import resume_training
-from placeto_policy import save_training
+from placeto_policy import (
+    JsonLinesLog,
+    PolicyError,
+    Settings,
+    Trainer,
+    UpdateSummary,
+    resume_training,
+    save_training,
+)
 from placeto_simulator import Simulator
-from placeto_tools.experiments.orders import FixedOrders
-from placeto_tools.experiments.orders import problem_in_order
-from placeto_tools.experiments.records import Record
-from placeto_tools.experiments.records import Trained
+from placeto_tools.experiments.orders import FixedOrders, problem_in_order
+from placeto_tools.experiments.records import Record, Trained
 from placeto_tools.experiments.short_curves import evenly_thinned
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Watch
-from placeto_tools.experiments.trials import Workspace
+from placeto_tools.experiments.trials import Graph, Watch, Workspace
 from placeto_tools.json_files import decode_json
 from placeto_tools.placing.placers import fitting
 from placeto_tools.placing.warming import warm_up

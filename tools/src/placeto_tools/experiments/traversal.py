@@ -5,44 +5,34 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_tools.experiments.paper import SOURCE
-from placeto_tools.experiments.paper import TRAVERSAL_PLACETO
-from placeto_tools.experiments.paper import TRAVERSAL_RNN
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.plan import Plan
-from placeto_tools.experiments.problem_makers import name_of
-from placeto_tools.experiments.problem_makers import source_maker
+from placeto_tools.experiments.paper import SOURCE, TRAVERSAL_PLACETO, TRAVERSAL_RNN
+from placeto_tools.experiments.plan import Experiment, Page, Plan
+from placeto_tools.experiments.problem_makers import name_of, source_maker
 from placeto_tools.experiments.records import Trained
-from placeto_tools.experiments.schemes import OPTIMIZED
-from placeto_tools.experiments.schemes import PLACEMENTS_AS_PUBLISHED
-from placeto_tools.experiments.schemes import PUBLISHED_OPTIMIZED
-from placeto_tools.experiments.schemes import PUBLISHED_ZERO_SHOT
-from placeto_tools.experiments.schemes import RNN_OPTIMIZED
-from placeto_tools.experiments.schemes import RNN_ZERO_SHOT
-from placeto_tools.experiments.schemes import TITLES
-from placeto_tools.experiments.schemes import UPDATES_AS_PUBLISHED
-from placeto_tools.experiments.schemes import ZERO_SHOT
-from placeto_tools.experiments.schemes import as_published
-from placeto_tools.experiments.schemes import optimized
-from placeto_tools.experiments.schemes import published_optimized
-from placeto_tools.experiments.schemes import rnn_optimized
-from placeto_tools.experiments.schemes import rnn_zero_shot
-from placeto_tools.experiments.schemes import train_placeto
-from placeto_tools.experiments.schemes import train_rnn
-from placeto_tools.experiments.schemes import zero_shot
-from placeto_tools.experiments.statistics import Spread
-from placeto_tools.experiments.statistics import Summary
-from placeto_tools.experiments.statistics import spread
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Results
-from placeto_tools.experiments.trials import Trial
-from placeto_tools.experiments.wording import count_text
-from placeto_tools.experiments.wording import percent_over
+from placeto_tools.experiments.schemes import (
+    OPTIMIZED,
+    PLACEMENTS_AS_PUBLISHED,
+    PUBLISHED_OPTIMIZED,
+    PUBLISHED_ZERO_SHOT,
+    RNN_OPTIMIZED,
+    RNN_ZERO_SHOT,
+    TITLES,
+    UPDATES_AS_PUBLISHED,
+    ZERO_SHOT,
+    as_published,
+    optimized,
+    published_optimized,
+    rnn_optimized,
+    rnn_zero_shot,
+    train_placeto,
+    train_rnn,
+    zero_shot,
+)
+from placeto_tools.experiments.statistics import Spread, Summary, spread
+from placeto_tools.experiments.trials import Graph, Results, Trial
+from placeto_tools.experiments.wording import count_text, percent_over
 from placeto_tools.plots.distributions import distributions_figure
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
-from placeto_tools.tables import share_text
+from placeto_tools.tables import TextTable, seconds_text, share_text
 
 FIGURE = "distributions.png"
 PAIRS = (

@@ -7,8 +7,7 @@ from typing import cast
 import msgspec
 
 from placeto_graphs import write_atomically
-from placeto_tools.errors import reading
-from placeto_tools.errors import writing
+from placeto_tools.errors import reading, writing
 from placeto_tools.experiments.records import Record
 from placeto_tools.json_files import decode_json
 

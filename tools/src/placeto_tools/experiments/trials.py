@@ -1,14 +1,11 @@
 """What experiments are made of: trials that can run on their own, in any process."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import load_problem
+from placeto_graphs import PlacementProblem, load_problem
 from placeto_tools.experiments.records import Record
 
 Kind = TypeVar("Kind", bound=Record)

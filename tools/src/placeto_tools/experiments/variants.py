@@ -1,22 +1,19 @@
 """Policies of several kinds, each trained on a family, on the same unseen graphs of it."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from placeto_policy import Settings
-from placeto_tools.experiments.plan import Experiment
-from placeto_tools.experiments.plan import Page
-from placeto_tools.experiments.plan import Plan
-from placeto_tools.experiments.problem_makers import family_members
-from placeto_tools.experiments.problem_makers import makers_of_groupings
-from placeto_tools.experiments.problem_makers import makers_of_members
-from placeto_tools.experiments.problem_makers import members_to_choose_by
-from placeto_tools.experiments.schemes import train_placeto
-from placeto_tools.experiments.schemes import zero_shot
+from placeto_tools.experiments.plan import Experiment, Page, Plan
+from placeto_tools.experiments.problem_makers import (
+    family_members,
+    makers_of_groupings,
+    makers_of_members,
+    members_to_choose_by,
+)
+from placeto_tools.experiments.schemes import train_placeto, zero_shot
 from placeto_tools.experiments.statistics import Summary
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.experiments.trials import Trial
+from placeto_tools.experiments.trials import Graph, Trial
 
 
 def variants_on_family(

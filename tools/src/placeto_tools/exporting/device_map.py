@@ -5,18 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Cluster, PlacementProblem
 from placeto_simulator import Simulator
 from placeto_tools.errors import InputError
-from placeto_tools.exporting.module_scopes import ROOT
-from placeto_tools.exporting.module_scopes import ModuleScopes
-from placeto_tools.exporting.module_scopes import parents_of
-from placeto_tools.exporting.restriction import Price
-from placeto_tools.exporting.restriction import price
-from placeto_tools.exporting.restriction import problem_of_labels
-from placeto_tools.exporting.whole_modules import WholeModules
-from placeto_tools.exporting.whole_modules import whole_modules
+from placeto_tools.exporting.module_scopes import ROOT, ModuleScopes, parents_of
+from placeto_tools.exporting.restriction import Price, price, problem_of_labels
+from placeto_tools.exporting.whole_modules import WholeModules, whole_modules
 from placeto_tools.placing.explanation import costs
 
 CPU = "cpu"

@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
-from placeto_tools.errors import InputError
-from placeto_tools.errors import not_among
+from placeto_tools.errors import InputError, not_among
 from placeto_tools.exporting.device_map import device_map
-from placeto_tools.exporting.graph_files import dot_text
-from placeto_tools.exporting.graph_files import graphml_text
+from placeto_tools.exporting.graph_files import dot_text, graphml_text
 from placeto_tools.exporting.pipeline_stages import pipeline_stages
 from placeto_tools.exporting.restriction import Price
 from placeto_tools.tables import seconds_text

@@ -7,8 +7,7 @@ import numpy as np
 import pydot
 from numpy.typing import NDArray
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import groups_to_networkx
+from placeto_graphs import PlacementProblem, groups_to_networkx
 from placeto_tools.errors import InputError
 
 # Control characters and halves of surrogate pairs; a tab or a new line would come back as a space.

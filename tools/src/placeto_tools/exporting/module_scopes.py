@@ -1,16 +1,13 @@
 """The modules of a model, as the scopes of a graph tell them."""
 
-from collections.abc import Hashable
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
+from placeto_graphs import OpGraph, Phase
 from placeto_tools.errors import InputError
 
 Value = TypeVar("Value", bound=Hashable)

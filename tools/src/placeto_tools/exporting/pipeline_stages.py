@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
 from placeto_tools.errors import InputError
-from placeto_tools.exporting.module_scopes import ModuleScopes
-from placeto_tools.exporting.module_scopes import parents_of
-from placeto_tools.exporting.restriction import UNKNOWN
-from placeto_tools.exporting.restriction import Price
-from placeto_tools.exporting.restriction import labels_of_step
-from placeto_tools.exporting.restriction import price
-from placeto_tools.exporting.restriction import problem_of_labels
+from placeto_tools.exporting.module_scopes import ModuleScopes, parents_of
+from placeto_tools.exporting.restriction import (
+    UNKNOWN,
+    Price,
+    labels_of_step,
+    price,
+    problem_of_labels,
+)
 
 
 @dataclass(frozen=True)

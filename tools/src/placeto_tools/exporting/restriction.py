@@ -1,18 +1,19 @@
 """A placement of whole parts of a model: what runs with what, and what that costs."""
 
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import colocate_gradients
-from placeto_graphs import colocate_updates
-from placeto_graphs import grouping_of_labels
+from placeto_graphs import (
+    OpGraph,
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    colocate_gradients,
+    colocate_updates,
+    grouping_of_labels,
+)
 from placeto_simulator import Simulator
 from placeto_tools.placing.costs import fits
 

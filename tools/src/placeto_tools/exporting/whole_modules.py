@@ -12,11 +12,8 @@ import numpy as np
 from networkx.utils import UnionFind
 from numpy.typing import NDArray
 
-from placeto_tools.exporting.module_scopes import ROOT
-from placeto_tools.exporting.module_scopes import ModuleScopes
-from placeto_tools.exporting.module_scopes import is_within
-from placeto_tools.exporting.restriction import UNKNOWN
-from placeto_tools.exporting.restriction import labels_of_step
+from placeto_tools.exporting.module_scopes import ROOT, ModuleScopes, is_within
+from placeto_tools.exporting.restriction import UNKNOWN, labels_of_step
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,7 @@
 """What this machine is as a cluster, measured by steps that run on it."""
 
 import os
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto_execution import Executor
-from placeto_graphs import Cluster
-from placeto_graphs import Device
-from placeto_graphs import ExecutableStep
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepTimeline
-from placeto_graphs import colocate
+from placeto_graphs import Cluster, Device, ExecutableStep, PlacementProblem, StepTimeline, colocate
 from placeto_workloads import executable_step
 
 BYTES_PER_NUMBER = 4

@@ -8,13 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import ExecutableStep
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepTimeline
+from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline
 from placeto_simulator import Simulator
-from placeto_tools.measuring.profiles import StepProfile
-from placeto_tools.measuring.profiles import everything_on
-from placeto_tools.measuring.profiles import profile_in_place
+from placeto_tools.measuring.profiles import StepProfile, everything_on, profile_in_place
 
 ROUNDS = 4  # after which the seconds of a step hardly change
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_execution import Executor
-from placeto_graphs import PlacementProblem
-from placeto_graphs import StepTimeline
+from placeto_graphs import PlacementProblem, StepTimeline
 from placeto_simulator import Simulator
 
 Report = dict[str, Any]

@@ -1,20 +1,14 @@
 """How long each op of a step takes on devices of this machine, measured in runs of whole steps."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_execution import Executor
-from placeto_graphs import Cluster
-from placeto_graphs import ExecutableStep
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import parse_cluster
+from placeto_graphs import Cluster, ExecutableStep, PlacementProblem, colocate, parse_cluster
 
 TRIMMED = 0.2  # of the runs, on either side
 

@@ -1,36 +1,26 @@
 """From a source that a user named to a training step that can be run: a model with its values."""
 
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import ExecutableStep
-from placeto_graphs import PlacementProblem
-from placeto_graphs import load_problem
-from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
-from placeto_tools.measuring.real_devices import CPU
-from placeto_tools.measuring.real_devices import RealDevices
-from placeto_tools.problems.factories import find_factory
-from placeto_tools.problems.factories import made_step
+from placeto_graphs import DEFAULT_RULES, ExecutableStep, PlacementProblem, load_problem
+from placeto_tools.errors import InputError, reading
+from placeto_tools.measuring.real_devices import CPU, RealDevices
+from placeto_tools.problems.factories import find_factory, made_step
 from placeto_tools.problems.grouping_options import Rule
 from placeto_tools.problems.making import problem_of
-from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.problem_options import SourceOptions
-from placeto_tools.problems.sources import FACTORY
-from placeto_tools.problems.sources import LIBRARY
-from placeto_tools.problems.sources import MEMBER
-from placeto_tools.problems.sources import PROGRAM_SUFFIXES
-from placeto_tools.problems.sources import Source
-from placeto_workloads import MODELS
-from placeto_workloads import TrainingStep
-from placeto_workloads import executable_step
-from placeto_workloads import family
-from placeto_workloads import library_step
-from placeto_workloads import program_step
-from placeto_workloads import training_step
+from placeto_tools.problems.problem_options import ProblemOptions, SourceOptions
+from placeto_tools.problems.sources import FACTORY, LIBRARY, MEMBER, PROGRAM_SUFFIXES, Source
+from placeto_workloads import (
+    MODELS,
+    TrainingStep,
+    executable_step,
+    family,
+    library_step,
+    program_step,
+    training_step,
+)
 
 WHAT_CAN_RUN = (
     "a model (inception-v3), a member of a family (nmt:7), a model of a library "

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_graphs import memory_penalised_runtime
-from placeto_simulator import Simulator
-from placeto_simulator import Timeline
+from placeto_graphs import (
+    EvaluationBatch,
+    PlacementProblem,
+    PlacementResult,
+    memory_penalised_runtime,
+)
+from placeto_simulator import Simulator, Timeline
 
 
 def costs_of(problem: PlacementProblem, batch: EvaluationBatch) -> NDArray[np.float64]:

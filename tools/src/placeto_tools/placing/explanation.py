@@ -7,8 +7,7 @@ from difflib import get_close_matches
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Evaluator, PlacementProblem
 from placeto_simulator import Timeline
 from placeto_tools.errors import InputError
 from placeto_tools.placing.costs import costs_of

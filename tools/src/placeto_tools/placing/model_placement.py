@@ -1,10 +1,7 @@
 """From a model to where its ops run best, in one call."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +11,22 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto_execution import Executor
-from placeto_graphs import Cluster
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_simulator import Simulator
-from placeto_simulator import Timeline
+from placeto_graphs import Cluster, PlacementProblem, PlacementResult
+from placeto_simulator import Simulator, Timeline
 from placeto_tools.errors import InputError
-from placeto_tools.exporting.device_map import DeviceMap
-from placeto_tools.exporting.device_map import device_map
+from placeto_tools.exporting.device_map import DeviceMap, device_map
 from placeto_tools.exporting.formats import format_named
 from placeto_tools.exporting.module_scopes import ModuleScopes
-from placeto_tools.exporting.pipeline_stages import PipelineStages
-from placeto_tools.exporting.pipeline_stages import pipeline_stages
-from placeto_tools.measuring.measured_steps import MeasuredSteps
-from placeto_tools.measuring.measured_steps import run_steps
+from placeto_tools.exporting.pipeline_stages import PipelineStages, pipeline_stages
+from placeto_tools.measuring.measured_steps import MeasuredSteps, run_steps
 from placeto_tools.measuring.real_devices import CPU
-from placeto_tools.outputs import check_file
-from placeto_tools.outputs import write_text
-from placeto_tools.placing.explanation import GroupExplanation
-from placeto_tools.placing.explanation import explain_group
-from placeto_tools.placing.explanation import group_number
+from placeto_tools.outputs import check_file, write_text
+from placeto_tools.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto_tools.placing.placements import search_graph
 from placeto_tools.problems.factories import step_of
 from placeto_tools.problems.making import read_cluster
 from placeto_tools.problems.sources import Target
-from placeto_workloads import TrainingStep
-from placeto_workloads import capture_step
-from placeto_workloads import executable_step
+from placeto_workloads import TrainingStep, capture_step, executable_step
 
 
 @dataclass(frozen=True, eq=False, repr=False)

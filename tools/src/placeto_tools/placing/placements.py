@@ -3,36 +3,28 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines import CoarseToFine
-from placeto_baselines import lower_bound
-from placeto_graphs import Cluster
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
-from placeto_graphs import Placer
-from placeto_graphs import load_placement_of_any_level
+from placeto_baselines import CoarseToFine, lower_bound
+from placeto_graphs import (
+    Cluster,
+    OpGraph,
+    PlacementProblem,
+    PlacementResult,
+    Placer,
+    load_placement_of_any_level,
+)
 from placeto_simulator import Simulator
-from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
-from placeto_tools.placing.placers import PLACER_NAMES
-from placeto_tools.placing.placers import make_placer
-from placeto_tools.placing.placers import start_of_search
-from placeto_tools.placing.warming import warm_up
-from placeto_tools.placing.warming import warm_up_placer
+from placeto_tools.errors import InputError, reading
+from placeto_tools.placing.placers import PLACER_NAMES, make_placer, start_of_search
+from placeto_tools.placing.warming import warm_up, warm_up_placer
 from placeto_tools.placing.watching import WatchedSchedulingEvaluator
 from placeto_tools.problems.making import make_problem
 from placeto_tools.problems.sources import Source
-from placeto_tools.progress import Progress
-from placeto_tools.progress import Shows
-from placeto_tools.progress import how_far
-from placeto_tools.progress import left_text
-from placeto_tools.progress import showing_progress
+from placeto_tools.progress import Progress, Shows, how_far, left_text, showing_progress
 from placeto_tools.tables import seconds_text
 
 # Of the levels that a search goes through, the finest has at most so many groups.
@@ -44,8 +36,7 @@ MOST_GROUPS_OF_POLICY = 2048
 EVALUATIONS_OF_POLICY = 100  # of fewer, its sixteen would be too large a part
 
 if TYPE_CHECKING:
-    from placeto_policy import PlacetoPlacer
-    from placeto_policy import UpdateSummary
+    from placeto_policy import PlacetoPlacer, UpdateSummary
 
 
 def find_placement(

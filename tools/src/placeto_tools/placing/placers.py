@@ -1,30 +1,27 @@
 """The placers by name, with the budgets that they have by default."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
-from typing import TYPE_CHECKING
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from placeto_baselines import CoarseToFine
-from placeto_baselines import CpuOnly
-from placeto_baselines import CriticalPathPlacer
-from placeto_baselines import ExpertPlacer
-from placeto_baselines import Heft
-from placeto_baselines import LocalSearch
-from placeto_baselines import MEtf
-from placeto_baselines import MetisPlacer
-from placeto_baselines import MSct
-from placeto_baselines import MTopo
-from placeto_baselines import RandomPlacer
-from placeto_baselines import RnnPlacer
-from placeto_baselines import RnnSettings
-from placeto_baselines import ScotchPlacer
-from placeto_baselines import SingleDevice
-from placeto_graphs import PlacementProblem
-from placeto_graphs import Placer
+from placeto_baselines import (
+    CoarseToFine,
+    CpuOnly,
+    CriticalPathPlacer,
+    ExpertPlacer,
+    Heft,
+    LocalSearch,
+    MEtf,
+    MetisPlacer,
+    MSct,
+    MTopo,
+    RandomPlacer,
+    RnnPlacer,
+    RnnSettings,
+    ScotchPlacer,
+    SingleDevice,
+)
+from placeto_graphs import PlacementProblem, Placer
 from placeto_tools.placing.expert_scopes import expert_scopes
 
 if TYPE_CHECKING:
@@ -70,14 +67,16 @@ def _expert(problem: PlacementProblem, _budget: int) -> Placer:
 
 
 def _placeto(_problem: PlacementProblem, budget: int) -> Placer:
-    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_policy import PlacetoPlacer  # noqa: PLC0415,
 
     return PlacetoPlacer(training_evaluations=budget)
 
 
 def _published(_problem: PlacementProblem, budget: int) -> Placer:
-    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_policy import preset  # noqa: PLC0415
+    from placeto_policy import (  # noqa: PLC0415
+        PlacetoPlacer,
+        preset,
+    )
 
     return PlacetoPlacer(training_evaluations=budget, settings=preset("paper"))
 
@@ -102,8 +101,10 @@ def start_of_search(policy: "PlacementPolicy | None" = None) -> Placer:
 
 
 def _passes(policy: "PlacementPolicy | None", sweeps: int) -> Placer:
-    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_policy import load_pretrained  # noqa: PLC0415
+    from placeto_policy import (  # noqa: PLC0415
+        PlacetoPlacer,
+        load_pretrained,
+    )
 
     return PlacetoPlacer(
         policy=policy or load_pretrained(), samples=SAMPLES_OF_PRETRAINED, sweeps=sweeps

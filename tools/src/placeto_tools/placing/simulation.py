@@ -6,10 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
-from placeto_simulator import PathStep
-from placeto_simulator import Timeline
-from placeto_tools.placing.costs import cost_of_result
-from placeto_tools.placing.costs import fits
+from placeto_simulator import PathStep, Timeline
+from placeto_tools.placing.costs import cost_of_result, fits
 
 Report = dict[str, Any]
 

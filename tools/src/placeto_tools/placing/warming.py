@@ -6,14 +6,9 @@ import networkx as nx
 import numpy as np
 
 from placeto_baselines import lower_bound
-from placeto_graphs import PlacementProblem
-from placeto_graphs import Placer
-from placeto_graphs import colocate
-from placeto_graphs import from_networkx
-from placeto_graphs import parse_cluster
+from placeto_graphs import PlacementProblem, Placer, colocate, from_networkx, parse_cluster
 from placeto_simulator import Simulator
-from placeto_tools.placing.placers import SCHEMES
-from placeto_tools.placing.placers import make_placer
+from placeto_tools.placing.placers import SCHEMES, make_placer
 
 BUDGET = 200  # placements: an update of every policy, and a few moves of every search
 SAME_CODE = {"rnn-zero-shot": "rnn"}  # placers that have no name of their own in the command

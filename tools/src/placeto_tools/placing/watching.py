@@ -6,11 +6,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import ScheduleBatch
-from placeto_graphs import SchedulingEvaluator
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    PlacementProblem,
+    ScheduleBatch,
+    SchedulingEvaluator,
+)
 from placeto_tools.placing.costs import costs_of
 
 SECONDS_BETWEEN_REPORTS = 0.2

@@ -1,7 +1,6 @@
 """Curves with a band: how a training goes over several seeds."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure

@@ -1,7 +1,6 @@
 """Learning curves: the best runtime against the placements sampled."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure

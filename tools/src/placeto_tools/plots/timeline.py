@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import Phase
+from placeto_graphs import Cluster, Phase
 from placeto_simulator import Timeline
 from placeto_tools.plots.colours import colour
 from placeto_tools.plots.png import new_figure

@@ -8,28 +8,29 @@ from typing import get_args
 
 import click
 
-from placeto_policy import Imitation
-from placeto_policy import PlacementPolicy
-from placeto_policy import Reinforcement
-from placeto_policy import ReinforcementSettings
+from placeto_policy import (
+    Imitation,
+    PlacementPolicy,
+    Reinforcement,
+    ReinforcementSettings,
+    join_processes,
+    load_policy,
+    load_pretrained,
+    preset,
+)
 from placeto_policy import demonstrate as demonstration_of
-from placeto_policy import join_processes
-from placeto_policy import load_policy
-from placeto_policy import load_pretrained
-from placeto_policy import preset
 from placeto_simulator import Simulator
-from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
+from placeto_tools.errors import InputError, reading
 from placeto_tools.main import OneLineErrors
-from placeto_tools.pretraining import judging
-from placeto_tools.pretraining import tuning
-from placeto_tools.pretraining.learning import learn
-from placeto_tools.pretraining.learning import weights_of
-from placeto_tools.pretraining.searched import Budget
-from placeto_tools.pretraining.searched import Searched
-from placeto_tools.pretraining.searched import search_part
-from placeto_tools.pretraining.searched import searched_problems
-from placeto_tools.pretraining.searched import training_problems
+from placeto_tools.pretraining import judging, tuning
+from placeto_tools.pretraining.learning import learn, weights_of
+from placeto_tools.pretraining.searched import (
+    Budget,
+    Searched,
+    search_part,
+    searched_problems,
+    training_problems,
+)
 from placeto_workloads.corpus.graphs import Part
 
 POLICY = "policy.safetensors"

@@ -1,25 +1,17 @@
 """How a policy places the test part of the corpus, alone and with a search, as a table."""
 
 import time
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from placeto_baselines import CoarseToFine
-from placeto_graphs import PlacementResult
-from placeto_graphs import Placer
-from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
+from placeto_graphs import PlacementResult, Placer
+from placeto_policy import PlacementPolicy, PlacetoPlacer
 from placeto_simulator import Simulator
-from placeto_tools.placing.costs import cost_of
-from placeto_tools.placing.costs import first_as_good
-from placeto_tools.placing.costs import fits
-from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED
-from placeto_tools.placing.placers import pretrained
-from placeto_tools.placing.placers import start_of_search
+from placeto_tools.placing.costs import cost_of, first_as_good, fits
+from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED, pretrained, start_of_search
 from placeto_tools.pretraining.searched import Searched
 from placeto_tools.tables import TextTable
 

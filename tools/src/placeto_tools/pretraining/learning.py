@@ -1,8 +1,7 @@
 """Runs that learn, which go on from their last checkpoint, and what policies are chosen by."""
 
 import time
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,17 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load
-from safetensors.torch import save
+from safetensors.torch import load, save
 
 from placeto_graphs import write_atomically
-from placeto_policy import PlacementPolicy
-from placeto_policy import save_policy
+from placeto_policy import PlacementPolicy, save_policy
 from placeto_policy.learning_run import LearningRun
 from placeto_simulator import Simulator
-from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
-from placeto_tools.errors import writing
+from placeto_tools.errors import InputError, reading, writing
 from placeto_tools.placing.costs import cost_of
 from placeto_tools.placing.placers import start_of_search
 from placeto_tools.pretraining.searched import Searched

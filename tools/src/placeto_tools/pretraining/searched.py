@@ -1,10 +1,8 @@
 """Problems of the corpus with good placements of them, which a long search has found."""
 
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures import as_completed
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,15 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines import CoarseToFine
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import load_placement
-from placeto_graphs import save_placement
+from placeto_graphs import OpGraph, PlacementProblem, load_placement, save_placement
 from placeto_simulator import Simulator
-from placeto_tools.errors import reading
-from placeto_tools.errors import writing
-from placeto_workloads.corpus import CorpusProblem
-from placeto_workloads.corpus import corpus
+from placeto_tools.errors import reading, writing
+from placeto_workloads.corpus import CorpusProblem, corpus
 from placeto_workloads.corpus.graphs import Part
 from placeto_workloads.corpus.shapes import SHAPES
 

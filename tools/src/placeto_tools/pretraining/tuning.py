@@ -1,15 +1,12 @@
 """What it is worth to train the policy on for one graph, beside a search, as a table."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines import CoarseToFine
-from placeto_policy import PlacementPolicy
-from placeto_policy import PlacetoPlacer
-from placeto_policy import preset
+from placeto_policy import PlacementPolicy, PlacetoPlacer, preset
 from placeto_simulator import Simulator
 from placeto_tools.placing.costs import cost_of
 from placeto_tools.placing.placers import SAMPLES_OF_PRETRAINED

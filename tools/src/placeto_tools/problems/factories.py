@@ -4,10 +4,8 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from placeto_tools.errors import InputError
 

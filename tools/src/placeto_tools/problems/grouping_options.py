@@ -6,16 +6,18 @@ from functools import partial
 
 import numpy as np
 
-from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import LEVEL_SIZES
-from placeto_graphs import NAMED_RULES
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import colocate
-from placeto_graphs import colocate_by_id
-from placeto_graphs import colocate_scopes
-from placeto_graphs import merge_and_colocate
-from placeto_graphs import nested_groupings
+from placeto_graphs import (
+    DEFAULT_RULES,
+    LEVEL_SIZES,
+    NAMED_RULES,
+    Grouping,
+    OpGraph,
+    colocate,
+    colocate_by_id,
+    colocate_scopes,
+    merge_and_colocate,
+    nested_groupings,
+)
 
 Rule = Callable[[OpGraph], Grouping]
 

@@ -7,9 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines import lower_bound
-from placeto_graphs import Cluster
-from placeto_graphs import Phase
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Cluster, Phase, PlacementProblem
 from placeto_simulator import Simulator
 
 Report = dict[str, Any]

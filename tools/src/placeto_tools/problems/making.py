@@ -9,25 +9,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import load_cluster
-from placeto_graphs import measured_compute_time
-from placeto_graphs import merge_and_colocate
-from placeto_graphs import micro_batched_problem
-from placeto_graphs import names_of_rules
-from placeto_graphs import parse_cluster
-from placeto_graphs import repeat_micro_batch_problem
-from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
-from placeto_tools.problems.grouping_options import GroupingOptions
-from placeto_tools.problems.grouping_options import group_counts
+from placeto_graphs import (
+    Cluster,
+    Grouping,
+    OpGraph,
+    PlacementProblem,
+    load_cluster,
+    measured_compute_time,
+    merge_and_colocate,
+    micro_batched_problem,
+    names_of_rules,
+    parse_cluster,
+    repeat_micro_batch_problem,
+)
+from placeto_tools.errors import InputError, reading
+from placeto_tools.problems.grouping_options import GroupingOptions, group_counts
 from placeto_tools.problems.problem_options import ProblemOptions
-from placeto_tools.problems.sources import Source
-from placeto_tools.problems.sources import Target
-from placeto_tools.problems.sources import load_source
+from placeto_tools.problems.sources import Source, Target, load_source
 
 DEFAULT_NUM_GPUS = 2
 

@@ -10,17 +10,12 @@ from typing import Any
 import numpy as np
 
 from placeto_baselines import CoarseToFine
-from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import parse_cluster
+from placeto_graphs import DEFAULT_RULES, OpGraph, PlacementProblem, parse_cluster
 from placeto_simulator import Simulator
 from placeto_tools.errors import one_line
 from placeto_tools.placing.placements import search_problem
 from placeto_tools.problems.making import make_problem
-from placeto_tools.problems.sources import LIBRARY
-from placeto_tools.problems.sources import Source
-from placeto_tools.problems.sources import parse_sizes
+from placeto_tools.problems.sources import LIBRARY, Source, parse_sizes
 
 CLUSTER = "4xv100"
 
@@ -44,10 +39,12 @@ def check(source: str, settings: list[list[str]], seconds: float) -> dict[str, A
     seconds
         How long is searched.
     """
-    from placeto_workloads import MODELS  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_workloads import capture_step  # noqa: PLC0415
-    from placeto_workloads import library_step  # noqa: PLC0415
-    from placeto_workloads import training_step  # noqa: PLC0415
+    from placeto_workloads import (  # noqa: PLC0415
+        MODELS,
+        capture_step,
+        library_step,
+        training_step,
+    )
 
     of_library = LIBRARY.fullmatch(source) is not None
     make = library_step if of_library else training_step

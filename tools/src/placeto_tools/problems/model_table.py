@@ -4,17 +4,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from collections.abc import Sequence
-from contextlib import contextmanager
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from placeto_tools.problems.checked_models import CheckedModel
 from placeto_tools.progress import Progress
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import seconds_text
+from placeto_tools.tables import TextTable, seconds_text
 
 Report = dict[str, Any]
 SECONDS_BETWEEN_LOOKS = 0.1

@@ -1,22 +1,21 @@
 """Options that say what problem is meant: the source, its sizes, the devices, the groups."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from functools import partial
-from functools import wraps
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial, wraps
 from typing import Any
 
 import click
 
 from placeto_graphs import NAMED_RULES
-from placeto_tools.options import Decorator
-from placeto_tools.options import Function
-from placeto_tools.options import KeyValue
-from placeto_tools.options import NearestChoice
-from placeto_tools.options import decorated
-from placeto_tools.options import link_option
+from placeto_tools.options import (
+    Decorator,
+    Function,
+    KeyValue,
+    NearestChoice,
+    decorated,
+    link_option,
+)
 from placeto_tools.problems.grouping_options import GroupingOptions
 from placeto_tools.problems.sources import parse_sizes
 

@@ -3,28 +3,24 @@
 import json
 import os
 import re
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-from typing import Literal
+from typing import Any, Literal
 
-from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import GraphError
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate_by_id
-from placeto_graphs import load_graph
-from placeto_graphs import load_pipedream_profile
-from placeto_graphs import load_problem
-from placeto_graphs import rules_of_names
-from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
-from placeto_tools.problems.factories import defaults_of
-from placeto_tools.problems.factories import find_factory
-from placeto_tools.problems.factories import made_step
+from placeto_graphs import (
+    DEFAULT_RULES,
+    GraphError,
+    OpGraph,
+    PlacementProblem,
+    colocate_by_id,
+    load_graph,
+    load_pipedream_profile,
+    load_problem,
+    rules_of_names,
+)
+from placeto_tools.errors import InputError, reading
+from placeto_tools.problems.factories import defaults_of, find_factory, made_step
 from placeto_tools.problems.grouping_options import Rule
 
 Target = Literal["gpu", "cpu"]  # whose kernels what is captured runs
@@ -205,8 +201,10 @@ def _of_file(path: Path) -> Source:
 
 def _of_program(path: Path, given: dict[str, Any], target: Target) -> Source:
     """Capture a model from a file that says what it computes; nothing in it is executed."""
-    from placeto_workloads import capture_step  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_workloads import program_step  # noqa: PLC0415
+    from placeto_workloads import (  # noqa: PLC0415
+        capture_step,
+        program_step,
+    )
 
     with reading(path):
         graph = capture_step(program_step(path, **_whole_numbers(given)), target=target)
@@ -219,8 +217,10 @@ def _gpu(problem: PlacementProblem) -> str:
 
 
 def _of_model(name: str, sizes: dict[str, int], micro_batches: int, target: Target) -> Source:
-    from placeto_workloads import MODELS  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_workloads import graph_for  # noqa: PLC0415
+    from placeto_workloads import (  # noqa: PLC0415
+        MODELS,
+        graph_for,
+    )
 
     if name not in MODELS:
         raise InputError(
@@ -235,7 +235,7 @@ def _of_model(name: str, sizes: dict[str, int], micro_batches: int, target: Targ
 def _of_family(
     name: str, number: int, sizes: dict[str, int], seed: int, micro_batches: int
 ) -> Source:
-    from placeto_workloads import family  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_workloads import family  # noqa: PLC0415,
 
     chosen = family(name, seed=seed, sampler=None, **sizes)
     members = {member.name: member for member in (*chosen.training, *chosen.test)}
@@ -256,9 +256,11 @@ def _of_family(
 
 def _of_library(text: str, values: dict[str, Any], micro_batches: int, target: Target) -> Source:
     """Capture a model that another library defines."""
-    from placeto_workloads import LIBRARIES  # noqa: PLC0415 (torch takes seconds to import)
-    from placeto_workloads import capture_step  # noqa: PLC0415
-    from placeto_workloads import library_step  # noqa: PLC0415
+    from placeto_workloads import (  # noqa: PLC0415
+        LIBRARIES,
+        capture_step,
+        library_step,
+    )
 
     usual = defaults_of(LIBRARIES[text.partition(":")[0]])
     part = _part_of_batch(text, {**usual, **values}, micro_batches)
@@ -269,7 +271,7 @@ def _of_library(text: str, values: dict[str, Any], micro_batches: int, target: T
 
 def _of_factory(text: str, values: dict[str, Any], micro_batches: int, target: Target) -> Source:
     """Capture the user's own model, whose code the user named to be run."""
-    from placeto_workloads import capture_step  # noqa: PLC0415 (torch takes seconds to import)
+    from placeto_workloads import capture_step  # noqa: PLC0415,
 
     factory = find_factory(text)
     part = _part_of_batch(text, {**defaults_of(factory), **values}, micro_batches)

@@ -1,7 +1,6 @@
 """Every scheme on the same problem with the same evaluator, as a report in SI units."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import nan
 from typing import Literal
 
@@ -10,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines import lower_bound
-from placeto_graphs import PlacementProblem
-from placeto_graphs import parse_cluster
+from placeto_graphs import PlacementProblem, parse_cluster
 from placeto_tools.experiments import short_curves
-from placeto_tools.experiments.records import CaseReport
-from placeto_tools.experiments.records import Placed
+from placeto_tools.experiments.records import CaseReport, Placed
 from placeto_tools.problems.making import compute_times
 from placeto_tools.tables import seconds_text
 

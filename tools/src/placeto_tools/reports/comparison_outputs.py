@@ -3,8 +3,7 @@
 import numpy as np
 
 from placeto_baselines import bound_parts
-from placeto_graphs import PlacementProblem
-from placeto_graphs import save_placement
+from placeto_graphs import PlacementProblem, save_placement
 from placeto_tools.errors import writing
 from placeto_tools.experiments.comparing import Comparison
 from placeto_tools.experiments.folder import ExperimentFolder
@@ -12,10 +11,8 @@ from placeto_tools.experiments.records import Placed
 from placeto_tools.experiments.trials import Graph
 from placeto_tools.outputs import write_text
 from placeto_tools.placing.placers import SCHEMES
-from placeto_tools.reports.comparison import CPU
-from placeto_tools.reports.comparison import has_cpu
-from placeto_tools.reports.contents import Shown
-from placeto_tools.reports.contents import problem_report
+from placeto_tools.reports.comparison import CPU, has_cpu
+from placeto_tools.reports.contents import Shown, problem_report
 from placeto_tools.reports.page import report_page
 
 REPORT = "report.html"

@@ -1,19 +1,18 @@
 """A comparison as tables: the paper's Table 1, and every scheme on each problem."""
 
 from collections.abc import Sequence
-from math import isnan
-from math import nan
+from math import isnan, nan
 
 from placeto_tools.experiments.wording import NOTHING
-from placeto_tools.reports.comparison import ProblemReport
-from placeto_tools.reports.comparison import SchemeReport
-from placeto_tools.reports.comparison import evaluations_until
-from placeto_tools.reports.comparison import median
-from placeto_tools.reports.comparison import runtime_text
-from placeto_tools.reports.comparison import typical
-from placeto_tools.tables import TextTable
-from placeto_tools.tables import bytes_text
-from placeto_tools.tables import seconds_text
+from placeto_tools.reports.comparison import (
+    ProblemReport,
+    SchemeReport,
+    evaluations_until,
+    median,
+    runtime_text,
+    typical,
+)
+from placeto_tools.tables import TextTable, bytes_text, seconds_text
 
 ABBREVIATIONS = (
     "Medians over the seeds, on the simulator; where some runs do not fit the memory, of those "

@@ -1,21 +1,17 @@
 """What goes into a report: a problem, the schemes that placed it, and what each came to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Phase
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Phase, PlacementProblem
 from placeto_simulator import Simulator
-from placeto_tools.placing.costs import cost_of_result
-from placeto_tools.placing.costs import fits
+from placeto_tools.placing.costs import cost_of_result, fits
 from placeto_tools.plots.colours import colour
-from placeto_tools.reports.levels import drawn_levels
-from placeto_tools.reports.levels import level_report
+from placeto_tools.reports.levels import drawn_levels, level_report
 from placeto_tools.reports.steps import step_report
 
 Report = dict[str, Any]

@@ -7,14 +7,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
+from placeto_tools.errors import InputError, reading
 from placeto_tools.experiments.records import Curve
-from placeto_tools.json_files import decode_json
-from placeto_tools.json_files import read_json
+from placeto_tools.json_files import decode_json, read_json
 from placeto_tools.placing.placers import SCHEMES
-from placeto_tools.reports.comparison import ComparisonReport
-from placeto_tools.reports.comparison import ProblemReport
+from placeto_tools.reports.comparison import ComparisonReport, ProblemReport
 from placeto_tools.training.run_folder import LOG
 
 RESULTS = "results.json"

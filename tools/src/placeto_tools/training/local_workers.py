@@ -3,22 +3,16 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.api import Std
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig
-from torch.distributed.launcher.api import elastic_launch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from placeto_tools.errors import RUN_FAILED
-from placeto_tools.errors import STOPPED
-from placeto_tools.errors import RunError
+from placeto_tools.errors import RUN_FAILED, STOPPED, RunError
 from placeto_tools.stopping import PARENT_VARIABLE
 
 RUN_VARIABLE = "TORCHELASTIC_RUN_ID"  # by which torchrun marks its processes

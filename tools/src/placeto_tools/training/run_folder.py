@@ -1,25 +1,15 @@
 """The folder of a training: its problems, settings, checkpoint, logs and best placements."""
 
 import shutil
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-from typing import Annotated
-from typing import Any
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from placeto_graphs import PlacementProblem
-from placeto_graphs import load_problem
-from placeto_graphs import save_placement
-from placeto_graphs import save_problem
-from placeto_tools.errors import InputError
-from placeto_tools.errors import reading
-from placeto_tools.errors import writing
-from placeto_tools.json_files import read_json
-from placeto_tools.json_files import write_json
+from placeto_graphs import PlacementProblem, load_problem, save_placement, save_problem
+from placeto_tools.errors import InputError, reading, writing
+from placeto_tools.json_files import read_json, write_json
 from placeto_tools.outputs import make_folder
 
 if TYPE_CHECKING:

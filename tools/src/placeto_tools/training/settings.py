@@ -1,20 +1,15 @@
 """Hyperparameters from a command line, and from the file of a run."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import fields
-from dataclasses import replace
-from typing import TYPE_CHECKING
-from typing import Any
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from placeto_tools.errors import InputError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance  # pants: no-infer-dep
 
-    from placeto_policy import PlacementPolicy
-    from placeto_policy import Settings
+    from placeto_policy import PlacementPolicy, Settings
 
 # What the network is made of, and what it sees.
 NETWORK = (

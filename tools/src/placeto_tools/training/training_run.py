@@ -1,21 +1,20 @@
 """A training from where it stands to its end, or to where it is asked to stop."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 
-from placeto_policy import JsonLinesLog
-from placeto_policy import PolicyError
-from placeto_policy import TensorBoardLog
-from placeto_policy import Trainer
-from placeto_policy import UpdateSummary
-from placeto_policy import save_training
+from placeto_policy import (
+    JsonLinesLog,
+    PolicyError,
+    TensorBoardLog,
+    Trainer,
+    UpdateSummary,
+    save_training,
+)
 from placeto_policy.workers import Processes
-from placeto_tools.errors import RunError
-from placeto_tools.errors import writing
+from placeto_tools.errors import RunError, writing
 from placeto_tools.stopping import StopRequest
 from placeto_tools.training.run_folder import RunFolder
 

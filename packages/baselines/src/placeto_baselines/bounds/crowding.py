@@ -14,8 +14,10 @@ def crowding_bound(problem: PlacementProblem, paths: Paths) -> float:
     any links and any order in which a device takes its ops. It needs no solver.
     """
     # Numba takes half a second to import.
-    from placeto_baselines.bounds import regions  # noqa: PLC0415
-    from placeto_baselines.bounds import windows  # noqa: PLC0415
+    from placeto_baselines.bounds import (  # noqa: PLC0415
+        regions,
+        windows,
+    )
 
     ops = relax_ops(problem, paths)
     band = min(regions.BAND, problem.graph.num_ops)

@@ -5,16 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
-from scipy.sparse import block_array
-from scipy.sparse import csr_array
-from scipy.sparse import diags_array
-from scipy.sparse import eye_array
-from scipy.sparse import hstack
+from scipy.sparse import block_array, csr_array, diags_array, eye_array, hstack
 
-from placeto_baselines.bounds.memory import MemoryNeeds
-from placeto_baselines.bounds.memory import memory_needs
-from placeto_baselines.bounds.paths import Paths
-from placeto_baselines.bounds.paths import through_groups
+from placeto_baselines.bounds.memory import MemoryNeeds, memory_needs
+from placeto_baselines.bounds.paths import Paths, through_groups
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import PlacementProblem
 

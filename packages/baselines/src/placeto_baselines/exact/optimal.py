@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from placeto_baselines.devices import allowed_devices
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 MAX_PLACEMENTS = 200_000  # 11 groups on 3 devices
 BATCH = 1024

@@ -3,16 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import accelerators
-from placeto_baselines.devices import mean_seconds
-from placeto_baselines.devices import repaired
+from placeto_baselines.devices import accelerators, mean_seconds, repaired
 from placeto_baselines.expert.regions import devices_by_regions
-from placeto_baselines.expert.scopes import NOWHERE
-from placeto_baselines.expert.scopes import ExpertScopes
+from placeto_baselines.expert.scopes import NOWHERE, ExpertScopes
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 
 class ExpertPlacer:

@@ -4,8 +4,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Phase
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Phase, PlacementProblem
 
 NOWHERE = -1
 ENTRY, EXIT = "entry", "exit"

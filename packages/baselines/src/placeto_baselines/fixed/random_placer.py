@@ -6,9 +6,7 @@ from numpy.typing import NDArray
 from placeto_baselines.devices import allowed_devices
 from placeto_baselines.errors import check_at_least
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 BATCH = 256  # placements that are evaluated at once
 

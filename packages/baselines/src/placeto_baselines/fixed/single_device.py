@@ -3,15 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import CPU
-from placeto_baselines.devices import accelerators
-from placeto_baselines.devices import cpus
-from placeto_baselines.devices import repaired
+from placeto_baselines.devices import CPU, accelerators, cpus, repaired
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 
 class SingleDevice:

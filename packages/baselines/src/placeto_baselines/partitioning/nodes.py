@@ -5,13 +5,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import mean_seconds
-from placeto_baselines.devices import repaired
+from placeto_baselines.devices import mean_seconds, repaired
 from placeto_baselines.errors import BaselineError
-from placeto_graphs import GroupGraph
-from placeto_graphs import Grouping
-from placeto_graphs import PlacementProblem
-from placeto_graphs import group_graph
+from placeto_graphs import GroupGraph, Grouping, PlacementProblem, group_graph
 
 Nodes = Literal["groups", "ops"]
 

@@ -11,23 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.devices import accelerators
-from placeto_baselines.errors import BaselineError
-from placeto_baselines.errors import check_at_least
+from placeto_baselines.errors import BaselineError, check_at_least
 from placeto_baselines.extras import missing
-from placeto_baselines.partitioning.architecture import architecture_file
-from placeto_baselines.partitioning.architecture import whole_distances
-from placeto_baselines.partitioning.architecture import whole_speeds
-from placeto_baselines.partitioning.nodes import Nodes
-from placeto_baselines.partitioning.nodes import check_nodes
-from placeto_baselines.partitioning.nodes import graph_of_nodes
-from placeto_baselines.partitioning.nodes import placement_of_parts
-from placeto_baselines.partitioning.weights import WeightedGraph
-from placeto_baselines.partitioning.weights import speeds
-from placeto_baselines.partitioning.weights import weighted_graph
+from placeto_baselines.partitioning.architecture import (
+    architecture_file,
+    whole_distances,
+    whole_speeds,
+)
+from placeto_baselines.partitioning.nodes import (
+    Nodes,
+    check_nodes,
+    graph_of_nodes,
+    placement_of_parts,
+)
+from placeto_baselines.partitioning.weights import WeightedGraph, speeds, weighted_graph
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 DETERMINISTIC = 0  # SCOTCH_OPTIONNUMDETERMINISTIC of scotch.h
 

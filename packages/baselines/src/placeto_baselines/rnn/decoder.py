@@ -8,8 +8,7 @@ The input is one of D + 1 embeddings, so that what it adds to the gates is a tab
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 
 
 class DecoderWeights(nn.Module):

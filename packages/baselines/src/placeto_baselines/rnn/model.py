@@ -4,15 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
-from torch.nn.utils.rnn import pad_packed_sequence
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from placeto_baselines.rnn.attention import AttentionScores
-from placeto_baselines.rnn.decoder import DecodedStates
-from placeto_baselines.rnn.decoder import DecoderStates
-from placeto_baselines.rnn.decoder import DecoderWeights
+from placeto_baselines.rnn.decoder import DecodedStates, DecoderStates, DecoderWeights
 from placeto_baselines.rnn.graphs import GraphBatch
 from placeto_baselines.rnn.settings import RnnSettings
 

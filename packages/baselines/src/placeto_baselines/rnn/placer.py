@@ -8,9 +8,7 @@ from placeto_baselines.errors import check_at_least
 from placeto_baselines.extras import missing
 from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -1,8 +1,7 @@
 """A trained policy, and its files."""
 
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,12 @@ from safetensors import SafetensorError
 
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.rnn.embedding import GroupEmbedding
-from placeto_baselines.rnn.graphs import batch_of
-from placeto_baselines.rnn.graphs import placements_of
+from placeto_baselines.rnn.graphs import batch_of, placements_of
 from placeto_baselines.rnn.model import PlacementModel
 from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.rnn.trainer import Trainer
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import write_atomically
+from placeto_graphs import Evaluator, PlacementProblem, write_atomically
 
 FORMAT = "placeto-rnn-policy"
 VERSION = 2

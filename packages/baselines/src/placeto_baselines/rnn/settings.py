@@ -1,10 +1,8 @@
 """Every hyperparameter of the recurrent policy, with where it comes from."""
 
-from dataclasses import dataclass
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
-from placeto_baselines.errors import BaselineError
-from placeto_baselines.errors import check_at_least
+from placeto_baselines.errors import BaselineError, check_at_least
 
 
 @dataclass(frozen=True)

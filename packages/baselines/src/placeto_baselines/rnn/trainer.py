@@ -1,19 +1,13 @@
 """REINFORCE on the square root of the memory-penalised runtime."""
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_baselines.rnn.graphs import GraphBatch
-from placeto_baselines.rnn.graphs import placements_of
-from placeto_baselines.rnn.model import Encoded
-from placeto_baselines.rnn.model import PlacementModel
-from placeto_baselines.rnn.model import Written
-from placeto_baselines.rnn.model import chosen
-from placeto_baselines.rnn.model import entropy
+from placeto_baselines.rnn.graphs import GraphBatch, placements_of
+from placeto_baselines.rnn.model import Encoded, PlacementModel, Written, chosen, entropy
 from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.trials import Trials
 

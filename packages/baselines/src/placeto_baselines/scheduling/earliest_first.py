@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import accelerated
 from placeto_baselines.scheduling.demand import MemoryBook
-from placeto_baselines.scheduling.schedule import Schedule
-from placeto_baselines.scheduling.schedule import Timetable
+from placeto_baselines.scheduling.schedule import Schedule, Timetable
 from placeto_baselines.scheduling.tasks import TaskGraph
 from placeto_graphs import PlacementProblem
 

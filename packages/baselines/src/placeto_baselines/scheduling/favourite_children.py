@@ -3,10 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
-from scipy.sparse import block_array
-from scipy.sparse import csr_array
-from scipy.sparse import diags_array
-from scipy.sparse import eye_array
+from scipy.sparse import block_array, csr_array, diags_array, eye_array
 
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.scheduling.tasks import TaskGraph

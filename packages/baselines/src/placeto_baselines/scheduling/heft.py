@@ -3,8 +3,7 @@
 import numpy as np
 
 from placeto_baselines.devices import allowed_devices
-from placeto_baselines.scheduling.schedule import Schedule
-from placeto_baselines.scheduling.schedule import Timetable
+from placeto_baselines.scheduling.schedule import Schedule, Timetable
 from placeto_baselines.scheduling.scheduled import ListScheduler
 from placeto_baselines.scheduling.tasks import TaskGraph
 from placeto_graphs import PlacementProblem

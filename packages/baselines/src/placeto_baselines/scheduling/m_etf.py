@@ -1,7 +1,6 @@
 """Memory-constrained earliest task first (m-ETF)."""
 
-from placeto_baselines.scheduling.earliest_first import NOBODY
-from placeto_baselines.scheduling.earliest_first import EarliestFirst
+from placeto_baselines.scheduling.earliest_first import NOBODY, EarliestFirst
 from placeto_baselines.scheduling.schedule import Schedule
 from placeto_baselines.scheduling.scheduled import ListScheduler
 from placeto_baselines.scheduling.tasks import TaskGraph

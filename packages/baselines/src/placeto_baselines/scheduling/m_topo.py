@@ -2,14 +2,11 @@
 
 import numpy as np
 
-from placeto_baselines.devices import accelerators
-from placeto_baselines.devices import allowed_devices
+from placeto_baselines.devices import accelerators, allowed_devices
 from placeto_baselines.scheduling.demand import demand
 from placeto_baselines.scheduling.tasks import TaskGraph
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 
 class MTopo:

@@ -2,9 +2,7 @@
 
 from placeto_baselines.scheduling.schedule import Schedule
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 
 class ListScheduler:

@@ -8,20 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.errors import BaselineError
-from placeto_baselines.errors import StoppedSearchError
-from placeto_baselines.errors import check_at_least
+from placeto_baselines.errors import BaselineError, StoppedSearchError, check_at_least
 from placeto_baselines.exact.optimal import all_placements
-from placeto_baselines.search.fewer_devices import OnFirstDevices
-from placeto_baselines.search.fewer_devices import are_alike
-from placeto_baselines.search.fewer_devices import on_first_devices
-from placeto_baselines.search.move_sets import MoveSets
-from placeto_baselines.search.move_sets import move_sets
+from placeto_baselines.search.fewer_devices import OnFirstDevices, are_alike, on_first_devices
+from placeto_baselines.search.move_sets import MoveSets, move_sets
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import Moves
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, Moves, PlacementProblem, PlacementResult
 
 FEW_PLACEMENTS = 4096  # so many are evaluated one and all
 MOVES_OF_FIRST_ROUND = 64

@@ -5,13 +5,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch
-from placeto_graphs import Evaluator
-from placeto_graphs import Moves
-from placeto_graphs import PlacementProblem
-from placeto_graphs import WalkingEvaluator
-from placeto_graphs import Walks
-from placeto_graphs import plain_walk
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    Moves,
+    PlacementProblem,
+    WalkingEvaluator,
+    Walks,
+    plain_walk,
+)
 
 
 def on_first_devices(problem: PlacementProblem, count: int) -> PlacementProblem:

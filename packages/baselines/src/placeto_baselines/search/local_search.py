@@ -4,13 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.devices import allowed_devices
-from placeto_baselines.errors import BaselineError
-from placeto_baselines.errors import check_at_least
+from placeto_baselines.errors import BaselineError, check_at_least
 from placeto_baselines.fixed.random_placer import random_placements
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator
-from placeto_graphs import PlacementProblem
-from placeto_graphs import PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 
 class LocalSearch:

@@ -10,25 +10,12 @@ import msgspec
 import numpy as np
 import tomli_w
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.errors import within
-from placeto_graphs.files.decoding import Header
-from placeto_graphs.files.decoding import check_header
-from placeto_graphs.files.decoding import convert
-from placeto_graphs.files.decoding import not_utf8
-from placeto_graphs.files.device_fields import DeviceFields
-from placeto_graphs.files.device_fields import decoded_devices
-from placeto_graphs.files.device_fields import encoded_devices
-from placeto_graphs.files.link_fields import LinkFields
-from placeto_graphs.files.link_fields import decoded_links
-from placeto_graphs.files.link_fields import encoded_links
-from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
-from placeto_graphs.files.storage import read_bytes
-from placeto_graphs.files.storage import write_atomically
-from placeto_graphs.schema.cluster import DEFAULT_QUEUE
-from placeto_graphs.schema.cluster import Cluster
-from placeto_graphs.schema.cluster import is_first
+from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.files.decoding import Header, check_header, convert, not_utf8
+from placeto_graphs.files.device_fields import DeviceFields, decoded_devices, encoded_devices
+from placeto_graphs.files.link_fields import LinkFields, decoded_links, encoded_links
+from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
+from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster, is_first
 
 CLUSTER_FORMAT = "placeto-cluster"
 VERSION = 2  # 1 has no links and queues: each device has one outgoing bus, and fifo

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
+from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.files.device_kinds import DEVICE_KINDS
 from placeto_graphs.schema.arrays import text
 from placeto_graphs.schema.cluster import NO_LINK

@@ -2,13 +2,10 @@
 
 import re
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
+from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.files.cluster_links import links_of
 from placeto_graphs.files.device_kinds import DEVICE_KINDS
-from placeto_graphs.schema.cluster import MAX_DEVICES
-from placeto_graphs.schema.cluster import Cluster
-from placeto_graphs.schema.cluster import Device
+from placeto_graphs.schema.cluster import MAX_DEVICES, Cluster, Device
 
 _COUNT = r"\s*([0-9]{1,4})\s*x\s*"
 _DEVICES = re.compile(_COUNT + r"([a-z][a-z0-9]*)\s*")

@@ -1,13 +1,11 @@
 """From text to typed structs, with errors that name the field, the index and the value."""
 
 import re
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
+from placeto_graphs.errors import GraphError, shown
 
 Decoded = TypeVar("Decoded")
 

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import within
+from placeto_graphs.errors import GraphError, within
 from placeto_graphs.schema.grouping import Grouping
 
 

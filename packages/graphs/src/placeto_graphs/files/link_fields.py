@@ -1,22 +1,15 @@
 """The links of a cluster as they stand in a cluster file."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.errors import within
+from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.schema.arrays import number
-from placeto_graphs.schema.cluster import NO_LINK
-from placeto_graphs.schema.cluster import Cluster
-from placeto_graphs.schema.cluster import Device
+from placeto_graphs.schema.cluster import NO_LINK, Cluster, Device
 
 
 class LinkFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

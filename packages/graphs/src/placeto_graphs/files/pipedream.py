@@ -8,23 +8,17 @@ layer 7 reads what layer 6 makes.
 
 import os
 import re
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.errors import within
+from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.files.decoding import not_utf8
-from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
-from placeto_graphs.files.storage import read_bytes
+from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes
 from placeto_graphs.schema.arrays import INT64_MAX
-from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.op_graph import Phase
-from placeto_graphs.topology.order import CycleError
-from placeto_graphs.topology.order import topological_order
+from placeto_graphs.schema.op_graph import OpGraph, Phase
+from placeto_graphs.topology.order import CycleError, topological_order
 
 MEASURED_KIND = "v100"
 _SECONDS_PER_UNIT = 1e-3

@@ -9,15 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.errors import within
+from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.files.decoding import not_utf8
-from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
-from placeto_graphs.files.storage import read_bytes
-from placeto_graphs.files.storage import write_atomically
-from placeto_graphs.grouping.colocation import colocate
-from placeto_graphs.grouping.colocation import colocate_by_id
+from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
+from placeto_graphs.grouping.colocation import colocate, colocate_by_id
 from placeto_graphs.schema.problem import PlacementProblem
 
 

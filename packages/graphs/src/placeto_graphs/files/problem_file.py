@@ -13,25 +13,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.errors import within
-from placeto_graphs.files.decoding import Header
-from placeto_graphs.files.decoding import check_header
-from placeto_graphs.files.decoding import decode_json
-from placeto_graphs.files.device_fields import DeviceFields
-from placeto_graphs.files.device_fields import decoded_devices
-from placeto_graphs.files.device_fields import encoded_devices
-from placeto_graphs.files.levels import LevelFields
-from placeto_graphs.files.levels import decoded_levels
-from placeto_graphs.files.levels import encoded_levels
-from placeto_graphs.files.storage import DEFAULT_MAX_BYTES
-from placeto_graphs.files.storage import read_bytes
-from placeto_graphs.files.storage import write_atomically
-from placeto_graphs.schema.cluster import DEFAULT_QUEUE
-from placeto_graphs.schema.cluster import Cluster
-from placeto_graphs.schema.cluster import has_outgoing_buses
-from placeto_graphs.schema.cluster import is_first
+from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.files.decoding import Header, check_header, decode_json
+from placeto_graphs.files.device_fields import DeviceFields, decoded_devices, encoded_devices
+from placeto_graphs.files.levels import LevelFields, decoded_levels, encoded_levels
+from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
+from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster, has_outgoing_buses, is_first
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.problem import PlacementProblem

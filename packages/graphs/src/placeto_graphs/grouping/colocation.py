@@ -5,20 +5,15 @@ puts together are together.
 """
 
 import re
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.grouping.labels import grouping_of_labels
-from placeto_graphs.grouping.labels import join_pairs
+from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.grouping.labels import grouping_of_labels, join_pairs
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import FREE
-from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.op_graph import Phase
+from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
 
 Rule = Callable[[OpGraph], Grouping]
 

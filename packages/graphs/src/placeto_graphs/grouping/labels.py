@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.schema.arrays import INT64_MAX
-from placeto_graphs.schema.arrays import int_array
+from placeto_graphs.schema.arrays import INT64_MAX, int_array
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
 

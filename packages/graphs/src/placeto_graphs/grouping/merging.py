@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.grouping.labels import grouping_of_labels
-from placeto_graphs.schema.arrays import INT64_MAX
-from placeto_graphs.schema.arrays import integer
+from placeto_graphs.schema.arrays import INT64_MAX, integer
 from placeto_graphs.schema.group_graph import group_output_bytes
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph

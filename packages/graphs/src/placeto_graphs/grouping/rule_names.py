@@ -3,15 +3,16 @@
 from collections.abc import Iterable
 from functools import partial
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.grouping.colocation import Rule
-from placeto_graphs.grouping.colocation import check_pattern
-from placeto_graphs.grouping.colocation import colocate_by_id
-from placeto_graphs.grouping.colocation import colocate_gradients
-from placeto_graphs.grouping.colocation import colocate_scopes
-from placeto_graphs.grouping.colocation import colocate_single_consumers
-from placeto_graphs.grouping.colocation import colocate_updates
+from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.grouping.colocation import (
+    Rule,
+    check_pattern,
+    colocate_by_id,
+    colocate_gradients,
+    colocate_scopes,
+    colocate_single_consumers,
+    colocate_updates,
+)
 
 NAMED_RULES: dict[str, Rule] = {
     "id": colocate_by_id,

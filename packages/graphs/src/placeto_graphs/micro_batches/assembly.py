@@ -7,11 +7,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.micro_batches.layout import ONCE
-from placeto_graphs.micro_batches.layout import Layout
+from placeto_graphs.micro_batches.layout import ONCE, Layout
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.op_graph import Phase
+from placeto_graphs.schema.op_graph import OpGraph, Phase
 
 SUM_TYPE = "placeto.add_gradients"
 BYTES_PER_NUMBER = 4  # of float32: what tells how many numbers a gradient has

@@ -5,9 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.micro_batches.roles import checked_count
-from placeto_graphs.micro_batches.roles import gradients_and_terms
-from placeto_graphs.micro_batches.roles import ops_of_batch
+from placeto_graphs.micro_batches.roles import checked_count, gradients_and_terms, ops_of_batch
 from placeto_graphs.schema.op_graph import OpGraph
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.micro_batches.roles import accumulated_gradients
-from placeto_graphs.micro_batches.roles import ops_of_batch
+from placeto_graphs.micro_batches.roles import accumulated_gradients, ops_of_batch
 from placeto_graphs.schema.op_graph import OpGraph
 
 ONCE = -1  # the micro-batch of an op that runs once

@@ -4,13 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from placeto_graphs.micro_batches.assembly import repeated_graph
-from placeto_graphs.micro_batches.assembly import repeated_grouping
-from placeto_graphs.micro_batches.assembly import repeated_times
+from placeto_graphs.micro_batches.assembly import repeated_graph, repeated_grouping, repeated_times
 from placeto_graphs.micro_batches.division import one_micro_batch
 from placeto_graphs.micro_batches.layout import layout_of
-from placeto_graphs.micro_batches.roles import checked_count
-from placeto_graphs.micro_batches.roles import ops_of_batch
+from placeto_graphs.micro_batches.roles import checked_count, ops_of_batch
 from placeto_graphs.schema.cluster import BACKWARD_FIRST
 from placeto_graphs.schema.problem import PlacementProblem
 

@@ -1,8 +1,7 @@
 """From one micro-batch to the step of several: GPipe (Huang et al. 2019)."""
 
 from placeto_graphs.errors import GraphError
-from placeto_graphs.micro_batches.assembly import repeated_graph
-from placeto_graphs.micro_batches.assembly import repeated_grouping
+from placeto_graphs.micro_batches.assembly import repeated_graph, repeated_grouping
 from placeto_graphs.micro_batches.division import one_micro_batch
 from placeto_graphs.micro_batches.layout import layout_of
 from placeto_graphs.micro_batches.roles import checked_count

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.schema.arrays import integer
-from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.op_graph import Phase
+from placeto_graphs.schema.op_graph import OpGraph, Phase
 
 
 def checked_count(num_micro_batches: Any) -> int:

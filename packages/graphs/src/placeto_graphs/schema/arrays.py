@@ -1,15 +1,12 @@
 """Checked, read-only arrays and texts: what the fields of the schema are made of."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
+from placeto_graphs.errors import GraphError, shown
 
 INT64_MAX = int(np.iinfo(np.int64).max)
 MAX_SUM = 2**62  # far enough from the end of int64 that rounding cannot hide an overflow

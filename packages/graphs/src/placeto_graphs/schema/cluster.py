@@ -7,16 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.schema.arrays import float_array
-from placeto_graphs.schema.arrays import int_array
-from placeto_graphs.schema.arrays import integer
-from placeto_graphs.schema.arrays import number
-from placeto_graphs.schema.arrays import text
-from placeto_graphs.schema.arrays import texts
-from placeto_graphs.schema.record import Record
-from placeto_graphs.schema.record import set_field
+from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.schema.arrays import float_array, int_array, integer, number, text, texts
+from placeto_graphs.schema.record import Record, set_field
 
 MAX_DEVICES = 1024
 DEFAULT_QUEUE = "fifo"

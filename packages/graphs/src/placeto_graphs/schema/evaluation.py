@@ -1,21 +1,16 @@
 """What placements cost, what a placer found, and the protocols that join the packages."""
 
 from dataclasses import dataclass
-from typing import Protocol
-from typing import runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
-from placeto_graphs.schema.arrays import float_array
-from placeto_graphs.schema.arrays import int_array
-from placeto_graphs.schema.arrays import integer
-from placeto_graphs.schema.arrays import number
+from placeto_graphs.schema.arrays import float_array, int_array, integer, number
 from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.problem import PlacementProblem
-from placeto_graphs.schema.record import Record
-from placeto_graphs.schema.record import set_field
+from placeto_graphs.schema.record import Record, set_field
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

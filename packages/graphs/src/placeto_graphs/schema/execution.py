@@ -6,13 +6,10 @@ and how an op computes is the step's own business; which op runs when, what is b
 when a tensor is no longer needed is the business of who runs it.
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
-from typing import Protocol
-from typing import runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray

@@ -7,16 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
-from placeto_graphs.schema.arrays import check_pairs_differ
-from placeto_graphs.schema.arrays import check_sum
-from placeto_graphs.schema.arrays import float_array
-from placeto_graphs.schema.arrays import int_array
+from placeto_graphs.schema.arrays import check_pairs_differ, check_sum, float_array, int_array
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.record import Record
-from placeto_graphs.schema.record import set_field
-from placeto_graphs.topology.order import CycleError
-from placeto_graphs.topology.order import topological_order
+from placeto_graphs.schema.record import Record, set_field
+from placeto_graphs.topology.order import CycleError, topological_order
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -7,12 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
-from placeto_graphs.schema.arrays import int_array
-from placeto_graphs.schema.arrays import texts
-from placeto_graphs.schema.record import Record
-from placeto_graphs.schema.record import set_field
-from placeto_graphs.topology.compressed_rows import CompressedRows
-from placeto_graphs.topology.compressed_rows import compress_rows
+from placeto_graphs.schema.arrays import int_array, texts
+from placeto_graphs.schema.record import Record, set_field
+from placeto_graphs.topology.compressed_rows import CompressedRows, compress_rows
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
+from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.schema.grouping import Grouping
 
 

@@ -1,11 +1,9 @@
 """The objective of a placement: its runtime, and a penalty where it does not fit the memory."""
 
 import numpy as np
-from numpy.typing import ArrayLike
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from placeto_graphs.schema.arrays import float_array
-from placeto_graphs.schema.arrays import number
+from placeto_graphs.schema.arrays import float_array, number
 from placeto_graphs.schema.evaluation import EvaluationBatch
 
 SECONDS_PER_BYTE = 2e-9

@@ -1,8 +1,7 @@
 """The graph of operations of one training step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from types import MappingProxyType
@@ -11,20 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.schema.arrays import check_pairs_differ
-from placeto_graphs.schema.arrays import check_sum
-from placeto_graphs.schema.arrays import float_array
-from placeto_graphs.schema.arrays import int_array
-from placeto_graphs.schema.arrays import text
-from placeto_graphs.schema.arrays import texts
-from placeto_graphs.schema.record import Record
-from placeto_graphs.schema.record import set_field
-from placeto_graphs.topology.compressed_rows import CompressedRows
-from placeto_graphs.topology.compressed_rows import compress_rows
-from placeto_graphs.topology.order import CycleError
-from placeto_graphs.topology.order import topological_order
+from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.schema.arrays import (
+    check_pairs_differ,
+    check_sum,
+    float_array,
+    int_array,
+    text,
+    texts,
+)
+from placeto_graphs.schema.record import Record, set_field
+from placeto_graphs.topology.compressed_rows import CompressedRows, compress_rows
+from placeto_graphs.topology.order import CycleError, topological_order
 
 FREE = -1  # the colocation id of an op that may go anywhere
 MAX_CYCLE_SHOWN = 6

@@ -1,30 +1,22 @@
 """Everything that a placer needs to know."""
 
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError
-from placeto_graphs.errors import shown
-from placeto_graphs.grouping.merging import LEVEL_SIZES
-from placeto_graphs.grouping.merging import nested_groupings
+from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.grouping.merging import LEVEL_SIZES, nested_groupings
 from placeto_graphs.grouping.rule_names import rules_of_names
-from placeto_graphs.schema.arrays import float_array
-from placeto_graphs.schema.arrays import int_array
-from placeto_graphs.schema.arrays import texts
+from placeto_graphs.schema.arrays import float_array, int_array, texts
 from placeto_graphs.schema.cluster import Cluster
-from placeto_graphs.schema.group_graph import GroupGraph
-from placeto_graphs.schema.group_graph import group_compute_time
-from placeto_graphs.schema.group_graph import group_graph
+from placeto_graphs.schema.group_graph import GroupGraph, group_compute_time, group_graph
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.hierarchy import checked_hierarchy
 from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.record import Record
-from placeto_graphs.schema.record import set_field
+from placeto_graphs.schema.record import Record, set_field
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -1,20 +1,16 @@
 """Walks through the placements of a problem: many moves in one call of an evaluator."""
 
 from dataclasses import dataclass
-from typing import Any
-from typing import Protocol
-from typing import runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
-from placeto_graphs.schema.arrays import float_array
-from placeto_graphs.schema.arrays import int_array
+from placeto_graphs.schema.arrays import float_array, int_array
 from placeto_graphs.schema.evaluation import Evaluator
 from placeto_graphs.schema.objective import memory_penalised_runtime
-from placeto_graphs.schema.record import Record
-from placeto_graphs.schema.record import set_field
+from placeto_graphs.schema.record import Record, set_field
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -5,10 +5,8 @@ from torch import nn
 
 from placeto_policy.embedding.message_passing import MessagePassing
 from placeto_policy.embedding.pooling import PooledSummaries
-from placeto_policy.settings import MessageName
-from placeto_policy.settings import NodeFeaturesName
-from placeto_policy.states import States
-from placeto_policy.states import feature_width
+from placeto_policy.settings import MessageName, NodeFeaturesName
+from placeto_policy.states import States, feature_width
 
 NUM_RELATIONS = 3
 

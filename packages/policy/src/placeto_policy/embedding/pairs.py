@@ -5,13 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from placeto_policy.device_costs import GROUP_FEATURES
-from placeto_policy.device_costs import DeviceCosts
+from placeto_policy.device_costs import GROUP_FEATURES, DeviceCosts
 from placeto_policy.embedding.layers import new_layer
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings
-from placeto_policy.states import States
-from placeto_policy.states import asked
+from placeto_policy.states import States, asked
 from placeto_policy.topology import Topology
 
 WIDTH = 32  # of the embedding of a group, in each direction

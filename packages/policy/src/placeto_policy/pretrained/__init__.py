@@ -1,7 +1,6 @@
 """The policy in the box, for every graph and cluster."""
 
-from importlib.resources import as_file
-from importlib.resources import files
+from importlib.resources import as_file, files
 
 from placeto_policy.checkpoint import load_policy
 from placeto_policy.policy import PlacementPolicy

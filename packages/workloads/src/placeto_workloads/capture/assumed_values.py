@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import TensorRef
+from placeto_workloads.capture.trace import Call, TensorRef
 
 aten = torch.ops.aten
 

@@ -7,9 +7,7 @@ from torch import nn
 from placeto_graphs import OpGraph
 from placeto_workloads.capture.kernels import Target
 from placeto_workloads.capture.op_graph import op_graph_of
-from placeto_workloads.capture.step import LossFunction
-from placeto_workloads.capture.step import OptimizerFactory
-from placeto_workloads.capture.step import trace_step
+from placeto_workloads.capture.step import LossFunction, OptimizerFactory, trace_step
 
 
 def capture(

@@ -1,7 +1,6 @@
 """`torch.cond` on a tensor: of two branches the one that costs more runs."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 

@@ -1,9 +1,7 @@
 """Conversions within a step: of modules, as ``layer.to(torch.float32)``, and of numbers to text."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import nn

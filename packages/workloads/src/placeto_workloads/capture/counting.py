@@ -12,19 +12,20 @@ expanded tensor count once. Of a table from which rows are picked, as many bytes
 picked.
 """
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from placeto_workloads.capture.functions import GROUPED_PRODUCTS
-from placeto_workloads.capture.functions import MOVES
-from placeto_workloads.capture.functions import OVERWRITES
-from placeto_workloads.capture.functions import PICKS
-from placeto_workloads.capture.functions import VECTOR_PRODUCTS
-from placeto_workloads.capture.functions import Function
+from placeto_workloads.capture.functions import (
+    GROUPED_PRODUCTS,
+    MOVES,
+    OVERWRITES,
+    PICKS,
+    VECTOR_PRODUCTS,
+    Function,
+)
 from placeto_workloads.capture.trace import TensorRef
 
 aten = torch.ops.aten

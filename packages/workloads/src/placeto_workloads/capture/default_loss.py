@@ -1,8 +1,6 @@
 """What a model is trained for when nobody says it: the loss among its outputs, or their means."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch

@@ -1,10 +1,7 @@
 """Whether one op of a graph comes before another one, while the graph is being made."""
 
-from collections.abc import Iterable
-from collections.abc import Sequence
-from heapq import heapify
-from heapq import heappop
-from heapq import heappush
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 
 LONGEST_SEARCH = 1_000  # ops that are looked at before the answer is no
 

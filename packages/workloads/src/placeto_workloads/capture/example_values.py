@@ -3,8 +3,7 @@
 import torch
 
 from placeto_workloads.capture.replay import ValueOf
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
+from placeto_workloads.capture.trace import Source, TensorRef
 
 WEIGHT_SCALE = 0.02  # of weights that have no values
 

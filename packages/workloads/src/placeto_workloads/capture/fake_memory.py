@@ -1,17 +1,14 @@
 """Fake tensors in place of real ones, which share memory where those do."""
 
 from collections import defaultdict
-from collections.abc import Hashable
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from placeto_workloads.errors import WorkloadError
 

@@ -1,8 +1,7 @@
 """A copy of a model with fake tensors: shapes and dtypes without memory."""
 
 import copy
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
-from placeto_workloads.capture.fake_memory import FakeMemory
-from placeto_workloads.capture.fake_memory import NamedTensors
+from placeto_workloads.capture.fake_memory import FakeMemory, NamedTensors
 from placeto_workloads.errors import WorkloadError
 
 

@@ -1,17 +1,13 @@
 """Which kernels a step runs: one op where the device has one for several of ATen's."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from contextlib import contextmanager
-from typing import Any
-from typing import Literal
-from typing import get_args
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, get_args
 
 import torch
 from torch.backends import mha
 from torch.nn import functional
-from torch.nn.attention import SDPBackend
-from torch.nn.attention import sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from placeto_workloads.capture.autocast import autocast_for_gpus
 

@@ -9,28 +9,18 @@ values is in `placeto_workloads.capture.assumed_values`.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from heapq import heapify
-from heapq import heappop
-from heapq import heappush
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from placeto_workloads.capture.assumed_values import Assumption
-from placeto_workloads.capture.assumed_values import assumption_of
-from placeto_workloads.capture.functions import SHAPED_ALIKE
-from placeto_workloads.capture.functions import function_of
+from placeto_workloads.capture.assumed_values import Assumption, assumption_of
+from placeto_workloads.capture.functions import SHAPED_ALIKE, function_of
 from placeto_workloads.capture.replay import Memory
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import Trace
-from placeto_workloads.capture.trace import references
+from placeto_workloads.capture.trace import Call, Source, TensorRef, Trace, references
 
 CONSTANT = "constant"  # the name of a tensor that is no parameter, buffer or input
 LARGEST_BYTES = 2**26  # of all that has to be computed for a value

@@ -23,24 +23,17 @@ order of the ops may thus run in the memory that the model and autograd use.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
+from placeto_graphs import OpGraph, Phase
 from placeto_workloads.capture.earlier_ops import EarlierOps
 from placeto_workloads.capture.op_types import op_type_of
-from placeto_workloads.capture.parts_of_storages import PartsOfStorages
-from placeto_workloads.capture.parts_of_storages import Use
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import Trace
-from placeto_workloads.capture.versions import Version
-from placeto_workloads.capture.versions import Versions
+from placeto_workloads.capture.parts_of_storages import PartsOfStorages, Use
+from placeto_workloads.capture.trace import Call, Source, TensorRef, Trace
+from placeto_workloads.capture.versions import Version, Versions
 
 FREE = -1
 

@@ -12,11 +12,8 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from placeto_workloads.capture.counting import FORMULA_OF
-from placeto_workloads.capture.functions import GROUPED_PRODUCTS
-from placeto_workloads.capture.functions import VECTOR_PRODUCTS
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import references
+from placeto_workloads.capture.functions import GROUPED_PRODUCTS, VECTOR_PRODUCTS
+from placeto_workloads.capture.trace import Call, Source, references
 
 DEFAULT_DTYPE = "float32"
 TYPE_WITH_DTYPE = re.compile(r"(?P<function>.+)\[(?P<dtype>\w+)\]")

@@ -2,17 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from placeto_workloads.capture.functions import OVERWRITES
-from placeto_workloads.capture.functions import function_of
-from placeto_workloads.capture.storage_parts import StorageParts
-from placeto_workloads.capture.storage_parts import whole_storage
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import Trace
-from placeto_workloads.capture.trace import references
+from placeto_workloads.capture.functions import OVERWRITES, function_of
+from placeto_workloads.capture.storage_parts import StorageParts, whole_storage
+from placeto_workloads.capture.trace import Call, TensorRef, Trace, references
 
 
 @dataclass

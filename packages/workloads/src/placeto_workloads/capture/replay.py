@@ -1,18 +1,11 @@
 """Runs the ops of a trace on real tensors."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import Trace
-from placeto_workloads.capture.trace import tensor_leaves
+from placeto_workloads.capture.trace import Call, Source, TensorRef, Trace, tensor_leaves
 from placeto_workloads.errors import WorkloadError
 
 ValueOf = Callable[[Source, str, TensorRef], torch.Tensor]

@@ -2,32 +2,23 @@
 
 import logging
 import random
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from contextlib import ExitStack
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from placeto_graphs import Phase
 from placeto_workloads.capture.conditions import dearer_branches
-from placeto_workloads.capture.conversions import numbers_become_text
-from placeto_workloads.capture.conversions import weights_stay
+from placeto_workloads.capture.conversions import numbers_become_text, weights_stay
 from placeto_workloads.capture.default_loss import default_loss
 from placeto_workloads.capture.fake_memory import NamedTensors
 from placeto_workloads.capture.fake_tensors import FakeModel
-from placeto_workloads.capture.kernels import TARGETS
-from placeto_workloads.capture.kernels import Target
-from placeto_workloads.capture.kernels import kernels_of
-from placeto_workloads.capture.scopes import ModuleScopes
-from placeto_workloads.capture.scopes import failed_line
+from placeto_workloads.capture.kernels import TARGETS, Target, kernels_of
+from placeto_workloads.capture.scopes import ModuleScopes, failed_line
 from placeto_workloads.capture.trace import Trace
 from placeto_workloads.capture.tracer import Tracer
 from placeto_workloads.capture.updates import with_whole_updates

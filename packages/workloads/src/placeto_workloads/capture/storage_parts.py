@@ -8,11 +8,9 @@ another, and the tensor is a box. Cut where these boxes begin and end, the stora
 of which each tensor shows some, and no other part at all.
 """
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 import torch

@@ -4,11 +4,8 @@ A tensor argument is kept as a `TensorRef`: which storage it looks at, and how. 
 of their own then, and a storage, not a tensor, is what ops hand to each other.
 """
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch

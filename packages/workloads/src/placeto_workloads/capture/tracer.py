@@ -11,33 +11,25 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_graphs import Phase
 from placeto_workloads.capture.autograd_nodes import AutogradNodes
 from placeto_workloads.capture.checks import passing_answer
-from placeto_workloads.capture.counting import count_bytes
-from placeto_workloads.capture.counting import count_flops
-from placeto_workloads.capture.fake_memory import FakeMemory
-from placeto_workloads.capture.fake_memory import Region
-from placeto_workloads.capture.fake_results import Picking
-from placeto_workloads.capture.fake_results import own_result
-from placeto_workloads.capture.fake_results import picked_result
-from placeto_workloads.capture.functions import Function
-from placeto_workloads.capture.functions import function_of
-from placeto_workloads.capture.known_values import CONSTANT
-from placeto_workloads.capture.known_values import KnownValues
+from placeto_workloads.capture.counting import count_bytes, count_flops
+from placeto_workloads.capture.fake_memory import FakeMemory, Region
+from placeto_workloads.capture.fake_results import Picking, own_result, picked_result
+from placeto_workloads.capture.functions import Function, function_of
+from placeto_workloads.capture.known_values import CONSTANT, KnownValues
 from placeto_workloads.capture.random_draws import RandomDraws
 from placeto_workloads.capture.scopes import ModuleScopes
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import Trace
-from placeto_workloads.capture.trace import tensor_leaves
+from placeto_workloads.capture.trace import Call, Source, TensorRef, Trace, tensor_leaves
 from placeto_workloads.errors import WorkloadError
 
 DEVICE_OF = torch.ops.prim.device.default

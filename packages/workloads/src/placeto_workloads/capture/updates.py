@@ -1,16 +1,11 @@
 """The update of a weight as one op, as fused optimizers and TensorFlow run it."""
 
 from collections import defaultdict
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from placeto_graphs import Phase
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import Trace
-from placeto_workloads.capture.trace import references
+from placeto_workloads.capture.trace import Call, Source, Trace, references
 
 
 def with_whole_updates(trace: Trace) -> Trace:

@@ -1,10 +1,8 @@
 """The versions of storages that ops make, and the tensors that they come to."""
 
 from collections import defaultdict
-from collections.abc import Iterable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from placeto_graphs import Cluster
-from placeto_graphs import OpGraph
-from placeto_graphs import parse_cluster
+from placeto_graphs import Cluster, OpGraph, parse_cluster
 from placeto_workloads.costs.memory import activation_bytes
 
 KINDS = ("k80", "p100", "v100", "a100", "h100")

@@ -4,21 +4,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
-from typing import get_args
+from typing import Literal, get_args
 
-from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import OpGraph
+from placeto_graphs import DEFAULT_RULES, OpGraph
 from placeto_workloads.colocation import ColocationRule
 from placeto_workloads.corpus.random_steps import random_step
 from placeto_workloads.corpus.shapes import SHAPES
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.families.family import PAPER_FAMILIES
-from placeto_workloads.families.family import family
+from placeto_workloads.families.family import PAPER_FAMILIES, family
 from placeto_workloads.libraries.named import library_step
-from placeto_workloads.registry import MODELS
-from placeto_workloads.registry import capture_step
-from placeto_workloads.registry import load
+from placeto_workloads.registry import MODELS, capture_step, load
 
 Part = Literal["training", "validation", "test"]
 

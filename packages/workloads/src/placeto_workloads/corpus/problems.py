@@ -5,20 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import colocate
-from placeto_graphs import merge_and_colocate
-from placeto_graphs import micro_batched_problem
-from placeto_workloads.corpus.clusters import random_cluster
-from placeto_workloads.corpus.clusters import with_drawn_memory
-from placeto_workloads.corpus.graphs import CorpusGraph
-from placeto_workloads.corpus.graphs import Part
-from placeto_workloads.corpus.graphs import corpus_graphs
-from placeto_workloads.corpus.graphs import seed_of
+from placeto_graphs import (
+    OpGraph,
+    PlacementProblem,
+    colocate,
+    merge_and_colocate,
+    micro_batched_problem,
+)
+from placeto_workloads.corpus.clusters import random_cluster, with_drawn_memory
+from placeto_workloads.corpus.graphs import CorpusGraph, Part, corpus_graphs, seed_of
 from placeto_workloads.costs.roofline import cost_models
-from placeto_workloads.errors import WorkloadError
-from placeto_workloads.errors import WorkloadWarning
+from placeto_workloads.errors import WorkloadError, WorkloadWarning
 
 GROUPS = (32, 64, 128, 128, 256)
 MICRO_BATCHES = (1, 1, 1, 1, 1, 2, 4)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
+from placeto_graphs import OpGraph, Phase
 from placeto_workloads.corpus.shapes import SHAPES
 from placeto_workloads.errors import WorkloadError
 

@@ -1,7 +1,6 @@
 """The shapes of random steps: which layer reads the output of which."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np

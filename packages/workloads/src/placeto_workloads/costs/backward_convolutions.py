@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import OpGraph
 from placeto_workloads.capture.op_types import split_type
-from placeto_workloads.costs.op_classes import OpClass
-from placeto_workloads.costs.op_classes import class_of_type
+from placeto_workloads.costs.op_classes import OpClass, class_of_type
 
 BACKWARD = "aten.convolution_backward"
 GRADIENTS = 2  # of the input and of the weights, each as much work as the convolution itself

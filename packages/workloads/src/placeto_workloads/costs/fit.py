@@ -3,25 +3,16 @@
 What it prints as efficiencies are the constants of `kinds.py`, and stands in docs/costs.md.
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
-from placeto_workloads.costs.kinds import CPU
-from placeto_workloads.costs.kinds import K80
-from placeto_workloads.costs.kinds import P100
-from placeto_workloads.costs.kinds import V100
-from placeto_workloads.costs.kinds import DeviceKind
-from placeto_workloads.costs.kinds import Efficiency
+from placeto_graphs import OpGraph, Phase
+from placeto_workloads.costs.kinds import CPU, K80, P100, V100, DeviceKind, Efficiency
 from placeto_workloads.costs.op_classes import OpClass
-from placeto_workloads.costs.roofline import overhead_between
-from placeto_workloads.costs.roofline import work_of
+from placeto_workloads.costs.roofline import overhead_between, work_of
 from placeto_workloads.registry import load
 
 WHOLE_STEP = (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)

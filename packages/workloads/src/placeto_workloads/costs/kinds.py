@@ -14,9 +14,7 @@ the launch overhead, of the time from one empty kernel to the next (placeto-grap
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from math import inf
 
 from placeto_workloads.errors import WorkloadError

@@ -6,8 +6,7 @@ All of it follows the memory rule of the schema: what a parameter makes lives in
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import OpGraph
-from placeto_graphs import Phase
+from placeto_graphs import OpGraph, Phase
 
 ADDITIONS = frozenset({"aten.add", "aten.add_"})
 

@@ -4,8 +4,7 @@ ResNet-50 v1.5, trained in batches of 256 by gradient descent with momentum. It 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch

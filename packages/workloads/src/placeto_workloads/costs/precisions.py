@@ -1,10 +1,8 @@
 """In which precision a device multiplies: that of the numbers, or TensorFloat-32 for float32."""
 
-from typing import Literal
-from typing import get_args
+from typing import Literal, get_args
 
-from placeto_workloads.capture.op_types import DEFAULT_DTYPE
-from placeto_workloads.capture.op_types import split_type
+from placeto_workloads.capture.op_types import DEFAULT_DTYPE, split_type
 from placeto_workloads.costs.op_classes import OpClass
 
 Tf32 = Literal["never", "convolutions", "always"]

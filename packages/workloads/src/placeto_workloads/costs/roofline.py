@@ -2,28 +2,19 @@
 
 import re
 import warnings
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import OpGraph
-from placeto_graphs import parse_cluster
+from placeto_graphs import OpGraph, parse_cluster
 from placeto_workloads.capture.op_types import split_type
 from placeto_workloads.costs.backward_convolutions import performed_flops
-from placeto_workloads.costs.kinds import DEVICE_KINDS
-from placeto_workloads.costs.kinds import DeviceKind
-from placeto_workloads.costs.op_classes import RESIDENT_TYPES
-from placeto_workloads.costs.op_classes import OpClass
-from placeto_workloads.costs.op_classes import class_of_type
-from placeto_workloads.costs.op_classes import op_class
-from placeto_workloads.costs.precisions import TF32_CHOICES
-from placeto_workloads.costs.precisions import Tf32
-from placeto_workloads.costs.precisions import precision_of
-from placeto_workloads.errors import WorkloadError
-from placeto_workloads.errors import WorkloadWarning
+from placeto_workloads.costs.kinds import DEVICE_KINDS, DeviceKind
+from placeto_workloads.costs.op_classes import RESIDENT_TYPES, OpClass, class_of_type, op_class
+from placeto_workloads.costs.precisions import TF32_CHOICES, Tf32, precision_of
+from placeto_workloads.errors import WorkloadError, WorkloadWarning
 
 FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name
 

@@ -7,37 +7,24 @@ changes in cells, and in families, whose architectures come from a training.
 
 import argparse
 import sys
-from collections.abc import Callable
-from collections.abc import Sequence
-from dataclasses import fields
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
 from placeto_workloads.enas.cell_table import cell_table
-from placeto_workloads.enas.checkpoint import ARCHITECTURES
-from placeto_workloads.enas.checkpoint import train
-from placeto_workloads.enas.family_table import family_table
-from placeto_workloads.enas.family_table import member_numbers
-from placeto_workloads.enas.images import cifar10
-from placeto_workloads.enas.images import shape_images
-from placeto_workloads.enas.reward_table import reward_row
-from placeto_workloads.enas.reward_table import reward_table
-from placeto_workloads.enas.sampler import ControllerSampler
-from placeto_workloads.enas.sampler import shipped_trajectory
+from placeto_workloads.enas.checkpoint import ARCHITECTURES, train
+from placeto_workloads.enas.family_table import family_table, member_numbers
+from placeto_workloads.enas.images import cifar10, shape_images
+from placeto_workloads.enas.reward_table import reward_row, reward_table
+from placeto_workloads.enas.sampler import ControllerSampler, shipped_trajectory
 from placeto_workloads.enas.search import Search
-from placeto_workloads.enas.settings import PUBLISHED
-from placeto_workloads.enas.settings import Settings
-from placeto_workloads.enas.tasks import ImageTask
-from placeto_workloads.enas.tasks import Task
-from placeto_workloads.enas.tasks import TextTask
-from placeto_workloads.enas.texts import grammar_text
-from placeto_workloads.enas.texts import penn_treebank
+from placeto_workloads.enas.settings import PUBLISHED, Settings
+from placeto_workloads.enas.tasks import ImageTask, Task, TextTask
+from placeto_workloads.enas.texts import grammar_text, penn_treebank
 from placeto_workloads.enas.trajectory import load_trajectory
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.families.family import PAPER_FAMILIES
-from placeto_workloads.families.family import family
-from placeto_workloads.families.sampler import ArchitectureSampler
-from placeto_workloads.families.sampler import UniformSampler
+from placeto_workloads.families.family import PAPER_FAMILIES, family
+from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
 
 PROGRAM = "placeto_workloads.enas"
 # What suits the small data sets of each kind.

@@ -8,9 +8,7 @@ import numpy as np
 
 from placeto_workloads.enas.search_spaces import Architecture
 from placeto_workloads.enas.trajectory import Trajectory
-from placeto_workloads.models.cell_architecture import CURRENT
-from placeto_workloads.models.cell_architecture import ConvolutionalCell
-from placeto_workloads.models.cell_architecture import RecurrentCell
+from placeto_workloads.models.cell_architecture import CURRENT, ConvolutionalCell, RecurrentCell
 
 Cell = RecurrentCell | ConvolutionalCell
 

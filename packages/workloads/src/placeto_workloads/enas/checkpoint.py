@@ -4,24 +4,20 @@ Tensors are safetensors, everything else is JSON in them: one file, replaced at 
 """
 
 import os
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 
 from placeto_graphs import write_atomically
 from placeto_workloads.enas.search import Search
 from placeto_workloads.enas.settings import Settings
 from placeto_workloads.enas.tasks import Task
-from placeto_workloads.enas.trajectory import Trajectory
-from placeto_workloads.enas.trajectory import save_trajectory
+from placeto_workloads.enas.trajectory import Trajectory, save_trajectory
 from placeto_workloads.errors import WorkloadError
 
 FORMAT = "placeto-enas"

@@ -5,12 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 
-from placeto_workloads.enas.search_spaces import Decision
-from placeto_workloads.enas.search_spaces import Kind
-from placeto_workloads.enas.search_spaces import SearchSpace
+from placeto_workloads.enas.search_spaces import Decision, Kind, SearchSpace
 
 Choose = Callable[[int, Tensor], Tensor]
 _INITIAL_RANGE = 0.1  # Pham et al. (2018), section 3.1

@@ -1,22 +1,16 @@
 """What changes in a family when its architectures come from a controller."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import GroupGraph
-from placeto_graphs import OpGraph
-from placeto_graphs import PlacementProblem
-from placeto_graphs import parse_cluster
+from placeto_graphs import GroupGraph, OpGraph, PlacementProblem, parse_cluster
 from placeto_workloads.costs.roofline import cost_model
-from placeto_workloads.enas.cell_table import cells_of
-from placeto_workloads.enas.cell_table import num_loose_ends
-from placeto_workloads.families.family import Family
-from placeto_workloads.families.family import FamilyMember
+from placeto_workloads.enas.cell_table import cells_of, num_loose_ends
+from placeto_workloads.families.family import Family, FamilyMember
 
 KIND = "k80"
 GIGABYTE = 10**9

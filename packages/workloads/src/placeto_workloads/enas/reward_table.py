@@ -1,13 +1,10 @@
 """What the controller's architectures are rewarded with, over evenly drawn ones."""
 
 import os
-from collections.abc import Callable
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
-from statistics import stdev
+from statistics import fmean, stdev
 
 import numpy as np
 

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from placeto_workloads.enas.search_spaces import ConvolutionalSpace
-from placeto_workloads.enas.search_spaces import RecurrentSpace
-from placeto_workloads.enas.trajectory import Trajectory
-from placeto_workloads.enas.trajectory import load_trajectory
+from placeto_workloads.enas.search_spaces import ConvolutionalSpace, RecurrentSpace
+from placeto_workloads.enas.trajectory import Trajectory, load_trajectory
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_architecture import RecurrentCell
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture, RecurrentCell
 
 _SHIPPED = Path(__file__).parent / "trajectories"
 

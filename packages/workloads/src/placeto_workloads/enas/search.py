@@ -8,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_workloads.enas.controller import Controller
-from placeto_workloads.enas.search_spaces import Architecture
-from placeto_workloads.enas.search_spaces import decisions_of
+from placeto_workloads.enas.search_spaces import Architecture, decisions_of
 from placeto_workloads.enas.settings import Settings
 from placeto_workloads.enas.tasks import Task
 from placeto_workloads.enas.trajectory import Trajectory

@@ -4,8 +4,7 @@ A controller makes one decision after the other, each among a fixed number of ch
 chose, as numbers, is an architecture: the same cells that `UniformSampler` draws.
 """
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -13,14 +12,15 @@ from typing import Protocol
 import numpy as np
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.families.sampler import MICRO_OPERATIONS
-from placeto_workloads.families.sampler import UniformSampler
-from placeto_workloads.models.cell_architecture import Activation
-from placeto_workloads.models.cell_architecture import Block
-from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_architecture import ConvolutionalCell
-from placeto_workloads.models.cell_architecture import RecurrentCell
-from placeto_workloads.models.cell_architecture import cell_with_loose_ends
+from placeto_workloads.families.sampler import MICRO_OPERATIONS, UniformSampler
+from placeto_workloads.models.cell_architecture import (
+    Activation,
+    Block,
+    ConvolutionalArchitecture,
+    ConvolutionalCell,
+    RecurrentCell,
+    cell_with_loose_ends,
+)
 from placeto_workloads.models.sizes import whole_number
 
 Architecture = RecurrentCell | ConvolutionalArchitecture

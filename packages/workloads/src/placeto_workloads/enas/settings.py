@@ -1,8 +1,7 @@
 """Every hyperparameter of a training."""
 
 import math
-from dataclasses import asdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.sizes import whole_number

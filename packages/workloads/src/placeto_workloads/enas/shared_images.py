@@ -1,26 +1,22 @@
 """The super-network of the micro search space: every network of it, with shared weights."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from placeto_workloads.families.sampler import MICRO_OPERATIONS
-from placeto_workloads.models.cell_architecture import CURRENT
-from placeto_workloads.models.cell_architecture import Block
-from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_architecture import ConvolutionalCell
-from placeto_workloads.models.cell_architecture import Operation
-from placeto_workloads.models.cell_layers import FactorisedReduction
-from placeto_workloads.models.cell_layers import Projection
-from placeto_workloads.models.cell_layers import operation_layer
-from placeto_workloads.models.cell_network import Addition
-from placeto_workloads.models.cell_network import Cell
-from placeto_workloads.models.cell_network import CellNetwork
+from placeto_workloads.models.cell_architecture import (
+    CURRENT,
+    Block,
+    ConvolutionalArchitecture,
+    ConvolutionalCell,
+    Operation,
+)
+from placeto_workloads.models.cell_layers import FactorisedReduction, Projection, operation_layer
+from placeto_workloads.models.cell_network import Addition, Cell, CellNetwork
 from placeto_workloads.models.enas_convolutional import enas_image_network
 from placeto_workloads.models.normalisation import batch_normalisation
 

@@ -1,13 +1,11 @@
 """The super-network of recurrent cells: every language model of them, with shared weights."""
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from placeto_workloads.models.cell_architecture import RecurrentCell
-from placeto_workloads.models.enas_recurrent import LanguageModel
-from placeto_workloads.models.enas_recurrent import RecurrentStep
+from placeto_workloads.models.enas_recurrent import LanguageModel, RecurrentStep
 from placeto_workloads.models.unrolled import uniform_weight
 
 

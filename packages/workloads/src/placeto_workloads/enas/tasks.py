@@ -6,21 +6,21 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from placeto_workloads.enas.images import ImageData
-from placeto_workloads.enas.search_spaces import Architecture
-from placeto_workloads.enas.search_spaces import ConvolutionalSpace
-from placeto_workloads.enas.search_spaces import RecurrentSpace
-from placeto_workloads.enas.search_spaces import SearchSpace
+from placeto_workloads.enas.search_spaces import (
+    Architecture,
+    ConvolutionalSpace,
+    RecurrentSpace,
+    SearchSpace,
+)
 from placeto_workloads.enas.shared_images import SharedImageNetwork
 from placeto_workloads.enas.shared_text import SharedLanguageModel
 from placeto_workloads.enas.texts import TextData
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_architecture import RecurrentCell
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture, RecurrentCell
 from placeto_workloads.models.sizes import whole_number
 
 

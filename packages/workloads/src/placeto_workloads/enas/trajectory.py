@@ -12,10 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import write_atomically
-from placeto_workloads.enas.search_spaces import Architecture
-from placeto_workloads.enas.search_spaces import SearchSpace
-from placeto_workloads.enas.search_spaces import decisions_of
-from placeto_workloads.enas.search_spaces import space_of
+from placeto_workloads.enas.search_spaces import Architecture, SearchSpace, decisions_of, space_of
 from placeto_workloads.errors import WorkloadError
 
 FORMAT = "placeto-architectures"

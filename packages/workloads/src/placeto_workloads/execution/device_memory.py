@@ -1,18 +1,15 @@
 """The tensors of a running step that are on one device."""
 
 import threading
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
 from placeto_workloads.capture.replay import look_at
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import tensor_leaves
-from placeto_workloads.execution.prepared_calls import PreparedCall
-from placeto_workloads.execution.prepared_calls import Slots
+from placeto_workloads.capture.trace import TensorRef, tensor_leaves
+from placeto_workloads.execution.prepared_calls import PreparedCall, Slots
 from placeto_workloads.execution.step_parts import StepParts
 
 

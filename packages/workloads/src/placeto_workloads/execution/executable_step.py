@@ -1,7 +1,6 @@
 """From a PyTorch model to a step that can be run on several devices."""
 
-from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -10,11 +9,8 @@ from torch import nn
 from placeto_graphs import ExecutableStep
 from placeto_workloads.capture.example_values import example_values
 from placeto_workloads.capture.kernels import Target
-from placeto_workloads.capture.step import LossFunction
-from placeto_workloads.capture.step import OptimizerFactory
-from placeto_workloads.capture.step import trace_step
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
+from placeto_workloads.capture.step import LossFunction, OptimizerFactory, trace_step
+from placeto_workloads.capture.trace import Source, TensorRef
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.execution.traced_step import TracedStep
 

@@ -6,9 +6,7 @@ import torch
 from torch import nn
 
 from placeto_workloads.capture.kernels import Target
-from placeto_workloads.capture.step import LossFunction
-from placeto_workloads.capture.step import OptimizerFactory
-from placeto_workloads.capture.step import trace_step
+from placeto_workloads.capture.step import LossFunction, OptimizerFactory, trace_step
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.execution.optimizer_numbers import OptimizerNumbers
 from placeto_workloads.execution.training import ExecutableTraining

@@ -6,8 +6,7 @@ written down. Who changes the settings of its groups, as a schedule of learning 
 the numbers.
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 

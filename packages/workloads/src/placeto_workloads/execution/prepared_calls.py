@@ -5,17 +5,13 @@ slot from when it is first needed until its storage is given up.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import references
+from placeto_workloads.capture.trace import Call, TensorRef, references
 
 
 class Tensors(Protocol):

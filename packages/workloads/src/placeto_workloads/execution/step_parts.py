@@ -1,13 +1,10 @@
 """The bytes that the tensors of a step are, as numbered parts of its storages."""
 
-from collections import Counter
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 
 from placeto_workloads.capture.op_graph import TensorsOfTrace
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import Trace
+from placeto_workloads.capture.trace import Source, TensorRef, Trace
 
 
 class StepParts:

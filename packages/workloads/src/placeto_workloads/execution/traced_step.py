@@ -2,12 +2,8 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Collection
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from contextlib import ExitStack
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,20 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import OpGraph
-from placeto_workloads.capture.op_graph import TensorsOfTrace
-from placeto_workloads.capture.op_graph import op_graph_of
-from placeto_workloads.capture.replay import ValueOf
-from placeto_workloads.capture.replay import look_at
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import Trace
+from placeto_workloads.capture.op_graph import TensorsOfTrace, op_graph_of
+from placeto_workloads.capture.replay import ValueOf, look_at
+from placeto_workloads.capture.trace import Call, Source, TensorRef, Trace
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.execution.device_memory import DeviceMemory
-from placeto_workloads.execution.device_memory import Pool
-from placeto_workloads.execution.prepared_calls import PreparedCall
-from placeto_workloads.execution.prepared_calls import Slots
-from placeto_workloads.execution.prepared_calls import prepared
+from placeto_workloads.execution.device_memory import DeviceMemory, Pool
+from placeto_workloads.execution.prepared_calls import PreparedCall, Slots, prepared
 from placeto_workloads.execution.step_parts import StepParts
 from placeto_workloads.execution.torch_devices import torch_devices
 

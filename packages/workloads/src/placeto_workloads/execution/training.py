@@ -1,9 +1,7 @@
 """Training with a traced step: many batches, one after the other."""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +15,11 @@ from placeto_graphs import Phase
 from placeto_workloads.capture.example_values import example_values
 from placeto_workloads.capture.replay import look_at
 from placeto_workloads.capture.step import input_name
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Source
-from placeto_workloads.capture.trace import TensorRef
-from placeto_workloads.capture.trace import Trace
+from placeto_workloads.capture.trace import Call, Source, TensorRef, Trace
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.execution.optimizer_numbers import NumberedCall
-from placeto_workloads.execution.optimizer_numbers import OptimizerNumbers
+from placeto_workloads.execution.optimizer_numbers import NumberedCall, OptimizerNumbers
 from placeto_workloads.execution.prepared_calls import PreparedCall
-from placeto_workloads.execution.traced_step import TracedRun
-from placeto_workloads.execution.traced_step import TracedStep
+from placeto_workloads.execution.traced_step import TracedRun, TracedStep
 
 
 class ExecutableTraining(TracedStep):

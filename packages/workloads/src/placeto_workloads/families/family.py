@@ -1,8 +1,6 @@
 """The families nmt, ptb and cifar10 (Addanki et al. 2019)."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,26 +8,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import DEFAULT_RULES
-from placeto_graphs import Grouping
-from placeto_graphs import OpGraph
-from placeto_graphs import colocate
-from placeto_graphs import merge_and_colocate
+from placeto_graphs import DEFAULT_RULES, Grouping, OpGraph, colocate, merge_and_colocate
 from placeto_workloads.cache import cached_graph
-from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS
-from placeto_workloads.colocation import ColocationRule
+from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS, ColocationRule
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.families.sampler import ArchitectureSampler
-from placeto_workloads.families.sampler import UniformSampler
-from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_architecture import RecurrentCell
+from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture, RecurrentCell
 from placeto_workloads.models.enas_convolutional import enas_image_network
 from placeto_workloads.models.enas_recurrent import enas_language_model
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.registry import capture_step
-from placeto_workloads.registry import checked_sizes
-from placeto_workloads.registry import default_sizes
+from placeto_workloads.registry import capture_step, checked_sizes, default_sizes
 
 NUM_MEMBERS = 32
 MOST_REPEATED = 1_000  # draws in a row

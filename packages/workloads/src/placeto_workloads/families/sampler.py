@@ -5,13 +5,15 @@ from typing import Protocol
 
 import numpy as np
 
-from placeto_workloads.models.cell_architecture import Activation
-from placeto_workloads.models.cell_architecture import Block
-from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_architecture import ConvolutionalCell
-from placeto_workloads.models.cell_architecture import Operation
-from placeto_workloads.models.cell_architecture import RecurrentCell
-from placeto_workloads.models.cell_architecture import cell_with_loose_ends
+from placeto_workloads.models.cell_architecture import (
+    Activation,
+    Block,
+    ConvolutionalArchitecture,
+    ConvolutionalCell,
+    Operation,
+    RecurrentCell,
+    cell_with_loose_ends,
+)
 
 # The operations of the ENAS micro search space (Pham et al. 2018, section 2.4).
 MICRO_OPERATIONS = (

@@ -5,16 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from placeto_workloads.capture.default_loss import sum_of_means
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.importing import import_library
-from placeto_workloads.libraries.importing import nearest
-from placeto_workloads.libraries.importing import offline
-from placeto_workloads.libraries.importing import one_line
+from placeto_workloads.libraries.importing import import_library, nearest, offline, one_line
 from placeto_workloads.libraries.weightless import built
 from placeto_workloads.models.training_step import TrainingStep
 

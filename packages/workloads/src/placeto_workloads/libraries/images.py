@@ -1,11 +1,9 @@
 """Steps of models that sort images into classes."""
 
-from collections.abc import Collection
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from placeto_workloads.errors import WorkloadError

@@ -2,8 +2,7 @@
 
 import difflib
 import importlib
-from collections.abc import Collection
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any

@@ -5,12 +5,8 @@ from typing import Any
 import torch
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.images import check_known
-from placeto_workloads.libraries.images import check_no_weights
-from placeto_workloads.libraries.images import image_step
-from placeto_workloads.libraries.importing import import_library
-from placeto_workloads.libraries.importing import offline
-from placeto_workloads.libraries.importing import one_line
+from placeto_workloads.libraries.images import check_known, check_no_weights, image_step
+from placeto_workloads.libraries.importing import import_library, offline, one_line
 from placeto_workloads.libraries.weightless import built
 from placeto_workloads.models.training_step import TrainingStep
 

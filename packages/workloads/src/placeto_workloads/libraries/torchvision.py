@@ -7,11 +7,8 @@ import torch
 from torch import nn
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.images import check_known
-from placeto_workloads.libraries.images import check_no_weights
-from placeto_workloads.libraries.images import image_step
-from placeto_workloads.libraries.importing import import_library
-from placeto_workloads.libraries.importing import one_line
+from placeto_workloads.libraries.images import check_known, check_no_weights, image_step
+from placeto_workloads.libraries.importing import import_library, one_line
 from placeto_workloads.libraries.weightless import built
 from placeto_workloads.models.training_step import TrainingStep
 

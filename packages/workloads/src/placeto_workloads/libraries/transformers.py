@@ -2,18 +2,14 @@
 
 import importlib
 import json
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.importing import import_library
-from placeto_workloads.libraries.importing import nearest
-from placeto_workloads.libraries.importing import offline
-from placeto_workloads.libraries.importing import one_line
+from placeto_workloads.libraries.importing import import_library, nearest, offline, one_line
 from placeto_workloads.libraries.transformers_inputs import inputs_of
 from placeto_workloads.libraries.weightless import built
 from placeto_workloads.models.training_step import TrainingStep

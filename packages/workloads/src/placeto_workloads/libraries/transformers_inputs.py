@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 
 from placeto_workloads.errors import WorkloadError
 

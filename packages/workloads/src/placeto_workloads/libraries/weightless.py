@@ -1,10 +1,8 @@
 """Models whose weights have shapes but no memory."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn

@@ -1,8 +1,7 @@
 """What convolutional cells are made of (Zoph et al. 2018, section 3 and appendix A.4)."""
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from placeto_workloads.models.cell_architecture import Operation

@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-from torch import cat
-from torch import nn
+from torch import Tensor, cat, nn
 
-from placeto_workloads.models.cell_architecture import CURRENT
-from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_architecture import ConvolutionalCell
-from placeto_workloads.models.cell_architecture import Operation
-from placeto_workloads.models.cell_layers import adjustment
-from placeto_workloads.models.cell_layers import operation_layer
+from placeto_workloads.models.cell_architecture import (
+    CURRENT,
+    ConvolutionalArchitecture,
+    ConvolutionalCell,
+    Operation,
+)
+from placeto_workloads.models.cell_layers import adjustment, operation_layer
 
 
 @dataclass(frozen=True)

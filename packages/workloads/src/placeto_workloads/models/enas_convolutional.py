@@ -6,12 +6,10 @@ import torch
 from torch import nn
 
 from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_network import CellNetwork
-from placeto_workloads.models.cell_network import planned_cells
+from placeto_workloads.models.cell_network import CellNetwork, planned_cells
 from placeto_workloads.models.normalisation import batch_normalisation
 from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.models.training_step import build_classification_step
+from placeto_workloads.models.training_step import TrainingStep, build_classification_step
 
 _STEM_FILTERS_PER_FILTER = 3
 

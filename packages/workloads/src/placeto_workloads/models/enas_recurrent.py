@@ -3,17 +3,13 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from placeto_workloads.models.cell_architecture import Activation
-from placeto_workloads.models.cell_architecture import RecurrentCell
+from placeto_workloads.models.cell_architecture import Activation, RecurrentCell
 from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.models.training_step import build_training_step
-from placeto_workloads.models.unrolled import UnrolledLayer
-from placeto_workloads.models.unrolled import uniform_weight
+from placeto_workloads.models.training_step import TrainingStep, build_training_step
+from placeto_workloads.models.unrolled import UnrolledLayer, uniform_weight
 
 
 def enas_language_model(

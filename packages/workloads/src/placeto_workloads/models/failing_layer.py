@@ -5,8 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 
 
 def failing_layer(model: nn.Module, inputs: tuple[Tensor, ...]) -> str | None:

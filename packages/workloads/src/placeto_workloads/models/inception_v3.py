@@ -3,13 +3,11 @@
 from collections import OrderedDict
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 
 from placeto_workloads.models.normalisation import batch_normalisation
 from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.models.training_step import build_classification_step
+from placeto_workloads.models.training_step import TrainingStep, build_classification_step
 
 
 def inception_v3(

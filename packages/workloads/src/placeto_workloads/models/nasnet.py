@@ -6,19 +6,18 @@ import torch
 from torch import nn
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.models.cell_architecture import CURRENT
-from placeto_workloads.models.cell_architecture import PREVIOUS
-from placeto_workloads.models.cell_architecture import Block
-from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
-from placeto_workloads.models.cell_architecture import ConvolutionalCell
-from placeto_workloads.models.cell_architecture import Operation
-from placeto_workloads.models.cell_network import CellNetwork
-from placeto_workloads.models.cell_network import PlannedCell
-from placeto_workloads.models.cell_network import planned_cells
+from placeto_workloads.models.cell_architecture import (
+    CURRENT,
+    PREVIOUS,
+    Block,
+    ConvolutionalArchitecture,
+    ConvolutionalCell,
+    Operation,
+)
+from placeto_workloads.models.cell_network import CellNetwork, PlannedCell, planned_cells
 from placeto_workloads.models.normalisation import batch_normalisation
 from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.models.training_step import build_classification_step
+from placeto_workloads.models.training_step import TrainingStep, build_classification_step
 
 _SEPARABLE_3 = Operation.SEPARABLE_CONVOLUTION_3
 _SEPARABLE_5 = Operation.SEPARABLE_CONVOLUTION_5

@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.models.training_step import build_training_step
-from placeto_workloads.models.unrolled import LSTM
-from placeto_workloads.models.unrolled import LSTMState
-from placeto_workloads.models.unrolled import LSTMStep
-from placeto_workloads.models.unrolled import ResidualLSTMStep
-from placeto_workloads.models.unrolled import UnrolledLayer
-from placeto_workloads.models.unrolled import uniform_weight
+from placeto_workloads.models.training_step import TrainingStep, build_training_step
+from placeto_workloads.models.unrolled import (
+    LSTM,
+    LSTMState,
+    LSTMStep,
+    ResidualLSTMStep,
+    UnrolledLayer,
+    uniform_weight,
+)
 
 FIRST_RESIDUAL_LAYER = 2  # the third from the bottom (Wu et al. 2016, figure 1)
 

@@ -1,17 +1,13 @@
 """A model with what one training step of it reads."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 
-from placeto_workloads.capture.step import LossFunction
-from placeto_workloads.capture.step import OptimizerFactory
+from placeto_workloads.capture.step import LossFunction, OptimizerFactory
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.failing_layer import failing_layer
 

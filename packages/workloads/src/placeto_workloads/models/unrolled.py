@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch import nn
+from torch import Tensor, nn
 
 LSTMState = tuple[Tensor, Tensor]
 

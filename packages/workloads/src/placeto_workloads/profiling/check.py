@@ -5,8 +5,7 @@ Measures each op of small models on a device, and the same training step as PyTo
 
 import argparse
 import platform
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise

@@ -10,11 +10,8 @@ from torch import nn
 from placeto_workloads.capture.example_values import example_values
 from placeto_workloads.capture.kernels import Target
 from placeto_workloads.capture.replay import Memory
-from placeto_workloads.capture.step import LossFunction
-from placeto_workloads.capture.step import OptimizerFactory
-from placeto_workloads.capture.step import trace_step
-from placeto_workloads.capture.trace import Call
-from placeto_workloads.capture.trace import Trace
+from placeto_workloads.capture.step import LossFunction, OptimizerFactory, trace_step
+from placeto_workloads.capture.trace import Call, Trace
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.profiling.timing import median_seconds
 

@@ -14,9 +14,7 @@ import torch
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.programs.exported_archive import ProgramArchive
-from placeto_workloads.programs.exported_archive import dtype_of
-from placeto_workloads.programs.exported_archive import sizes_of
+from placeto_workloads.programs.exported_archive import ProgramArchive, dtype_of, sizes_of
 from placeto_workloads.programs.exported_calls import calls_of
 from placeto_workloads.programs.exported_schema import TensorMeta
 from placeto_workloads.programs.module_tree import ModuleTree

@@ -10,11 +10,13 @@ import msgspec
 import torch
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.programs.exported_schema import DTYPES
-from placeto_workloads.programs.exported_schema import Payload
-from placeto_workloads.programs.exported_schema import Payloads
-from placeto_workloads.programs.exported_schema import Program
-from placeto_workloads.programs.exported_schema import TensorMeta
+from placeto_workloads.programs.exported_schema import (
+    DTYPES,
+    Payload,
+    Payloads,
+    Program,
+    TensorMeta,
+)
 
 MAX_BYTES = 2**28  # of a description; values of buffers are smaller, too
 Decoded = TypeVar("Decoded")

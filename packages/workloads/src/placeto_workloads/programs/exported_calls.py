@@ -9,14 +9,9 @@ import torch
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.programs.exported_ops import op_named
-from placeto_workloads.programs.exported_schema import DTYPES
-from placeto_workloads.programs.exported_schema import MEMORY_FORMATS
-from placeto_workloads.programs.exported_schema import Argument
-from placeto_workloads.programs.exported_schema import Graph
-from placeto_workloads.programs.exported_schema import Node
+from placeto_workloads.programs.exported_schema import DTYPES, MEMORY_FORMATS, Argument, Graph, Node
 from placeto_workloads.programs.module_tree import ModuleTree
-from placeto_workloads.programs.program_module import Call
-from placeto_workloads.programs.program_module import Value
+from placeto_workloads.programs.program_module import Call, Value
 
 HIGHER_ORDER = "torch.ops.higher_order."
 # Ops that run a part of the graph as it is: how many arguments stand before that part.

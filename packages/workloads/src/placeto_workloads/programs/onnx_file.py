@@ -13,14 +13,10 @@ from typing import Any
 import torch
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.importing import import_library
-from placeto_workloads.libraries.importing import one_line
+from placeto_workloads.libraries.importing import import_library, one_line
 from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.programs.module_tree import PATH
-from placeto_workloads.programs.module_tree import ModuleTree
-from placeto_workloads.programs.onnx_nodes import DTYPES
-from placeto_workloads.programs.onnx_nodes import call_of
-from placeto_workloads.programs.onnx_nodes import constant
+from placeto_workloads.programs.module_tree import PATH, ModuleTree
+from placeto_workloads.programs.onnx_nodes import DTYPES, call_of, constant
 from placeto_workloads.programs.program_module import ProgramModule
 
 MAX_BYTES = 2**31  # what protobuf can decode

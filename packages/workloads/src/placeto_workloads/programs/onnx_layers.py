@@ -8,11 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.programs.onnx_ops import Attributes
-from placeto_workloads.programs.onnx_ops import Op
-from placeto_workloads.programs.onnx_ops import optional
-from placeto_workloads.programs.onnx_ops import tensor
-from placeto_workloads.programs.onnx_ops import whole_numbers
+from placeto_workloads.programs.onnx_ops import Attributes, Op, optional, tensor, whole_numbers
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}

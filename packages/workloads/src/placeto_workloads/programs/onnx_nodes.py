@@ -7,8 +7,7 @@ computed by the reference implementation of the onnx library, and tell other ops
 import ast
 import importlib
 import math
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,11 @@ import torch
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.importing import one_line
-from placeto_workloads.programs.module_tree import ModuleTree
-from placeto_workloads.programs.module_tree import Scope
+from placeto_workloads.programs.module_tree import ModuleTree, Scope
 from placeto_workloads.programs.onnx_layers import LAYERS
 from placeto_workloads.programs.onnx_ops import OPS
 from placeto_workloads.programs.onnx_shapes import SHAPES
-from placeto_workloads.programs.program_module import Call
-from placeto_workloads.programs.program_module import Value
+from placeto_workloads.programs.program_module import Call, Value
 
 MAX_CONSTANT = 2**26  # elements
 # The numbers of TensorProto.DataType.

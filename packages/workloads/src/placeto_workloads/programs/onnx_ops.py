@@ -2,8 +2,7 @@
 
 import operator
 from collections.abc import Callable
-from functools import partial
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np

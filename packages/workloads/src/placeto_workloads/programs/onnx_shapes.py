@@ -9,11 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.programs.onnx_ops import Attributes
-from placeto_workloads.programs.onnx_ops import Op
-from placeto_workloads.programs.onnx_ops import optional
-from placeto_workloads.programs.onnx_ops import tensor
-from placeto_workloads.programs.onnx_ops import whole_numbers
+from placeto_workloads.programs.onnx_ops import Attributes, Op, optional, tensor, whole_numbers
 
 MAX_ELEMENTS = 2**40  # shapes need no memory, but numbers have an end
 
