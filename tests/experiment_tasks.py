@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar
 
+from placeto.trials.records import Episode, Record
+from placeto.trials.trials import Watch, Workspace
 from placeto_policy import PolicyError
-from placeto_tools.experiments.records import Episode, Record
-from placeto_tools.experiments.trials import Watch, Workspace
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from placeto.problems.making import make_problem
+from placeto.problems.sources import Source
+from placeto_capture import capture
 from placeto_graphs import PlacementProblem, colocate, colocate_by_id, parse_cluster
-from placeto_tools.problems.making import make_problem
-from placeto_tools.problems.sources import Source
-from placeto_workloads import capture
 
 
 class Residual(nn.Module):

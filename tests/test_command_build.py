@@ -19,7 +19,9 @@ from command_runs import (
     succeed_json,
     write_module,
 )
+from placeto import load_model_graph
 from placeto_baselines import lower_bound
+from placeto_capture import cost_model
 from placeto_graphs import (
     PlacementProblem,
     colocate,
@@ -35,7 +37,7 @@ from placeto_graphs import (
     repeat_micro_batch,
     save_graph,
 )
-from placeto_workloads import MODELS, cost_model, family, load
+from placeto_workloads import MODELS, family
 
 FACTORY = """
 from torch import nn
@@ -114,7 +116,9 @@ def test_a_model_becomes_a_problem_with_the_times_of_each_kind(tmp_path: Path) -
     assert report["devices"] == ["cpu:0", "k80:0", "k80:1"]
     np.testing.assert_array_equal(problem.compute_time[:, 0], cost_model(problem.graph, "cpu"))
     np.testing.assert_array_equal(problem.compute_time[:, 2], cost_model(problem.graph, "k80"))
-    assert problem.graph == load("nmt-2", batch_size=4, steps=3, units=8, vocabulary_size=20)
+    assert problem.graph == load_model_graph(
+        "nmt-2", batch_size=4, steps=3, units=8, vocabulary_size=20
+    )
 
 
 def test_rules_and_merging_are_the_users(tmp_path: Path) -> None:
@@ -163,12 +167,12 @@ def test_a_model_in_micro_batches_is_captured_with_one_of_them(tmp_path: Path) -
     succeed("build", "nmt-2", *SMALL_NMT, "--micro-batches=2", "-o", path)
     problem = load_problem(path)
     sizes = {"steps": 3, "units": 8, "vocabulary_size": 20}
-    part = load("nmt-2", batch_size=2, **sizes)
+    part = load_model_graph("nmt-2", batch_size=2, **sizes)
     assert problem.graph == repeat_micro_batch(part, 2)
     assert problem.num_groups == 8
     # Also of sums of gradients, the time is what the cost model says.
     np.testing.assert_allclose(problem.compute_time[:, 0], cost_model(problem.graph, "k80"))
-    whole = load("nmt-2", batch_size=4, **sizes)
+    whole = load_model_graph("nmt-2", batch_size=4, **sizes)
     assert problem.graph.parameter_bytes.sum() == whole.parameter_bytes.sum()
     succeed("build", "nmt-2", *SMALL_NMT, "--micro-batches=1", "--force", "-o", path)
     assert load_problem(path).graph == whole

@@ -20,15 +20,15 @@ from command_runs import (
     succeed,
     succeed_json,
 )
+from placeto.placing.placers import PLACER_NAMES, SCHEMES
+from placeto.texts import seconds_text
+from placeto.trials.comparing import chosen_effort
+from placeto.trials.placing_tasks import Place
+from placeto.trials.records import Record
+from placeto.trials.trials import Watch, Workspace
 from placeto_graphs import load_placement, load_problem
 from placeto_simulator import Simulator
 from placeto_tools.benchmarks import micro_batch_table
-from placeto_tools.experiments.comparing import chosen_effort
-from placeto_tools.experiments.placing_tasks import Place
-from placeto_tools.experiments.records import Record
-from placeto_tools.experiments.trials import Watch, Workspace
-from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES
-from placeto_tools.tables import seconds_text
 
 # Two updates of eight episodes on eight groups; with three devices each looks at 16 placements.
 BUDGET = ["--budget=400", "--rnn-budget=20"]

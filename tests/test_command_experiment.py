@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from command_runs import build_profile, check_picture, fail, start_paused, succeed
+from placeto.placing.placers import PLACER_NAMES, SCHEMES
+from placeto.progress import clock
+from placeto_experiments.paper.published import TABLE_1
+from placeto_experiments.paper.table1 import SEARCHES
 from placeto_graphs import load_problem
 from placeto_policy import load_policy, preset
-from placeto_tools.experiments.paper import TABLE_1
-from placeto_tools.experiments.table1 import SEARCHES
-from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES
-from placeto_tools.progress import clock
 
 SMOKE = "--scale=smoke"
 UPDATES = 14

@@ -9,6 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from command_runs import build_profile, fail, succeed, succeed_json
+from placeto.placing.attribution import moves_between
+from placeto.placing.explanation import Wait, waits
 from placeto_graphs import (
     PlacementProblem,
     colocate,
@@ -18,9 +20,7 @@ from placeto_graphs import (
     save_placement,
 )
 from placeto_simulator import Simulator
-from placeto_tools.benchmarks.pipelines import devices_without_overheads
-from placeto_tools.placing.attribution import moves_between
-from placeto_tools.placing.explanation import Wait, waits
+from gpipe_pipelines import devices_without_overheads
 
 
 @pytest.fixture

@@ -33,6 +33,13 @@ from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 from torch.distributed.pipelining import SplitPoint, pipeline
 
 from command_runs import build_profile, environment, fail, succeed, succeed_json
+from placeto.errors import InputError
+from placeto.exporting.device_map import device_map
+from placeto.exporting.graph_files import dot_text, graphml_text
+from placeto.exporting.module_scopes import ModuleScopes
+from placeto.exporting.pipeline_stages import pipeline_stages
+from placeto.exporting.whole_modules import whole_modules
+from placeto.placing.explanation import costs
 from placeto_graphs import (
     PlacementProblem,
     colocate,
@@ -44,13 +51,6 @@ from placeto_graphs import (
     save_problem,
 )
 from placeto_simulator import Simulator
-from placeto_tools.errors import InputError
-from placeto_tools.exporting.device_map import device_map
-from placeto_tools.exporting.graph_files import dot_text, graphml_text
-from placeto_tools.exporting.module_scopes import ModuleScopes
-from placeto_tools.exporting.pipeline_stages import pipeline_stages
-from placeto_tools.exporting.whole_modules import whole_modules
-from placeto_tools.placing.explanation import costs
 
 # Not imported: it is run by other processes.
 WORKER = Path(__file__).resolve().with_name("pipeline_worker.py")

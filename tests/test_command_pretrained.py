@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from command_runs import build_profile, fail, succeed, succeed_json
+from placeto.placing.placements import search, search_from_policy, search_problem, zero_shot
 from placeto_graphs import load_placement_of_any_level, load_problem
 from placeto_policy import PlacetoPlacer, load_policy, load_pretrained
 from placeto_simulator import Simulator
-from placeto_tools.placing.placements import search, search_from_policy, search_problem, zero_shot
 from placeto_tools.progress import showing_progress
 
 

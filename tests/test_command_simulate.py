@@ -16,10 +16,10 @@ from command_runs import (
     succeed,
     succeed_json,
 )
+from placeto.placing.placers import PLACER_NAMES, SCHEMES
 from placeto_baselines import Heft, LocalSearch
 from placeto_graphs import load_placement, load_problem, save_placement
 from placeto_simulator import Simulator
-from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES
 from placeto_tools.plots.colours import COLOURS
 
 BUDGET = 336  # two updates of eight episodes on ten groups

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from command_runs import SMALL_NMT, build_profile, fail, succeed, succeed_json, write_module
+from placeto_capture import capture
 from placeto_graphs import load_problem
-from placeto_workloads import capture
 
 FACTORY = """
 import functools

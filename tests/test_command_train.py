@@ -25,14 +25,14 @@ from command_runs import (
     succeed,
     succeed_json,
 )
+from placeto.placing.placements import search_from, search_problem
+from placeto.training.run_folder import RunFolder
 from placeto_baselines import CoarseToFine
 from placeto_graphs import load_placement, load_placement_of_any_level, load_problem
 from placeto_policy import PlacetoPlacer, load_policy
 from placeto_policy.workers import OneProcess
 from placeto_simulator import Simulator
-from placeto_tools.placing.placements import search_from, search_problem
 from placeto_tools.progress import showing_progress
-from placeto_tools.training.run_folder import RunFolder
 
 UPDATES = 12
 SMALL = ["--set=message_rounds=2", "--set=hidden_units=8", "--seed=5"]
@@ -471,7 +471,7 @@ def test_a_disk_that_is_full_is_a_failed_run(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("placeto_tools.outputs.write_atomically", full)
+    monkeypatch.setattr("placeto.outputs.write_atomically", full)
     result = invoke("train", problem, "--updates=2", "-o", tmp_path / "run")
     assert result.exit_code == 1
     assert "run.json: No space left on device" in result.stderr

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from placeto_capture import cost_model, executable_step
 from placeto_execution import Executor
 from placeto_graphs import ExecutableStep, PlacementProblem, colocate, colocate_by_id, parse_cluster
 from placeto_simulator import Simulator
-from placeto_workloads import TrainingStep, cost_model, executable_step, library_step, training_step
+from placeto_workloads import TrainingStep, library_step, training_step
 
 NUM_PLACEMENTS = 20
 NUM_PLACEMENTS_OF_IMAGES = 3  # each takes seconds

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from placeto import load_model_graph
+from placeto_capture import cost_model
 from placeto_execution import EmptyStep, Executor
 from placeto_graphs import PlacementProblem, StepTimeline, colocate, parse_cluster
 from placeto_simulator import Simulator
-from placeto_workloads import cost_model, load
 
 PACE = 40.0
 ROUNDING = 1e-9  # seconds
@@ -14,7 +15,7 @@ ROUNDING = 1e-9  # seconds
 
 @pytest.fixture(scope="module")
 def problem() -> PlacementProblem:
-    graph = load("nmt-2", steps=2, batch_size=32, units=64, vocabulary_size=200)
+    graph = load_model_graph("nmt-2", steps=2, batch_size=32, units=64, vocabulary_size=200)
     return PlacementProblem(
         graph=graph,
         cluster=parse_cluster("3xk80"),

@@ -11,21 +11,21 @@ import pytest
 
 from experiment_tasks import Count, Die, Fail, RunUntilStopped, Wrong
 from fork_join_graphs import fork_join_problem
-from placeto_policy import PlacementPolicy, Settings
-from placeto_simulator import Simulator
-from placeto_tools.errors import InputError, RunError
-from placeto_tools.experiments.orders import (
+from placeto.errors import InputError, RunError
+from placeto.trials.orders import (
     FixedOrders,
     PlaceInOrder,
     problem_in_order,
     random_order,
 )
-from placeto_tools.experiments.placing_tasks import Labels
-from placeto_tools.experiments.records import Episode, Failed, Placed, Record
-from placeto_tools.experiments.running import run_here, run_in_processes
-from placeto_tools.experiments.statistics import Summary
-from placeto_tools.experiments.trial_log import Origin, TrialLog
-from placeto_tools.experiments.trials import Results, StoppedError, Trial, Watch, Workspace
+from placeto.trials.placing_tasks import Labels
+from placeto.trials.records import Episode, Failed, Placed, Record
+from placeto.trials.running import run_here, run_in_processes
+from placeto.trials.trial_log import Origin, TrialLog
+from placeto.trials.trials import Results, StoppedError, Trial, Watch, Workspace
+from placeto_experiments.paper.statistics import Summary
+from placeto_policy import PlacementPolicy, Settings
+from placeto_simulator import Simulator
 
 LABELS: Labels = {"scheme": "a", "graph": "x", "seed": 0}
 

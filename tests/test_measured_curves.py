@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from placeto.placing import watching
+from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
+from placeto_experiments.paper.fidelity import SMOKE_MODELS
+from placeto_experiments.paper.fidelity_tasks import ProfiledProblem
+from placeto_experiments.paper.measured_curves import HARDWARE, LearnOn
+from placeto_experiments.paper.schemes import without_simulated_features
 from placeto_graphs import save_problem
 from placeto_policy import Settings
-from placeto_tools.experiments.fidelity import SMOKE_MODELS
-from placeto_tools.experiments.fidelity_tasks import ProfiledProblem
-from placeto_tools.experiments.measured_curves import HARDWARE, LearnOn
-from placeto_tools.experiments.schemes import without_simulated_features
-from placeto_tools.experiments.trials import Graph, StoppedError, Watch, Workspace
-from placeto_tools.placing import watching
 
 
 def test_a_training_tells_how_far_it_is_and_stops_within_an_update(

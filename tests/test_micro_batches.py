@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from placeto_graphs import OpGraph, PlacementProblem, colocate, from_networkx, micro_batched_problem
 from placeto_simulator import Simulator
-from placeto_tools.benchmarks.pipelines import Pipeline, devices_without_overheads
+from gpipe_pipelines import Pipeline, devices_without_overheads
 
 STAGES = st.integers(1, 8)
 COUNTS = st.integers(1, 32)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 import placeto_tools
 from command_runs import environment
+from placeto.errors import InputError
 from placeto_graphs import GraphError
 from placeto_simulator import Simulator
 from placeto_tools import ModelPlacement
-from placeto_tools.errors import InputError
 
 
 @pytest.fixture(scope="module")

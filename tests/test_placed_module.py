@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from placeto.errors import InputError
+from placeto.placed_module import PlacedModule, place_module
 from placeto_execution import ExecutionError
-from placeto_tools.errors import InputError
-from placeto_tools.placed_module import PlacedModule, place_module
 from placeto_workloads import WorkloadError
 
 WORKERS = ["cpu:0", "cpu:1"]
@@ -94,8 +94,8 @@ def test_after_an_op_that_failed_the_weights_are_not_trusted(
             def fail(*_: object) -> None:
                 raise RuntimeError("the device is gone")
 
-            broken.setattr("placeto_workloads.execution.traced_step.TracedRun.send", fail)
-            broken.setattr("placeto_workloads.execution.traced_step.TracedRun.free", fail)
+            broken.setattr("placeto_capture.execution.traced_step.TracedRun.send", fail)
+            broken.setattr("placeto_capture.execution.traced_step.TracedRun.free", fail)
             with pytest.raises(ExecutionError, match=r"on cpu:[01]: .*the device is gone$"):
                 module.step(batch)
         with pytest.raises(WorkloadError, match=r"^weights: expected those that a whole step"):

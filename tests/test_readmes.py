@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from placeto_tools.commands.experiment import experiment
+from placeto_experiments.command import experiment
 from placeto_tools.main import placeto
 
 APART = {Path("docs/gymnasium.md")}  # test_gymnasium_page.py runs it, and looks what comes of it

@@ -20,7 +20,7 @@ PACKAGES = (
     "placeto_simulator",
     "placeto_tools",
     "placeto_workloads",
-    "placeto_workloads.corpus",
+    "placeto_experiments.problem_set",
 )
 
 

@@ -3,20 +3,21 @@
 import numpy as np
 import pytest
 
+from placeto import load_model_graph
+from placeto.placing.expert_scopes import expert_scopes
+from placeto.problems.making import make_problem
+from placeto.problems.sources import Source
 from placeto_baselines import CpuOnly, ExpertPlacer, LocalSearch, SingleDevice
+from placeto_experiments.paper.published import TABLE_1
 from placeto_graphs import PlacementProblem, PlacementResult, Placer, parse_cluster
 from placeto_simulator import Simulator
-from placeto_tools.experiments.paper import TABLE_1
-from placeto_tools.placing.expert_scopes import expert_scopes
-from placeto_tools.problems.making import make_problem
-from placeto_tools.problems.sources import Source
-from placeto_workloads import MODELS, load
+from placeto_workloads import MODELS
 
 pytestmark = pytest.mark.slow
 
 
 def problem_of(model: str, cluster: str) -> PlacementProblem:
-    source = Source(model, load(model), rules=MODELS[model].colocation_rules)
+    source = Source(model, load_model_graph(model), rules=MODELS[model].colocation_rules)
     return make_problem(source, parse_cluster(cluster))
 
 

@@ -10,7 +10,6 @@ import pytest
 
 import placeto_graphs
 import placeto_tools
-from placeto_tools import tables
 
 MODULES = [
     module.name

@@ -2,9 +2,10 @@ import json
 
 import pytest
 
-from placeto_tools.errors import one_line
-from placeto_tools.placing.expert_scopes import expert_scopes
-from placeto_tools.tables import TextTable, show, show_json
+from placeto.errors import one_line
+from placeto.placing.expert_scopes import expert_scopes
+from placeto.texts import TextTable
+from placeto_tools.tables import show, show_json
 
 HOSTILE = "a\x1b[31m|b\n[bold]"
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from placeto_workloads import LIBRARIES, WorkloadError, capture_step, library_step
+from placeto import capture_step
+from placeto_workloads import LIBRARIES, WorkloadError, library_step
 
 
 class Network(nn.Module):

@@ -6,16 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from placeto import load_model_graph
 from placeto_graphs import DEFAULT_RULES, OpGraph, colocate
-from placeto_workloads import (
-    MODELS,
-    WorkloadError,
-    graph_for,
-    load,
-    model_names,
-    registry,
-    training_step,
-)
+from placeto_workloads import MODELS, WorkloadError, model_names, registry, training_step
 
 SMALL_NMT: dict[str, Any] = {"steps": 3, "batch_size": 4, "units": 6, "vocabulary_size": 9}
 SMALL: dict[str, dict[str, Any]] = {
@@ -67,7 +60,7 @@ def test_every_model_says_what_it_is() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", model_names())
 def test_a_model_is_captured_with_all_its_parameters_and_modules(name: str) -> None:
-    graph = load(name, **SMALL[name])
+    graph = load_model_graph(name, **SMALL[name])
     step = training_step(name, **SMALL[name])
     weights = dict(step.model.named_parameters())
     assert {
@@ -81,7 +74,11 @@ def test_a_model_is_captured_with_all_its_parameters_and_modules(name: str) -> N
 
 def test_the_number_of_layers_is_in_the_name() -> None:
     layers = {
-        name: {scope.split(".")[1] for scope in load(name, **SMALL_NMT).scopes if "layer" in scope}
+        name: {
+            scope.split(".")[1]
+            for scope in load_model_graph(name, **SMALL_NMT).scopes
+            if "layer" in scope
+        }
         for name in ("nmt-2", "nmt-4")
     }
     assert layers == {
@@ -91,20 +88,20 @@ def test_the_number_of_layers_is_in_the_name() -> None:
 
 
 def test_a_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = load("nmt-2", **SMALL_NMT)
+    graph = load_model_graph("nmt-2", **SMALL_NMT)
     forget_how_to_capture(monkeypatch)
-    assert load("nmt-2", **SMALL_NMT) == graph
+    assert load_model_graph("nmt-2", **SMALL_NMT) == graph
     with pytest.raises(AssertionError, match="expected no capture"):
-        load("nmt-4", **SMALL_NMT)
+        load_model_graph("nmt-4", **SMALL_NMT)
     with pytest.raises(AssertionError, match="expected no capture"):
-        load("nmt-2", **{**SMALL_NMT, "units": 7})
+        load_model_graph("nmt-2", **{**SMALL_NMT, "units": 7})
 
 
 def test_a_cpu_has_a_graph_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    load("nmt-2", **SMALL_NMT)
+    load_model_graph("nmt-2", **SMALL_NMT)
     forget_how_to_capture(monkeypatch)
     with pytest.raises(AssertionError, match="expected no capture"):
-        graph_for("nmt-2", "cpu", SMALL_NMT)
+        load_model_graph("nmt-2", "cpu", SMALL_NMT)
 
 
 def test_published_sizes_given_or_left_out_are_the_same_graph(
@@ -116,12 +113,12 @@ def test_published_sizes_given_or_left_out_are_the_same_graph(
         asked.append((name, parameters))
 
     monkeypatch.setattr(registry, "cached_graph", note)
-    load("nmt-2")
-    load("nmt-2", batch_size=128, units=np.int64(2400))  # type: ignore[arg-type]
+    load_model_graph("nmt-2")
+    load_model_graph("nmt-2", batch_size=128, units=np.int64(2400))  # type: ignore[arg-type]
     assert repr(asked[0]) == repr(asked[1])
 
 
-@pytest.mark.parametrize("function", [load, training_step])
+@pytest.mark.parametrize("function", [load_model_graph, training_step])
 def test_an_unknown_name_lists_the_known_ones(function: Any) -> None:
     with pytest.raises(
         WorkloadError,
@@ -130,7 +127,7 @@ def test_an_unknown_name_lists_the_known_ones(function: Any) -> None:
         function("resnet")
 
 
-@pytest.mark.parametrize("function", [load, training_step])
+@pytest.mark.parametrize("function", [load_model_graph, training_step])
 @pytest.mark.parametrize("size", ["image_size", "layers", "device_count"])
 def test_an_unknown_size_lists_the_known_ones(function: Any, size: str) -> None:
     known = "steps, batch_size, units, vocabulary_size"
@@ -140,18 +137,18 @@ def test_an_unknown_size_lists_the_known_ones(function: Any, size: str) -> None:
 
 def test_sizes_that_make_no_network_name_the_layer(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match=r"image_size=10.* layer 'network\.stem\.pool_1'"):
-        load("inception-v3", image_size=10)
+        load_model_graph("inception-v3", image_size=10)
     assert not (tmp_path / "graphs").exists()
 
 
 def test_a_size_that_is_no_whole_number_is_refused() -> None:
     with pytest.raises(WorkloadError, match="steps: expected an integer from 1 to"):
-        load("nmt-2", steps=1.5)  # type: ignore[arg-type]
+        load_model_graph("nmt-2", steps=1.5)  # type: ignore[arg-type]
 
 
 def test_the_rules_of_a_model_leave_its_time_steps_apart() -> None:
     sizes = {"steps": 8, "batch_size": 2, "units": 4, "vocabulary_size": 9}
-    graph = load("nmt-2", **sizes)
+    graph = load_model_graph("nmt-2", **sizes)
     by_rules = colocate(graph, MODELS["nmt-2"].colocation_rules)
     assert by_rules.num_groups > 4 * colocate(graph, DEFAULT_RULES).num_groups
     assert MODELS["inception-v3"].colocation_rules == DEFAULT_RULES

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from placeto_tools.errors import not_among
+from placeto.errors import not_among
 
 ALL_OF_IT = 10_000  # characters: no line of help is cut
 

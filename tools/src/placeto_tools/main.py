@@ -8,8 +8,9 @@ from typing import Any, TextIO
 
 import click
 
+from placeto.errors import printable
 from placeto_tools import __version__
-from placeto_tools.errors import exit_code, one_line, printable
+from placeto_tools.exits import exit_code, one_line
 from placeto_tools.groups import Group, LazyGroup
 from placeto_tools.options import DEBUG
 

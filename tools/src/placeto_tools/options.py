@@ -1,17 +1,20 @@
 """Options that several subcommands share, and the class of all subcommands."""
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from placeto.errors import not_among
+from placeto.placing.placers import PLACER_NAMES
+from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import LINK_NAMES, GraphError, parse_cluster
-from placeto_tools.errors import not_among
-from placeto_tools.placing.placers import PLACER_NAMES
 
 DEBUG = "--debug"
+DEFAULT_DEVICES = "cpu:0,cpu:1"
 PRESETS = ("default", "general", "fine-tuning", "paper")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -191,3 +194,28 @@ def decorated(function: Any, decorators: list[Decorator]) -> Any:
     for decorator in reversed(decorators):
         function = decorator(function)
     return function
+
+
+def devices_options(function: Callable[..., Any]) -> Any:
+    """Add ``--devices`` and ``--threads`` as one argument ``devices``."""
+
+    @wraps(function)
+    def gathered(*args: Any, devices: str, threads: int, **named: Any) -> Any:
+        names = tuple(part.strip() for part in devices.split(","))
+        return function(*args, devices=RealDevices(names, threads), **named)
+
+    named_devices = click.option(
+        "--devices",
+        default=DEFAULT_DEVICES,
+        show_default=True,
+        metavar="NAME,NAME,...",
+        help="Devices of this machine: cpu:NUMBER, a worker on that core, or cuda:NUMBER.",
+    )
+    threads = click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="How many threads work on one op on each CPU.",
+    )
+    return named_devices(threads(gathered))

@@ -24,7 +24,7 @@ from placeto_baselines.scheduling.m_topo import MTopo
 from placeto_baselines.search.coarse_to_fine import CoarseToFine
 from placeto_baselines.search.local_search import LocalSearch
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "BaselineError",

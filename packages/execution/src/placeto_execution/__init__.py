@@ -9,7 +9,7 @@ from placeto_execution.empty_step import EmptyStep
 from placeto_execution.errors import ExecutionError
 from placeto_execution.executor import ExecutedStep, Executor
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "EmptyStep",

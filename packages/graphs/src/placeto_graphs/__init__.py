@@ -55,7 +55,7 @@ from placeto_graphs.schema.problem import PlacementProblem, measured_compute_tim
 from placeto_graphs.schema.walks import Moves, WalkingEvaluator, Walks, check_moves, plain_walk
 from placeto_graphs.timeline.step_timeline import StepTimeline
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "DEFAULT_RULES",

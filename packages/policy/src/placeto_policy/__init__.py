@@ -26,7 +26,7 @@ from placeto_policy.trainer import Trainer, UpdateSummary
 from placeto_policy.training import train
 from placeto_policy.workers import join_processes
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Demonstration",

@@ -4,7 +4,7 @@ from placeto_simulator.errors import SimulationError
 from placeto_simulator.simulator import Simulator
 from placeto_simulator.timeline import Event, PathStep, Timeline
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Event",

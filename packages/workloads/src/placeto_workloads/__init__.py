@@ -1,17 +1,9 @@
-"""Where computation graphs come from, and what their ops cost.
+"""Models to place: those of the paper, families of generated ones, and those of libraries.
 
-The capture of training steps from PyTorch models, cost models that give each op a time on each kind
-of device, the models of the experiments, and families of generated graphs. Everything that it makes
-is an ``OpGraph`` of ``placeto_graphs``.
+Each is a factory of a training step: a model, example inputs, and how outputs become a loss.
 """
 
-from placeto_workloads.capture.capture import capture
-from placeto_workloads.costs.kinds import DEVICE_KINDS, DeviceKind, Efficiency
-from placeto_workloads.costs.roofline import cost_model, cost_models
 from placeto_workloads.errors import WorkloadError, WorkloadWarning
-from placeto_workloads.execution.executable_step import executable_step
-from placeto_workloads.execution.executable_training import executable_training
-from placeto_workloads.execution.training import ExecutableTraining
 from placeto_workloads.families.family import Family, FamilyMember, family, family_names
 from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
 from placeto_workloads.libraries.named import LIBRARIES, library_step
@@ -30,22 +22,16 @@ from placeto_workloads.models.inception_v3 import inception_v3
 from placeto_workloads.models.nasnet import NASNET_A, nasnet
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.profiling.profiler import profile
-from placeto_workloads.programs.step import program_step
 from placeto_workloads.registry import (
     MODELS,
     RegisteredModel,
-    capture_step,
-    graph_for,
-    load,
     model_names,
     training_step,
 )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
-    "DEVICE_KINDS",
     "LIBRARIES",
     "MODELS",
     "NASNET_A",
@@ -54,9 +40,6 @@ __all__ = [
     "Block",
     "ConvolutionalArchitecture",
     "ConvolutionalCell",
-    "DeviceKind",
-    "Efficiency",
-    "ExecutableTraining",
     "Family",
     "FamilyMember",
     "Operation",
@@ -66,25 +49,15 @@ __all__ = [
     "UniformSampler",
     "WorkloadError",
     "WorkloadWarning",
-    "capture",
-    "capture_step",
     "cell_with_loose_ends",
-    "cost_model",
-    "cost_models",
     "enas_image_network",
     "enas_language_model",
-    "executable_step",
-    "executable_training",
     "family",
     "family_names",
-    "graph_for",
     "inception_v3",
     "library_step",
-    "load",
     "model_names",
     "nasnet",
     "nmt",
-    "profile",
-    "program_step",
     "training_step",
 ]

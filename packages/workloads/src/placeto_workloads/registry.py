@@ -7,10 +7,7 @@ from types import MappingProxyType
 
 import torch
 
-from placeto_graphs import DEFAULT_RULES, OpGraph
-from placeto_workloads.cache import cached_graph
-from placeto_workloads.capture.capture import capture
-from placeto_workloads.capture.kernels import Target
+from placeto_graphs import DEFAULT_RULES
 from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS, ColocationRule
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.inception_v3 import inception_v3
@@ -108,7 +105,7 @@ MODELS: Mapping[str, RegisteredModel] = MappingProxyType({model.name: model for 
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names that `load` knows.
+    """Return the names of `MODELS`.
 
     Examples
     --------
@@ -148,86 +145,6 @@ def training_step(
     model = _model(name)
     checked = checked_sizes(name, model.sizes, sizes)
     return model.build(**model.fixed, **checked, device=device, seed=seed)
-
-
-def load(name: str, **sizes: int) -> OpGraph:
-    """Return the graph of one training step of a model, with Adam.
-
-    It is captured once and kept in the user's cache folder: ``$PLACETO_CACHE_DIR/graphs``, else
-    ``placeto/graphs`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. Another version of PyTorch or of
-    this package captures anew.
-
-    Parameters
-    ----------
-    name
-        One of `model_names`.
-    **sizes
-        Other sizes than the published ones; ``MODELS[name].sizes`` says which there are.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no such model or size, or the sizes make no network.
-
-    Examples
-    --------
-    >>> graph = load("nmt-2", steps=4, batch_size=8, units=16, vocabulary_size=100)
-    >>> "encoder.layer1.step3" in graph.scopes
-    True
-    """
-    return graph_for(name, "gpu", sizes)
-
-
-def graph_for(name: str, target: Target, sizes: Mapping[str, int]) -> OpGraph:
-    """Return the graph of a model as `load` does, with the kernels of a device.
-
-    Parameters
-    ----------
-    name
-        One of `model_names`.
-    target
-        The device, as `capture` takes it.
-    sizes
-        Other sizes than the published ones.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no such model, target or size, or the sizes make no network.
-
-    Examples
-    --------
-    >>> sizes = {"steps": 4, "batch_size": 8, "units": 16, "vocabulary_size": 100}
-    >>> graph_for("nmt-2", "cpu", sizes).num_ops == load("nmt-2", **sizes).num_ops
-    True
-    """
-    model = _model(name)
-    checked = checked_sizes(name, model.sizes, sizes)
-
-    def make() -> OpGraph:
-        step = model.build(**model.fixed, **checked)
-        return capture_step(step, target)
-
-    return cached_graph(name, {**checked, "target": target}, make)
-
-
-def capture_step(step: TrainingStep, target: Target = "gpu") -> OpGraph:
-    """Return the graph of a training step, with Adam unless it has another optimizer.
-
-    Examples
-    --------
-    >>> graph = capture_step(training_step("inception-v3", batch_size=2))
-    >>> "aten.convolution" in graph.op_types
-    True
-    """
-    return capture(
-        step.model,
-        step.keywords or step.example_inputs,
-        loss_fn=step.loss_fn,
-        optimizer=step.optimizer,
-        mode=step.mode,
-        target=target,
-    )
 
 
 def _model(name: str) -> RegisteredModel:

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import click
 
+from placeto.errors import writing
+from placeto.outputs import check_file
+from placeto.problems.making import read_problem
+from placeto.problems.options import ProblemOptions
+from placeto.problems.sources import JSON_SUFFIXES
 from placeto_graphs import PlacementProblem, save_problem
-from placeto_tools.errors import writing
 from placeto_tools.options import Command, force_option, json_option, output_option
-from placeto_tools.outputs import check_file
-from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
-from placeto_tools.problems.sources import JSON_SUFFIXES
+from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
 

@@ -5,14 +5,16 @@ from typing import Any
 
 import click
 
+from placeto.errors import InputError, writing
+from placeto.outputs import check_file
+from placeto.texts import TextTable, bytes_text, seconds_text
+from placeto_capture import executable_step
+from placeto_execution.measuring.calibration import WORKS, Calibration
+from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import save_cluster
-from placeto_tools.errors import InputError, writing
-from placeto_tools.measuring.calibration import WORKS, Calibration
-from placeto_tools.measuring.real_devices import RealDevices, devices_options
-from placeto_tools.options import Command, force_option, json_option, output_option
-from placeto_tools.outputs import check_file
+from placeto_tools.options import Command, devices_options, force_option, json_option, output_option
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable, bytes_text, seconds_text, show, show_json
+from placeto_tools.tables import show, show_json
 
 SIZES = (4, 4 << 10, 256 << 10, 16 << 20, 256 << 20)  # bytes
 
@@ -53,7 +55,7 @@ def calibrate(
     check_file(output, force=force, suffixes=(".toml",))
     if not devices.are_cpus:
         raise InputError(f"--devices: expected CPUs alone, got {', '.join(devices.names)}")
-    calibration = Calibration(devices.names, runs, devices.threads)
+    calibration = Calibration(devices.names, executable_step, runs, devices.threads)
     sizes = [size for size in SIZES if size < most_bytes] + [most_bytes // 4 * 4]
     with showing_progress() as progress:
         progress.update("tensors from one device to another ...")

@@ -10,14 +10,21 @@ from pathlib import Path
 import click
 import numpy as np
 
+from placeto.errors import InputError, RunError, StoppedRunError
+from placeto.json_files import write_json
+from placeto.placing.placers import PLACER_NAMES, SCHEMES
+from placeto.problems.making import DEFAULT_NUM_GPUS, make_problem, read_cluster
+from placeto.problems.options import GroupingOptions, SourceOptions
+from placeto.problems.sources import Source, load_source
+from placeto.trials.comparing import Case, Comparison, chosen_effort, comparison_page
+from placeto.trials.comparison import ComparisonReport
+from placeto.trials.comparison_tables import ABBREVIATIONS, paper_table, scheme_table
+from placeto.trials.conducting import conduct
+from placeto.trials.curve_files import RESULTS
+from placeto.trials.experiment import Experiment, Page
+from placeto.trials.folder import PAGE, ExperimentFolder
+from placeto.trials.trials import Results
 from placeto_graphs import PlacementProblem
-from placeto_tools.errors import InputError, RunError, StoppedRunError
-from placeto_tools.experiments.comparing import Case, Comparison, chosen_effort, comparison_page
-from placeto_tools.experiments.conducting import conduct
-from placeto_tools.experiments.folder import PAGE, ExperimentFolder
-from placeto_tools.experiments.plan import Experiment, Page
-from placeto_tools.experiments.trials import Results
-from placeto_tools.json_files import write_json
 from placeto_tools.options import (
     Command,
     PlacerNames,
@@ -27,21 +34,10 @@ from placeto_tools.options import (
     link_option,
     output_option,
 )
-from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES
-from placeto_tools.problems.grouping_options import GroupingOptions
-from placeto_tools.problems.making import DEFAULT_NUM_GPUS, make_problem, read_cluster
-from placeto_tools.problems.problem_options import (
-    SourceOptions,
-    grouping_options,
-    micro_batches_option,
-    source_options,
-)
-from placeto_tools.problems.sources import Source, load_source
+from placeto_tools.plots.curves import comparison_figure
+from placeto_tools.problem_options import grouping_options, micro_batches_option, source_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.reports.comparison import ComparisonReport
 from placeto_tools.reports.comparison_outputs import REPORT, write_best
-from placeto_tools.reports.comparison_tables import ABBREVIATIONS, paper_table, scheme_table
-from placeto_tools.reports.curve_files import RESULTS
 from placeto_tools.reports.page import MISSING, has_library
 from placeto_tools.tables import show, show_json
 
@@ -261,7 +257,7 @@ def _fingerprint(problem: PlacementProblem) -> str:
 def _page(comparison: Comparison, results: Results) -> Page:
     reports = comparison.reports(results)
     table = paper_table(list(reports.values())).markdown()
-    return comparison_page([table, ABBREVIATIONS], reports)
+    return comparison_page([table, ABBREVIATIONS], reports, comparison_figure)
 
 
 @contextmanager

@@ -6,15 +6,17 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.placing.attribution import moves_between
+from placeto.placing.explanation import costs
+from placeto.placing.placements import find_placement
+from placeto.problems.making import read_problem
+from placeto.problems.options import ProblemOptions
+from placeto.texts import TextTable, change_text, seconds_text
 from placeto_simulator import Simulator
 from placeto_tools.options import Command, json_option, seed_option
-from placeto_tools.placing.attribution import moves_between
-from placeto_tools.placing.explanation import costs
-from placeto_tools.placing.placements import find_placement
-from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
+from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable, change_text, seconds_text, show, show_json
+from placeto_tools.tables import show, show_json
 
 Report = dict[str, Any]
 NUM_MOVES = 20

@@ -7,9 +7,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_simulator import Simulator, Timeline
-from placeto_tools.options import Command, json_option
-from placeto_tools.placing.explanation import (
+from placeto.placing.explanation import (
     Wait,
     costs_elsewhere,
     explain_group,
@@ -17,11 +15,15 @@ from placeto_tools.placing.explanation import (
     seconds_on_path,
     waits,
 )
-from placeto_tools.placing.placements import find_placement
-from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
+from placeto.placing.placements import find_placement
+from placeto.problems.making import read_problem
+from placeto.problems.options import ProblemOptions
+from placeto.texts import TextTable, change_text, seconds_text
+from placeto_simulator import Simulator, Timeline
+from placeto_tools.options import Command, json_option
+from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable, change_text, seconds_text, show, show_json
+from placeto_tools.tables import show, show_json
 
 Report = dict[str, Any]
 NUM_GROUPS = 15

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import click
 
-from placeto_tools.exporting.formats import FORMATS
+from placeto.exporting.formats import FORMATS
+from placeto.outputs import check_file, write_text
+from placeto.placing.placements import find_placement
+from placeto.problems.making import read_problem
+from placeto.problems.options import ProblemOptions
 from placeto_tools.options import Command, NearestChoice, force_option, json_option, output_option
-from placeto_tools.outputs import check_file, write_text
-from placeto_tools.placing.placements import find_placement
-from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
+from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
 

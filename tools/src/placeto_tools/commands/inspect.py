@@ -6,11 +6,13 @@ from typing import Any
 
 import click
 
+from placeto.problems.inspection import inspect_problem
+from placeto.problems.making import read_problem
+from placeto.problems.options import ProblemOptions
+from placeto.texts import TextTable, bytes_text, flops_text, seconds_text
 from placeto_tools.options import Command, json_option
-from placeto_tools.problems.inspection import inspect_problem
-from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
-from placeto_tools.tables import TextTable, bytes_text, flops_text, seconds_text, show, show_json
+from placeto_tools.problem_options import problem_options
+from placeto_tools.tables import show, show_json
 
 NUM_SCOPES = 15
 NUM_LINKS = 15

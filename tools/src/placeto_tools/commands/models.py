@@ -4,12 +4,13 @@ from typing import Any
 
 import click
 
-from placeto_tools.errors import InputError
+from placeto.errors import InputError
+from placeto.texts import TextTable
+from placeto_experiments.model_check.checked_models import CHECKED_MODELS
+from placeto_experiments.model_check.model_table import check_models, model_table, success_line
 from placeto_tools.options import Command, json_option
-from placeto_tools.problems.checked_models import CHECKED_MODELS
-from placeto_tools.problems.model_table import check_models, model_table, success_line
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable, show, show_json
+from placeto_tools.tables import show, show_json
 from placeto_workloads import MODELS, family, family_names
 
 SEARCH_SECONDS = 10.0

@@ -5,9 +5,22 @@ from typing import Any
 
 import click
 
+from placeto.errors import InputError, writing
+from placeto.outputs import check_file
+from placeto.placing.placements import (
+    run_placer,
+    search,
+    search_from,
+    search_from_policy,
+    search_problem,
+)
+from placeto.placing.placers import PLACER_NAMES, SCHEMES, make_placer
+from placeto.problems.making import read_problem
+from placeto.problems.options import ProblemOptions
+from placeto.texts import bytes_text, seconds_text
+from placeto.training.run_folder import read_policy
 from placeto_baselines import CoarseToFine
 from placeto_graphs import PlacementProblem, PlacementResult, Placer, save_placement
-from placeto_tools.errors import InputError, writing
 from placeto_tools.options import (
     Command,
     NearestChoice,
@@ -16,20 +29,9 @@ from placeto_tools.options import (
     output_option,
     seed_option,
 )
-from placeto_tools.outputs import check_file
-from placeto_tools.placing.placements import (
-    run_placer,
-    search,
-    search_from,
-    search_from_policy,
-    search_problem,
-)
-from placeto_tools.placing.placers import PLACER_NAMES, SCHEMES, make_placer
-from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
+from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import bytes_text, seconds_text, show_json
-from placeto_tools.training.run_folder import read_policy
+from placeto_tools.tables import show_json
 
 DEFAULT_SECONDS = 10.0
 STARTS = ("pretrained", "nothing")

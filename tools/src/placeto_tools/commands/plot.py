@@ -4,19 +4,18 @@ from pathlib import Path
 
 import click
 
+from placeto.outputs import check_file, save_png
+from placeto.placing.placements import find_placement
+from placeto.problems.making import read_problem
+from placeto.texts import seconds_text
+from placeto.trials.curve_files import read_curves
 from placeto_simulator import Simulator
 from placeto_tools.groups import Group
 from placeto_tools.options import Command, force_option, output_option
-from placeto_tools.outputs import check_file
-from placeto_tools.placing.placements import find_placement
 from placeto_tools.plots.curves import curves_figure
 from placeto_tools.plots.placement import placement_figure
-from placeto_tools.plots.png import save_png
 from placeto_tools.plots.timeline import timeline_figure
-from placeto_tools.problems.making import read_problem
 from placeto_tools.progress import showing_progress
-from placeto_tools.reports.curve_files import read_curves
-from placeto_tools.tables import seconds_text
 
 PNG = (".png",)
 

@@ -7,22 +7,25 @@ from pathlib import Path
 import click
 import numpy as np
 
-from placeto_graphs import save_problem
-from placeto_tools.errors import InputError, writing
-from placeto_tools.measuring.profiles import (
+from placeto.errors import InputError, writing
+from placeto.outputs import check_file
+from placeto.problems.options import ProblemOptions
+from placeto.problems.runnable_steps import runnable_problem, runnable_source
+from placeto.problems.sources import JSON_SUFFIXES
+from placeto.progress import Progress
+from placeto.texts import TextTable, seconds_text, share_text
+from placeto_execution.measuring.profiles import (
     StepProfile,
     profile_in_place,
     with_measured_times,
     with_overheads,
 )
-from placeto_tools.measuring.real_devices import RealDevices, devices_options
-from placeto_tools.measuring.runnable_steps import runnable_problem, runnable_source
-from placeto_tools.options import Command, force_option, json_option, output_option
-from placeto_tools.outputs import check_file
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
-from placeto_tools.problems.sources import JSON_SUFFIXES
-from placeto_tools.progress import Progress, showing_progress
-from placeto_tools.tables import TextTable, seconds_text, share_text, show, show_json
+from placeto_execution.measuring.real_devices import RealDevices
+from placeto_graphs import save_problem
+from placeto_tools.options import Command, devices_options, force_option, json_option, output_option
+from placeto_tools.problem_options import problem_options
+from placeto_tools.progress import showing_progress
+from placeto_tools.tables import show, show_json
 
 
 @click.command(cls=Command)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import click
 
+from placeto.errors import InputError
+from placeto.outputs import check_file, write_text
+from placeto.placing.placements import find_placement
+from placeto.problems.making import read_problem
+from placeto.problems.options import ProblemOptions
 from placeto_baselines import bound_parts
-from placeto_tools.errors import InputError
 from placeto_tools.options import Command, force_option, output_option
-from placeto_tools.outputs import check_file, write_text
-from placeto_tools.placing.placements import find_placement
-from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
+from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.contents import Shown, problem_report
 from placeto_tools.reports.page import MISSING, has_library, report_page

@@ -4,18 +4,20 @@ from pathlib import Path
 
 import click
 
+from placeto.errors import writing
+from placeto.outputs import check_file
+from placeto.placing.placements import find_placement
+from placeto.problems.options import ProblemOptions
+from placeto.problems.runnable_steps import runnable_problem, runnable_source
+from placeto.texts import TextTable, bytes_text, seconds_text, share_text
 from placeto_execution import Executor
+from placeto_execution.measuring.measured_steps import Report, run_steps, steps_report
+from placeto_execution.measuring.real_devices import RealDevices
 from placeto_simulator import Simulator
-from placeto_tools.errors import writing
-from placeto_tools.measuring.measured_steps import Report, run_steps, steps_report
-from placeto_tools.measuring.real_devices import RealDevices, devices_options
-from placeto_tools.measuring.runnable_steps import runnable_problem, runnable_source
-from placeto_tools.options import Command, NearestChoice, force_option, json_option
-from placeto_tools.outputs import check_file
-from placeto_tools.placing.placements import find_placement
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
+from placeto_tools.options import Command, NearestChoice, devices_options, force_option, json_option
+from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable, bytes_text, seconds_text, share_text, show, show_json
+from placeto_tools.tables import show, show_json
 
 
 @click.command(cls=Command)
@@ -109,6 +111,7 @@ def run(
         ) as executor:
             measured = run_steps(
                 executor,
+                simulator.timeline(places),
                 places,
                 steps,
                 lambda count: progress.update(f"{found.name}: {count} of {steps} steps"),

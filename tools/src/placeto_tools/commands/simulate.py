@@ -5,16 +5,18 @@ from typing import Any
 
 import click
 
+from placeto.errors import writing
+from placeto.outputs import check_file
+from placeto.placing.placements import find_placement
+from placeto.placing.simulation import timeline_report
+from placeto.problems.making import read_problem
+from placeto.problems.options import ProblemOptions
+from placeto.texts import TextTable, bytes_text, seconds_text, share_text
 from placeto_simulator import Simulator
-from placeto_tools.errors import writing
 from placeto_tools.options import Command, force_option, json_option
-from placeto_tools.outputs import check_file
-from placeto_tools.placing.placements import find_placement
-from placeto_tools.placing.simulation import timeline_report
-from placeto_tools.problems.making import read_problem
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
+from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import TextTable, bytes_text, seconds_text, share_text, show, show_json
+from placeto_tools.tables import show, show_json
 
 NUM_LINKS = 15
 

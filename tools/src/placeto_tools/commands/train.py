@@ -11,6 +11,16 @@ from typing import Any
 import click
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from placeto.errors import STOPPED, InputError, StoppedRunError
+from placeto.problems.making import read_to_train_on
+from placeto.problems.options import GROUPINGS_OF_MANY, ProblemOptions
+from placeto.progress import Progress, left_text
+from placeto.stopping import StopRequest
+from placeto.texts import seconds_text
+from placeto.training.local_workers import is_first_of_its_machine, run_workers, worker_rank
+from placeto.training.run_folder import RunFolder, read_policy
+from placeto.training.settings import parse_settings, restored_settings, with_network_of
+from placeto.training.training_run import run_training
 from placeto_graphs import PlacementProblem
 from placeto_policy import (
     PlacementPolicy,
@@ -23,7 +33,6 @@ from placeto_policy import (
     resume_training,
 )
 from placeto_simulator import Simulator
-from placeto_tools.errors import STOPPED, InputError, StoppedRunError
 from placeto_tools.options import (
     Command,
     KeyValue,
@@ -32,16 +41,9 @@ from placeto_tools.options import (
     output_option,
     preset_option,
 )
-from placeto_tools.problems.grouping_options import GROUPINGS_OF_MANY
-from placeto_tools.problems.making import read_to_train_on
-from placeto_tools.problems.problem_options import ProblemOptions, problem_options
-from placeto_tools.progress import Progress, left_text, showing_progress
-from placeto_tools.stopping import StopRequest
-from placeto_tools.tables import seconds_text, show_json
-from placeto_tools.training.local_workers import is_first_of_its_machine, run_workers, worker_rank
-from placeto_tools.training.run_folder import RunFolder, read_policy
-from placeto_tools.training.settings import parse_settings, restored_settings, with_network_of
-from placeto_tools.training.training_run import run_training
+from placeto_tools.problem_options import problem_options
+from placeto_tools.progress import showing_progress
+from placeto_tools.tables import show_json
 
 FIXED = (
     "--resume: expected no PROBLEMS, -o, --go-on, --from, --updates, --set, --preset, "

@@ -6,9 +6,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from placeto.placing.placers import SCHEMES
+from placeto.trials.comparison import ProblemReport, typical
 from placeto_tools.plots.colours import colour
 from placeto_tools.plots.png import new_figure
 
+LEVELS = ("single", "expert", "scotch")  # drawn beside the curves of the searches
 Curve = NDArray[np.float64]  # [K, 2], placements sampled and the best runtime so far
 
 
@@ -58,3 +61,20 @@ def _on_common_places(
     places = places[places >= max(curve[0, 0] for curve in curves)]
     rows = [curve[np.searchsorted(curve[:, 0], places, side="right") - 1, 1] for curve in curves]
     return np.maximum(places, 1), np.stack(rows)
+
+
+def comparison_figure(report: ProblemReport) -> Figure:
+    """Return the learning curves of the searches on one problem, and the levels of others."""
+    curves, levels = {}, {"lower bound": report.lower_bound}
+    for scheme in report.schemes:
+        of_seeds = [_known(run.curve) for run in scheme.runs]
+        runtime = typical(scheme, "runtime")
+        if SCHEMES[scheme.name].budget:
+            curves[scheme.title] = [curve for curve in of_seeds if len(curve)]
+        elif scheme.name in LEVELS and np.isfinite(runtime):
+            levels[scheme.title] = runtime
+    return curves_figure(curves, levels, f"{report.source} on {report.cluster}")
+
+
+def _known(rows: Sequence[tuple[float, float | None]]) -> np.ndarray[tuple[int, int]]:
+    return np.array([row for row in rows if row[1] is not None], np.float64).reshape(-1, 2)

@@ -2,16 +2,16 @@
 
 import numpy as np
 
+from placeto.errors import writing
+from placeto.outputs import write_text
+from placeto.placing.placers import SCHEMES
+from placeto.trials.comparing import Comparison
+from placeto.trials.comparison import CPU, has_cpu
+from placeto.trials.folder import ExperimentFolder
+from placeto.trials.records import Placed
+from placeto.trials.trials import Graph
 from placeto_baselines import bound_parts
 from placeto_graphs import PlacementProblem, save_placement
-from placeto_tools.errors import writing
-from placeto_tools.experiments.comparing import Comparison
-from placeto_tools.experiments.folder import ExperimentFolder
-from placeto_tools.experiments.records import Placed
-from placeto_tools.experiments.trials import Graph
-from placeto_tools.outputs import write_text
-from placeto_tools.placing.placers import SCHEMES
-from placeto_tools.reports.comparison import CPU, has_cpu
 from placeto_tools.reports.contents import Shown, problem_report
 from placeto_tools.reports.page import report_page
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.placing.costs import cost_of_result, fits
 from placeto_graphs import Phase, PlacementProblem
 from placeto_simulator import Simulator
-from placeto_tools.placing.costs import cost_of_result, fits
 from placeto_tools.plots.colours import colour
 from placeto_tools.reports.levels import drawn_levels, level_report
 from placeto_tools.reports.steps import step_report

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from placeto_tools.errors import InputError
-from placeto_tools.json_files import json_text
+from placeto.errors import InputError
+from placeto.json_files import json_text
 
 Report = dict[str, Any]
 LIBRARY = "bokeh"

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import DEFAULT_RULES, Grouping, OpGraph, colocate, merge_and_colocate
-from placeto_workloads.cache import cached_graph
 from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS, ColocationRule
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
@@ -18,7 +17,7 @@ from placeto_workloads.models.enas_convolutional import enas_image_network
 from placeto_workloads.models.enas_recurrent import enas_language_model
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.registry import capture_step, checked_sizes, default_sizes
+from placeto_workloads.registry import checked_sizes, default_sizes
 
 NUM_MEMBERS = 32
 MOST_REPEATED = 1_000  # draws in a row
@@ -65,13 +64,6 @@ class FamilyMember:
             build = partial(build, self.architecture)
         return build(**self.sizes, device=device, seed=seed)
 
-    def graph(self) -> OpGraph:
-        """Return the graph of the training step, from the cache if it was captured before."""
-        parameters = {**self.sizes, "architecture": self.architecture}
-        return cached_graph(
-            f"family-{self.family}", parameters, lambda: capture_step(self.training_step())
-        )
-
 
 @dataclass(frozen=True)
 class Family:
@@ -92,8 +84,8 @@ class Family:
     --------
     >>> from placeto_workloads import family
     >>> nmt = family("nmt", units=8, vocabulary_size=10)
-    >>> nmt.grouping(nmt.test[0].graph()).num_groups
-    160
+    >>> nmt.num_groups, nmt.test[0].sizes["units"]
+    (160, 8)
     """
 
     name: str
@@ -226,7 +218,7 @@ def family(
 def _sampler_of(name: str) -> ArchitectureSampler:
     if name not in _OF_A_CONTROLLER:
         return UniformSampler()
-    from placeto_workloads.enas.sampler import ControllerSampler  # noqa: PLC0415 (it reads files)
+    from placeto_workloads.families.controller_sampler import ControllerSampler  # noqa: PLC0415 (it reads files)
 
     return ControllerSampler()
 

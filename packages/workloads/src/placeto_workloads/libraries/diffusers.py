@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from placeto_workloads.capture.default_loss import sum_of_means
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.importing import import_library, nearest, offline, one_line
 from placeto_workloads.libraries.weightless import built
@@ -77,7 +76,12 @@ def diffusers_step(
         torch.default_generator.manual_seed(seed)
         inputs = _inputs(model, batch_size, sequence_length)
     there = pytree.tree_map(lambda value: value.to(device), inputs)
-    return TrainingStep(model, (), sum_of_means, there)
+    return TrainingStep(model, there, _sum_of_means)
+
+
+def _sum_of_means(outputs: Any) -> torch.Tensor:
+    leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    return torch.stack([leaf.mean() for leaf in leaves if leaf.is_floating_point()]).sum()
 
 
 def _inputs(model: Any, batch_size: int, words: int) -> dict[str, Any]:

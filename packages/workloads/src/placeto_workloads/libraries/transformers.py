@@ -122,7 +122,7 @@ def transformers_step(
         except Exception as error:
             raise WorkloadError(f"transformers:{name}: {one_line(error)}") from error
     inputs = inputs_of(name, model, batch_size, sequence_length, device=device, seed=seed)
-    return TrainingStep(model, (), keywords=inputs)
+    return TrainingStep(model, inputs)
 
 
 def _config(library: Any, name: str, settings: Mapping[str, Any]) -> Any:

@@ -1,36 +1,36 @@
 """A model with what one training step of it reads."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from placeto_workloads.capture.step import LossFunction, OptimizerFactory
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.failing_layer import failing_layer
 
+LossFunction = Callable[[Any], Tensor]
+OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
-@dataclass(frozen=True)
-class TrainingStep:
+
+class TrainingStep(NamedTuple):
     """A model, the inputs of one step, and how its outputs become a loss.
+
+    It is the tuple that a factory of a user's own returns, too.
 
     Attributes
     ----------
     model
         In training mode.
     example_inputs
-        The positional arguments of the model. On the meta device they, as the model, have shapes
-        but no content and take no memory.
+        The positional arguments of the model as a tuple, or its keyword arguments as a mapping. On
+        the meta device they, as the model, have shapes but no content and take no memory.
     loss_fn
         From what the model returns to a scalar; None where the model returns the loss itself.
-    keywords
-        The keyword arguments of a model that is called with these alone.
     optimizer
         From parameters to an optimizer; None for Adam.
     mode
-        ``"training"`` or ``"inference"``, see `placeto_workloads.capture`.
+        ``"training"``, or ``"inference"`` for the forward pass alone.
 
     Examples
     --------
@@ -43,9 +43,8 @@ class TrainingStep:
     """
 
     model: nn.Module
-    example_inputs: tuple[Tensor, ...]
+    example_inputs: Any
     loss_fn: LossFunction | None = None
-    keywords: Mapping[str, Any] = field(default_factory=dict)
     optimizer: OptimizerFactory | None = None
     mode: str = "training"
 

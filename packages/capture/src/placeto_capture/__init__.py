@@ -1,0 +1,37 @@
+"""The step of a PyTorch model as a graph of ops, what its ops cost, and in a form that runs.
+
+`capture` records a step, `cost_models` give each op a time on each kind of device, `profile`
+measures them, `program_step` reads a model from a file, and `executable_step` and
+`executable_training` make a step that runs op by op. Everything that `capture` makes is an
+``OpGraph`` of ``placeto_graphs``.
+"""
+
+from placeto_capture.costs.kinds import DEVICE_KINDS, DeviceKind, Efficiency
+from placeto_capture.costs.roofline import cost_model, cost_models
+from placeto_capture.errors import CaptureError, CaptureWarning
+from placeto_capture.execution.executable_step import executable_step
+from placeto_capture.execution.executable_training import executable_training
+from placeto_capture.execution.training import ExecutableTraining
+from placeto_capture.profiling.profiler import profile
+from placeto_capture.programs.step import program_step
+from placeto_capture.tracing.capture import capture
+from placeto_capture.tracing.kernels import Target
+
+__version__ = "0.3.0"
+
+__all__ = [
+    "DEVICE_KINDS",
+    "CaptureError",
+    "CaptureWarning",
+    "DeviceKind",
+    "Efficiency",
+    "ExecutableTraining",
+    "Target",
+    "capture",
+    "cost_model",
+    "cost_models",
+    "executable_step",
+    "executable_training",
+    "profile",
+    "program_step",
+]

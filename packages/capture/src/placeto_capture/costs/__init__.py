@@ -1,0 +1,1 @@
+"""What ops cost on each kind of device."""

@@ -1,0 +1,202 @@
+"""Which class of work each type of op does: what decides how well a device is used."""
+
+from enum import StrEnum
+
+from placeto_capture.tracing.op_types import split_type
+
+
+class OpClass(StrEnum):
+    """A class of ops that use a device about equally well.
+
+    Convolutions come in two: a dense one uses every value that it reads many times; a depthwise
+    one, or another with so few channels that it does few FLOPs per byte (`DENSE_INTENSITY`), is
+    bound by memory, and the frameworks of 2018 ran it far from any limit of the hardware (Qin et
+    al. 2018, "Diagonalwise Refactorization: An Efficient Training Method for Depthwise
+    Convolutions").
+
+    Examples
+    --------
+    >>> str(OpClass.MATRIX_PRODUCT)
+    'matrix_product'
+    """
+
+    CONVOLUTION = "convolution"
+    DEPTHWISE_CONVOLUTION = "depthwise_convolution"
+    MATRIX_PRODUCT = "matrix_product"
+    NORMALISATION = "normalisation"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    COPY = "copy"
+
+
+# Types that are no work: their tensors are there when the step begins.
+RESIDENT_TYPES = frozenset({"parameter", "buffer", "input"})
+
+# FLOPs per byte that tell dense work from work bound by memory. In float32, a depthwise convolution
+# with a window of k x k does k^2 / 4 of them and its backward k^2 / 3, for 5 x 5 at most 8.4; a
+# dense one from c to c channels with a window of 1 x 1 does c / 4, from 3 to 32 with 3 x 3, 9.8.
+DENSE_INTENSITY = 9.0
+
+# Bytes of a number in relation to one of float32, by which that intensity grows or shrinks.
+WIDTH_OF_DTYPE = {
+    "float64": 2.0,
+    "bfloat16": 0.5,
+    "float16": 0.5,
+    "float8_e4m3fn": 0.25,
+    "float8_e5m2": 0.25,
+}
+
+NAMES_OF_CLASS = {
+    OpClass.CONVOLUTION: """
+        convolution _convolution conv1d conv2d conv3d conv_transpose2d convolution_backward
+        convolution_overrideable convolution_backward_overrideable cudnn_convolution
+        mkldnn_convolution _slow_conv2d_forward _slow_conv2d_backward _conv_depthwise2d
+    """,
+    OpClass.MATRIX_PRODUCT: """
+        mm addmm bmm baddbmm addbmm mv addmv dot vdot ger outer addr matmul linear
+        linear_backward bilinear einsum _trilinear _scaled_dot_product_attention_math
+        _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
+        _scaled_dot_product_flash_attention_for_cpu
+        _scaled_dot_product_flash_attention_for_cpu_backward
+        _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
+        _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
+        _flash_attention_forward _flash_attention_backward _efficient_attention_forward
+        _efficient_attention_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn
+        _cudnn_rnn_backward _scaled_mm _grouped_mm _scaled_grouped_mm
+    """,
+    OpClass.NORMALISATION: """
+        native_batch_norm native_batch_norm_backward _native_batch_norm_legit
+        _native_batch_norm_legit_no_training _native_batch_norm_legit_functional
+        _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update
+        batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward native_layer_norm
+        native_layer_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm
+        _fused_rms_norm_backward _softmax _safe_softmax _softmax_backward_data _log_softmax
+        _log_softmax_backward_data _weight_norm_interface _weight_norm_interface_backward
+    """,
+    OpClass.ELEMENTWISE: """
+        add sub rsub mul div neg abs sign sgn reciprocal square sqrt rsqrt pow exp exp2 expm1
+        log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh erf
+        erfc erfinv lgamma digamma floor ceil round trunc frac fmod remainder floor_divide
+        true_divide relu relu6 leaky_relu leaky_relu_backward prelu _prelu_kernel
+        _prelu_kernel_backward rrelu_with_noise elu elu_backward celu selu threshold
+        threshold_backward hardtanh hardtanh_backward hardswish hardswish_backward hardsigmoid
+        hardsigmoid_backward sigmoid sigmoid_backward tanh tanh_backward gelu gelu_backward silu
+        silu_backward mish mish_backward softplus softplus_backward logit logit_backward
+        log_sigmoid_forward log_sigmoid_backward softshrink softshrink_backward hardshrink
+        hardshrink_backward glu glu_backward addcmul addcdiv lerp clamp clamp_min clamp_max
+        maximum minimum fmax fmin where masked_fill masked_scatter native_dropout
+        native_dropout_backward bernoulli rand rand_like randn randn_like randint randint_like
+        randperm normal uniform exponential eq ne lt le gt ge logical_and logical_or logical_not
+        logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor bitwise_left_shift
+        bitwise_right_shift isnan isinf isfinite nan_to_num heaviside tril triu hypot copysign
+        mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss
+        huber_loss_backward binary_cross_entropy binary_cross_entropy_backward
+        binary_cross_entropy_with_logits nll_loss_backward nll_loss2d_backward soft_margin_loss
+        soft_margin_loss_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward
+        _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
+        _fused_dropout _masked_scale _fused_adam _fused_adamw _fused_sgd complex polar angle
+    """,
+    OpClass.REDUCTION: """
+        sum mean prod var std var_mean std_mean amax amin max min argmax argmin any all norm
+        linalg_vector_norm cumsum cumprod logcumsumexp logsumexp nansum count_nonzero median
+        mode topk sort kthvalue _unique2 histc bincount nll_loss nll_loss_forward
+        nll_loss2d_forward cross_entropy_loss max_pool2d max_pool2d_with_indices
+        max_pool2d_with_indices_backward max_pool3d_with_indices
+        max_pool3d_with_indices_backward avg_pool2d avg_pool2d_backward avg_pool3d
+        avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
+        _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
+        _adaptive_avg_pool3d_backward embedding_bag _embedding_bag aminmax cummax cummin
+        _cummax_helper _cummin_helper searchsorted bucketize isin multinomial _cdist_forward
+        _cdist_backward _pdist_forward _pdist_backward _fft_r2c _fft_c2r _fft_c2c
+    """,
+    OpClass.COPY: """
+        copy _to_copy clone contiguous cat stack repeat expand_copy view_copy slice_copy
+        select_copy permute_copy transpose_copy t_copy unsqueeze_copy squeeze_copy split_copy
+        unbind_copy as_strided_copy split_with_sizes_copy constant_pad_nd reflection_pad2d
+        reflection_pad2d_backward replication_pad2d replication_pad2d_backward roll flip rot90
+        slice_backward select_backward slice_scatter select_scatter diagonal_backward
+        diagonal_scatter as_strided_scatter unfold_backward im2col col2im pixel_shuffle
+        pixel_unshuffle channel_shuffle gather scatter scatter_add scatter_reduce index
+        index_put _index_put_impl _unsafe_index _unsafe_index_put index_select index_add
+        index_fill index_copy take nonzero masked_select embedding embedding_dense_backward
+        embedding_renorm one_hot upsample_nearest2d upsample_nearest2d_backward
+        upsample_bilinear2d upsample_bilinear2d_backward fill full full_like zero zeros
+        zeros_like ones ones_like new_zeros new_ones new_full empty empty_like new_empty
+        empty_strided new_empty_strided scalar_tensor arange linspace logspace eye lift
+        lift_fresh lift_fresh_copy _local_scalar_dense tril_indices triu_indices diag_embed
+        reflection_pad1d reflection_pad1d_backward reflection_pad3d reflection_pad3d_backward
+        replication_pad1d replication_pad1d_backward replication_pad3d
+        replication_pad3d_backward upsample_linear1d upsample_linear1d_backward
+        upsample_bicubic2d upsample_bicubic2d_backward upsample_nearest1d
+        upsample_nearest1d_backward upsample_nearest3d upsample_nearest3d_backward
+        upsample_trilinear3d upsample_trilinear3d_backward _upsample_bilinear2d_aa
+        _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward
+        grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward
+        alias as_strided detach diagonal expand permute select slice split split_with_sizes
+        squeeze t transpose unbind unfold unsqueeze view view_as_complex view_as_real
+        _reshape_alias _unsafe_view
+    """,
+}
+
+CLASS_OF_TYPE: dict[str, OpClass] = {
+    f"aten.{name}": op_class for op_class, names in NAMES_OF_CLASS.items() for name in names.split()
+}
+
+# Types that this project makes itself: sums of gradients, with all terms at once and one by one.
+CLASS_OF_OWN_TYPE = {
+    "placeto.update": OpClass.ELEMENTWISE,
+    "placeto.add_gradients": OpClass.ELEMENTWISE,
+}
+
+
+def class_of_type(op_type: str) -> OpClass | None:
+    """Return the class that a type stands in, None for a type that is not known.
+
+    The dtype of a product makes no difference. Nor does a trailing underscore, the mark of an op
+    that works in place, or ``_foreach_`` before the name, the mark of one that works on a list.
+
+    Examples
+    --------
+    >>> str(class_of_type("aten._foreach_add_"))
+    'elementwise'
+    """
+    function, _ = split_type(op_type)
+    own = CLASS_OF_OWN_TYPE.get(function)
+    return own or CLASS_OF_TYPE.get(function.replace("aten._foreach_", "aten.").rstrip("_"))
+
+
+def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass:
+    """Return the class of an op.
+
+    Parameters
+    ----------
+    op_type
+        Such as ``"aten.mm"``.
+    flops
+        Floating-point operations of the op.
+    bytes_accessed
+        Bytes that the op reads and writes.
+
+    Returns
+    -------
+    OpClass
+        That of the type. An op of a type in no class counts as a matrix product if it does some
+        FLOPs, and at least `DENSE_INTENSITY` of them per byte, if its numbers were float32: so many
+        have only ops whose FLOPs torch counts by a formula. Else it counts as elementwise, so that
+        its bytes tell its time.
+
+    Examples
+    --------
+    >>> str(op_class("aten.add_", flops=0, bytes_accessed=12e6))
+    'elementwise'
+    >>> str(op_class("mylib.fused_attention", flops=4e9, bytes_accessed=12e6))
+    'matrix_product'
+    """
+    _, dtype = split_type(op_type)
+    dense = flops * WIDTH_OF_DTYPE.get(dtype, 1.0) >= DENSE_INTENSITY * bytes_accessed
+    known = class_of_type(op_type)
+    if known is OpClass.CONVOLUTION and not dense:
+        return OpClass.DEPTHWISE_CONVOLUTION
+    if known is not None:
+        return known
+    return OpClass.MATRIX_PRODUCT if dense and flops > 0 else OpClass.ELEMENTWISE

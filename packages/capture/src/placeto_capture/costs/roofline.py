@@ -1,0 +1,291 @@
+"""The time of each op on a kind of device: measured, or by the roofline."""
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_capture.costs.backward_convolutions import performed_flops
+from placeto_capture.costs.kinds import DEVICE_KINDS, DeviceKind
+from placeto_capture.costs.op_classes import RESIDENT_TYPES, OpClass, class_of_type, op_class
+from placeto_capture.costs.precisions import TF32_CHOICES, Tf32, precision_of
+from placeto_capture.errors import CaptureError, CaptureWarning
+from placeto_capture.tracing.op_types import split_type
+from placeto_graphs import OpGraph, parse_cluster
+
+FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name
+
+
+def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDArray[np.float64]:
+    """Return the seconds that each op of a graph takes on a kind of device.
+
+    They are the measured times of the graph if it has them for this kind. Otherwise an op takes
+    the launch overhead of the kind, plus its FLOPs at the kind's peak or its bytes at the kind's
+    memory bandwidth, whichever takes longer, both reduced to the part that its class of op reaches
+    (the roofline model, Williams et al. 2009). Parameters, buffers and inputs take no time. The
+    peak is that of the numbers that an op multiplies, as its type says (``"aten.mm[bfloat16]"``;
+    float32 if it says nothing); where a kind has no peak for them, that of float32.
+
+    An op of a type in no class counts as a matrix product where it does many FLOPs per byte, else
+    its bytes at the efficiency of elementwise ops tell its time. One warning at the end names all
+    such types and their share of the time.
+
+    The time between two ops, the ``op_overhead`` of a cluster's device, is not in it.
+
+    Parameters
+    ----------
+    graph
+        The V ops, with FLOPs and bytes or with measured times.
+    kind
+        A kind that the graph has measured times for, or one of `DEVICE_KINDS`.
+    tf32
+        Which products of float32 are computed in TensorFloat-32 on kinds that have it, A100, H100
+        and H200: ``"convolutions"``, as PyTorch's defaults are
+        (``torch.backends.cudnn.allow_tf32`` is True, ``torch.backends.cuda.matmul.allow_tf32``
+        False), ``"always"`` or ``"never"``.
+
+    Returns
+    -------
+    float64[V]
+        Seconds.
+
+    Raises
+    ------
+    CaptureError
+        When the kind or the choice of TensorFloat-32 is unknown, or nothing tells what an op does:
+        its type is of no known class, it is no function of torch, and it has neither FLOPs nor
+        bytes.
+
+    Warns
+    -----
+    CaptureWarning
+        When the graph has ops of types in no class, and no measured times for the kind.
+
+    Examples
+    --------
+    Adding 120 MB to 120 MB is bound by the memory of a K80, a product of matrices by its peak:
+
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("weights", op_type="parameter", parameter_bytes=120_000_000)
+    >>> ops.add_node("sum", op_type="aten.add", bytes_accessed=360e6)
+    >>> ops.add_node("scores", op_type="aten.mm", flops=1e12, bytes_accessed=360e6)
+    >>> cost_model(from_networkx(ops), "k80").round(3)
+    array([0.   , 0.002, 0.352])
+    """
+    return _times(graph, [kind], tf32)[kind]
+
+
+def cost_models(
+    graph: OpGraph, kinds: Iterable[str], *, tf32: Tf32 = "convolutions"
+) -> dict[str, NDArray[np.float64]]:
+    """Return the seconds that each op of a graph takes on each of some kinds of devices.
+
+    Parameters
+    ----------
+    graph
+        The V ops.
+    kinds, tf32
+        As for `cost_model`.
+
+    Returns
+    -------
+    dict of str to float64[V]
+        Seconds on each kind, as `cost_model` gives them.
+
+    Raises
+    ------
+    CaptureError
+        As `cost_model` does.
+
+    Warns
+    -----
+    CaptureWarning
+        As `cost_model` does, but once for all kinds, with the largest share of each type.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("sum", op_type="aten.add", bytes_accessed=360e6)
+    >>> {kind: times.round(4).tolist() for kind, times in
+    ...     cost_models(from_networkx(ops), ["k80", "v100"]).items()}
+    {'k80': [0.002], 'v100': [0.0005]}
+    """
+    return _times(graph, kinds, tf32)
+
+
+def _times(graph: OpGraph, kinds: Iterable[str], tf32: Tf32) -> dict[str, NDArray[np.float64]]:
+    """Return the seconds of each op on each kind; warns on behalf of who called the caller."""
+    if tf32 not in TF32_CHOICES:
+        raise CaptureError(f"tf32: expected one of {', '.join(TF32_CHOICES)}, got {tf32!r}")
+    seconds = {kind: _times_on(graph, kind, tf32) for kind in kinds}
+    modelled = {kind: seconds[kind] for kind in seconds if kind not in graph.measured_time}
+    shares = _shares_without_class(graph, modelled)
+    if shares:
+        listed = ", ".join(
+            f"{op_type!r} ({share:.1%} on {kind})" for op_type, (share, kind) in shares.items()
+        )
+        warnings.warn(
+            "ops of types in no class are costed by their bytes, or as matrix products where they "
+            f"do many FLOPs; their share of the time of all ops: {listed}",
+            CaptureWarning,
+            stacklevel=3,
+        )
+    return seconds
+
+
+def _times_on(graph: OpGraph, kind: str, tf32: Tf32) -> NDArray[np.float64]:
+    if kind in graph.measured_time:
+        return graph.measured_time[kind].copy()
+    if kind not in DEVICE_KINDS:
+        known = ", ".join(sorted({*DEVICE_KINDS, *graph.measured_time}))
+        raise CaptureError(f"kind: expected one of {known}, got {kind!r}")
+    return roofline(graph, DEVICE_KINDS[kind], tf32)
+
+
+def _shares_without_class(
+    graph: OpGraph, seconds: Mapping[str, NDArray[np.float64]]
+) -> dict[str, tuple[float, str]]:
+    """Return the largest share of the time of each type in no class, and on which kind it is that.
+
+    The type that takes the largest share is the first one.
+    """
+    types = np.array(graph.op_types)
+    shares: dict[str, tuple[float, str]] = {}
+    for op_type in dict.fromkeys(graph.op_types):
+        if op_type not in RESIDENT_TYPES and class_of_type(op_type) is None and seconds:
+            is_of_type = types == op_type
+            shares[op_type] = max(
+                (_part(float(times[is_of_type].sum()), float(times.sum())), kind)
+                for kind, times in seconds.items()
+            )
+    return dict(sorted(shares.items(), key=lambda entry: -entry[1][0]))
+
+
+def _part(amount: float, whole: float) -> float:
+    return amount / whole if whole else 0.0
+
+
+def roofline(
+    graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions"
+) -> NDArray[np.float64]:
+    """Return the seconds that each op takes on a device, whatever was measured.
+
+    Parameters
+    ----------
+    graph
+        The V ops.
+    device
+        What is known of the device.
+    tf32
+        As for `cost_model`.
+
+    Returns
+    -------
+    float64[V]
+        Seconds.
+
+    Raises
+    ------
+    CaptureError
+        When nothing tells what an op does.
+    """
+    work = work_of(graph, device, tf32)
+    by_class = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
+    seconds = device.launch_overhead + work.seconds / by_class[work.op_class]
+    return np.where(work.resident, 0.0, seconds)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the ops of a graph are on a device, but for its overhead and efficiencies.
+
+    Attributes
+    ----------
+    resident : bool[V]
+        Whether the op is no work, but a parameter, buffer or input.
+    op_class : int64[V]
+        The position of its class in `OpClass`; 0 if it is resident.
+    seconds : float64[V]
+        What its work takes at the full peak and bandwidth.
+    """
+
+    resident: NDArray[np.bool_]
+    op_class: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+
+
+def _tells_nothing(op_type: str, flops: float, moved: float) -> bool:
+    """Return whether it is not known what an op does: torch's own may do and move nothing."""
+    function, _ = split_type(op_type)
+    does_nothing = flops == 0 and moved == 0
+    return does_nothing and class_of_type(op_type) is None and not FUNCTION.fullmatch(function)
+
+
+def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> Work:
+    """Return the work of each op of a graph on a device; ``tf32`` is as for `cost_model`.
+
+    Raises
+    ------
+    CaptureError
+        When nothing tells what an op does.
+    """
+    flops, moved = performed_flops(graph), graph.bytes_accessed
+    resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
+    position = {member: index for index, member in enumerate(OpClass)}
+    classes = np.zeros(graph.num_ops, np.int64)
+    peaks = np.full(graph.num_ops, device.peak_flops)
+    for op in np.flatnonzero(~resident).tolist():
+        op_type = graph.op_types[op]
+        if _tells_nothing(op_type, flops[op], moved[op]):
+            raise CaptureError(
+                f"op_types[{op}]: expected a known type, FLOPs, bytes or measured times to tell "
+                f"the time of op {graph.op_names[op]!r} on {device.name}, "
+                f"got {op_type!r} without any"
+            )
+        its_class = op_class(op_type, flops[op], moved[op])
+        classes[op] = position[its_class]
+        precision = precision_of(op_type, its_class, tf32)
+        peaks[op] = device.peak_flops_in.get(precision, device.peak_flops)
+    seconds = np.maximum(flops / peaks, moved / device.memory_bandwidth)
+    return Work(resident, classes, np.where(resident, 0.0, seconds))
+
+
+def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> float:
+    """Return the seconds of one step with all ops on one device: nothing to wait for but ops.
+
+    Between two ops passes the ``op_overhead`` that `parse_cluster` gives a device of the kind.
+
+    Parameters
+    ----------
+    graph
+        The ops.
+    kind
+        As for `cost_model`; one that `parse_cluster` knows, too.
+    tf32
+        As for `cost_model`.
+
+    Examples
+    --------
+    Two ops of a second each, with 5.7 microseconds between them:
+
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_nodes_from(["a", "b"], measured_time={"k80": 1.0})
+    >>> single_device_runtime(from_networkx(ops), "k80")
+    2.0000057
+    """
+    seconds = cost_model(graph, kind, tf32=tf32)
+    return float(seconds.sum() + overhead_between(np.count_nonzero(seconds), kind))
+
+
+def overhead_between(num_ops: int | np.integer, kind: str) -> float:
+    """Return the seconds that pass between some ops on one device of a kind."""
+    return max(int(num_ops) - 1, 0) * parse_cluster(f"1x{kind}").devices[0].op_overhead

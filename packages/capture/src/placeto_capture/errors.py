@@ -1,0 +1,25 @@
+"""The one error of this package, and its one warning."""
+
+
+class CaptureError(ValueError):
+    """A model, input, op or name that this package cannot work with, said in one line.
+
+    Examples
+    --------
+    >>> from placeto_capture import CaptureError
+    >>> raise CaptureError("kind: expected one of cpu, k80, got 'abacus'")
+    Traceback (most recent call last):
+    ...
+    placeto_capture.errors.CaptureError: kind: expected one of cpu, k80, got 'abacus'
+    """
+
+
+class CaptureWarning(UserWarning):
+    """What this package had to assume, said in one line.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from placeto_capture import CaptureWarning
+    >>> warnings.simplefilter("ignore", CaptureWarning)
+    """

@@ -1,0 +1,1 @@
+"""A captured step in a form that runs op by op."""

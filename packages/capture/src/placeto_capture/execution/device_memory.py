@@ -1,0 +1,166 @@
+"""The tensors of a running step that are on one device."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from placeto_capture.execution.prepared_calls import PreparedCall, Slots
+from placeto_capture.execution.step_parts import StepParts
+from placeto_capture.tracing.replay import look_at
+from placeto_capture.tracing.trace import TensorRef, tensor_leaves
+
+
+class Pool:
+    """The storages of a step in one memory, which several devices may see.
+
+    It knows the owner, a tensor that looks at it, of each storage of which several ops make
+    something: these may be on devices that hand each other nothing. The storage is there as long as
+    a device, or what is on its way to one, has the owner. Several threads may ask for one at once;
+    all get the same.
+
+    Parameters
+    ----------
+    device
+        Where the memory is.
+    storage_bytes
+        The size of each storage.
+    """
+
+    def __init__(
+        self, device: torch.device, storage_bytes: Sequence[int] | Mapping[int, int]
+    ) -> None:
+        self.device = device
+        self.storage_bytes = storage_bytes
+        self._owners: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def owner(self, storage: int) -> torch.Tensor:
+        """Return the owner of a storage; one that is not there begins without values."""
+        with self._lock:
+            owner = self._owners.get(storage)
+            if owner is None:
+                owner = torch.empty(
+                    self.storage_bytes[storage], dtype=torch.uint8, device=self.device
+                )
+                self._owners[storage] = owner
+            return owner
+
+    def put(self, storage: int, owner: torch.Tensor) -> None:
+        """Let a tensor be the owner of a storage."""
+        with self._lock:
+            self._owners[storage] = owner
+
+
+class DeviceMemory:
+    """What of the storages of a step is on a device, and how many tensors of the graph hold it.
+
+    A part of a storage is there while a tensor holds it, and a storage while a part of it is.
+    Several versions of a part, which an op in place makes of each other, are the same memory. On
+    devices with one pool, what one sends the other is one storage, which is gone when both have
+    given it up. Elsewhere each device has a storage of its own for what it has of a storage.
+
+    Parameters
+    ----------
+    pool
+        Where the storages are.
+    parts
+        The parts of the storages.
+    slots
+        The looks at storages.
+    """
+
+    def __init__(self, pool: Pool, parts: StepParts, slots: Slots) -> None:
+        self.pool = pool
+        self.device = pool.device
+        self.of_slot: list[torch.Tensor | None] = [None] * len(slots.refs)
+        self._parts = parts
+        self._slots = slots
+        self._owner: dict[int, torch.Tensor] = {}  # a tensor of each storage that is there
+        self._num_holds: dict[int, int] = {}  # of each part
+        self._num_held: dict[int, int] = {}  # parts of each storage
+
+    def owner(self, storage: int) -> torch.Tensor:
+        """Return a tensor that keeps a storage alive; one that is not there comes from the pool."""
+        owner = self._owner.get(storage)
+        if owner is None:
+            owner = self._owner[storage] = self.pool.owner(storage)
+        return owner
+
+    def put(self, storage: int, owner: torch.Tensor) -> None:
+        """Let a storage be that of a tensor, whatever it was before."""
+        for slot in self._slots.of_storage[storage]:
+            self.of_slot[slot] = None
+        self._owner[storage] = owner
+        if storage in self._parts.made_by_several:
+            self.pool.put(storage, owner)
+
+    def adopt(self, storage: int, owner: torch.Tensor) -> None:
+        """Let a storage be the one of another device with the same pool."""
+        if self._owner.get(storage) is not owner:
+            self.put(storage, owner)
+
+    def drop(self, storage: int) -> None:
+        """Forget a storage, unless a tensor holds some of it."""
+        if not self._num_held.get(storage):
+            for slot in self._slots.of_storage[storage]:
+                self.of_slot[slot] = None
+            self._owner.pop(storage, None)
+
+    def hold(self, part: int) -> int:
+        """Count one more that holds a part; return the bytes that are held more."""
+        count = self._num_holds.get(part, 0)
+        self._num_holds[part] = count + 1
+        if count:
+            return 0
+        storage = self._parts.refs[part].storage
+        self._num_held[storage] = self._num_held.get(storage, 0) + 1
+        self.owner(storage)
+        return self._parts.num_bytes[part]
+
+    def release(self, part: int) -> int:
+        """Count one fewer, and drop what nobody holds; return the bytes that are held fewer."""
+        self._num_holds[part] -= 1
+        if self._num_holds[part]:
+            return 0
+        storage = self._parts.refs[part].storage
+        self._num_held[storage] -= 1
+        self.drop(storage)
+        return self._parts.num_bytes[part]
+
+    def look(self, slot: int) -> torch.Tensor:
+        """Make the tensor of a slot, and keep it."""
+        tensor = self.of_slot[slot] = self.tensor(self._slots.refs[slot])
+        return tensor
+
+    def tensor(self, ref: TensorRef) -> torch.Tensor:
+        """Return a look at a storage."""
+        return look_at(self.owner(ref.storage).untyped_storage(), ref)
+
+    def keep(self, call: PreparedCall, result: Any) -> None:
+        """Take over what a call returned."""
+        if isinstance(result, torch.Tensor):
+            for _, slot in call.made:
+                self._take_over(slot, result)
+        elif call.made:
+            leaves = list(tensor_leaves(result))
+            for place, slot in call.made:
+                tensor = leaves[place]
+                if tensor is not None:
+                    self._take_over(slot, tensor)
+
+    def _take_over(self, slot: int, tensor: torch.Tensor) -> None:
+        ref = self._slots.refs[slot]
+        if (
+            tensor.stride() == ref.stride
+            and tensor.shape == ref.size
+            and tensor.storage_offset() == ref.offset
+            and tensor.untyped_storage().nbytes() == self.pool.storage_bytes[ref.storage]
+            and not (ref.is_conjugated or ref.is_negated)
+        ):
+            self.put(ref.storage, tensor)
+            self.of_slot[slot] = tensor
+        else:  # a kernel may lay out its result in another way than fake tensors say
+            self.tensor(ref).copy_(tensor)

@@ -1,0 +1,265 @@
+"""A traced step as an executable one (`placeto_graphs.ExecutableStep`)."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from placeto_capture.errors import CaptureError
+from placeto_capture.execution.device_memory import DeviceMemory, Pool
+from placeto_capture.execution.prepared_calls import PreparedCall, Slots, prepared
+from placeto_capture.execution.step_parts import StepParts
+from placeto_capture.execution.torch_devices import torch_devices
+from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
+from placeto_capture.tracing.replay import ValueOf, look_at
+from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace
+from placeto_graphs import OpGraph
+
+# Storages and their owners where they are shared, else parts and copies of their bytes.
+Parcel = Sequence[tuple[int, torch.Tensor]]
+
+_DRAWING = threading.Lock()  # of the random numbers that all threads draw from
+
+
+class TracedStep:
+    """A traced step, prepared to run.
+
+    Parameters
+    ----------
+    trace
+        The step.
+    value_of
+        Gives the values that a tensor of a source has before the step; it is asked once.
+    results
+        The names of those results of the trace that outlive their last reader.
+    seed
+        As for `placeto_capture.tracing.replay.replay`.
+    threads_per_device
+        How many threads work on one op on a CPU.
+    shared_memory
+        Whether all CPU workers see the same memory, so that what one sends the other is not copied.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        value_of: ValueOf,
+        *,
+        results: Collection[str],
+        seed: int = 0,
+        threads_per_device: int = 1,
+        shared_memory: bool = True,
+    ) -> None:
+        tensors = TensorsOfTrace(trace)
+        self.graph: OpGraph = op_graph_of(trace, tensors)
+        self.parts = StepParts(trace, tensors)
+        self.trace = trace
+        self.seed = seed
+        self.threads_per_device = threads_per_device
+        self.shared_memory = shared_memory
+        self.slots = Slots()
+        self.calls: list[tuple[PreparedCall, ...]] = []
+        self.passing: list[tuple[int, ...]] = []  # storages that an op has and no tensor is of
+        for index, op in enumerate(trace.ops):
+            calls = (op.parts or (op,)) if isinstance(op, Call) else ()
+            self.calls.append(tuple(prepared(call, self.slots) for call in calls))
+            tensors_at_op = (*self.graph.inputs_of_op[index], *self.graph.tensors_of_op[index])
+            touched = {storage for call in calls for storage in (*_touched(call), *call.creates)}
+            self.passing.append(tuple(sorted(touched - self.parts.storages_of(tensors_at_op))))
+        self.parts_of_op: list[tuple[int, ...]] = [
+            tuple(part for tensor in made.tolist() for part in self.parts.of_tensor[tensor])
+            for made in self.graph.tensors_of_op
+        ]
+        self.results: dict[str, TensorRef] = {name: trace.results[name] for name in results}
+        for source in trace.sources:
+            if source.is_resident:
+                self.results |= {**source.tensors, **source.state}
+        self._values: dict[int, list[tuple[TensorRef, torch.Tensor]]] = {
+            op: _values_of(source, value_of)
+            for op, source in enumerate(trace.ops)
+            if isinstance(source, Source)
+        }
+        self.last_run: TracedRun | None = None
+        self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
+        self.outliving: defaultdict[int, set[int]] = defaultdict(set)  # the parts that an op leaves
+        for name in results:
+            for part in self.parts.of_storage[trace.results[name].storage]:
+                if part in self.parts.last_op:
+                    self.outliving[self.parts.last_op[part]].add(part)
+
+    def begin(self, devices: Sequence[str], op_device: NDArray[np.int32]) -> "TracedRun":
+        """Put what is there before the step where it belongs, and return a run.
+
+        Weights lie in the same memory in every run, as they do in training: to get memory from the
+        system each time would take longer than many an op.
+        """
+        return TracedRun(self, torch_devices(devices), op_device.tolist())
+
+    def values_before(self, op: int) -> Sequence[tuple[TensorRef, torch.Tensor]]:
+        """Return what is to be put where the tensors of a source are, before a run."""
+        return self._values[op]
+
+    def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
+        """Return the memory in which a storage of weights lies on a device in all runs."""
+        if (storage, device) not in self._resident:
+            size = self.trace.storage_bytes[storage]
+            self._resident[storage, device] = torch.empty(size, dtype=torch.uint8, device=device)
+        return self._resident[storage, device]
+
+
+class TracedRun:
+    """One run of a traced step (`placeto_graphs.StepRun`)."""
+
+    def __init__(
+        self, step: TracedStep, devices: Sequence[torch.device], op_device: Sequence[int]
+    ) -> None:
+        self._step = step
+        self._op_device = op_device
+        self._num_threads = torch.get_num_threads()
+        shared = Pool(torch.device("cpu"), step.trace.storage_bytes)
+        self._memories = [
+            DeviceMemory(
+                shared
+                if step.shared_memory and device.type == "cpu"
+                else Pool(device, step.trace.storage_bytes),
+                step.parts,
+                step.slots,
+            )
+            for device in devices
+        ]
+        self._memory_of_op = [self._memories[device] for device in op_device]
+        self._generators = [torch.Generator(device) for device in devices]
+        for op, source in enumerate(step.trace.ops):
+            if isinstance(source, Source):
+                memory = self._memory_of_op[op]
+                for storage in source.storages if source.is_resident else ():
+                    memory.put(storage, step.resident_memory(storage, memory.device))
+                    for part in step.parts.of_storage[storage]:
+                        memory.hold(part)
+                for ref, value in step.values_before(op):
+                    memory.tensor(ref).copy_(value)
+        step.last_run = self
+
+    @contextmanager
+    def worker(self, device: int) -> Iterator[None]:
+        """Let a thread run ops without gradients, on so many threads as an op may take."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if self._memories[device].device.type == "cuda":
+                stack.enter_context(torch.cuda.device(self._memories[device].device))
+            else:
+                stack.callback(torch.set_num_threads, self._num_threads)
+                torch.set_num_threads(self._step.threads_per_device)
+            yield
+
+    def run(self, op: int) -> int:
+        """Run an op on its device; return the bytes that the device holds more for its tensors."""
+        step, memory = self._step, self._memory_of_op[op]
+        for call in step.calls[op]:
+            args, keywords = call.arguments(memory)
+            if call.draw is None:
+                result = call.kernel(*args, **keywords)
+            else:
+                result = self._drawn(op, call, args, keywords)
+            memory.keep(call, result)
+        if memory.device.type == "cuda":
+            torch.cuda.current_stream(memory.device).synchronize()
+        more = 0
+        for part in step.parts_of_op[op]:
+            more += memory.hold(part)
+        for part in step.outliving.get(op, ()):
+            memory.hold(part)
+        for storage in step.passing[op]:
+            memory.drop(storage)
+        return more
+
+    def send(self, tensor: int, destination: int) -> Parcel:
+        """Return the parts of a tensor; they are copied where the destination has other memory."""
+        source, target = self._memories[self._home(tensor)], self._memories[destination]
+        parts = self._carried(tensor, destination)
+        if source.pool is target.pool:
+            storages = {self._step.parts.refs[part].storage for part in parts}
+            return [(storage, source.owner(storage)) for storage in storages]
+        return [
+            (part, source.tensor(self._step.parts.refs[part]).to(target.device, copy=True))
+            for part in parts
+        ]
+
+    def receive(self, tensor: int, destination: int, parcel: Parcel) -> int:
+        """Take a tensor that was sent; return the bytes that the destination holds more."""
+        memory, more = self._memories[destination], 0
+        is_shared = memory.pool is self._memories[self._home(tensor)].pool
+        for storage, owner in parcel if is_shared else ():
+            memory.adopt(storage, owner)
+        for part in self._carried(tensor, destination):
+            more += memory.hold(part)
+        for part, values in () if is_shared else parcel:
+            memory.tensor(self._step.parts.refs[part]).copy_(values)
+        return more
+
+    def free(self, tensor: int, device: int) -> int:
+        """Give up a tensor on a device; return the bytes that the device holds fewer."""
+        memory, fewer = self._memories[device], 0
+        for part in self._carried(tensor, device):
+            fewer += memory.release(part)
+        return fewer
+
+    def results(self) -> Mapping[str, torch.Tensor]:
+        """Return the results, and weights, buffers and optimizer state after the step."""
+        if self._step.last_run is not self:
+            raise CaptureError(
+                "results: expected to be asked for before the next run begins, got asked after it"
+            )
+        with torch.no_grad():
+            return {name: self._at_end(ref) for name, ref in self._step.results.items()}
+
+    def _at_end(self, ref: TensorRef) -> torch.Tensor:
+        """Return a tensor of those values that the last op that made each part has left."""
+        parts, num_bytes = self._step.parts, self._step.trace.storage_bytes[ref.storage]
+        storage = torch.empty(num_bytes, dtype=torch.uint8).untyped_storage()
+        for part in parts.of_storage[ref.storage]:
+            if part in parts.last_op:
+                made = self._memory_of_op[parts.last_op[part]].tensor(parts.refs[part])
+                look_at(storage, parts.refs[part]).copy_(made)
+        return look_at(storage, ref)
+
+    def _carried(self, tensor: int, device: int) -> Sequence[int]:
+        """Return the parts of a tensor that are on a device; the optimizer's state stays."""
+        parts, refs = self._step.parts.of_tensor[tensor], self._step.parts.refs
+        if len(parts) < 2 or self._home(tensor) == device:
+            return parts
+        read = {
+            storage
+            for op in self._step.graph.consumers_of_tensor[tensor].tolist()
+            if self._op_device[op] == device
+            for storage in _touched(self._step.trace.ops[op])
+        }
+        return [part for part in parts if refs[part].storage in read]
+
+    def _home(self, tensor: int) -> int:
+        return self._op_device[int(self._step.graph.tensor_producer[tensor])]
+
+    def _drawn(self, op: int, call: PreparedCall, args: list[Any], keywords: dict[str, Any]) -> Any:
+        """Call what draws random numbers; these follow from the seed and which draw it is."""
+        seed = self._step.seed + (call.draw or 0)
+        if call.takes_generator:
+            generator = self._generators[self._op_device[op]].manual_seed(seed)
+            return call.kernel(*args, **{**keywords, "generator": generator})
+        device = self._memory_of_op[op].device
+        with _DRAWING, torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            return call.kernel(*args, **keywords)
+
+
+def _values_of(source: Source, value_of: ValueOf) -> list[tuple[TensorRef, torch.Tensor]]:
+    tensors = {**source.tensors, **source.state}
+    return [(ref, value_of(source, name, ref).clone()) for name, ref in tensors.items()]
+
+
+def _touched(op: Source | Call) -> tuple[int, ...]:
+    return (*op.reads, *op.writes) if isinstance(op, Call) else ()

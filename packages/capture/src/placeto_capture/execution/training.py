@@ -1,0 +1,319 @@
+"""Training with a traced step: many batches, one after the other."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from placeto_capture.errors import CaptureError
+from placeto_capture.execution.optimizer_numbers import NumberedCall, OptimizerNumbers
+from placeto_capture.execution.prepared_calls import PreparedCall
+from placeto_capture.execution.traced_step import TracedRun, TracedStep
+from placeto_capture.tracing.example_values import example_values
+from placeto_capture.tracing.replay import look_at
+from placeto_capture.tracing.step import input_name
+from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace
+from placeto_graphs import Phase
+
+
+class ExecutableTraining(TracedStep):
+    """A traced training step that runs for one batch after the other.
+
+    Weights, buffers and what the optimizer keeps go on from where the last run has left them, on
+    whichever devices they then are. What the optimizer computes from its settings and from the
+    number of the step is that of each step.
+
+    Parameters
+    ----------
+    trace, seed, threads_per_device, shared_memory
+        As for `TracedStep`. What an op draws depends on the number of the step, too.
+    example_inputs
+        The batch that the step was traced with.
+    weights : dict of str to nn.Parameter
+        Those of the model, by name.
+    numbers
+        Those that the optimizer computes.
+
+    Attributes
+    ----------
+    optimizer : torch.optim.Optimizer
+        One with the groups and settings of the optimizer, but tiny weights. A schedule of learning
+        rates is made for this one.
+    num_steps : int
+        How many batches have been loaded.
+
+    Examples
+    --------
+    `placeto_workloads.executable_training` makes one:
+
+    >>> from placeto_capture import executable_training
+    >>> step = executable_training(nn.Linear(4, 1), torch.ones(8, 4))
+    >>> sorted(step.state())[:3]
+    ['bias', 'bias.exp_avg', 'bias.exp_avg_sq']
+    >>> step.optimizer.param_groups[0]["lr"]
+    0.001
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        example_inputs: Any,
+        weights: Mapping[str, nn.Parameter],
+        numbers: OptimizerNumbers,
+        *,
+        seed: int = 0,
+        threads_per_device: int = 1,
+        shared_memory: bool = True,
+    ) -> None:
+        super().__init__(
+            trace,
+            example_values(torch.Generator().manual_seed(seed)),
+            results=["loss"],
+            seed=seed,
+            threads_per_device=threads_per_device,
+            shared_memory=shared_memory,
+        )
+        self.results = {"loss": trace.results["loss"]}
+        self.optimizer = numbers.optimizer
+        self.num_steps = 0
+        self._numbers = numbers
+        self._first_seed = seed
+        self._num_draws = 1 + max(
+            (part.draw or 0 for call in trace.calls for part in call.parts or (call,)), default=0
+        )
+        self._example = _leaves(example_inputs)
+        self._batch: dict[str, torch.Tensor] = {}
+        self._is_spoiled = False
+        self._has_begun = False  # whether what the optimizer keeps is what it begins with, or later
+        self._updates = list(_updates(trace, self.calls, weights, numbers))
+        self._kept: dict[str, TensorRef] = {}
+        self._memory_of_storage: dict[int, torch.Tensor] = {}
+        for op, source in enumerate(trace.ops):
+            if isinstance(source, Source) and source.is_resident:
+                self._kept |= {**source.tensors, **source.state}
+                for storage in source.storages:
+                    self._memory_of_storage[storage] = torch.zeros(
+                        trace.storage_bytes[storage], dtype=torch.uint8
+                    )
+                for ref, value in self._values.pop(op):
+                    self._tensor(ref).copy_(value)
+
+    def load(self, batch: Any) -> None:
+        """Take the batch of the next run, which has to be like the example.
+
+        Raises
+        ------
+        CaptureError
+            When it is of another structure, shape or dtype, or something in it that is no tensor
+            has another value; when a run has failed half way; or when the optimizer now calls other
+            functions than when the step was traced.
+        """
+        leaves = _leaves(batch)
+        if leaves.keys() != self._example.keys():
+            raise CaptureError(
+                f"batch: expected {', '.join(self._example)}, got {', '.join(leaves) or 'nothing'}"
+            )
+        for name, example in self._example.items():
+            expected, found = _description(example), _description(leaves[name])
+            if found != expected:
+                raise CaptureError(f"{name}: expected {expected} as in the example, got {found}")
+        if self._is_spoiled:
+            raise CaptureError(
+                "weights: expected those that a whole step has left, got those of a step that "
+                "failed; load_state puts others in their place"
+            )
+        self._take_numbers()
+        self._batch = leaves
+        self.seed = self._first_seed + self.num_steps * self._num_draws
+        self.num_steps += 1
+
+    def begin(self, devices: Sequence[str], op_device: NDArray[np.int32]) -> TracedRun:
+        """Return a run for the batch that was loaded."""
+        if not self._batch:
+            raise CaptureError("batch: expected one to be loaded before each run, got none")
+        run = super().begin(devices, op_device)
+        self._batch = {}
+        self._is_spoiled = True
+        return run
+
+    def finish(self, results: Mapping[str, Any]) -> float:
+        """Return the loss among the results of a run; until then its weights are not trusted."""
+        self._is_spoiled = False
+        return float(results["loss"])
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return copies of weights, buffers and what the optimizer keeps, by name.
+
+        Raises
+        ------
+        CaptureError
+            When a run has failed half way.
+        """
+        if self._is_spoiled:
+            raise CaptureError("weights: expected those that a whole step has left, got none")
+        return {name: self._tensor(ref).to("cpu", copy=True) for name, ref in self._kept.items()}
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Put other values in the place of all weights, buffers, and what the optimizer keeps.
+
+        Parameters
+        ----------
+        state
+            As `state` returns it.
+
+        Raises
+        ------
+        CaptureError
+            When names or shapes are others.
+        """
+        for name in state:
+            if name not in self._kept:
+                raise CaptureError(f"state: expected names of this step, got {name!r}")
+        for name, ref in self._kept.items():
+            if name not in state:
+                raise CaptureError(f"state: expected a tensor for {name!r}, got none")
+            if tuple(state[name].shape) != ref.size:
+                raise CaptureError(
+                    f"{name}: expected shape {ref.size}, got {tuple(state[name].shape)}"
+                )
+        for name, ref in self._kept.items():
+            self._tensor(ref).copy_(state[name])
+        self._numbers.go_on_from(
+            {
+                update.group: {
+                    key: state[f"{update.weight}.{key}"]
+                    for key in self._numbers.names_of_state(update.group)
+                }
+                for update in self._updates
+            }
+        )
+        self._is_spoiled, self._has_begun = False, True
+
+    def values_before(self, op: int) -> Sequence[tuple[TensorRef, torch.Tensor]]:
+        """Return what is to be put where the tensors of a source are: those of the batch only."""
+        source = self.trace.ops[op]
+        if not isinstance(source, Source) or source.is_resident:
+            return []
+        return [(ref, self._batch[name].detach()) for name, ref in source.tensors.items()]
+
+    def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
+        """Return the memory of a storage of weights, which moves to the device."""
+        memory = self._memory_of_storage[storage].to(device)
+        self._memory_of_storage[storage] = memory
+        return memory
+
+    def _tensor(self, ref: TensorRef) -> torch.Tensor:
+        return look_at(self._memory_of_storage[ref.storage].untyped_storage(), ref)
+
+    def _take_numbers(self) -> None:
+        """Put the numbers of the optimizer's next step into the calls of all updates."""
+        calls_of_group = self._numbers.step()
+        for update in self._updates:
+            calls = calls_of_group[update.group][-len(update.functions) :]
+            if [call.function for call in calls] != update.functions:
+                self._check_first_step(update)
+                continue
+            for call, prepared in zip(calls, update.calls, strict=True):
+                _put_numbers(call, prepared)
+            if not self._has_begun:
+                for key, value in self._numbers.initial_state[update.group].items():
+                    self._tensor(self._kept[f"{update.weight}.{key}"]).fill_(value)
+        self._has_begun = True
+
+    def _check_first_step(self, update: "_Update") -> None:
+        """Check that a first step that differs does what the others do to a state of zeros.
+
+        The first step of SGD takes the gradient for the momentum: without dampening the same as
+        adding it to zero.
+        """
+        settings = self.optimizer.param_groups[update.group]
+        if self._has_begun or "momentum" not in settings or settings.get("dampening"):
+            raise CaptureError(
+                f"optimizer: expected one that calls the same functions in each step, got "
+                f"{type(self.optimizer).__name__} with other ones in step {self.num_steps + 1}"
+            )
+
+
+@dataclass(frozen=True)
+class _Update:
+    """The calls that update a weight.
+
+    Attributes
+    ----------
+    weight : str
+        Its name.
+    group : int
+        Its group of the optimizer.
+    functions : list
+        What is called.
+    calls : list of `PreparedCall`
+        The same, ready to run.
+    """
+
+    weight: str
+    group: int
+    functions: list[Any]
+    calls: list[PreparedCall]
+
+
+def _updates(
+    trace: Trace,
+    prepared: Sequence[Sequence[PreparedCall]],
+    weights: Mapping[str, nn.Parameter],
+    numbers: OptimizerNumbers,
+) -> Iterator[_Update]:
+    ops_of_source: defaultdict[int, list[int]] = defaultdict(list)
+    for op, call in enumerate(trace.ops):
+        if isinstance(call, Call) and call.phase == Phase.UPDATE and call.belongs_to is not None:
+            ops_of_source[call.belongs_to].append(op)
+    group_of_weight = dict(zip(weights, numbers.group_of_weight, strict=True))
+    for source_op, ops in ops_of_source.items():
+        source = trace.ops[source_op]
+        names = source.tensors.keys() & weights.keys() if isinstance(source, Source) else set()
+        if len(names) != 1:
+            raise CaptureError(
+                f"{', '.join(sorted(names))}: expected weights that share no memory, got these"
+            )
+        (name,) = names
+        group = group_of_weight[name]
+        if group is None:
+            raise CaptureError(f"optimizer: expected one for all weights, got none for {name}")
+        parts = [part for op in ops for part in _parts(trace.ops[op])]
+        yield _Update(
+            name,
+            group,
+            [part.function for part in parts],
+            [call for op in ops for call in prepared[op]],
+        )
+
+
+def _parts(op: Source | Call) -> Sequence[Call]:
+    return (op.parts or (op,)) if isinstance(op, Call) else ()
+
+
+def _put_numbers(call: NumberedCall, prepared: PreparedCall) -> None:
+    for place, number in call.numbers.items():
+        if isinstance(place, int):
+            prepared.positions[place] = number
+        else:
+            prepared.keywords[place] = number
+
+
+def _leaves(batch: Any) -> dict[str, Any]:
+    """Return what is in a batch, each under the name that the trace has for it."""
+    if isinstance(batch, torch.Tensor):
+        batch = (batch,)
+    leaves, _ = pytree.tree_flatten_with_path(dict(batch) if isinstance(batch, Mapping) else batch)
+    return {input_name(path): leaf for path, leaf in leaves}
+
+
+def _description(leaf: Any) -> str:
+    if isinstance(leaf, torch.Tensor):
+        return f"{str(leaf.dtype).removeprefix('torch.')}{tuple(leaf.shape)}"
+    return repr(leaf)

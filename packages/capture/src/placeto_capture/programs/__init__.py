@@ -1,0 +1,1 @@
+"""Models from files that say what they compute."""

@@ -1,0 +1,235 @@
+"""Fake tensors in place of real ones, which share memory where those do."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from placeto_capture.errors import CaptureError
+
+NamedTensors = Sequence[tuple[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The bytes from the first element of a tensor to its last, in a space of addresses.
+
+    The space is a device, or one storage where tensors have no addresses.
+    """
+
+    space: Hashable
+    start: int
+    end: int
+
+    def overlaps(self, other: "Span") -> bool:
+        """Whether some byte is in both."""
+        return self.space == other.space and self.start < other.end and other.start < self.end
+
+    def contains(self, other: "Span") -> bool:
+        """Whether all bytes of another one are in it."""
+        return self.space == other.space and self.start <= other.start and other.end <= self.end
+
+
+@dataclass(eq=False)
+class Region:
+    """Memory that one tensor has for itself, or that several have parts of.
+
+    Attributes
+    ----------
+    op_type : str
+        ``"parameter"``, ``"buffer"`` or ``"input"``, the first of them that one of its tensors is.
+    span : `Span`
+        The real bytes that it stands for.
+    storage : `torch.UntypedStorage`
+        Of the fake tensors.
+    tensors : dict of str to (fake tensor, real tensor)
+        By name.
+    """
+
+    op_type: str
+    span: Span
+    storage: torch.UntypedStorage
+    tensors: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    _fake_of_base: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def part_of(self, base: torch.Tensor) -> torch.Tensor:
+        """Return what stands here for a tensor of which there are but views."""
+        if id(base) not in self._fake_of_base:
+            length = (self.span.end - self.span.start) // base.itemsize
+            fake = torch.empty(0, dtype=base.dtype, device="cpu")
+            self._fake_of_base[id(base)] = fake.set_(self.storage, 0, (length,), (1,))
+        return self._fake_of_base[id(base)]
+
+    def free_name(self, name: str) -> str:
+        """Return a name that no tensor has here."""
+        names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+        return next(candidate for candidate in names if candidate not in self.tensors)
+
+
+class FakeMemory:
+    """The memory of all tensors that are there before a step.
+
+    Tensors overlap where the bytes from their first element to their last do, so that even and odd
+    columns of one matrix are in one region, and so of one op.
+
+    Parameters
+    ----------
+    resident
+        Parameters and buffers with their names; tied ones have several.
+    inputs
+        The tensors that the model is called with.
+    fake_mode
+        The mode of the fake tensors.
+
+    Attributes
+    ----------
+    regions : list of `Region`
+        In the order in which their first tensors were given.
+    fake_of : dict of int to tensor
+        The fake tensors by the identity of the real ones.
+    """
+
+    def __init__(
+        self, resident: NamedTensors, inputs: NamedTensors, fake_mode: FakeTensorMode
+    ) -> None:
+        self.regions: list[Region] = []
+        self.fake_of: dict[int, Any] = {}
+        self._fake_mode = fake_mode
+        self._resident = {id(tensor) for _, tensor in resident}
+        named = [*resident, *inputs]
+        for group in _overlapping([_span(name, tensor) for name, tensor in named]):
+            self._add_region([named[index] for index in group])
+
+    def add_constant(self, name: str, tensor: torch.Tensor) -> tuple[Region, str, list[Region]]:
+        """Add a tensor that was not given before.
+
+        Parameters
+        ----------
+        name
+            Of the tensor.
+        tensor
+            It becomes a part of the region that contains it, else a region of its own.
+
+        Returns
+        -------
+        tuple
+            Its region, its name there, and the other regions that it overlaps.
+        """
+        span = _span(name, tensor)
+        met = [region for region in self.regions if region.span.overlaps(span)]
+        if len(met) == 1 and met[0].span.contains(span):
+            key = met[0].free_name(name)
+            met[0].tensors[key] = self._fake(name, tensor, met[0]), tensor
+            return met[0], key, []
+        self._add_region([(name, tensor)])
+        return self.regions[-1], name, met
+
+    def _add_region(self, named: NamedTensors) -> None:
+        tensors = [tensor for _, tensor in named]
+        span = _union([_span(name, tensor) for name, tensor in named], tensors)
+        with self._fake_mode:
+            memory = torch.empty(span.end - span.start, dtype=torch.uint8, device="cpu")
+        region = Region(self._op_type(tensors), span, memory.untyped_storage())
+        # A tensor comes before the views of it.
+        for name, tensor in sorted(named, key=lambda item: item[1]._base is not None):
+            self._fake(name, tensor, region)
+        region.tensors.update({name: (self.fake_of[id(t)], t) for name, t in named})
+        self.regions.append(region)
+
+    def _op_type(self, tensors: list[torch.Tensor]) -> str:
+        resident = [tensor for tensor in tensors if id(tensor) in self._resident]
+        if any(isinstance(tensor, nn.Parameter) for tensor in resident):
+            return "parameter"
+        return "buffer" if resident else "input"
+
+    def _fake(self, name: str, tensor: torch.Tensor, region: Region) -> torch.Tensor:
+        fake = self.fake_of.get(id(tensor))
+        if fake is None:
+            with self._fake_mode, torch.enable_grad():
+                fake = self._view_of_base(name, tensor, region)
+                if fake is None:
+                    fake = self._alias(name, tensor, region)
+                if isinstance(tensor, nn.Parameter):
+                    fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+                elif tensor.requires_grad and id(tensor) not in self._resident:
+                    fake.requires_grad_()
+            self.fake_of[id(tensor)] = fake
+        return fake
+
+    def _view_of_base(self, name: str, tensor: torch.Tensor, region: Region) -> Any:
+        """Return what is a view to autograd, too, so that gradients of writes find their way."""
+        base = tensor._base
+        if base is None or base.dtype != tensor.dtype or not tensor.numel():
+            return None
+        if tensor.is_conj() or tensor.is_neg():
+            return None
+        fake = self.fake_of.get(id(base))
+        if fake is None:
+            fake = region.part_of(base)
+        return fake.as_strided(tensor.size(), tensor.stride(), _offset(name, tensor, region))
+
+    def _alias(self, name: str, tensor: torch.Tensor, region: Region) -> torch.Tensor:
+        fake = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        offset = _offset(name, tensor, region)
+        fake.set_(region.storage, offset, tensor.size(), tensor.stride())
+        if tensor.is_conj():
+            fake = torch._conj(fake)
+        return torch._neg_view(fake) if tensor.is_neg() else fake
+
+
+def _span(name: str, tensor: torch.Tensor) -> Span:
+    if tensor.layout is not torch.strided:
+        raise CaptureError(f"{name}: expected a dense tensor, got one of layout {tensor.layout}")
+    if not tensor.numel():
+        return Span(("empty", id(tensor)), 0, 0)
+    storage = tensor.untyped_storage()
+    # Fake tensors warn when they are asked for an address; those on the meta device say 0.
+    address = 0 if isinstance(tensor, FakeTensor) else storage.data_ptr()
+    space: Hashable = tensor.device if address else storage._cdata
+    start = address + int(tensor.storage_offset()) * tensor.itemsize
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True)
+    )
+    return Span(space, start, start + (last + 1) * tensor.itemsize)
+
+
+def _overlapping(spans: Sequence[Span]) -> list[list[int]]:
+    """Return groups of spans that overlap, also by way of others, as indices."""
+    by_space: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for index, span in enumerate(spans):
+        by_space[span.space].append(index)
+    groups: list[list[int]] = []
+    for indices in by_space.values():
+        end = 0
+        for index in sorted(indices, key=lambda index: spans[index].start):
+            # One tensor without elements that has two names is in one place, too.
+            joins = spans[index].start < end or (index != indices[0] and not spans[index].end)
+            if not joins:
+                groups.append([])
+            groups[-1].append(index)
+            end = max(end, spans[index].end)
+    return sorted(sorted(group) for group in groups)
+
+
+def _union(spans: Sequence[Span], tensors: Sequence[torch.Tensor]) -> Span:
+    start = min(span.start for span in spans)
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        start -= start % max(tensor.itemsize for tensor in tensors)
+    return Span(spans[0].space, start, max(span.end for span in spans))
+
+
+def _offset(name: str, tensor: torch.Tensor, region: Region) -> int:
+    """Return where a tensor begins in a region, in elements."""
+    offset, rest = divmod(_span(name, tensor).start - region.span.start, tensor.itemsize)
+    if rest:
+        raise CaptureError(
+            f"{name}: expected a tensor that begins whole elements of {tensor.itemsize} bytes "
+            f"behind {next(iter(region.tensors), 'others')}, with which it shares memory, "
+            f"got {rest} bytes more"
+        )
+    return offset

@@ -1,0 +1,399 @@
+"""Records the ATen ops that run.
+
+A `Tracer` stands between PyTorch and the fake tensors: it sees each op below autograd, where
+composite functions have been taken apart and backward ops appear as what they run. It recognises
+storages, not tensors, and keeps them alive so that no two share an address; it never keeps a
+tensor, because autograd looks at how many there are of it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.autograd_nodes import AutogradNodes
+from placeto_capture.tracing.checks import passing_answer
+from placeto_capture.tracing.counting import count_bytes, count_flops
+from placeto_capture.tracing.fake_memory import FakeMemory, Region
+from placeto_capture.tracing.fake_results import Picking, own_result, picked_result
+from placeto_capture.tracing.functions import Function, function_of
+from placeto_capture.tracing.known_values import CONSTANT, KnownValues
+from placeto_capture.tracing.random_draws import RandomDraws
+from placeto_capture.tracing.scopes import ModuleScopes
+from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace, tensor_leaves
+from placeto_graphs import Phase
+
+DEVICE_OF = torch.ops.prim.device.default
+LIFT_FRESH = torch.ops.aten.lift_fresh.default
+
+
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the ops that run while it is entered.
+
+    Parameters
+    ----------
+    memory
+        The tensors that are there before the step: each region is an op.
+    scopes
+        Which module is running.
+    mask_fraction
+        The part of all elements that a mask of unknown values picks; None refuses such masks.
+
+    Attributes
+    ----------
+    ops : list of `Source` or `Call`
+        What ran so far.
+    scope : str
+        The scope of ops that run outside of all modules.
+    phase : Phase
+        Of the ops that run.
+    """
+
+    def __init__(
+        self, memory: FakeMemory, scopes: ModuleScopes, mask_fraction: float | None = None
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops: list[Source | Call] = []
+        self.scope = ""
+        self.phase = Phase.FORWARD
+        self._memory = memory
+        self._scopes = scopes
+        self._mask_fraction = mask_fraction
+        self._storages: list[torch.UntypedStorage] = []
+        self._index_of_storage: dict[int, int] = {}
+        self._maker_of_storage: list[int] = []  # the last op that wrote each storage
+        self._source_of_storage: dict[int, tuple[int, Source]] = {}
+        self._allocations: dict[int, Call] = {}  # of storages without values
+        self._nodes = AutogradNodes()
+        self._draws = RandomDraws()
+        self._cut_storages: set[int] = set()  # that overlap with others in a way not followed
+        self._known_values = KnownValues(self._storages)
+        self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
+        for region in memory.regions:
+            name = next(iter(region.tensors))
+            scope = "" if region.op_type == "input" else name.rpartition(".")[0]
+            self._add_source(name, scope, region)
+
+    def trace(self, results: dict[str, torch.Tensor]) -> Trace:
+        """Return what was recorded."""
+        return Trace(
+            ops=self.ops,
+            storage_bytes=[storage.nbytes() for storage in self._storages],
+            results={name: self._look_up(tensor) for name, tensor in results.items()},
+        )
+
+    @contextmanager
+    def recording(self, phase: Phase, scope: str) -> Iterator[None]:
+        """Record the ops that run inside, as ops of a phase."""
+        self.phase, self.scope = phase, scope
+        with self:
+            yield
+
+    def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
+        """Record what the optimizer keeps for a parameter, by name.
+
+        The updates that touch the parameter, its gradient or this state belong to the parameter.
+        """
+        op, source = self._source_of_storage[self._look_up(parameter).storage]
+        for name, tensor in state.items():
+            source.state[name] = self._look_up(tensor, maker=op)
+        storages = [*source.storages]
+        if parameter.grad is not None:
+            storages.append(self._look_up(parameter.grad).storage)
+        self._owner_of_storage.update(dict.fromkeys(storages, op))
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run an op on fake tensors and record it."""
+        if func is DEVICE_OF:
+            return args[0].device
+        kwargs = kwargs or {}
+        function = function_of(func)
+        if function.is_composite:
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func is not LIFT_FRESH:
+            args, kwargs = self._fakes(args), self._fakes(kwargs)
+        return self._record(func, function, args, kwargs)
+
+    def _record(
+        self, func: Any, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        # An op may change what its arguments look like, so they are described before it runs.
+        inputs: list[TensorRef] = []
+        arguments, keywords = self._described(args, inputs), self._described(kwargs, inputs)
+        written: list[TensorRef] = []
+        self._described(function.written(args, kwargs), written)
+        node = self._nodes.before_op(args, kwargs)
+        draw = self._draws.next() if torch.Tag.nondeterministic_seeded in func.tags else None
+        try:
+            result = own_result(func, args, kwargs)
+            result = func(*args, **kwargs) if result is None else result
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            result = self._of_values(func, (args, kwargs), (arguments, keywords), error)
+
+        storages_before = len(self._storages)
+        outputs = tuple(
+            None if leaf is None else self._look_up(leaf, maker=len(self.ops))
+            for leaf in tensor_leaves(result)
+        )
+        if len(self._storages) == storages_before and not written:
+            self._fold(outputs, node)
+            return result
+        made = [ref for ref in outputs if ref is not None and ref.storage >= storages_before]
+        call = Call(
+            function=func,
+            arguments=arguments,
+            keywords=keywords,
+            outputs=outputs,
+            reads=(),
+            writes=(),
+            creates=tuple(dict.fromkeys(ref.storage for ref in made)),
+            scope="",
+            phase=self.phase,
+            flops=count_flops(func, function, args, kwargs, result, (*inputs, *made)),
+            bytes_accessed=count_bytes(function, inputs, written, made),
+            belongs_to=None,
+            draw=draw,
+        )
+        if function.allocates and not written:
+            self._allocations.update(dict.fromkeys(call.creates, call))
+        else:
+            self._append(call, inputs, written, node)
+        return result
+
+    def _append(
+        self, call: Call, inputs: list[TensorRef], written: list[TensorRef], node: int | None
+    ) -> None:
+        written_storages = dict.fromkeys(ref.storage for ref in written)
+        read = dict.fromkeys(ref.storage for ref in inputs if ref.storage not in written_storages)
+        for storage in read:
+            if storage in self._allocations:  # the values of new memory are the allocation's
+                self._append(self._allocations.pop(storage), [], [], None)
+        first_written = [s for s in written_storages if self._allocations.pop(s, None) is not None]
+        call.reads = tuple(read)
+        call.creates = tuple(dict.fromkeys((*call.creates, *first_written)))
+        call.writes = tuple(s for s in written_storages if s not in call.creates)
+        if not self._cut_storages.isdisjoint(call.writes):
+            raise self._cannot_follow()
+        call.belongs_to, call.scope = self._owner(call)
+
+        op = len(self.ops)
+        self.ops.append(call)
+        for storage in (*call.creates, *call.writes):
+            self._maker_of_storage[storage] = op
+        self._known_values.follow(op, call)
+        self._nodes.after_op(op, call.scope, node)
+
+    def _fold(self, outputs: tuple[TensorRef | None, ...], node: int | None) -> None:
+        """Let gradient ops of a view belong to the op that made its storage."""
+        first = next((ref for ref in outputs if ref is not None), None)
+        if first is not None and first.storage not in self._allocations:
+            maker = self._maker_of_storage[first.storage]
+            self._nodes.after_op(maker, self._current_scope, node)
+
+    @property
+    def _current_scope(self) -> str:
+        return self._scopes.paths[-1] if self._scopes.paths else self.scope
+
+    def _owner(self, call: Call) -> tuple[int | None, str]:
+        """Return which op a call belongs to, and its scope."""
+        if self.phase == Phase.UPDATE:
+            return self._owner_of_update(call)
+        if self.phase == Phase.FORWARD:
+            return None, self._current_scope
+        owner, scope = self._owner_of_gradient()
+        # Modules run in the backward phase where activations are computed again.
+        return owner, self._scopes.paths[-1] if self._scopes.paths else scope
+
+    def _owner_of_gradient(self) -> tuple[int | None, str]:
+        made_for = self._nodes.running()
+        if made_for is None:
+            return None, self.scope
+        if isinstance(made_for, torch.Tensor):
+            leaf = self._maker_of_storage[self._look_up(made_for).storage]
+            return leaf, self.ops[leaf].scope
+        return made_for
+
+    def _owner_of_update(self, call: Call) -> tuple[int | None, str]:
+        owners = {
+            self._owner_of_storage[storage]
+            for storage in (*call.reads, *call.writes)
+            if storage in self._owner_of_storage
+        }
+        if len(owners) != 1:
+            return None, self.scope
+        owner = owners.pop()
+        self._owner_of_storage.update(dict.fromkeys(call.creates, owner))
+        return owner, self.ops[owner].scope
+
+    def _of_values(
+        self,
+        func: Any,
+        called_with: tuple[tuple[Any, ...], dict[str, Any]],
+        described: tuple[tuple[Any, ...], dict[str, Any]],
+        error: Exception,
+    ) -> Any:
+        """Return the result of an op that asks for values, if these follow from constants."""
+        known = self._known(func, *described)
+        if known is not None:
+            return pytree.tree_map_only(torch.Tensor, _alike, known)
+        if isinstance(error, DataDependentOutputException):
+            answer = passing_answer()
+            if answer is not None:
+                return answer
+            raise CaptureError(
+                f"{self._place}: {func.overloadpacket} asks for the value of a tensor, as .item(), "
+                "bool(), int() or an if on a tensor do, and capture has none; choose between "
+                "tensors with torch.where or a mask, or decide by numbers that are not tensors"
+            ) from None
+        picked = picked_result(
+            func, *called_with, Picking(self._mask_fraction, self._count_of_known_mask)
+        )
+        if picked is not None:
+            return picked
+        raise CaptureError(
+            f"{self._place}: the shape of what {func.overloadpacket} gives depends on the values "
+            "of a tensor, and capture has none; use a mask of fixed shape, or say with "
+            "mask_fraction which part of the elements a mask picks"
+        ) from None
+
+    def _known(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._known_values.result(func, args, kwargs)
+
+    def _count_of_known_mask(self, mask: torch.Tensor) -> int | None:
+        count: int | None = self._known(_count_of, (self._look_up(mask),), {})
+        return count
+
+    @property
+    def _constant_name(self) -> str:
+        return f"{self._current_scope}.{CONSTANT}" if self._current_scope else CONSTANT
+
+    @property
+    def _place(self) -> str:
+        return self._current_scope or "model"
+
+    def _fakes(self, value: Any) -> Any:
+        """Return arguments with fake tensors in place of real ones."""
+        if isinstance(value, torch.Tensor):
+            return value if isinstance(value, FakeTensor) else self._fake_of(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._fakes(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self._fakes(item) for key, item in value.items()}
+        return value
+
+    def _fake_of(self, tensor: torch.Tensor) -> Any:
+        """Return what stands for a real tensor, which may be neither the model's nor an input."""
+        if id(tensor) not in self._memory.fake_of:
+            if tensor.requires_grad:
+                raise CaptureError(
+                    f"{self._place}: expected tensors that are inputs or parameters of the model, "
+                    f"got another one of shape {tuple(tensor.shape)} that requires a gradient; "
+                    "register it as a parameter"
+                )
+            self._add_constant(tensor)
+        return self._memory.fake_of[id(tensor)]
+
+    def _add_constant(self, tensor: torch.Tensor) -> None:
+        region, name, cut = self._memory.add_constant(self._constant_name, tensor)
+        known = self._source_of_storage.get(self._index_of_storage.get(region.storage._cdata, -1))
+        if known is None:
+            self._add_source(name, self._current_scope, region)
+        else:
+            _, source = known
+            fake, _ = region.tensors[name]
+            source.tensors[name] = self._look_up(fake)
+            source.values[name] = tensor
+        if cut:
+            storages = {self._index_of_storage[r.storage._cdata] for r in (region, *cut)}
+            self._cut_storages |= storages
+            for storage in storages:
+                if isinstance(self.ops[self._maker_of_storage[storage]], Call):
+                    raise self._cannot_follow()
+
+    def _add_source(self, name: str, scope: str, region: Region) -> None:
+        """Record an op that holds the tensors of a region."""
+        source, op = Source(name, scope, region.op_type, {}, {}), len(self.ops)
+        self.ops.append(source)
+        for key, (fake, value) in region.tensors.items():
+            source.tensors[key] = self._look_up(fake, maker=op)
+            source.values[key] = value
+            self._source_of_storage[source.tensors[key].storage] = op, source
+        self._known_values.add(source)
+
+    def _cannot_follow(self) -> CaptureError:
+        return CaptureError(
+            f"{self._place}: expected that what is written shares its memory with parameters, "
+            "buffers and inputs only, got another tensor that overlaps with a part of it; register "
+            "that as a buffer"
+        )
+
+    def _described(self, value: Any, found: list[TensorRef]) -> Any:
+        """Return arguments with references in place of tensors, and add those to a list."""
+        if isinstance(value, FakeTensor):
+            found.append(self._look_up(value))
+            return found[-1]
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._described(item, found) for item in value)
+        if isinstance(value, dict):
+            return {key: self._described(item, found) for key, item in value.items()}
+        return value
+
+    def _look_up(self, tensor: torch.Tensor, maker: int | None = None) -> TensorRef:
+        """Return the reference to a tensor, whose storage may be new: then ``maker`` made it."""
+        if tensor.layout is not torch.strided:
+            raise CaptureError(
+                f"{self._place}: expected dense tensors, got one of layout {tensor.layout}; "
+                "embeddings can be made with sparse=False"
+            )
+        storage = tensor.untyped_storage()
+        index = self._index_of_storage.get(storage._cdata)
+        if index is None:
+            index = len(self._storages)
+            self._index_of_storage[storage._cdata] = index
+            self._storages.append(storage)
+            if maker is None:
+                maker = self._add_unknown(tensor, index)
+            self._maker_of_storage.append(maker)
+        return TensorRef(
+            storage=index,
+            dtype=tensor.dtype,
+            size=tuple(tensor.shape),
+            stride=tensor.stride(),
+            offset=int(tensor.storage_offset()),
+            is_conjugated=tensor.is_conj(),
+            is_negated=tensor.is_neg(),
+        )
+
+    def _add_unknown(self, tensor: torch.Tensor, storage: int) -> int:
+        """Record an op that holds a fake tensor which nothing that was recorded has made."""
+        name = self._constant_name
+        whole = TensorRef(storage, torch.uint8, (tensor.untyped_storage().nbytes(),), (1,), 0)
+        self.ops.append(Source(name, self._current_scope, "input", {name: whole}, {}))
+        return len(self.ops) - 1
+
+
+def _count_of(mask: torch.Tensor) -> int:
+    return int(mask.count_nonzero())
+
+
+def _alike(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a fake tensor that looks like a real one."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)

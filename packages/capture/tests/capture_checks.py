@@ -1,0 +1,121 @@
+"""What has to hold for the capture of any model that is small enough to run."""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from captured_models import Case
+from eager_step import EagerTraining, plain_kernels
+from placeto_capture.tracing.functions import ALLOCATIONS
+from placeto_capture.tracing.op_graph import op_graph_of
+from placeto_capture.tracing.replay import replay
+from placeto_capture.tracing.step import OptimizerFactory, trace_step
+from placeto_capture.tracing.trace import Trace
+from placeto_graphs import OpGraph
+from topological_orders import random_order
+
+SEED = 17
+COUNTED = {str(packet) for packet in flop_registry}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A training step as captured, and as PyTorch runs it.
+
+    Attributes
+    ----------
+    trace, graph
+        What is captured.
+    before, after
+        Weights, buffers and optimizer state before and after the step that PyTorch runs, by name;
+        after it also the loss and the gradients.
+    made
+        Each op that makes storages, with their bytes.
+    flops
+        Of each type of op that torch has a formula for.
+    resident_bytes
+        Of weights, buffers and optimizer state.
+    """
+
+    trace: Trace
+    graph: OpGraph
+    before: dict[str, torch.Tensor]
+    after: dict[str, torch.Tensor]
+    made: list[tuple[str, list[int]]]
+    flops: dict[str, int]
+    resident_bytes: int
+
+
+def compared(
+    example: Case,
+    optimizer: OptimizerFactory = torch.optim.Adam,
+    mask_fraction: float | None = None,
+) -> Comparison:
+    """Capture a step and run it."""
+    trace = trace_step(
+        example.model, example.inputs, None, optimizer, "training", "cpu", mask_fraction
+    )
+    eager = EagerTraining(example, optimizer)
+    before = eager.values()
+    counter = FlopCounterMode(display=False)
+    with counter:
+        eager.step(SEED)
+    state = [value for values in eager.optimizer.state.values() for value in values.values()]
+    resident = (*example.model.parameters(), *example.model.buffers(), *state)
+    return Comparison(
+        trace=trace,
+        graph=op_graph_of(trace),
+        before=before,
+        after=eager.results(),
+        made=eager.watch.made,
+        flops={str(op): count for op, count in counter.get_flop_counts().get("Global", {}).items()},
+        resident_bytes=sum(value.nbytes for value in resident if isinstance(value, torch.Tensor)),
+    )
+
+
+def check_replay(step: Comparison, num_orders: int = 2) -> None:
+    """Check what a replay gives, in the order of the capture and in random ones."""
+    orders = [random_order(step.graph, seed) for seed in range(num_orders)]
+    for order in (None, *orders):
+        with plain_kernels():
+            results = replay(step.trace, step.before, order=order, seed=SEED)
+        assert results.keys() == step.after.keys()
+        for name, value in step.after.items():
+            torch.testing.assert_close(results[name], value, msg=partial(_named, name))
+
+
+def check_flops(step: Comparison) -> None:
+    """Check the FLOPs of the ops for which torch has a formula."""
+    counted: Counter[str] = Counter()
+    for op_type, flops in zip(step.graph.op_types, step.graph.flops.tolist(), strict=True):
+        if op_type in COUNTED:
+            counted[op_type] += flops
+    assert sum(counted.values()) == pytest.approx(sum(step.flops.values()), rel=0.01)
+    assert {op_type: count for op_type, count in counted.items() if count} == step.flops
+
+
+def check_tensors(step: Comparison) -> None:
+    """Check the bytes of the storages that each op makes."""
+    made = []
+    calls = [part for call in step.trace.calls for part in call.parts or (call,)]
+    for call in calls:
+        storages = dict.fromkeys(ref.storage for ref in call.outputs if ref is not None)
+        sizes = [step.trace.storage_bytes[s] for s in storages if s in call.creates]
+        if sizes and call.op_type not in ALLOCATIONS and not call.op_type.endswith("_"):
+            made.append((call.op_type, sizes))
+    assert made == [entry for entry in step.made if entry[0] not in ALLOCATIONS]
+
+
+def check_parameter_bytes(step: Comparison) -> None:
+    """Check what stays in memory."""
+    assert step.graph.parameter_bytes.sum() == step.resident_bytes
+    resident = [op_type in ("parameter", "buffer") for op_type in step.graph.op_types]
+    assert (step.graph.parameter_bytes > 0).tolist() == resident
+
+
+def _named(name: str, message: str) -> str:
+    return f"{name}: {message}"

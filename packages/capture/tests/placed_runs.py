@@ -1,0 +1,91 @@
+"""Runs an executable step on several devices, one op at a time."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from capture_checks import SEED, Comparison
+from eager_step import plain_kernels
+from placeto_capture.execution.traced_step import TracedStep
+from placeto_capture.tracing.trace import Source, TensorRef
+from placeto_graphs import ExecutableStep, OpGraph
+from topological_orders import random_order
+
+
+@dataclass(frozen=True)
+class PlacedRun:
+    """What a step has left behind, and the bytes that each device then holds beside its weights."""
+
+    results: Mapping[str, Any]
+    held: Sequence[int]
+
+
+def random_devices(graph: OpGraph, num_devices: int, seed: int) -> NDArray[np.int32]:
+    """Return int32[V], a random device for each op; those that belong together share one."""
+    devices = np.random.default_rng(seed).integers(0, num_devices, graph.num_ops, np.int32)
+    return devices[graph.colocation_leaders]
+
+
+def placed_run(
+    step: ExecutableStep, op_device: NDArray[np.int32], num_devices: int, seed: int
+) -> PlacedRun:
+    """Run a step in a random order; each tensor is given up when its last reader is done."""
+    graph = step.graph
+    run = step.begin([f"cpu:{number}" for number in range(num_devices)], op_device)
+    held = [0] * num_devices
+    uses = Counter((tensor, int(op_device[op])) for tensor, op in graph.edges.tolist())
+    with run.worker(0):
+        for op in random_order(graph, seed):
+            here = int(op_device[op])
+            held[here] += run.run(op)
+            for tensor in graph.tensors_of_op[op].tolist():
+                readers = op_device[graph.consumers_of_tensor[tensor]].tolist()
+                for there in dict.fromkeys(readers):
+                    if there != here:
+                        held[there] += run.receive(tensor, there, run.send(tensor, there))
+                if here not in readers:
+                    held[here] -= run.free(tensor, here)
+            for tensor in graph.inputs_of_op[op].tolist():
+                uses[tensor, here] -= 1
+                if not uses[tensor, here]:
+                    held[here] -= run.free(tensor, here)
+    return PlacedRun(run.results(), held)
+
+
+def prepared(step: Comparison, shared_memory: bool) -> TracedStep:
+    """Prepare a step with the values that PyTorch began with; all its results are wanted."""
+
+    def value_of(source: Source, name: str, _: TensorRef) -> torch.Tensor:
+        return step.before.get(name, source.values.get(name, torch.empty(0)))
+
+    return TracedStep(
+        step.trace,
+        value_of,
+        results=list(step.trace.results),
+        seed=SEED,
+        shared_memory=shared_memory,
+    )
+
+
+def check_placements(step: Comparison, num_placements: int) -> None:
+    """Check what random placements on 1, 2 and 4 devices give, with one memory and with several."""
+    for shared_memory in (True, False):
+        ready = prepared(step, shared_memory)
+        for seed in range(num_placements):
+            num_devices = (1, 2, 4)[seed % 3]
+            devices = random_devices(ready.graph, num_devices, seed)
+            with plain_kernels():
+                found = placed_run(ready, devices, num_devices, seed)
+            assert found.results.keys() == step.after.keys()
+            for name, value in step.after.items():
+                torch.testing.assert_close(found.results[name], value, msg=partial(_named, name))
+
+
+def _named(name: str, message: str) -> str:
+    return f"{name}: {message}"

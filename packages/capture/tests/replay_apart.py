@@ -1,0 +1,70 @@
+"""The oracle of what ops send to each other: a step in which each op has a memory of its own."""
+
+import torch
+
+from placeto_capture.tracing.op_graph import TensorsOfTrace
+from placeto_capture.tracing.replay import Memory
+from placeto_capture.tracing.storage_parts import whole_storage
+from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace, references
+
+CPU = torch.device("cpu")
+GARBAGE = 255  # numbers of such bytes are no numbers
+
+
+def replay_apart(
+    trace: Trace, values: dict[str, torch.Tensor], seed: int
+) -> dict[str, torch.Tensor]:
+    """Run a traced step; an op finds garbage but for the tensors that the graph says it reads.
+
+    Resident memory is one for all. Returned are its tensors after the step, and those results of
+    which all bytes have been made by one op.
+    """
+
+    def value_of(source: Source, name: str, _: TensorRef) -> torch.Tensor:
+        return (values[name] if name in values else source.values[name]).detach()
+
+    tensors = TensorsOfTrace(trace)
+    memories = [Memory(trace, CPU, value_of, range(len(trace.storage_bytes))) for _ in trace.ops]
+    resident = Memory(trace, CPU, value_of, range(len(trace.storage_bytes)))
+    maker: dict[int, int] = {}
+    for op, call in enumerate(trace.ops):
+        if isinstance(call, Source):
+            continue
+        memory, found = memories[op], _storages_of_arguments(call)
+        for storage in found:
+            whole = whole_storage(storage, trace.storage_bytes[storage])
+            memory.tensor(whole).fill_(GARBAGE)
+            if storage in tensors.home_of_storage:
+                memory.tensor(whole).copy_(resident.tensor(whole))
+        for tensor in [tensor for tensor, reader in tensors.edges if reader == op]:
+            producer = tensors.made[tensor].producer
+            if producer not in tensors.home_of_storage.values():
+                for ref in tensors.contents(tensor):
+                    memory.tensor(ref).copy_(memories[producer].tensor(ref))
+        memory.run(call, seed)
+        for storage in found:
+            if storage in tensors.home_of_storage:
+                whole = whole_storage(storage, trace.storage_bytes[storage])
+                resident.tensor(whole).copy_(memory.tensor(whole))
+        maker.update(dict.fromkeys(call.creates, op))
+        for storage in call.writes:
+            maker.pop(storage, None)
+    kept = {
+        name: resident.tensor(ref)
+        for source in trace.sources
+        if source.is_resident
+        for name, ref in {**source.tensors, **source.state}.items()
+    }
+    made = {
+        name: memories[maker[ref.storage]].tensor(ref)
+        for name, ref in trace.results.items()
+        if ref.storage in maker
+    }
+    return {**made, **kept}
+
+
+def _storages_of_arguments(call: Call) -> set[int]:
+    """Return the storages that are there when a call begins, and those that it then writes."""
+    refs = references([(part.arguments, part.keywords) for part in call.parts or (call,)])
+    made_between = {storage for part in call.parts for storage in part.creates}
+    return {ref.storage for ref in refs} - made_between

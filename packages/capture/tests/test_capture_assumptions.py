@@ -1,0 +1,162 @@
+"""What is assumed of unknown values: checks pass, numbers are finite, choices are fair."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from asking_layers import PASSING, REFUSED, Function
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from capture_checks import check_flops, check_replay, compared
+from captured_models import Case
+from placeto_capture import CaptureError, capture
+
+
+class Asking(nn.Module):
+    """A layer, and a function of it that asks for values."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.function = function
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(self.layer, inputs)
+
+
+@pytest.mark.parametrize("function", PASSING)
+def test_checks_pass_and_numbers_are_finite_as_when_the_step_runs(function: Function) -> None:
+    check_replay(compared(Case(Asking(function), (torch.randn(3, 4),))))
+
+
+@pytest.mark.parametrize("function", REFUSED)
+def test_other_decisions_are_refused_with_their_line(function: Function) -> None:
+    line = function.__code__.co_firstlineno + 2
+    with pytest.raises(CaptureError, match=rf"tensors \(line {line} of asking_layers.py\)$"):
+        capture(Asking(function), torch.randn(3, 4))
+
+
+def by_argmax(scores: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.one_hot(scores.argmax(1), scores.shape[1]).bool()
+
+
+def by_top_k(scores: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(scores).scatter(1, scores.topk(2, dim=1).indices, 1.0) > 0
+
+
+def by_order(scores: torch.Tensor) -> torch.Tensor:
+    return scores.argsort(dim=1) < 2
+
+
+def by_maximum(scores: torch.Tensor) -> torch.Tensor:
+    return torch.arange(scores.shape[1]) == scores.max(1).indices[:, None]
+
+
+Choice = Callable[[torch.Tensor], torch.Tensor]
+CHOICES: dict[Choice, int] = {by_argmax: 1, by_top_k: 2, by_order: 2, by_maximum: 1}
+
+
+class LoopOverExperts(nn.Module):
+    """Each row goes to the experts that its scores choose, one expert after the other."""
+
+    def __init__(self, choose: Choice, num_experts: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(4, num_experts)
+        self.experts = nn.ModuleDict({f"expert_{n}": nn.Linear(4, 4) for n in range(num_experts)})
+        self.choose = choose
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        scores = self.router(rows).softmax(1)
+        chosen = self.choose(scores)
+        result = torch.zeros_like(rows)
+        for expert in chosen.any(0).nonzero()[:, 0]:
+            (found,) = torch.where(chosen[:, expert])
+            outputs = self.experts[f"expert_{expert}"](rows[found])
+            result.index_add_(0, found, outputs * scores[found, expert, None])
+        return result
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+def test_experts_in_a_loop_have_the_flops_of_any_choice(choose: Choice) -> None:
+    """However rows are shared out, the experts multiply each of them as often."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        step = compared(Case(LoopOverExperts(choose, 3), (torch.randn(40, 4),)))
+    check_flops(step)
+    again = compared(Case(LoopOverExperts(choose, 3), (torch.randn(40, 4),)))
+    assert again.graph.op_names == step.graph.op_names
+    assert again.graph.tensor_bytes.tolist() == step.graph.tensor_bytes.tolist()
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+@settings(max_examples=10, deadline=None)
+@given(rows=st.integers(1, 30), experts=st.integers(3, 6))
+def test_each_row_goes_to_as_many_experts_as_it_chooses(
+    choose: Choice, rows: int, experts: int
+) -> None:
+    graph = capture(LoopOverExperts(choose, experts), torch.ones(rows, 4), mode="inference")
+    products = [
+        flops
+        for name, flops in zip(graph.op_names, graph.flops.tolist(), strict=True)
+        if "expert" in name and "addmm" in name
+    ]
+    assert sum(products) == rows * CHOICES[choose] * 2 * 4 * 4
+
+
+def test_a_choice_by_known_scores_is_the_one_that_they_make() -> None:
+    def choose(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        best = torch.tensor([0.1, 0.3, 0.2]).argmax()
+        outputs: torch.Tensor = layer(inputs) * best.item()
+        return outputs
+
+    check_replay(compared(Case(Asking(choose), (torch.randn(3, 4),))))
+
+
+def test_what_overwrites_a_constant_is_no_longer_known() -> None:
+    def overwrite(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        limit = torch.zeros(3)
+        if limit.sum() > 0:
+            return inputs
+        limit.copy_(layer(inputs)[0, :3].detach())
+        outputs: torch.Tensor = layer(inputs) * limit.sum().item()
+        return outputs
+
+    with pytest.raises(CaptureError, match="asks for the value of a tensor"):
+        capture(Asking(overwrite), torch.randn(3, 4))
+
+
+def test_a_conversion_that_changes_nothing_is_nothing() -> None:
+    def convert(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = layer.to(torch.float32).to(inputs.device)(inputs)
+        return outputs
+
+    given = Case(Asking(convert), (torch.randn(3, 4),))
+    before = nn.Module._apply
+    check_replay(compared(given))
+    assert nn.Module._apply is before
+
+
+def test_a_conversion_of_weights_is_refused() -> None:
+    def convert(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = layer.to(torch.float64)(inputs.double())
+        return outputs
+
+    with pytest.raises(CaptureError) as caught:
+        capture(Asking(convert), torch.randn(3, 4))
+    assert str(caught.value).startswith(
+        "Linear.weight: expected a weight that stays as it is during a step, got a conversion from "
+        "torch.float32 on cpu to torch.float64 on cpu; convert the model before (line "
+    )
+
+
+def test_texts_of_what_is_not_known_are_no_failure() -> None:
+    def write(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = layer(inputs)
+        assert f"{torch.tensor(7)}" == "7"
+        assert f"{outputs.sum()}".startswith("FakeTensor") == isinstance(outputs, FakeTensor)
+        return outputs
+
+    check_replay(compared(Case(Asking(write), (torch.randn(3, 4),))))

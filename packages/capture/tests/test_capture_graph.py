@@ -1,0 +1,347 @@
+"""How a step appears as a graph."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from captured_models import CASES, AttentionBlock, CalledTwice, TiedLanguageModel, TwoInTwoOut, case
+from placeto_capture import capture
+from placeto_graphs import OpGraph, Phase, colocate
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+# A gradient op of a view has the scope of the view, and is with the op that made its storage.
+NO_VIEWS_ACROSS_MODULES = ("perceptron", "unrolled LSTM cell", "attention block", "called twice")
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(*inputs)
+
+
+def forward_pass(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> OpGraph:
+    """Capture a function."""
+    return capture(Function(function), inputs, mode="inference")
+
+
+def index(graph: OpGraph, name: str) -> int:
+    """Return the op of a name."""
+    return graph.op_names.index(name)
+
+
+def reads(graph: OpGraph, name: str) -> set[str]:
+    """Return the names of the ops of whose tensors an op reads one."""
+    op = index(graph, name)
+    return {graph.op_names[p] for p in graph.edge_producers[graph.edge_consumers == op]}
+
+
+def sizes(graph: OpGraph, name: str) -> list[int]:
+    """Return the bytes of the tensors of an op."""
+    made: list[int] = graph.tensor_bytes[graph.tensor_producer == index(graph, name)].tolist()
+    return made
+
+
+def ancestors(graph: OpGraph, name: str) -> set[str]:
+    """Return the names of all ops that come before an op."""
+    found = {index(graph, name)}
+    for op in graph.topological_order[::-1]:
+        if op in found:
+            found |= set(graph.edge_producers[graph.edge_consumers == op].tolist())
+    return {graph.op_names[op] for op in found} - {name}
+
+
+def computing(graph: OpGraph) -> list[str]:
+    """Return the names of the ops that are not there before the step."""
+    return [name for name, kind in zip(graph.op_names, graph.op_types, strict=True) if "." in kind]
+
+
+def test_views_are_part_of_the_op_that_made_their_storage() -> None:
+    def looks(matrix: torch.Tensor) -> torch.Tensor:
+        doubled = matrix * 2
+        first, _ = doubled.t().reshape(2, 2, 3).detach().unbind()
+        return first[:, 1:].expand(5, 2, 2).permute(2, 0, 1) + 1
+
+    graph = forward_pass(looks, torch.empty(3, 4))
+    assert graph.op_names == ("input.0", "aten.mul", "aten.add")
+    assert reads(graph, "aten.add") == {"aten.mul"}
+    assert sizes(graph, "aten.mul") == [32, 16]  # what is read of it is a tensor of its own
+
+
+def test_memory_without_values_belongs_to_its_first_writer() -> None:
+    graph = forward_pass(lambda x: torch.empty(3, 4).copy_(x).add_(1), torch.empty(3, 4))
+    assert computing(graph) == ["aten.copy_", "aten.add_"]
+    assert sizes(graph, "aten.copy_") == [48]
+
+
+def test_memory_that_is_read_without_being_written_is_an_op() -> None:
+    graph = forward_pass(lambda x: x + torch.empty(4), torch.empty(3, 4))
+    assert computing(graph) == ["aten.empty", "aten.add"]
+
+
+def test_readers_depend_on_the_last_write() -> None:
+    def overwrites(x: torch.Tensor) -> torch.Tensor:
+        doubled = x * 2
+        before = doubled.sum()
+        doubled[0].relu_()
+        return doubled.mean() + before
+
+    graph = forward_pass(overwrites, torch.empty(3, 4))
+    assert reads(graph, "aten.relu_") >= {"aten.mul"}
+    assert reads(graph, "aten.mean") == {"aten.mul", "aten.relu_"}
+    assert sizes(graph, "aten.relu_") == [16]
+    # The sum has to see what was there before, so the write waits for it.
+    assert "aten.sum" in ancestors(graph, "aten.relu_")
+    assert sizes(graph, "aten.sum") == [4, 0]
+
+
+def test_a_write_waits_for_no_reader_that_comes_before_anyway() -> None:
+    graph = forward_pass(lambda x: (y := x * 2).add_(y.sum()), torch.empty(3, 4))
+    assert sizes(graph, "aten.sum") == [4]
+
+
+def test_ops_with_several_outputs_have_several_tensors() -> None:
+    graph = forward_pass(lambda x: torch.sort(x).values, torch.empty(3, 4))
+    assert sizes(graph, "aten.sort") == [3 * 4 * 4, 3 * 4 * 8]
+
+
+def test_parameters_are_ops_that_hold_weights_and_optimizer_state() -> None:
+    graph = capture(nn.Linear(3, 5), torch.empty(2, 3))
+    assert graph.op_names[:3] == ("weight", "bias", "input.0")
+    assert graph.op_types[:3] == ("parameter", "parameter", "input")
+    assert graph.parameter_bytes[:3].tolist() == [3 * 60 + 4, 3 * 20 + 4, 0]
+    assert sizes(graph, "weight") == [60]
+    assert sizes(graph, "input.0") == [24]
+    assert graph.bytes_accessed[:3].tolist() == graph.flops[:3].tolist() == [0, 0, 0]
+
+
+KINDS = ("weight", "bias")
+
+
+def test_updates_take_no_further_memory_and_wait_for_those_who_read_the_weights() -> None:
+    graph = capture(nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)), torch.empty(2, 3))
+    updates = {name for name, phase in zip(graph.op_names, graph.phases, strict=True) if phase == 2}
+    assert updates == {f"{layer}.{kind}/placeto.update" for layer in (0, 1) for kind in KINDS}
+    for name in updates:
+        assert sizes(graph, name) == [0] * 4  # weights, two moments, and the count of steps
+    readers = {name for name in graph.op_names if "1.weight" in reads(graph, name)}
+    gradient_of_input = next(
+        n for n in readers if n.startswith("1/") and "mm" in n and "add" not in n
+    )
+    assert gradient_of_input in ancestors(graph, "1.weight/placeto.update")
+
+
+def test_tied_weights_are_one_op_with_one_update() -> None:
+    model = TiedLanguageModel(7, 4)
+    graph = capture(model, torch.zeros(2, 3, dtype=torch.long), optimizer=SGD)
+    assert [n for n, t in zip(graph.op_names, graph.op_types, strict=True) if t == "parameter"] == [
+        "embedding.weight"
+    ]
+    updates = np.flatnonzero(graph.phases == Phase.UPDATE)
+    assert len(updates) == 1
+    users = {name for name in graph.op_names if "embedding.weight" in reads(graph, name)}
+    assert {"embedding/aten.embedding", "output/aten.mm"} <= users
+
+
+def test_parameters_that_share_memory_are_one_op() -> None:
+    first, second = nn.Linear(3, 4, bias=False), nn.Linear(3, 4, bias=False)
+    second.weight = nn.Parameter(first.weight.data)
+    graph = capture(_Sum(nn.ModuleList([first, second])), torch.empty(2, 3), optimizer=SGD)
+    assert graph.op_types.count("parameter") == 1
+    assert graph.parameter_bytes.sum() == 48
+
+
+class _Sum(nn.Module):
+    def __init__(self, parts: nn.ModuleList) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.stack([part(inputs) for part in self.parts]).sum()
+
+
+def test_a_module_called_twice_has_its_weights_once() -> None:
+    graph = capture(CalledTwice(4), torch.empty(6, 4))
+    assert {"shared.0/aten.addmm", "shared.0/aten.addmm_2"} <= set(graph.op_names)
+    assert graph.op_names.count("shared.0.weight") == 1
+    # The second call reads what the first one wrote into the running statistics.
+    second = reads(graph, "shared.1/aten.native_batch_norm_2")
+    assert {"shared.1/aten.native_batch_norm", "shared.1.running_mean"} <= second
+
+
+def test_ops_that_write_a_buffer_are_where_it_is() -> None:
+    graph = capture(nn.BatchNorm1d(4), torch.empty(6, 4))
+    same = graph.colocation == graph.colocation[index(graph, "running_mean")]
+    assert {graph.op_names[op] for op in np.flatnonzero(same)} == {
+        "running_mean",
+        "running_var",
+        "aten.native_batch_norm",
+        "aten.native_batch_norm_backward",
+    }
+    assert graph.op_types[index(graph, "running_mean")] == "buffer"
+    assert sizes(graph, "aten.native_batch_norm") == [96, 16, 16, 0, 0]
+
+
+def test_inputs_and_outputs() -> None:
+    graph = capture(TwoInTwoOut(), {"left": torch.empty(3, 4), "right": torch.empty(3, 5)})
+    assert "input.left" in reads(graph, "left/aten.addmm")
+    assert "input.right" in reads(graph, "right/aten.addmm")
+    loss = ancestors(graph, "loss/aten.add")
+    assert {"aten.sum", "aten.stack"} <= loss
+    twice = forward_pass(lambda x, y: x + y, *[torch.empty(3)] * 2)
+    assert twice.op_names[0] == "input.0"
+    assert twice.op_types.count("input") == 1
+
+
+def test_what_a_loss_reads_besides_is_an_input() -> None:
+    labels = torch.zeros(3, dtype=torch.long)
+    graph = capture(
+        nn.Linear(4, 5),
+        torch.empty(3, 4),
+        loss_fn=partial(nn.functional.cross_entropy, target=labels),
+    )
+    assert graph.op_types[index(graph, "loss.constant")] == "input"
+    assert sizes(graph, "loss.constant") == [24]
+    assert "loss.constant" in reads(graph, "loss/aten.nll_loss_forward")
+
+
+def test_constants_are_ops() -> None:
+    graph = forward_pass(lambda x: x * torch.tensor(2.0) + torch.ones(4), torch.empty(3, 4))
+    assert computing(graph) == ["aten.lift_fresh", "aten.mul", "aten.ones", "aten.add"]
+    assert graph.bytes_accessed[index(graph, "aten.lift_fresh")] == 4
+    assert graph.bytes_accessed[index(graph, "aten.ones")] == 16
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_ops_are_with_a_forward_op_of_their_module(name: str) -> None:
+    example = case(name)
+    graph = capture(example.model, example.inputs)
+    modules = {path for path, _ in example.model.named_modules()}
+    assert set(graph.scopes) <= {*modules, "loss"}
+    forward = np.flatnonzero(graph.phases == Phase.FORWARD)
+    scopes_of_id: dict[int, set[str]] = {}
+    for op in forward.tolist():
+        scopes_of_id.setdefault(int(graph.colocation[op]), set()).add(graph.scopes[op])
+    for op in np.flatnonzero(graph.phases == Phase.BACKWARD).tolist():
+        # The gradient of the loss itself belongs to no op.
+        assert graph.colocation[op] >= 0 or graph.op_types[op] == "aten.ones_like"
+        if graph.colocation[op] >= 0:
+            assert scopes_of_id[int(graph.colocation[op])]
+            if name in NO_VIEWS_ACROSS_MODULES:
+                assert graph.scopes[op] in scopes_of_id[int(graph.colocation[op])]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_updates_are_with_their_parameter(name: str) -> None:
+    example = case(name)
+    graph = capture(example.model, example.inputs)
+    for op in np.flatnonzero(graph.phases == Phase.UPDATE).tolist():
+        parameter = index(graph, graph.op_names[op].split("/")[0])
+        assert graph.op_types[parameter] == "parameter"
+        assert graph.colocation[op] == graph.colocation[parameter] >= 0
+    assert (np.diff(graph.phases) >= 0).all()
+    assert colocate(graph).num_groups < graph.num_ops
+
+
+def test_a_gradient_op_is_with_the_op_whose_gradient_it_is() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    graph = capture(model, torch.empty(5, 3))
+    for forward, backward in (
+        ("1/aten.tanh", "1/aten.tanh_backward"),
+        ("2/aten.addmm", "2/aten.mm"),
+        ("2/aten.addmm", "2/aten.sum"),
+        ("0/aten.addmm", "0/aten.mm"),
+    ):
+        colocation = graph.colocation[[index(graph, forward), index(graph, backward)]]
+        assert colocation[0] == colocation[1]
+    assert len(set(graph.colocation[graph.colocation >= 0].tolist())) == 4 + 4
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, inputs: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(inputs)
+        return inputs.abs() * inputs.abs()
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (inputs,) = context.saved_tensors
+        return torch.mul(2 * inputs, gradients[0])
+
+
+def test_gradient_ops_of_users_functions_are_with_their_forward_ops() -> None:
+    def squares(inputs: torch.Tensor) -> torch.Tensor:
+        square: torch.Tensor = Square.apply(torch.sin(inputs))  # type: ignore[no-untyped-call]
+        return torch.exp(square)
+
+    inputs = torch.ones(3, requires_grad=True)
+    graph = capture(Function(squares), inputs, optimizer=lambda _: SGD([torch.ones(1)]))
+    of_square = graph.colocation[index(graph, "aten.mul")]
+    named = [graph.op_names[op] for op in np.flatnonzero(graph.colocation == of_square)]
+    assert named == ["aten.mul", "aten.mul_3", "aten.mul_4"]
+    assert graph.op_types.count("aten.mul") == 5
+
+
+def test_gradient_ops_of_writes_through_views_are_with_the_writes() -> None:
+    def writes(inputs: torch.Tensor) -> torch.Tensor:
+        outputs = torch.zeros(2, 3)
+        outputs[0] = torch.sin(inputs)
+        return torch.exp(outputs)
+
+    inputs = torch.ones(3, requires_grad=True)
+    graph = capture(Function(writes), inputs, optimizer=lambda _: SGD([torch.ones(1)]))
+    backward = np.flatnonzero(graph.phases == Phase.BACKWARD)[1:]
+    assert (graph.colocation[backward] >= 0).all()
+    write = graph.colocation[index(graph, "aten.copy_")]
+    assert (graph.colocation[backward] == write).sum() >= 2
+
+
+def test_inference_is_the_forward_pass_alone() -> None:
+    block = AttentionBlock(8, dropout=0.5)
+    graph = capture(block, torch.empty(2, 5, 8), mode="inference")
+    assert (graph.phases == Phase.FORWARD).all()
+    assert not any("bernoulli" in op_type for op_type in graph.op_types)
+    assert (graph.colocation == -1).all()
+    on_gpu = capture(block, torch.empty(2, 5, 8), target="gpu")
+    on_cpu = capture(block, torch.empty(2, 5, 8), target="cpu")
+    assert on_gpu.op_types.count("aten.native_dropout") == 2
+    assert on_cpu.op_types.count("aten.bernoulli_") == 2
+
+
+def test_submodules_may_be_in_evaluation_mode_during_training() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
+    model[1].eval()
+    frozen = capture(model, torch.empty(2, 4))
+    assert not any("dropout" in op_type for op_type in frozen.op_types)
+    evaluating = capture(model.eval(), torch.empty(2, 4))
+    assert any("dropout" in op_type for op_type in evaluating.op_types)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_capture_says_the_same_each_time_and_on_the_meta_device(name: str) -> None:
+    example = case(name)
+    graph = capture(example.model, example.inputs)
+    assert capture(example.model, example.inputs) == graph
+    if name != "tied weights":  # torch unties them when it moves them
+        on_meta = tuple(tensor.to("meta") for tensor in example.inputs)
+        assert capture(example.model.to("meta"), on_meta) == graph
+
+
+def test_the_callers_modes_change_nothing() -> None:
+    model, inputs = nn.Linear(3, 2), torch.empty(4, 3)
+    expected = capture(model, inputs)
+    with torch.no_grad():
+        assert capture(model, inputs) == expected
+    with torch.inference_mode():
+        assert capture(model, inputs) == expected
+    with torch.device("meta"):
+        assert capture(model, inputs) == expected

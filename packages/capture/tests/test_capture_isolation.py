@@ -1,0 +1,202 @@
+"""Capture leaves everything as it was, and says what it cannot follow."""
+
+import copy
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from captured_models import CASES, case
+from placeto_capture import CaptureError, capture
+
+
+def fingerprint(model: nn.Module) -> Any:
+    """Return all that a model holds, as values that can be compared."""
+    found: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
+    for path, module in model.named_modules():
+        found.append((path, module.training))
+        for key, value in sorted(vars(module).items()):
+            if isinstance(value, dict):
+                found += [(key, *_described(name, item)) for name, item in value.items()]
+            else:
+                found.append((key, *_described("", value)))
+    return found
+
+
+def _described(name: Any, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, torch.Tensor):
+        gradient = value.grad.tolist() if value.is_leaf and value.grad is not None else None
+        return name, id(value), type(value), value.requires_grad, value.tolist(), gradient
+    if isinstance(value, (list, tuple, str, int, float)):
+        return name, copy.copy(value)
+    return name, id(value)
+
+
+class Selfish(nn.Module):
+    """Changes itself whenever it is called."""
+
+    total: torch.Tensor
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("total", torch.zeros(()))
+        self.fails = fails
+        self.calls = 0
+        self.seen: list[torch.Tensor] = []
+        self.last = self.layer.weight * 2  # autograd made it: it cannot be copied
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.total = self.total + 1
+        self.last = self.layer(inputs)
+        self.seen.append(self.last)
+        self.train(not self.training)
+        torch.manual_seed(0)
+        random.seed(0)
+        if self.fails:
+            raise ArithmeticError("too much")
+        return self.last + torch.rand(2)
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_model_stays_as_it_was(name: str, mode: str) -> None:
+    example = case(name)
+    for parameter in example.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = fingerprint(example.model)
+    capture(example.model, example.inputs, mode=mode)
+    assert fingerprint(example.model) == before
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_that_changes_itself_stays_as_it_was(fails: bool) -> None:
+    model = Selfish(fails)
+    before = fingerprint(model)
+    if fails:
+        with pytest.raises(CaptureError, match=WITH_LINE.format("too much")):
+            capture(model, torch.ones(1, 3))
+    else:
+        capture(model, torch.ones(1, 3))
+    assert fingerprint(model) == before
+    assert model.calls == 0
+
+
+def test_settings_of_torch_stay_as_they_were() -> None:
+    def settings() -> tuple[Any, ...]:
+        return (
+            torch._C._get_mkldnn_enabled(),
+            torch.backends.mha.get_fastpath_enabled(),
+            torch._C._get_flash_sdp_enabled(),
+            torch._C._get_math_sdp_enabled(),
+            torch.is_grad_enabled(),
+            torch.get_default_device(),
+        )
+
+    before = settings()
+    capture(nn.Linear(3, 2), torch.ones(1, 3))
+    with pytest.raises(CaptureError):
+        capture(nn.Linear(3, 2), torch.ones(1, 4))
+    assert settings() == before
+
+
+def test_a_loss_may_look_at_the_model_itself() -> None:
+    model = nn.Linear(3, 2)
+
+    def loss_fn(outputs: torch.Tensor) -> torch.Tensor:
+        return outputs.sum() + model.weight.square().sum()
+
+    before = fingerprint(model)
+    graph = capture(model, torch.ones(1, 3), loss_fn=loss_fn)
+    assert fingerprint(model) == before
+    assert graph.op_types.count("input") == 1
+    assert "loss/aten.pow" in graph.op_names
+
+
+class Inner(nn.Module):
+    def __init__(self, function: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.function = function
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(self.layer, inputs)
+
+
+WITH_LINE = r"^model: ArithmeticError: {} \(line \d+ of test_capture_isolation\.py\)$"
+VALUE = r"asks for the value of a tensor, as \.item\(\), bool\(\), int\(\) or an if on a tensor do"
+SHAPE = "the shape of what aten.nonzero gives depends on the values of a tensor"
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda layer, x: layer(x) * x.sum().item(), rf"0: aten\._local_scalar_dense {VALUE}"),
+        (lambda layer, x: layer(x) if x.sum() > 0 else x, rf"0: .*{VALUE}.*torch\.where"),
+        (lambda layer, x: layer(x)[: int(x[0, 0])], rf"0: .*{VALUE}"),
+        (lambda layer, x: layer(x)[x.tolist()[0]], rf"0: .*{VALUE}"),
+        (lambda layer, x: layer(x[x[:, 0].nonzero()[0]]), rf"0: {SHAPE}"),
+        (lambda layer, x: layer(x[:, :2]), r"0\.layer: RuntimeError: .*\[1, 2\] X \[3, 2\]"),
+        (lambda layer, x: layer(x) + x.numpy(), "0: RuntimeError: .numpy"),
+        (lambda layer, x: layer(x) + {1: x}[0], "0: KeyError: 0"),
+    ],
+)
+def test_what_cannot_be_followed_is_named_with_its_module_and_line(
+    function: Callable[[nn.Module, torch.Tensor], torch.Tensor], message: str
+) -> None:
+    model = nn.Sequential(Inner(function))
+    before = fingerprint(model)
+    with pytest.raises(CaptureError, match=f"^{message}") as error:
+        capture(model, torch.ones(1, 3))
+    assert re.search(r" \(line \d+ of test_capture_isolation\.py\)$", str(error.value))
+    assert "\n" not in str(error.value)
+    assert fingerprint(model) == before
+
+
+LINEAR = nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": 3}, "model: expected a torch.nn.Module, got int"),
+        ({"model": nn.LazyLinear(3)}, "weight: expected a parameter with a shape, .*; call the"),
+        ({"example_inputs": 3}, "example_inputs: expected a tensor, a tuple or a mapping, got int"),
+        ({"example_inputs": torch.eye(3).to_sparse()}, r"input\.0: expected a dense tensor"),
+        ({"mode": "eval"}, "mode: expected one of training, inference, got 'eval'"),
+        ({"loss_fn": lambda y: y}, r"loss_fn: expected .* scalar tensor, got shape \(1, 2\)"),
+        ({"loss_fn": lambda _: None}, "loss_fn: expected .* scalar tensor, got NoneType"),
+        ({"loss_fn": lambda y: y.sum().detach()}, "loss_fn: expected a loss that depends on"),
+        ({"loss_fn": lambda y: y.sum() * y.max().item()}, "loss: aten._local_scalar_dense asks"),
+        ({"loss_fn": lambda y: y @ y}, "loss_fn: RuntimeError: "),
+        ({"loss_fn": lambda y: y.sum() * LINEAR.bias.sum()}, "loss: expected tensors that are"),
+        ({"optimizer": lambda _: 3}, "optimizer: expected a function that gives .*, got .* int"),
+        ({"optimizer": torch.optim.LBFGS}, "optimizer: TypeError: .*closure'; torch.optim"),
+        ({"optimizer": torch.optim.ASGD}, "optimizer: expected one that does not ask for values"),
+        ({"model": nn.Embedding(3, 3)}, "model: (Type|Runtime)Error: "),
+    ],
+)
+def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:
+    arguments = {"model": nn.Linear(3, 2), "example_inputs": torch.ones(1, 3), **options}
+    with pytest.raises(CaptureError, match=f"^({message})") as error:
+        capture(**arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_that_gives_nothing_to_train_needs_a_loss() -> None:
+    with pytest.raises(CaptureError, match=r"^loss_fn: expected one, as the model gives no float"):
+        capture(nn.Flatten(), torch.ones(1, 3, dtype=torch.long), optimizer=lambda _: SGD)
+
+
+SGD = torch.optim.SGD([nn.Parameter(torch.ones(()))], lr=0.1)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    model = nn.Embedding(5, 3, sparse=True)
+    with pytest.raises(CaptureError, match=r"got one of layout torch.sparse_coo; .*sparse=False"):
+        capture(model, torch.zeros(2, dtype=torch.long))

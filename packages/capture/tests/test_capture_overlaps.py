@@ -1,0 +1,239 @@
+"""Parameters, buffers, inputs and constants that share memory: what eager PyTorch computes."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from capture_checks import check_replay, compared
+from captured_models import Case
+from placeto_capture import CaptureError, capture
+from placeto_capture.tracing.op_graph import op_graph_of
+from placeto_capture.tracing.replay import replay
+from placeto_capture.tracing.step import trace_step
+from placeto_graphs import OpGraph
+from topological_orders import random_order
+
+ORDERS = range(3)
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+class Holder(nn.Module):
+    """Holds tensors by name, as parameters, buffers or neither, and runs a function on itself."""
+
+    def __init__(self, function: Callable[..., Any], **tensors: torch.Tensor) -> None:
+        super().__init__()
+        self.function = function
+        for name, tensor in tensors.items():
+            if isinstance(tensor, nn.Parameter) or name.startswith("kept"):
+                setattr(self, name, tensor)
+            else:
+                self.register_buffer(name, tensor)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+def numbers(count: int = 16) -> torch.Tensor:
+    return torch.linspace(-1, 2, count)
+
+
+def check_forward(model: nn.Module, inputs: tuple[Any, ...] = ()) -> OpGraph:
+    """Compare replays in random orders with what the model does; return its graph."""
+    trace = trace_step(model, inputs, None, None, "inference")
+    graph = op_graph_of(trace)
+    replayed = [replay(trace, {}, order=random_order(graph, seed)) for seed in ORDERS]
+    with torch.no_grad():
+        output = model(*inputs)
+    for results in replayed:
+        torch.testing.assert_close(results["output.0"], output, equal_nan=True)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            torch.testing.assert_close(results[name], tensor.detach(), equal_nan=True)
+    return graph
+
+
+def write_part(model: Any) -> Any:
+    model.part.add_(1)
+    return torch.exp(model.whole)
+
+
+def readers_of(graph: OpGraph, name: str) -> set[str]:
+    op = graph.op_names.index(name)
+    return {graph.op_names[c] for c in graph.edge_consumers[graph.edge_producers == op].tolist()}
+
+
+def test_who_reads_the_whole_waits_for_who_writes_a_part() -> None:
+    whole = numbers()
+    graph = check_forward(Holder(write_part, whole=whole, part=whole[:8]))
+    assert graph.op_names == ("whole", "aten.add_", "aten.exp")
+    assert "aten.exp" in readers_of(graph, "aten.add_")
+    assert graph.parameter_bytes.tolist() == [16 * 4, 0, 0]
+    assert graph.colocation[0] == graph.colocation[1] >= 0
+
+
+def test_who_writes_a_part_waits_for_who_reads_the_whole() -> None:
+    def read_first(model: Any) -> Any:
+        read = torch.exp(model.whole)
+        model.part.add_(1)
+        return read + model.whole
+
+    whole = numbers()
+    for _ in ORDERS:
+        check_forward(Holder(read_first, part=whole[4:8], whole=whole))
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda whole: whole.view(4, 4)[:, 1::2],
+        lambda whole: whole.view(4, 4).t()[1:3],
+        lambda whole: whole[5],
+        lambda whole: whole[:0],
+        lambda whole: whole.view(torch.int32),
+        lambda whole: whole.view(torch.uint8)[6:9],
+        lambda whole: whole.view(torch.complex64)[2:5].conj(),
+        lambda whole: torch._neg_view(whole[3:7]),
+    ],
+)
+def test_parts_of_any_layout(cut: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    whole = numbers()
+    check_forward(Holder(write_part, whole=whole, part=cut(whole)))
+    check_forward(Holder(write_part, part=cut(whole), whole=whole))
+    check_forward(Holder(lambda _, whole, part: part.mul_(2).sum() + whole), (whole, cut(whole)))
+
+
+def test_parts_of_a_tensor_that_is_not_there_itself() -> None:
+    def write_left(model: Any) -> Any:
+        model.left.mul_(3)
+        return torch.exp(model.right)
+
+    memory = numbers(64)
+    graph = check_forward(Holder(write_left, left=memory[8:20], right=memory[16:24]))
+    assert graph.parameter_bytes.sum() == (24 - 8) * 4
+
+
+def test_parts_that_do_not_overlap_are_ops_of_their_own() -> None:
+    def write_left(model: Any) -> Any:
+        model.left.mul_(3)
+        return torch.exp(model.right)
+
+    memory = numbers()
+    graph = check_forward(Holder(write_left, left=memory[:8], right=memory[8:]))
+    assert graph.op_types == ("buffer", "buffer", "aten.mul_", "aten.exp")
+    assert readers_of(graph, "aten.mul_") == set()
+
+
+def test_inputs_overlap_with_each_other_and_with_buffers() -> None:
+    def write_input(model: Any, left: torch.Tensor, right: torch.Tensor) -> Any:
+        left.add_(1)
+        model.state.mul_(2)
+        return torch.exp(right) + model.state.sum()
+
+    memory, state = numbers(), numbers()
+    graph = check_forward(Holder(write_input, state=state), (memory[:10], memory[6:]))
+    assert graph.op_names[:2] == ("state", "input.0")
+    assert "input.1" not in graph.op_names
+    graph = check_forward(Holder(write_input, state=memory[4:12]), (memory[:10], memory[6:]))
+    assert graph.op_types.count("buffer") == 1
+    assert "input" not in graph.op_types
+
+
+def test_memory_that_numpy_shares() -> None:
+    whole = numbers()
+    array = whole.numpy()
+    check_forward(Holder(write_part, whole=whole, part=torch.from_numpy(array[2:9])))
+
+
+def test_the_meta_device_has_overlaps_too() -> None:
+    whole = numbers()
+    graph = capture(Holder(write_part, whole=whole, part=whole[:8]), (), mode="inference")
+    whole = whole.to("meta")
+    on_meta = Holder(write_part, whole=whole, part=whole[:8])
+    assert capture(on_meta, (), mode="inference") == graph
+
+
+@pytest.mark.parametrize("optimizer", [SGD, torch.optim.Adam])
+def test_overlapping_weights_are_trained_as_in_pytorch(
+    optimizer: Callable[..., torch.optim.Optimizer],
+) -> None:
+    def scores(model: Any, inputs: torch.Tensor) -> Any:
+        return inputs @ model.left @ model.right + model.shift
+
+    memory = numbers(40)
+    model = Holder(
+        scores,
+        left=nn.Parameter(memory[:20].view(4, 5)),
+        right=nn.Parameter(memory[10:30].view(4, 5).t()),
+        shift=nn.Parameter(memory[32:36]),
+    )
+    step = compared(Case(model, (numbers(12).view(3, 4),)), optimizer)
+    check_replay(step, num_orders=4)
+    assert step.graph.op_types.count("parameter") == 2
+
+
+def test_gradients_go_through_writes_into_a_part() -> None:
+    def write(model: Any, whole: torch.Tensor, part: torch.Tensor) -> Any:
+        part.copy_(torch.tanh(model.weight))
+        return whole * model.weight.sum()
+
+    weight, base = numbers(4), numbers(9)
+    for begin in (0, 1):  # the whole, or another view of it
+
+        def cut(whole: torch.Tensor, begin: int = begin) -> tuple[torch.Tensor, torch.Tensor]:
+            return whole[begin:] if begin else whole, whole[2:6]
+
+        model = Holder(write, weight=nn.Parameter(weight.clone()))
+        trace = trace_step(model, cut(base.clone()), None, SGD, "training")
+        state = {"weight.momentum_buffer": torch.zeros(4)}
+        replayed = [
+            replay(trace, state, order=random_order(op_graph_of(trace), seed)) for seed in ORDERS
+        ]
+        model(*cut(base.clone())).mean().backward()
+        for results in replayed:
+            torch.testing.assert_close(results["weight.grad"], model.weight.grad)
+
+
+def test_a_tensor_that_the_model_only_keeps_is_where_it_is() -> None:
+    def write_kept(model: Any) -> Any:
+        model.kept_part.add_(1)
+        read = torch.exp(model.whole)
+        model.kept_end.mul_(2)
+        return read + model.whole
+
+    whole = numbers()
+    model = Holder(write_kept, whole=whole, kept_part=whole[:8], kept_end=whole[6:])
+    graph = check_forward(model)
+    assert graph.op_types.count("input") == 0
+
+
+def test_what_only_the_model_keeps_may_overlap_as_long_as_it_is_read() -> None:
+    def read(model: Any) -> Any:
+        return torch.exp(model.kept_left[:4]) + model.kept_right[:4] + model.part[:4]
+
+    memory = numbers()
+    kept = {"kept_left": memory[:8], "kept_right": memory[4:12]}
+    check_forward(Holder(read, part=memory[6:10], **kept))
+
+    def write(model: Any) -> Any:
+        output = read(model)
+        model.kept_right.add_(1)
+        return output
+
+    def write_first(model: Any) -> Any:
+        model.part.add_(1)
+        return read(model)
+
+    for function in (write, write_first):
+        with pytest.raises(CaptureError, match=r"^model: .* overlaps .*; register that as a buf"):
+            capture(Holder(function, part=memory[6:10], **kept), (), mode="inference")
+
+
+def test_elements_that_do_not_begin_where_those_of_others_do_are_named() -> None:
+    memory = bytearray(range(64))
+    whole = torch.frombuffer(memory, dtype=torch.float32)
+    odd = torch.frombuffer(memory, dtype=torch.float32, offset=2, count=3)
+    with pytest.raises(CaptureError, match=r"^(whole|part): expected a tensor that begins whole"):
+        capture(Holder(write_part, whole=whole, part=odd), (), mode="inference")

@@ -1,0 +1,96 @@
+"""What capture records is what PyTorch runs: replayed on real tensors it gives the same."""
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from capture_checks import check_replay, compared
+from captured_models import CASES, Case, case
+from inplace_programs import InPlaceProgram, programs
+from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.op_graph import op_graph_of
+from placeto_capture.tracing.replay import replay
+from placeto_capture.tracing.step import OptimizerFactory, trace_step
+from topological_orders import random_order
+
+OPTIMIZERS: dict[str, OptimizerFactory] = {
+    "SGD": partial(torch.optim.SGD, lr=0.1),
+    "SGD with momentum": partial(
+        torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1
+    ),
+    "Adam": torch.optim.Adam,
+    "Adam with amsgrad": partial(torch.optim.Adam, amsgrad=True, weight_decay=0.1),
+    "AdamW": torch.optim.AdamW,
+    "RMSprop": partial(torch.optim.RMSprop, momentum=0.5, centered=True),
+    "Adagrad": partial(torch.optim.Adagrad, lr=0.1, lr_decay=0.1),
+    "Adadelta": torch.optim.Adadelta,
+    "Adamax": torch.optim.Adamax,
+    "NAdam": torch.optim.NAdam,
+    "RAdam": torch.optim.RAdam,
+    "Rprop": torch.optim.Rprop,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_replayed_step_gives_what_pytorch_gives(name: str) -> None:
+    check_replay(compared(case(name)))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_updates_as_in_pytorch(name: str) -> None:
+    check_replay(compared(case("perceptron"), OPTIMIZERS[name]))
+
+
+def test_an_optimizer_of_matrices_updates_as_in_pytorch() -> None:
+    layers = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 2, bias=False))
+    check_replay(compared(Case(layers, (torch.randn(5, 3),)), torch.optim.Muon))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_replayed_forward_pass_gives_what_pytorch_gives(name: str) -> None:
+    example = case(name)
+    trace = trace_step(example.model, example.inputs, None, None, "inference")
+    results = replay(trace, {}, order=random_order(op_graph_of(trace), seed=0))
+    example.model.eval()
+    with torch.no_grad():
+        outputs = torch.utils._pytree.tree_leaves(example.model(*example.inputs))
+    for number, output in enumerate(outputs):
+        torch.testing.assert_close(results[f"output.{number}"], output)
+
+
+@given(programs(), st.integers(0, 2**32 - 1), st.integers(0, 11))
+def test_in_place_writes_keep_their_order(program: InPlaceProgram, seed: int, start: int) -> None:
+    inputs = torch.arange(12.0).reshape(3, 4) / 7
+    shared = program.memory[start : start + 12].view(3, 4)
+    trace = trace_step(program, (inputs, shared), None, None, "inference")
+    results = replay(trace, {}, order=random_order(op_graph_of(trace), seed))
+    with torch.no_grad():
+        expected = program(inputs.clone(), shared)
+    torch.testing.assert_close(results["output.0"], expected)
+    torch.testing.assert_close(results["buffer"], program.buffer)
+    torch.testing.assert_close(results["weight"], program.weight.data)
+    torch.testing.assert_close(results["scale"], program.scale)
+
+
+def test_the_random_numbers_of_a_replay_follow_from_its_seed() -> None:
+    inputs = torch.ones(4, 8)
+    trace = trace_step(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), inputs, None, None, "training")
+    state = {
+        name: torch.zeros(ref.size)
+        for source in trace.sources
+        for name, ref in source.state.items()
+    }
+    losses = [replay(trace, state, seed=seed)["loss"].item() for seed in (0, 0, 1)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_replay_names_the_tensor_that_it_has_no_values_for() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+    trace = trace_step(model, torch.ones(1, 2), None, None, "inference")
+    with pytest.raises(CaptureError, match=r"^values: expected a tensor for 'bias', got none$"):
+        replay(trace, {})

@@ -1,0 +1,156 @@
+"""The kernels of the device that a step is for, and updates as one op."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from capture_checks import check_replay, compared
+from captured_models import Case, case
+from placeto_capture import CaptureError, capture
+from placeto_capture.tracing.kernels import TARGETS, Target
+from placeto_capture.tracing.replay import replay
+from placeto_capture.tracing.step import trace_step
+from placeto_capture.tracing.trace import Call, Source, TensorRef
+
+
+class Attention(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.projection = nn.Linear(8, 24)
+        self.dropout = dropout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.projection(x).chunk(3, dim=-1)
+        return functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, dropout_p=self.dropout
+        )
+
+
+ATTENDED = (torch.linspace(-1, 1, 2 * 3 * 5 * 8).reshape(2, 3, 5, 8),)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_attention_is_one_op_forward_and_one_backward(target: Target) -> None:
+    graph = capture(Attention(), ATTENDED, target=target)
+    attends = [op for op, kind in enumerate(graph.op_types) if "dot_product" in kind]
+    assert graph.phases[attends].tolist() == [0, 1]
+    assert not any("softmax" in kind for kind in graph.op_types)
+    # Two products of 5 x 8 and 8 x 5 numbers for each of 6; backward, five with them done again.
+    assert graph.flops[attends].tolist() == [6 * 4 * 5 * 5 * 8, 6 * 10 * 5 * 5 * 8]
+
+
+def test_attention_gives_what_pytorch_gives() -> None:
+    check_replay(compared(Case(Attention(), ATTENDED)))
+
+
+def test_dropped_attention_is_in_its_single_ops() -> None:
+    graph = capture(Attention(dropout=0.5), ATTENDED)
+    assert not any("dot_product" in kind for kind in graph.op_types)
+    assert any("softmax" in kind for kind in graph.op_types)
+    check_replay(compared(Case(Attention(dropout=0.5), ATTENDED)))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_dropout_is_one_op_on_a_gpu(in_place: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3, inplace=in_place), nn.Linear(8, 1))
+    inputs = torch.ones(64, 8)
+    before = functional.dropout
+    on_gpu, on_cpu = (
+        trace_step(model, inputs, None, None, "training", target) for target in TARGETS
+    )
+    assert functional.dropout is before
+    drops = [call.op_type for call in on_gpu.calls if "dropout" in call.op_type]
+    expected = [] if in_place else ["aten.native_dropout", "aten.native_dropout_backward"]
+    assert drops == expected
+    assert not any("dropout" in call.op_type for call in on_cpu.calls)
+
+
+def test_what_is_dropped_is_dropped_in_the_backward_pass_too() -> None:
+    layer = nn.Linear(4, 1, bias=False)
+    nn.init.ones_(layer.weight)
+    model = nn.Sequential(layer, nn.Dropout(0.5))
+    inputs = torch.eye(4).repeat(8, 1)
+    trace = trace_step(model, inputs, lambda y: y.sum(), torch.optim.SGD, "training")
+    results = replay(trace, {}, seed=4)
+    kept = results["loss"].item() / 2  # what stays counts twice
+    assert 0 < kept < 32
+    assert results["0.weight.grad"].sum().item() == pytest.approx(2 * kept)
+
+
+@pytest.mark.parametrize("target", ["tpu", "", None])
+def test_a_wrong_target_is_named(target: object) -> None:
+    with pytest.raises(CaptureError, match=r"^target: expected one of gpu, cpu, got"):
+        capture(nn.Linear(2, 2), torch.ones(1, 2), target=target)  # type: ignore[arg-type]
+
+
+def test_an_update_moves_what_is_there_before_and_after_it_once() -> None:
+    graph = capture(nn.Linear(3, 5), torch.ones(2, 3))
+    moved = dict(zip(graph.op_names, graph.bytes_accessed, strict=True))
+    # Gradient, weights, two moments and a count of steps are read, all but the first are written.
+    assert moved["weight/placeto.update"] == 4 * (7 * 15 + 2)
+    assert moved["bias/placeto.update"] == 4 * (7 * 5 + 2)
+
+
+def test_an_update_has_the_work_of_its_ops() -> None:
+    trace = trace_step(nn.Linear(3, 5), torch.ones(2, 3), None, torch.optim.Adam, "training")
+    updates = [call for call in trace.calls if call.parts]
+    assert [call.op_type for call in updates] == ["placeto.update"] * 2
+    for call in updates:
+        assert call.flops == sum(part.flops for part in call.parts)
+        assert {part.phase for part in call.parts} == {2}
+        inside = {s for part in call.parts for s in part.creates}
+        assert inside.isdisjoint((*call.reads, *call.writes, *call.creates))
+
+
+def test_an_optimizer_with_its_own_products_counts_them() -> None:
+    model = nn.Linear(3, 4, bias=False)
+    graph = capture(model, torch.ones(2, 3), optimizer=torch.optim.Muon)
+    optimizer = torch.optim.Muon(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()  # type: ignore[no-untyped-call]
+    (update,) = np.flatnonzero(graph.phases == 2)
+    assert graph.op_types[update] == "placeto.update"
+    assert graph.flops[update] > counter.get_total_flops() > 0
+
+
+def test_updates_that_come_between_each_other_stay_single_ops() -> None:
+    class Alternating(torch.optim.Optimizer):
+        """Each weight is changed by what the other one was just changed to."""
+
+        def __init__(self, weights: list[torch.Tensor]) -> None:
+            super().__init__(weights, {})
+
+        @torch.no_grad()
+        def step(self, _closure: None = None) -> None:  # type: ignore[override]
+            first, second = self.param_groups[0]["params"]
+            for _ in range(2):
+                first.sub_(first.grad).sub_(second)
+                second.sub_(second.grad).sub_(first)
+
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    step = compared(Case(model, (torch.ones(2, 3),)), lambda weights: Alternating(list(weights)))
+    assert not any(call.parts for call in step.trace.calls)
+    check_replay(step)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [torch.optim.Adam, partial(torch.optim.SGD, lr=0.1, momentum=0.9)]
+)
+def test_every_update_is_one_op_and_reads_its_gradient(optimizer: object) -> None:
+    trace = compared(case("recomputed"), optimizer).trace  # type: ignore[arg-type]
+    weights = [op for op, made in enumerate(trace.ops) if isinstance(made, Source) and made.state]
+    updates = [call for call in trace.calls if call.phase == 2]
+    assert [call.belongs_to for call in updates] == weights
+    for call in updates:
+        assert isinstance(call, Call)
+        source = trace.ops[weights[updates.index(call)]]
+        assert isinstance(source, Source)
+        (name,) = source.tensors
+        gradient: TensorRef = trace.results[f"{name}.grad"]
+        assert gradient.storage in call.reads

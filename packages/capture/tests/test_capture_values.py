@@ -1,0 +1,228 @@
+"""Steps that ask for values: of what is known beforehand, and how many elements a mask picks."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from capture_checks import check_replay, compared
+from captured_models import Case
+from placeto_capture import CaptureError, capture
+from placeto_capture.tracing.replay import replay
+from placeto_capture.tracing.step import trace_step
+
+Function = Callable[["Deciding", torch.Tensor], torch.Tensor]
+
+
+class Deciding(nn.Module):
+    """A layer, and a function of it that asks for values."""
+
+    numbers: torch.Tensor
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.other = nn.Linear(4, 4)
+        self.register_buffer("numbers", torch.tensor([1, 2, 3]))
+        self.constant = torch.tensor([0.5, 2.0])
+        self.function = function
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(self, inputs)
+
+
+def example(function: Function) -> Case:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return Case(Deciding(function), (torch.rand(6, 4),))
+
+
+def after_a_write(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+    rates = torch.zeros(3)
+    rates[1] = 2.0
+    rates.mul_(2)
+    result: torch.Tensor = model.layer(x) * rates[1].item()
+    return result
+
+
+def by_a_random_number(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+    for layer in (model.layer, model.other):
+        x = layer(x) if torch.rand([]) < 0.5 else x * 2
+    return x + 0 * (model.layer.weight.sum() + model.other.weight.sum())
+
+
+KNOWN: dict[str, Function] = {
+    "an element of a constant": lambda m, x: m.layer(x) * torch.tensor([1, 2, 3])[1].item(),
+    "a list": lambda m, x: m.layer(x) * torch.arange(4).tolist()[3],
+    "a schedule": lambda m, x: m.layer(x) * [r.item() for r in torch.linspace(0, 1, 5)][2],
+    "what is made of a buffer": lambda m, x: m.layer(x) * int(m.numbers.sum() - 1),
+    "an attribute": lambda m, x: m.layer(x) * m.constant.prod().item(),
+    "after a write": after_a_write,
+    "an if": lambda m, x: m.layer(x) if m.numbers[0] > 0 else m.other(m.layer(x)),
+    "a mask of positions": lambda m, x: m.layer(x)[torch.arange(6) % 3 == 1],
+    "where": lambda m, x: m.layer(x)[torch.where(torch.arange(6) > 2)[0]],
+    "a condition that is no tensor": lambda m, x: torch.cond(
+        False, lambda y: m.other(m.layer(y)), m.layer, (x,)
+    ),
+    "random numbers": by_a_random_number,
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_values_that_follow_from_constants_are_known(name: str) -> None:
+    step = compared(example(KNOWN[name]))
+    if name != "random numbers":
+        check_replay(step)
+
+
+def test_a_random_decision_falls_as_a_replay_draws() -> None:
+    """Whatever is drawn decides: what a replay draws is what the graph was made for."""
+    found = set()
+    for skipped in range(8):
+
+        def decide(model: Deciding, x: torch.Tensor, skipped: int = skipped) -> torch.Tensor:
+            for _ in range(skipped):
+                torch.rand([])
+            drawn = torch.rand([])
+            return drawn.reshape(1) if drawn < 0.5 else model.layer(x)
+
+        given = example(decide)
+        trace = trace_step(given.model, given.inputs, None, None, "inference")
+        result = replay(trace, {}, seed=0)["output.0"]
+        assert (result.numel() == 1) == bool(result.numel() == 1 and result < 0.5)
+        found.add(result.numel())
+    assert found == {1, 24}
+
+
+def test_whole_numbers_of_inputs_are_known_and_measured_ones_are_not() -> None:
+    class Cut(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.layer(x[: int(length.max())])
+            return result
+
+    inputs = torch.rand(6, 4), torch.tensor([2, 3])
+    check_replay(compared(Case(Cut(), inputs)))
+    for unknown in (torch.tensor([2.0, 3.0]), inputs[1].to("meta")):
+        with pytest.raises(CaptureError, match="asks for the value of a tensor"):
+            capture(Cut(), (inputs[0], unknown))
+
+
+def test_weights_do_not_decide() -> None:
+    given = example(lambda m, x: m.layer(x) if m.layer.weight.sum() > 0 else x)
+    with pytest.raises(CaptureError, match="asks for the value of a tensor"):
+        capture(given.model, given.inputs)
+
+
+def of_two_masks(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+    rows, columns = x.sum(1) > 0, model.numbers.repeat(2)[:4] > 0
+    result: torch.Tensor = model.layer(x)[rows][:, columns]
+    return result
+
+
+MASKS: dict[str, Function] = {
+    "elements": lambda m, x: m.layer(x)[x >= 0],
+    "rows": lambda m, x: m.layer(x)[(x >= 0).all(1)],
+    "columns": lambda m, x: m.layer(x)[:, (x >= 0).all(0)],
+    "of two masks": of_two_masks,
+    "nonzero": lambda m, x: m.layer(x)[(x >= 0).all(1).nonzero(as_tuple=True)],
+    "masked_select": lambda m, x: m.layer(x).masked_select(x >= 0),
+    "broadcast": lambda m, x: m.layer(x).masked_select((x >= 0).all(1, keepdim=True)),
+    "unique": lambda m, x: m.layer(x) * torch.unique(x).sum(),
+    "unique_consecutive": lambda m, x: m.layer(x) * torch.unique_consecutive(x).sum(),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_pick_everything_are_the_upper_bound(name: str) -> None:
+    check_replay(compared(example(MASKS[name]), mask_fraction=1.0))
+    with pytest.raises(CaptureError, match="or say with mask_fraction which part"):
+        capture(*vars(example(MASKS[name])).values())
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_picks_its_part(name: str) -> None:
+    given = example(MASKS[name])
+    whole, half = (capture(given.model, given.inputs, mask_fraction=f) for f in (1.0, 0.5))
+    assert Counter(half.op_types) == Counter(whole.op_types)
+    assert half.tensor_bytes.sum() < whole.tensor_bytes.sum()
+    rows = example(MASKS["rows"])
+    trace = trace_step(rows.model, rows.inputs, None, None, "inference", "gpu", 0.5)
+    assert trace.results["output.0"].size == (3, 4)
+
+
+@pytest.mark.parametrize("fraction", [0.0, -1.0, 1.5, float("nan")])
+def test_a_wrong_part_is_named(fraction: float) -> None:
+    message = f"mask_fraction: expected a number above 0 and up to 1, or None, got {fraction}"
+    with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
+        capture(nn.Linear(2, 2), torch.ones(1, 2), mask_fraction=fraction)
+
+
+@pytest.mark.parametrize("dearer_first", [False, True])
+def test_the_dearer_branch_of_a_condition_is_recorded(dearer_first: bool) -> None:
+    def branches(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+        def dear(y: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = model.other(model.layer(y))
+            return result
+
+        order = (dear, model.layer) if dearer_first else (model.layer, dear)
+        chosen: torch.Tensor = torch.cond(x.sum() > 0, order[0], order[1], (x,))
+        return chosen
+
+    given = example(branches)
+    before = torch.cond
+    graph = capture(given.model, given.inputs)
+    assert torch.cond is before
+    assert [name for name in graph.op_names if name.endswith("addmm")] == [
+        "layer/aten.addmm",
+        "other/aten.addmm",
+    ]
+
+
+class Experts(nn.Module):
+    """Each row goes to one of three experts, rows of one expert side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(3, 8, 16) / 4)
+        self.second = nn.Parameter(torch.randn(3, 16, 8) / 4)
+
+    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        hidden = torch._grouped_mm(x, self.first, offs=ends).relu()
+        return torch._grouped_mm(hidden, self.second, offs=ends)
+
+
+def test_products_of_experts_count_each_row_once() -> None:
+    given = Case(Experts(), (torch.randn(6, 8), torch.tensor([1, 4, 6], dtype=torch.int32)))
+    step = compared(given)
+    check_replay(step)
+    products = [kind == "aten._grouped_mm" for kind in step.graph.op_types]
+    assert step.graph.flops[products].tolist() == [2 * 6 * 8 * 16] * 5  # inputs have no gradient
+
+
+class Transcribing(nn.Module):
+    def __init__(self, in_rows: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 5)
+        self.in_rows = in_rows
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        targets = torch.tensor([[1, 2], [3, 4]])
+        return functional.ctc_loss(
+            self.layer(x).log_softmax(-1),
+            targets if self.in_rows else targets.flatten(),
+            torch.tensor([7, 7]),
+            torch.tensor([2, 2]),
+        )
+
+
+@pytest.mark.parametrize("in_rows", [False, True])
+def test_the_loss_of_unaligned_symbols(in_rows: bool) -> None:
+    check_replay(compared(Case(Transcribing(in_rows), (torch.randn(7, 2, 3),))))

@@ -1,0 +1,272 @@
+import warnings
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placeto_capture import (
+    DEVICE_KINDS,
+    CaptureError,
+    CaptureWarning,
+    Efficiency,
+    cost_model,
+    cost_models,
+)
+from placeto_capture.costs.op_classes import (
+    CLASS_OF_TYPE,
+    NAMES_OF_CLASS,
+    OpClass,
+    class_of_type,
+    op_class,
+)
+from placeto_capture.costs.roofline import single_device_runtime
+from placeto_graphs import OpGraph, from_networkx, parse_cluster
+
+KINDS = sorted(DEVICE_KINDS)
+
+
+def graph_of(**attributes: object) -> OpGraph:
+    """Return a graph of one op."""
+    ops = nx.DiGraph()
+    ops.add_node("op", **attributes)
+    return from_networkx(ops)
+
+
+def seconds(kind: str, **attributes: object) -> float:
+    return float(cost_model(graph_of(**attributes), kind)[0])
+
+
+def test_kinds_are_those_that_clusters_name() -> None:
+    assert KINDS == ["a100", "cpu", "h100", "h200", "k80", "p100", "v100"]
+    for kind in KINDS:
+        device = parse_cluster(f"1x{kind}").devices[0]
+        assert device.memory_bytes == DEVICE_KINDS[kind].memory_bytes
+        assert DEVICE_KINDS[kind].name == kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dense_work_takes_its_flops_at_the_part_of_the_peak_that_its_class_reaches(
+    kind: str,
+) -> None:
+    device = DEVICE_KINDS[kind]
+    expected = device.launch_overhead + 1e12 / device.peak_flops / device.efficiency.matrix_product
+    taken = seconds(kind, op_type="aten.mm", flops=1e12, bytes_accessed=1e6)
+    assert taken == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_work_takes_its_bytes_at_the_part_of_the_bandwidth_that_its_class_reaches(
+    kind: str,
+) -> None:
+    device = DEVICE_KINDS[kind]
+    expected = device.launch_overhead + 1e9 / device.memory_bandwidth / device.efficiency.copy
+    taken = seconds(kind, op_type="aten.cat", flops=1e6, bytes_accessed=1e9)
+    assert taken == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("op_type", ["parameter", "buffer", "input"])
+def test_what_is_there_when_the_step_begins_takes_no_time(op_type: str) -> None:
+    assert seconds("k80", op_type=op_type, parameter_bytes=10**9, bytes_accessed=1e9) == 0
+
+
+def test_making_a_constant_is_cheap_but_not_free() -> None:
+    assert 0 < seconds("k80", op_type="aten.full", bytes_accessed=4) < 2e-6
+    assert 0 < seconds("cpu", op_type="aten.full", bytes_accessed=4) < 2e-6
+
+
+def test_the_time_between_ops_is_not_in_the_time_of_an_op() -> None:
+    overhead = parse_cluster("1xk80").devices[0].op_overhead
+    assert seconds("k80", op_type="aten.add", bytes_accessed=12) < overhead
+    two = nx.DiGraph()
+    two.add_nodes_from(["a", "b"], op_type="aten.add", bytes_accessed=12)
+    two.add_node("weights", op_type="parameter", bytes_accessed=12)
+    graph = from_networkx(two)
+    expected = cost_model(graph, "k80").sum() + overhead
+    assert single_device_runtime(graph, "k80") == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "launch"),
+    [("p100", 4.86e-6), ("v100", 4.86e-6), ("a100", 2.31e-6), ("h100", 2.37e-6), ("h200", 2.37e-6)],
+)
+def test_an_op_without_work_takes_a_published_launch_and_no_more(kind: str, launch: float) -> None:
+    """The overhead in the op and the one after it are the time from one launch to the next."""
+    empty = seconds(kind, op_type="aten.full", bytes_accessed=0)
+    after = parse_cluster(f"1x{kind}").devices[0].op_overhead
+    assert empty + after == pytest.approx(launch, rel=1e-9)
+
+
+def test_measured_times_come_before_the_model_and_need_no_known_kind() -> None:
+    graph = graph_of(op_type="aten.mm", flops=1e12, measured_time={"k80": 7.0, "tpu": 3.0})
+    assert cost_model(graph, "k80").tolist() == [7.0]
+    assert cost_model(graph, "tpu").tolist() == [3.0]
+    assert cost_model(graph, "cpu")[0] == seconds("cpu", op_type="aten.mm", flops=1e12)
+
+
+def test_the_times_returned_may_be_changed() -> None:
+    graph = graph_of(measured_time={"k80": 7.0})
+    cost_model(graph, "k80")[0] = 1.0
+    assert cost_model(graph, "k80").tolist() == [7.0]
+
+
+def test_an_unknown_kind_lists_the_known_ones() -> None:
+    graph = graph_of(measured_time={"tpu": 3.0})
+    with pytest.raises(CaptureError) as caught:
+        cost_model(graph, "abacus")
+    assert str(caught.value) == (
+        "kind: expected one of a100, cpu, h100, h200, k80, p100, tpu, v100, got 'abacus'"
+    )
+
+
+def graph_with_unknown_types() -> OpGraph:
+    """Return a sum beside ops of no class: two of one type, and one with many FLOPs."""
+    ops = nx.DiGraph()
+    ops.add_node("weights", op_type="parameter", parameter_bytes=4)
+    ops.add_node("sum", op_type="aten.add", bytes_accessed=3e9)
+    ops.add_node("layer.magic", op_type="mylib.magic", bytes_accessed=1e9)
+    ops.add_node("layer.more_magic", op_type="mylib.magic")
+    ops.add_node("attention", op_type="mylib.attention", flops=1e12, bytes_accessed=1e6)
+    return from_networkx(ops)
+
+
+def test_what_nothing_is_known_of_is_refused() -> None:
+    step = nx.DiGraph([("images", "layer")])
+    step.nodes["images"]["op_type"] = "placeto.input"
+    step.nodes["layer"]["op_type"] = "Conv2d"
+    with pytest.raises(CaptureError, match="got 'Conv2d' without any"):
+        cost_model(from_networkx(step), "k80")
+
+
+def test_ops_in_no_class_are_costed_as_what_their_flops_and_bytes_resemble() -> None:
+    with pytest.warns(CaptureWarning):
+        seconds_of_op = cost_model(graph_with_unknown_types(), "k80")
+    assert seconds_of_op[2] == seconds("k80", op_type="aten.add", bytes_accessed=1e9)
+    assert seconds_of_op[3] == DEVICE_KINDS["k80"].launch_overhead
+    product = seconds("k80", op_type="aten.mm", flops=1e12, bytes_accessed=1e6)
+    assert seconds_of_op[4] == product
+
+
+def test_one_warning_names_the_types_in_no_class_and_their_largest_share() -> None:
+    graph = graph_with_unknown_types()
+    with pytest.warns(CaptureWarning) as caught:
+        times = cost_models(graph, ["k80", "v100"])
+    (warning,) = caught
+    assert warning.filename == __file__
+    shares = {kind: all_ops / all_ops.sum() for kind, all_ops in times.items()}
+    of_magic = {kind: share[2] + share[3] for kind, share in shares.items()}
+    of_attention = {kind: share[4] for kind, share in shares.items()}
+    expected = [
+        f"'mylib.attention' ({max(of_attention.values()):.1%} on "
+        f"{max(of_attention, key=lambda kind: of_attention[kind])})",
+        f"'mylib.magic' ({max(of_magic.values()):.1%} on "
+        f"{max(of_magic, key=lambda kind: of_magic[kind])})",
+    ]
+    assert str(warning.message).endswith(f"share of the time of all ops: {', '.join(expected)}")
+
+
+def test_measured_times_need_no_class() -> None:
+    graph = graph_of(op_type="mylib.magic", measured_time={"k80": 7.0})
+    assert cost_models(graph, ["k80"])["k80"].tolist() == [7.0]
+    with pytest.warns(CaptureWarning, match=r": 'mylib\.magic' \(100\.0% on v100\)$"):
+        cost_models(graph, ["k80", "v100"])
+
+
+def core_functions() -> set[str]:
+    """Return the functions of ATen's core, to which all others can be reduced."""
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
+    return {
+        str(packet)
+        for packet in packets
+        if isinstance(packet, torch._ops.OpOverloadPacket)
+        for overload in packet.overloads()  # type: ignore[no-untyped-call]
+        if torch.Tag.core in getattr(packet, overload).tags
+    }
+
+
+def test_every_core_function_of_aten_has_a_class_or_is_costed_by_its_bytes() -> None:
+    core = core_functions()
+    assert len(core) > 100
+    without_class = {op_type for op_type in core if class_of_type(op_type) is None}
+    for op_type in sorted(core):
+        graph = graph_of(op_type=op_type, flops=1e6, bytes_accessed=8e6)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            (taken,) = cost_model(graph, "k80")
+        assert 8e6 / DEVICE_KINDS["k80"].memory_bandwidth < taken < np.inf
+        assert [op_type in str(warning.message) for warning in caught] == (
+            [True] if op_type in without_class else []
+        )
+
+
+@pytest.mark.parametrize(
+    ("op_type", "flops", "moved", "expected"),
+    [
+        ("aten.convolution", 1e9, 1e6, OpClass.CONVOLUTION),
+        ("aten.convolution", 6.25e6, 1e6, OpClass.DEPTHWISE_CONVOLUTION),
+        ("aten.convolution_backward", 8.3e6, 1e6, OpClass.DEPTHWISE_CONVOLUTION),
+        ("aten.addmm", 1e3, 1e6, OpClass.MATRIX_PRODUCT),
+        ("aten.native_batch_norm", 0, 1e6, OpClass.NORMALISATION),
+        ("aten.add_", 0, 1e6, OpClass.ELEMENTWISE),
+        ("aten._foreach_addcdiv_", 0, 1e6, OpClass.ELEMENTWISE),
+        ("aten.sum", 0, 0, OpClass.REDUCTION),
+        ("aten.cat", 0, 0, OpClass.COPY),
+        ("mylib.attention", 1e9, 1e6, OpClass.MATRIX_PRODUCT),
+        ("mylib.activation", 1e6, 1e6, OpClass.ELEMENTWISE),
+        ("mylib.magic", 0, 0, OpClass.ELEMENTWISE),
+        ("aten.lift_fresh", 0, 0, OpClass.COPY),
+    ],
+)
+def test_the_class_of_an_op(op_type: str, flops: float, moved: float, expected: OpClass) -> None:
+    assert op_class(op_type, flops, moved) is expected
+
+
+def test_each_class_has_an_efficiency() -> None:
+    assert set(Efficiency.__dataclass_fields__) == set(OpClass)
+
+
+def test_each_type_stands_in_one_class() -> None:
+    assert sum(len(names.split()) for names in NAMES_OF_CLASS.values()) == len(CLASS_OF_TYPE)
+
+
+def test_the_types_are_ops_of_pytorch() -> None:
+    names = [op_type.removeprefix("aten.") for op_type in CLASS_OF_TYPE]
+    assert [name for name in names if not hasattr(torch.ops.aten, name)] == []
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, 1.5, float("nan")])
+def test_an_efficiency_is_a_part_of_a_whole(value: float) -> None:
+    with pytest.raises(CaptureError, match="copy: expected an efficiency above 0 and at most 1"):
+        replace(DEVICE_KINDS["k80"].efficiency, copy=value)
+
+
+def test_a_device_can_do_something() -> None:
+    with pytest.raises(CaptureError, match="peak_flops: expected a finite number above 0, got 0"):
+        replace(DEVICE_KINDS["k80"], peak_flops=0)
+    with pytest.raises(CaptureError, match="memory_bandwidth: expected a finite number above 0"):
+        replace(DEVICE_KINDS["k80"], memory_bandwidth=float("inf"))
+    with pytest.raises(CaptureError, match="memory_bytes: expected a finite number above 0"):
+        replace(DEVICE_KINDS["k80"], memory_bytes=0)
+
+
+def test_a_launch_takes_no_negative_time() -> None:
+    with pytest.raises(CaptureError, match="launch_overhead: expected a finite number >= 0"):
+        replace(DEVICE_KINDS["k80"], launch_overhead=-1e-6)
+
+
+works = st.floats(0, 1e15, allow_nan=False)
+
+
+@given(st.sampled_from(KINDS), st.sampled_from(sorted(CLASS_OF_TYPE)), works, works, works)
+def test_more_bytes_never_take_less_time(
+    kind: str, op_type: str, flops: float, moved: float, more: float
+) -> None:
+    if CLASS_OF_TYPE[op_type] is OpClass.CONVOLUTION:
+        return  # more bytes make it another class of op
+    less_time = seconds(kind, op_type=op_type, flops=flops, bytes_accessed=moved)
+    more_time = seconds(kind, op_type=op_type, flops=flops, bytes_accessed=moved + more)
+    assert np.isfinite(more_time)
+    assert DEVICE_KINDS[kind].launch_overhead <= less_time <= more_time

@@ -1,0 +1,215 @@
+"""Training on several devices follows training in eager PyTorch, batch after batch."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from placed_runs import random_devices
+from placeto_capture import CaptureError, ExecutableTraining, executable_training
+from placeto_graphs import OpGraph
+
+BATCH = (6, 4)
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "Adam": torch.optim.Adam,
+    "AdamW with all moments": partial(torch.optim.AdamW, lr=0.02, amsgrad=True),
+    "NAdam": partial(torch.optim.NAdam, lr=0.01),
+    "Adagrad": partial(torch.optim.Adagrad, lr=0.1, initial_accumulator_value=0.3, lr_decay=0.1),
+    "Adamax": torch.optim.Adamax,
+    "RMSprop": partial(torch.optim.RMSprop, momentum=0.5, centered=True),
+    "SGD": SGD,
+    "SGD with Nesterov's momentum": partial(SGD, momentum=0.9, nesterov=True, weight_decay=0.1),
+}
+
+
+class Model(nn.Module):
+    """Normalises a batch, which changes buffers, and uses one weight twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(torch.tanh(self.first(self.first(inputs))))
+        loss: torch.Tensor = self.last(hidden).square().mean()
+        return loss
+
+
+def model() -> Model:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        return Model()
+
+
+def batches(count: int) -> torch.Tensor:
+    return torch.randn(count, *BATCH, generator=torch.Generator().manual_seed(5))
+
+
+def train_on(step: ExecutableTraining, batch: object, op_device: np.ndarray) -> float:
+    step.load(batch)
+    run = step.begin(["cpu:0", "cpu:1"], op_device)
+    with run.worker(0):
+        for op in range(step.graph.num_ops):
+            run.run(op)
+            for tensor in step.graph.tensors_of_op[op].tolist():
+                readers = set(op_device[step.graph.consumers_of_tensor[tensor]].tolist())
+                for there in readers - {int(op_device[op])}:
+                    run.receive(tensor, there, run.send(tensor, there))
+    return step.finish(run.results())
+
+
+def on_one_device(graph: OpGraph) -> np.ndarray:
+    return np.zeros(graph.num_ops, np.int32)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_hundred_steps_follow_eager_ones(name: str, shared_memory: bool) -> None:
+    eager, factory = model(), OPTIMIZERS[name]
+    step = executable_training(
+        eager, batches(1)[0], optimizer=factory, target="cpu", shared_memory=shared_memory
+    )
+    optimizer = factory(eager.parameters(), foreach=False)
+    for number, batch in enumerate(batches(100)):
+        optimizer.zero_grad()
+        loss = eager(batch)
+        loss.backward()
+        optimizer.step()
+        # Weights move to wherever the next run wants them.
+        devices = random_devices(step.graph, 2, number // 10)
+        assert train_on(step, batch, devices) == pytest.approx(loss.item(), rel=1e-3, abs=1e-6)
+    state = step.state()
+    for key, value in eager.state_dict().items():
+        torch.testing.assert_close(state[key], value, rtol=1e-2, atol=1e-4)
+    for weight, parameter in eager.named_parameters():
+        for key, value in optimizer.state[parameter].items():
+            if isinstance(value, torch.Tensor):
+                torch.testing.assert_close(state[f"{weight}.{key}"], value, rtol=1e-2, atol=1e-4)
+
+
+def test_schedules_of_learning_rates_and_groups_count() -> None:
+    eager = model()
+
+    def factory(weights: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        given = list(weights)
+        matrices = [weight for weight in given if weight.dim() == 2]
+        others = [weight for weight in given if weight.dim() != 2]
+        groups: list[dict[str, Any]] = [{"params": matrices, "lr": 0.1}, {"params": others}]
+        return torch.optim.Adam(groups, lr=0.03)
+
+    step = executable_training(eager, batches(1)[0], optimizer=factory, target="cpu")
+    optimizer = factory(list(eager.parameters()))
+    warm_up = [lambda number: (number + 1) / 10, lambda number: 0.5**number]
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(each, warm_up) for each in (optimizer, step.optimizer)
+    ]
+    losses = []
+    for batch in batches(20):
+        optimizer.zero_grad()
+        loss = eager(batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        found = train_on(step, batch, on_one_device(step.graph))
+        assert found == pytest.approx(losses[-1], rel=1e-4, abs=1e-6)
+        for schedule in schedules:
+            schedule.step()
+    assert losses[-1] != pytest.approx(losses[0], rel=0.1)
+
+
+def test_masks_are_others_in_each_step_and_the_same_for_a_seed() -> None:
+    dropout = nn.Sequential(nn.Linear(4, 64), nn.Dropout(), nn.Linear(64, 1))
+
+    def losses(seed: int) -> list[float]:
+        step = executable_training(dropout, torch.ones(BATCH), optimizer=SGD, seed=seed)
+        for group in step.optimizer.param_groups:
+            group["lr"] = 0.0  # nothing changes but the masks
+        return [train_on(step, torch.ones(BATCH), on_one_device(step.graph)) for _ in range(4)]
+
+    assert len(set(losses(1))) == 4
+    assert losses(1) == losses(1)
+    assert losses(1) != losses(2)
+
+
+def test_the_state_can_be_kept_and_put_back() -> None:
+    batch = batches(1)[0]
+    step, other = (executable_training(model(), batch, target="cpu") for _ in range(2))
+    everything = on_one_device(step.graph)
+    for _ in range(3):
+        train_on(step, batch, everything)
+    kept = step.state()
+    other.load_state(kept)
+    for _ in range(3):  # the second loss is of the weights that the first update gave
+        assert train_on(other, batch, everything) == train_on(step, batch, everything)
+    assert not torch.equal(step.state()["last.weight"], kept["last.weight"])
+
+
+def test_after_a_step_that_failed_the_weights_are_not_trusted() -> None:
+    batch = batches(1)[0]
+    step = executable_training(model(), batch, target="cpu")
+    before = step.state()
+    step.load(batch)
+    step.begin(["cpu:0"], on_one_device(step.graph))  # and nothing runs
+    with pytest.raises(CaptureError, match=r"^weights: expected those that a whole step has left"):
+        step.load(batch)
+    with pytest.raises(CaptureError, match=r"^weights: expected those that a whole step has left"):
+        step.state()
+    step.load_state(before)
+    train_on(step, batch, on_one_device(step.graph))
+
+
+def test_a_device_that_is_not_there_spoils_nothing() -> None:
+    batch = batches(1)[0]
+    step = executable_training(model(), batch, target="cpu")
+    step.load(batch)
+    with pytest.raises(CaptureError, match=r"^devices\[0\]: expected one of"):
+        step.begin([f"cuda:{torch.cuda.device_count()}"], on_one_device(step.graph))
+    train_on(step, batch, on_one_device(step.graph))
+
+
+def test_bad_batches_are_said_in_one_line() -> None:
+    batch = batches(1)[0]
+    step = executable_training(model(), batch, target="cpu")
+    with pytest.raises(CaptureError, match=r"^batch: expected one to be loaded before each run"):
+        step.begin(["cpu:0"], on_one_device(step.graph))
+    with pytest.raises(
+        CaptureError,
+        match=r"^input\.0: expected float32\(6, 4\) as in the example, got float32\(5, 4\)$",
+    ):
+        step.load(batch[1:])
+    with pytest.raises(CaptureError, match=r"^input\.0: expected float32.*got float64\(6, 4\)$"):
+        step.load(batch.double())
+    with pytest.raises(CaptureError, match=r"^batch: expected input\.0, got input\.0, input\.1$"):
+        step.load((batch, batch))
+    with pytest.raises(CaptureError, match=r"^state: expected names of this step, got 'gain'$"):
+        step.load_state({"gain": batch})
+    with pytest.raises(CaptureError, match=r"^state: expected a tensor for 'first.weight', got"):
+        step.load_state({})
+    state = step.state()
+    with pytest.raises(CaptureError, match=r"^last\.bias: expected shape \(3,\), got \(1,\)$"):
+        step.load_state({**state, "last.bias": torch.ones(1)})
+
+
+def test_optimizers_whose_steps_differ_are_refused() -> None:
+    batch = batches(1)[0]
+    damped = partial(SGD, momentum=0.9, dampening=0.5)
+    step = executable_training(model(), batch, optimizer=damped, target="cpu")
+    with pytest.raises(
+        CaptureError,
+        match=r"^optimizer: expected one that calls the same functions in each step, got SGD",
+    ):
+        step.load(batch)
+    step = executable_training(model(), batch, optimizer=torch.optim.Rprop, target="cpu")
+    with pytest.raises(CaptureError, match=r"^optimizer: .* got Rprop with other ones in step 1$"):
+        step.load(batch)
+    eager = model()
+    with pytest.raises(CaptureError, match=r"^optimizer: expected a function that makes one for"):
+        executable_training(eager, batch, optimizer=lambda _: SGD(eager.parameters()))

@@ -1,0 +1,155 @@
+"""Each op of a captured graph runs for real."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from captured_models import CASES, Case, case
+from eager_step import EagerTraining
+from placeto_capture import CaptureError, capture, profile
+from placeto_capture.profiling import check, profiler
+from placeto_capture.profiling.timing import seconds_of
+from placeto_capture.tracing import replay
+from placeto_capture.tracing.replay import Memory
+from placeto_capture.tracing.step import trace_step
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_op_that_computes_has_a_time(name: str) -> None:
+    example = case(name)
+    graph = capture(example.model, example.inputs)
+    seconds = profile(example.model, example.inputs, "cpu", warmup=0, repeats=1)
+    computes = [op_type not in ("parameter", "buffer", "input") for op_type in graph.op_types]
+    assert (seconds > 0).tolist() == computes
+    assert replace(graph, measured_time={"cpu": seconds}).measured_time["cpu"].sum() > 0
+
+
+def test_a_model_without_values_gets_some() -> None:
+    example = case("residual network")
+    inputs = tuple(tensor.to("meta") for tensor in example.inputs)
+    seconds = profile(example.model.to("meta"), inputs, warmup=0, repeats=1)
+    assert len(seconds) == capture(example.model, inputs).num_ops
+
+
+def test_repeating_an_op_does_not_change_what_the_next_ones_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Profile a step whose results are kept, and compare them with the eager ones."""
+    example = case("writes in pieces")
+    trace = trace_step(example.model, example.inputs, None, torch.optim.Adam, "training")
+    eager = EagerTraining(example, torch.optim.Adam)
+    before = eager.values()
+    eager.step(seed=0)
+    memories: list[Memory] = []
+    wanted = trace.results | {
+        name: ref
+        for source in trace.sources
+        for name, ref in (source.tensors | source.state).items()
+    }
+
+    def keeping(trace: Any, device: Any, _: Any) -> Memory:
+        def value_of(source: Any, name: str, _ref: Any) -> torch.Tensor:
+            value: torch.Tensor = before.get(name, source.values.get(name))
+            return value.detach()
+
+        kept = [ref.storage for ref in wanted.values()]
+        memories.append(Memory(trace, device, value_of, kept))
+        return memories[0]
+
+    monkeypatch.setattr(profiler, "Memory", keeping)
+    profiler.measured_times(trace, torch.device("cpu"), warmup=1, repeats=3, seed=0)
+    for name, expected in eager.results().items():
+        torch.testing.assert_close(memories[0].tensor(wanted[name]), expected)
+
+
+class Chain(nn.Module):
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.length):
+            inputs = inputs * 2
+        return inputs
+
+
+def test_tensors_are_freed_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = trace_step(Chain(20), torch.ones(1000), None, None, "inference")
+    held = []
+
+    class Counting(Memory):
+        def finish(self, call: Any) -> None:
+            super().finish(call)
+            held.append(sum(storage.nbytes() for storage in self._storages.values()))
+
+    monkeypatch.setattr(replay, "Memory", Counting)
+    results = replay.replay(trace, {})
+    assert held == [4000] * 20
+    assert results["output.0"][0] == 2**20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "abacus"}, "device: expected one that torch can use, got 'abacus': "),
+        ({"device": "meta"}, "device: expected one that computes, got 'meta'"),
+        ({"repeats": 0}, "repeats: expected at least 1 after at least 0 to warm up, got 0 and 2"),
+        ({"warmup": -1}, "repeats: expected at least 1 after at least 0 to warm up, got 7 and -1"),
+    ],
+)
+def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CaptureError, match=f"^{message}"):
+        profile(nn.Linear(3, 2), torch.ones(1, 3), **options)
+
+
+def test_an_op_that_fails_is_named_with_its_module() -> None:
+    model = nn.Sequential(nn.Embedding(3, 2))
+    with pytest.raises(CaptureError, match=r"^0: aten\.embedding\.default on cpu: "):
+        profile(model, torch.tensor([7]), mode="inference")
+
+
+class Event:
+    """Stands for `torch.cuda.Event`: one millisecond passes between any two records."""
+
+    clock = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.time = -1.0
+
+    def record(self) -> None:
+        Event.clock += 1.0
+        self.time = Event.clock
+
+    def elapsed_time(self, end: "Event") -> float:
+        return end.time - self.time
+
+
+def test_on_a_gpu_the_time_between_events_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(Event.clock))
+
+    def run() -> None:
+        Event.clock += 2.0
+
+    seconds = seconds_of(run, torch.device("cuda:0"))
+    assert seconds == pytest.approx(3e-3)
+    assert waits == [0.0, 4.0]  # before the first event, and after the last
+
+
+def test_the_check_prints_a_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = Case(nn.Sequential(nn.Linear(4, 3)), (torch.ones(2, 4),))
+    monkeypatch.setitem(check.MODELS, "perceptron", lambda: (small.model, small.inputs[0]))
+    monkeypatch.setattr(check, "TOLERANCE", float("inf"))
+    assert check.main(["--models", "perceptron", "--rounds", "1", "--repeats", "1"]) == 0
+    assert "| perceptron | 8 |" in capsys.readouterr().out
+    monkeypatch.setattr(check, "TOLERANCE", -1.0)
+    assert check.main(["--models", "perceptron", "--rounds", "1", "--repeats", "1"]) == 1

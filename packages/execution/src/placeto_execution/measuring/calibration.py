@@ -1,0 +1,240 @@
+"""What this machine is as a cluster, measured by steps that run on it."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from placeto_execution import Executor
+from placeto_graphs import Cluster, Device, ExecutableStep, PlacementProblem, StepTimeline, colocate
+
+BYTES_PER_NUMBER = 4
+HOPS = 24  # from one device to the other
+
+
+@dataclass(frozen=True)
+class LinkMeasurement:
+    """How long tensors took from one device to another.
+
+    Attributes
+    ----------
+    source, destination : int
+        The devices.
+    num_bytes : N of int
+        The sizes, ascending.
+    seconds : N of float
+        Medians, from the end of the op that makes a tensor to the start of the one that reads it.
+    """
+
+    source: int
+    destination: int
+    num_bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def latency(self) -> float:
+        """Seconds of the smallest."""
+        return self.seconds[0]
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """How much longer ops of a class take while other devices run such ops, too."""
+
+    what: str
+    alone: float
+    together: float
+
+
+class Chains(nn.Module):
+    """Works on each input by itself, so many times."""
+
+    def __init__(self, work: Callable[[torch.Tensor], torch.Tensor], length: int) -> None:
+        super().__init__()
+        self.work = work
+        self.length = length
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return what comes of each input."""
+        results = []
+        for numbers in inputs:
+            made = numbers
+            for _ in range(self.length):
+                made = self.work(made)
+            results.append(made)
+        return tuple(results)
+
+
+# What is measured alone and on all devices at once: the work, and the shape of what it works on.
+WORKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[int, ...]]] = {
+    "matrix product, 512 x 512": (lambda numbers: numbers @ numbers, (512, 512)),
+    "convolution, 32 channels of 64 x 64": (
+        lambda images: torch.conv2d(images, torch.ones(32, 32, 3, 3), padding=1),
+        (4, 32, 64, 64),
+    ),
+    "addition, 8 million numbers": (lambda numbers: numbers + 1, (8_000_000,)),
+}
+
+
+class Calibration:
+    """Measures the devices of this machine.
+
+    Parameters
+    ----------
+    devices
+        Their names, such as ``["cpu:0", "cpu:1"]``.
+    make_step
+        Makes a step that runs of a model and its inputs, as `placeto_capture.executable_step` does.
+    runs
+        How many runs of each step count, after one that does not.
+    threads
+        How many threads work on one op on each CPU.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        make_step: Callable[..., ExecutableStep],
+        runs: int,
+        threads: int = 1,
+    ) -> None:
+        self.devices = tuple(devices)
+        self.make_step = make_step
+        self.runs = runs
+        self.threads = threads
+
+    def links(self, sizes: Sequence[int]) -> list[LinkMeasurement]:
+        """Measure tensors of some sizes, in bytes, between each two devices."""
+        taken = {size: self._hops(size) for size in sizes}
+        return [
+            LinkMeasurement(
+                source,
+                destination,
+                tuple(sizes),
+                tuple(taken[size][source, destination] for size in sizes),
+            )
+            for source in range(len(self.devices))
+            for destination in range(len(self.devices))
+            if source != destination
+        ]
+
+    def op_overhead(self, device: int) -> float:
+        """Return the seconds from the end of a cheap op to the start of the next one."""
+        step = self._step(torch.relu, 4 * HOPS, [torch.zeros(1)])
+        chain = _ops(step)
+        gaps = [
+            timeline.op_start[chain][1:] - timeline.op_end[chain][:-1]
+            for timeline in self._timelines(step, np.zeros(step.graph.num_ops, np.int32), [device])
+        ]
+        return float(np.median(gaps))
+
+    def slowdown(self, what: str) -> Slowdown:
+        """Measure one of the works, on each device alone, and on all of them at once."""
+        work, shape = WORKS[what]
+        count = len(self.devices)
+        together = self._step(work, HOPS, [torch.ones(shape) for _ in range(count)])
+        alone = self._step(work, HOPS, [torch.ones(shape)])
+        place = np.zeros(together.graph.num_ops, np.int32)
+        for device, chain in enumerate(np.array_split(_ops(together), count)):
+            place[chain] = device
+        place[:count] = np.arange(count)  # its inputs
+        return Slowdown(
+            what,
+            alone=float(
+                np.mean(
+                    [
+                        self._seconds(alone, np.zeros(alone.graph.num_ops, np.int32), [device])
+                        for device in range(count)
+                    ]
+                )
+            ),
+            together=self._seconds(together, place, range(count)),
+        )
+
+    def cluster(self, links: Sequence[LinkMeasurement], kinds: Sequence[str]) -> Cluster:
+        """Return the devices as a cluster; bytes take no time, as CPUs share their memory."""
+        count = len(self.devices)
+        bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
+        for link in links:
+            latency[link.source, link.destination] = link.latency
+        memory = memory_of(self.devices)
+        return Cluster(
+            devices=tuple(
+                Device(name, kind, memory[name], self.op_overhead(number), 0.0)
+                for number, (name, kind) in enumerate(zip(self.devices, kinds, strict=True))
+            ),
+            bandwidth=bandwidth,
+            latency=latency,
+        )
+
+    def _hops(self, num_bytes: int) -> dict[tuple[int, int], float]:
+        """Return the median seconds of a tensor between each two devices, in both ways."""
+        step = self._step(torch.relu, HOPS, [torch.zeros(num_bytes // BYTES_PER_NUMBER)])
+        chain = _ops(step)
+        medians = {}
+        for one in range(len(self.devices)):
+            for other in range(one + 1, len(self.devices)):
+                place = np.zeros(step.graph.num_ops, np.int32)
+                place[chain] = np.arange(len(chain)) % 2
+                timelines = self._timelines(step, place, [one, other])
+                gaps = np.array([t.op_start[chain][1:] - t.op_end[chain][:-1] for t in timelines])
+                medians[one, other] = float(np.median(gaps[:, ::2]))
+                medians[other, one] = float(np.median(gaps[:, 1::2]))
+        return medians
+
+    def _step(
+        self,
+        work: Callable[[torch.Tensor], torch.Tensor],
+        length: int,
+        inputs: Sequence[torch.Tensor],
+    ) -> ExecutableStep:
+        return self.make_step(
+            Chains(work, length),
+            tuple(inputs),
+            mode="inference",
+            results=[],
+            target="cpu",
+            threads_per_device=self.threads,
+        )
+
+    def _seconds(
+        self, step: ExecutableStep, place: NDArray[np.int32], devices: Sequence[int]
+    ) -> float:
+        chain = _ops(step)
+        timelines = self._timelines(step, place, devices)
+        return float(np.median([t.op_end[chain] - t.op_start[chain] for t in timelines]))
+
+    def _timelines(
+        self, step: ExecutableStep, place: NDArray[np.int32], devices: Sequence[int]
+    ) -> list[StepTimeline]:
+        count = len(devices)
+        problem = PlacementProblem(
+            graph=step.graph,
+            cluster=Cluster(
+                devices=tuple(Device(f"cpu:{n}", "cpu", 1, 0.0, 0.0) for n in range(count)),
+                bandwidth=np.full((count, count), np.inf),
+                latency=np.zeros((count, count)),
+            ),
+            compute_time=np.zeros((step.graph.num_ops, count)),
+            grouping=colocate(step.graph, rules=()),
+        )
+        placement = np.zeros(problem.num_groups, np.int32)
+        placement[problem.grouping.group_of] = place
+        with Executor(problem, step, [self.devices[number] for number in devices]) as executor:
+            executor.execute(placement)
+            return [executor.execute(placement).timeline for _ in range(self.runs)]
+
+
+def memory_of(devices: Sequence[str]) -> dict[str, int]:
+    """Return the bytes that each CPU may hold, which share those of the machine equally."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return dict.fromkeys(devices, physical // len(devices))
+
+
+def _ops(step: ExecutableStep) -> NDArray[np.intp]:
+    """Return the ops of a step that compute, in order."""
+    return np.flatnonzero(step.graph.bytes_accessed > 0)

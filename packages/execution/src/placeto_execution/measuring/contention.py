@@ -1,0 +1,126 @@
+"""Ops take longer while other devices are busy, too: how much, and what that makes of a step."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_execution.measuring.profiles import StepProfile, everything_on, profile_in_place
+from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline
+
+Simulate = Callable[[PlacementProblem, NDArray[np.int32]], StepTimeline]
+ROUNDS = 4  # after which the seconds of a step hardly change
+
+
+def profile_beside(
+    step: ExecutableStep, device: str, other: str, runs: int, generator: np.random.Generator
+) -> StepProfile:
+    """Run a step with all ops on one device, while another one runs that step again and again.
+
+    Parameters
+    ----------
+    step
+        What runs.
+    device, other
+        Where it is measured, and where else it runs, such as ``"cpu:0"`` and ``"cpu:1"``.
+    runs
+        How many runs count.
+    generator
+        Draws how far the other device is ahead.
+    """
+    alone = profile_in_place(step, device, 1)
+    profiles = []
+    with _busy(step, other):
+        for _ in range(runs):
+            threading.Event().wait(generator.random() * float(alone.runtimes[0]))
+            profiles.append(profile_in_place(step, device, 1))
+    return StepProfile(
+        np.concatenate([profile.op_seconds for profile in profiles]),
+        np.concatenate([profile.runtimes for profile in profiles]),
+    )
+
+
+@contextmanager
+def _busy(step: ExecutableStep, device: str) -> Iterator[None]:
+    is_over = threading.Event()
+
+    def work() -> None:
+        with everything_on(step, device) as (executor, placement):
+            while not is_over.is_set():
+                executor.execute(placement)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        worker.join()
+
+
+def contended_timeline(
+    problem: PlacementProblem,
+    beside: NDArray[np.float64],
+    placement: NDArray[np.int32],
+    simulate: Simulate,
+) -> StepTimeline:
+    """Simulate a step in which ops are slower while the other device is busy.
+
+    An op that takes ``a`` seconds alone and ``b`` beside others gets on at a rate of ``1 / a`` or
+    ``1 / b``: if it overlaps with others for ``o`` seconds, it takes ``a + o (1 - a / b)``. The
+    overlaps are those of the step simulated last, beginning with one in which nothing is slower.
+
+    Parameters
+    ----------
+    problem
+        On two devices.
+    beside : float64[V]
+        What each op takes while the other device is busy, in seconds; where that is less than its
+        ``compute_time``, nothing is slower.
+    placement : int32[G]
+        The device of each group.
+    simulate
+        Predicts the step of a problem under a placement.
+
+    Raises
+    ------
+    ValueError
+        When the problem has other than two devices.
+    """
+    if problem.num_devices != 2:
+        raise ValueError(f"problem: expected two devices, got {problem.num_devices}")
+    op_device = problem.expand(placement)
+    alone = problem.compute_time[np.arange(len(op_device)), op_device]
+    slowed = np.where(beside > alone, 1 - alone / np.maximum(beside, np.finfo(float).tiny), 0.0)
+    timeline = simulate(problem, placement)
+    for _ in range(ROUNDS):
+        seconds = alone + overlaps(timeline) * slowed
+        costly = replace(problem, compute_time=np.stack([seconds, seconds], axis=1))
+        timeline = simulate(costly, placement)
+    return timeline
+
+
+def overlaps(timeline: StepTimeline) -> NDArray[np.float64]:
+    """Return float64[V], for how many seconds of each op the other one of two devices is busy."""
+    shared = np.zeros(len(timeline.op_start))
+    for device in range(2):
+        here = timeline.op_device == device
+        starts, ends = np.sort(timeline.op_start[~here]), np.sort(timeline.op_end[~here])
+        if len(starts):
+            until_end = _busy_until(timeline.op_end[here], starts, ends)
+            shared[here] = until_end - _busy_until(timeline.op_start[here], starts, ends)
+    return shared
+
+
+def _busy_until(
+    times: NDArray[np.float64], starts: NDArray[np.float64], ends: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return for how long a device has been busy with ops that follow each other."""
+    before = np.concatenate([[0.0], np.cumsum(ends - starts)])
+    begun = np.searchsorted(starts, times, side="right")
+    still_to_run = np.maximum(ends[np.maximum(begun - 1, 0)] - times, 0.0)
+    busy: NDArray[np.float64] = before[begun] - np.where(begun > 0, still_to_run, 0.0)
+    return busy

@@ -1,0 +1,36 @@
+"""The devices of this machine, as a user names them."""
+
+from dataclasses import dataclass
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class RealDevices:
+    """The devices of this machine that a step runs on.
+
+    Attributes
+    ----------
+    names : texts
+        Such as ``"cpu:0"`` and ``"cuda:1"``.
+    threads : int
+        How many threads work on one op on each CPU.
+
+    Examples
+    --------
+    >>> RealDevices(("cpu:0", "cuda:0")).kinds
+    ('cpu', 'cuda')
+    """
+
+    names: tuple[str, ...]
+    threads: int = 1
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of each device, ``"cpu"`` or ``"cuda"``."""
+        return tuple(name.partition(":")[0] for name in self.names)
+
+    @property
+    def are_cpus(self) -> bool:
+        """Whether all of them are."""
+        return set(self.kinds) == {CPU}

@@ -1,0 +1,1 @@
+"""How the constants of the cost model were found, and how well they hold."""

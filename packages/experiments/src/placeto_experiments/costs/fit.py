@@ -1,0 +1,269 @@
+"""Fit the efficiencies of device kinds to published step times, and print fit and residuals.
+
+What it prints as efficiencies are the constants of `kinds.py`, and stands in docs/costs.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto import load_model_graph
+from placeto_capture.costs.kinds import CPU, K80, P100, V100, DeviceKind, Efficiency
+from placeto_capture.costs.op_classes import OpClass
+from placeto_capture.costs.roofline import overhead_between, work_of
+from placeto_graphs import OpGraph, Phase
+
+WHOLE_STEP = (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)
+# A step of plain gradient descent updates a parameter in one cheap op, not in the dozen of Adam.
+WITHOUT_UPDATE = (Phase.FORWARD, Phase.BACKWARD)
+
+DATA_SPREAD = 0.01  # of the logarithm of a step's time
+ROUNDS = 50
+
+
+@dataclass(frozen=True)
+class PublishedStep:
+    """How long one training step takes, as published.
+
+    Attributes
+    ----------
+    kind : text
+        The kind of the one device that it ran on.
+    model : text
+        As `load` names it.
+    seconds : float
+        Of the step.
+    phases
+        What of our captured step it is the time of.
+    source : text
+        Where it was published.
+    """
+
+    kind: str
+    model: str
+    seconds: float
+    phases: tuple[Phase, ...]
+    source: str
+
+
+_PLACETO = "Addanki et al. 2019, table 1"
+PUBLISHED_STEPS = (
+    PublishedStep("k80", "inception-v3", 1.56, WHOLE_STEP, _PLACETO),
+    PublishedStep("k80", "nasnet", 1.28, WHOLE_STEP, _PLACETO),
+    PublishedStep("cpu", "inception-v3", 12.5, WHOLE_STEP, _PLACETO),
+    PublishedStep("cpu", "nasnet", 37.5, WHOLE_STEP, _PLACETO),
+    PublishedStep(
+        "p100", "inception-v3", 64 / 142, WITHOUT_UPDATE, "TensorFlow benchmarks, May 2017"
+    ),
+    PublishedStep(
+        "v100", "inception-v3", 64 / 259, WITHOUT_UPDATE, "Lambda Labs benchmarks, March 2019"
+    ),
+)
+
+
+# What the efficiencies plausibly are before any step is looked at, in round figures. Copying memory
+# reaches about 80 % of the bandwidth of a K80 (Jia et al. 2018, "Dissecting the NVIDIA Volta GPU
+# Architecture via Microbenchmarking"), and elementwise ops come near; normalisation, reductions,
+# pooling and strided copies less so, as they read their inputs more than once or out of order.
+# Matrix products reach two thirds of the peak of Kepler, large convolutions about 40 %.
+K80_CENTRE = Efficiency(
+    convolution=0.4,
+    depthwise_convolution=0.1,
+    matrix_product=0.65,
+    normalisation=0.5,
+    elementwise=0.75,
+    reduction=0.5,
+    copy=0.6,
+)
+# On the CPU without tuned kernels, as TensorFlow was without MKL: matrix products at half the peak,
+# convolutions at half of that, memory at half its bandwidth where the access is simple.
+CPU_CENTRE = Efficiency(
+    convolution=0.25,
+    depthwise_convolution=0.01,
+    matrix_product=0.5,
+    normalisation=0.25,
+    elementwise=0.5,
+    reduction=0.25,
+    copy=0.5,
+)
+# The classes that are fitted, as the published steps tell most of them, and the factor, up or down,
+# that one standard deviation of each is. The other classes stay where they are.
+SPREAD = {OpClass.CONVOLUTION: 2.0, OpClass.DEPTHWISE_CONVOLUTION: 10.0}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A published time with what our graph says of it.
+
+    Attributes
+    ----------
+    published : `PublishedStep`
+        The time.
+    overhead : float
+        Seconds of the step that no efficiency changes: launches, and what passes between ops.
+    by_class : float64[classes]
+        Seconds that the work of each class takes at the full peak and bandwidth.
+    """
+
+    published: PublishedStep
+    overhead: float
+    by_class: NDArray[np.float64]
+
+    def runtime(self, efficiency: Efficiency) -> float:
+        """Return the seconds of the step with some efficiencies."""
+        return self.overhead + float((self.by_class / _as_array(efficiency)).sum())
+
+
+def step_of(published: PublishedStep, graph: OpGraph, device: DeviceKind) -> Step:
+    """Return what a graph says of a published time: all its ops run one after another."""
+    work = work_of(graph, device)
+    counted = ~work.resident & np.isin(graph.phases, published.phases)
+    by_class = np.zeros(len(OpClass))
+    np.add.at(by_class, work.op_class[counted], work.seconds[counted])
+    num_ops = np.count_nonzero(counted)
+    overhead = num_ops * device.launch_overhead + overhead_between(num_ops, device.name)
+    return Step(published, overhead, by_class)
+
+
+def fit(steps: Sequence[Step], centre: Efficiency) -> Efficiency:
+    """Return the efficiencies most plausible after some steps of one kind, to three digits.
+
+    They minimise the sum of squares of how far the logarithm of each step is from the published
+    one, in units of `DATA_SPREAD`, and of how far the logarithm of each fitted efficiency is from
+    its centre, in units of the logarithm of its `SPREAD` (Gauss-Newton with halved steps).
+
+    Parameters
+    ----------
+    steps
+        What was published of the kind, and what our graphs say of it.
+    centre
+        Where the efficiencies begin; those that have no `SPREAD` stay there.
+    """
+    fitted = [position for position, op_class in enumerate(OpClass) if op_class in SPREAD]
+    spread = np.log(list(SPREAD.values()))
+    start = np.log(_as_array(centre))[fitted]
+    published = np.log([step.published.seconds for step in steps])
+    by_class = np.array([step.by_class for step in steps])[:, fitted]
+    rest = np.array([step.runtime(centre) for step in steps]) - by_class @ np.exp(-start)
+
+    def residuals(current: NDArray[np.float64]) -> NDArray[np.float64]:
+        runtime = rest + by_class @ np.exp(-current)
+        return np.concatenate(
+            [(np.log(runtime) - published) / DATA_SPREAD, (current - start) / spread]
+        )
+
+    current = start
+    for _ in range(ROUNDS):
+        seconds = by_class * np.exp(-current)
+        slopes = -seconds / (rest + seconds.sum(axis=1))[:, None] / DATA_SPREAD
+        before = residuals(current)
+        change = np.linalg.lstsq(np.concatenate([slopes, np.diag(1 / spread)]), -before)[0]
+        while (residuals(current + change) ** 2).sum() > (before**2).sum():
+            change /= 2
+        current = current + change
+    rounded = [float(f"{value:.3g}") for value in np.exp(current)]
+    return replace(centre, **dict(zip(SPREAD, rounded, strict=True)))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The efficiencies of one kind, where they began, and the steps that they were fitted to."""
+
+    device: DeviceKind
+    centre: Efficiency
+    fitted: Efficiency
+    steps: tuple[Step, ...]
+
+
+def fit_all(graphs: Mapping[str, OpGraph]) -> list[Fit]:
+    """Fit every kind that has published steps; P100 and V100 begin where the K80 ended.
+
+    Parameters
+    ----------
+    graphs
+        The full-size graphs by the names that `PUBLISHED_STEPS` gives them.
+    """
+    k80 = _fit_kind(K80, K80_CENTRE, graphs)
+    return [
+        k80,
+        _fit_kind(P100, k80.fitted, graphs),
+        _fit_kind(V100, k80.fitted, graphs),
+        _fit_kind(CPU, CPU_CENTRE, graphs),
+    ]
+
+
+def _fit_kind(device: DeviceKind, centre: Efficiency, graphs: Mapping[str, OpGraph]) -> Fit:
+    steps = tuple(
+        step_of(published, graphs[published.model], device)
+        for published in PUBLISHED_STEPS
+        if published.kind == device.name
+    )
+    return Fit(device, centre, fit(steps, centre), steps)
+
+
+def efficiency_table(fits: Sequence[Fit]) -> str:
+    """Return the centres and the fitted efficiencies as a Markdown table."""
+    lines = [
+        "| class of op | "
+        + " | ".join(f"{fit.device.name} before | fitted" for fit in fits)
+        + " |",
+        "|---|" + "---:|---:|" * len(fits),
+    ]
+    for op_class in OpClass:
+        cells = [
+            f"{getattr(fit.centre, op_class):g} | {getattr(fit.fitted, op_class):g}" for fit in fits
+        ]
+        lines.append(f"| {op_class.replace('_', ' ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def residual_table(fits: Sequence[Fit]) -> str:
+    """Return the published and the fitted step times as a Markdown table."""
+    lines = [
+        "| kind | model | published | fitted | residual | source |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    for fit in fits:
+        for step in fit.steps:
+            published, runtime = step.published, step.runtime(fit.fitted)
+            lines.append(
+                f"| {published.kind} | {published.model} | {published.seconds:.3f} s "
+                f"| {runtime:.3f} s | {runtime / published.seconds - 1:+.1%} | {published.source} |"
+            )
+    return "\n".join(lines)
+
+
+def share_table(fits: Sequence[Fit]) -> str:
+    """Return where the time of the fitted steps goes as a Markdown table."""
+    header = ["overhead", *(op_class.replace("_", " ") for op_class in OpClass)]
+    lines = [
+        f"| kind | model | {' | '.join(header)} |",
+        "|---|---|" + "---:|" * len(header),
+    ]
+    for fit in fits:
+        for step in fit.steps:
+            seconds = [step.overhead, *(step.by_class / _as_array(fit.fitted))]
+            shares = " | ".join(f"{part / sum(seconds):.1%}" for part in seconds)
+            lines.append(f"| {fit.device.name} | {step.published.model} | {shares} |")
+    return "\n".join(lines)
+
+
+def _as_array(efficiency: Efficiency) -> NDArray[np.float64]:
+    return np.array([getattr(efficiency, op_class) for op_class in OpClass])
+
+
+def main() -> None:
+    """Load the full-size graphs, fit, and print what the constants are to be."""
+    graphs = {
+        name: load_model_graph(name) for name in sorted({step.model for step in PUBLISHED_STEPS})
+    }
+    fits = fit_all(graphs)
+    print(efficiency_table(fits))
+    print(f"\n{residual_table(fits)}")
+    print(f"\n{share_table(fits)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Compare steps in several precisions with published ones, to which no efficiency is fitted.
+
+ResNet-50 v1.5, trained in batches of 256 by gradient descent with momentum. It needs torchvision.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from placeto import capture_step
+from placeto_capture.costs.precisions import Tf32
+from placeto_capture.costs.roofline import single_device_runtime
+from placeto_graphs import OpGraph
+from placeto_workloads.libraries.named import library_step
+
+MODEL, BATCH_SIZE = "torchvision:resnet50", 256
+
+
+@dataclass(frozen=True)
+class PublishedRate:
+    """How many images a second one device trains with, as published.
+
+    Attributes
+    ----------
+    kind : text
+        Of the device.
+    precision : text
+        ``"float32"``, ``"tf32"`` or ``"mixed"``: autocast to float16.
+    images_per_second : float
+        Of the training, the reading of images included.
+    """
+
+    kind: str
+    precision: str
+    images_per_second: float
+
+
+# NVIDIA's Deep Learning Examples, ResNet-50 v1.5 for PyTorch, container 21.03: one GPU of a DGX-1
+# of 16 GB, and one of a DGX A100 of 80 GB, whose memory is a third faster than that of 40 GB.
+PUBLISHED_RATES = (
+    PublishedRate("v100", "float32", 367),
+    PublishedRate("v100", "mixed", 1200),
+    PublishedRate("a100", "tf32", 938),
+    PublishedRate("a100", "mixed", 2470),
+)
+
+
+class MixedPrecision(nn.Module):
+    """A model with the forward pass under autocast to float16."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return what the model gives, as float32."""
+        with torch.autocast("cuda", dtype=torch.float16):
+            scores: torch.Tensor = self.model(images)
+        return scores.float()
+
+
+def graphs_of(model: str, batch_size: int) -> dict[str, OpGraph]:
+    """Capture a training step in float32 and in mixed precision, by these names."""
+    step = library_step(model, batch_size=batch_size)
+    step = step._replace(optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+    mixed = step._replace(model=MixedPrecision(step.model))
+    return {"float32": capture_step(step), "mixed": capture_step(mixed)}
+
+
+def rate(graphs: Mapping[str, OpGraph], kind: str, precision: str, batch_size: int) -> float:
+    """Return how many images a second a kind of device trains with by the cost model."""
+    graph = graphs["mixed" if precision == "mixed" else "float32"]
+    tf32: Tf32 = "never" if precision == "float32" else "always"
+    return batch_size / single_device_runtime(graph, kind, tf32=tf32)
+
+
+def rate_table(graphs: Mapping[str, OpGraph]) -> str:
+    """Return published and modelled rates as a Markdown table."""
+    lines = [
+        "| kind | precision | published | by the model | residual |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for published in PUBLISHED_RATES:
+        known = published.images_per_second
+        found = rate(graphs, published.kind, published.precision, BATCH_SIZE)
+        lines.append(
+            f"| {published.kind} | {published.precision} | {known:,.0f} images/s "
+            f"| {found:,.0f} images/s | {found / known - 1:+.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Capture the steps and print the table."""
+    print(rate_table(graphs_of(MODEL, BATCH_SIZE)))
+
+
+if __name__ == "__main__":
+    main()

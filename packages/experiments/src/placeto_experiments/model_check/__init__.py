@@ -1,0 +1,1 @@
+"""Which models of libraries can be captured, and how they are placed."""

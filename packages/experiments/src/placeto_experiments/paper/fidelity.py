@@ -1,0 +1,208 @@
+"""``placeto experiment fidelity``: how far simulated steps are from steps that ran."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from placeto.errors import InputError
+from placeto.texts import TextTable, seconds_text, share_text
+from placeto.trials.experiment import Experiment, Page
+from placeto.trials.records import Measured
+from placeto.trials.trials import Graph, Results, Trial
+from placeto_experiments.paper.fidelity_tasks import MeasurePlacements, ProfiledProblem
+from placeto_experiments.paper.plan import Plan
+from placeto_experiments.paper.problem_makers import name_of
+
+SHARES = (0.01, 0.1, 0.4)
+SINGLE = "single"
+# Models in sizes of which a step takes some tenths of a second on one core.
+MODELS: Mapping[str, Mapping[str, int]] = {
+    "inception-v3": {"batch_size": 1},
+    "nasnet": {"batch_size": 2, "image_size": 128},
+    "nmt-2": {"steps": 8, "batch_size": 32, "units": 256, "vocabulary_size": 2000},
+    "cifar10:3": {"filters": 2, "cells_per_stage": 1},
+    "ptb:3": {"units": 16, "vocabulary_size": 100},
+    "nmt:3": {"units": 32, "vocabulary_size": 1000},
+    "transformers:resnet": {"batch_size": 2},
+    "transformers:gpt2": {"n_layer": 2, "batch_size": 2, "sequence_length": 64, "vocab_size": 5000},
+}
+SMOKE_MODELS: Mapping[str, Mapping[str, int]] = {
+    "nmt-2": {"steps": 3, "batch_size": 4, "units": 16, "vocabulary_size": 20},
+}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far N simulated runtimes are from measured ones.
+
+    Attributes
+    ----------
+    simulated, measured : float64[N]
+        Seconds.
+    """
+
+    simulated: NDArray[np.float64]
+    measured: NDArray[np.float64]
+
+    @property
+    def errors(self) -> NDArray[np.float64]:
+        """float64[N], by what share of the measured runtime the simulated one is off."""
+        return np.abs(self.simulated / self.measured - 1)
+
+    @property
+    def rank_correlation(self) -> float:
+        """Spearman's."""
+        return float(spearmanr(self.simulated, self.measured).statistic)
+
+    @property
+    def regret(self) -> float:
+        """By what share the one that wins in simulation is slower than the best of all."""
+        return float(self.measured[self.simulated.argmin()] / self.measured.min() - 1)
+
+
+def fidelity(chosen: Sequence[str], plan: Plan, scale_name: str) -> Experiment:
+    """Return the experiment on two workers of this machine.
+
+    Parameters
+    ----------
+    chosen
+        Some of the models; all of them if there are none.
+    plan
+        Gives the number of groups, and with ``seeds`` how many runs of each placement count.
+    scale_name
+        With ``"smoke"`` it is one tiny model, over links of one speed.
+
+    Raises
+    ------
+    InputError
+        When one of the models is none of the experiment's.
+    """
+    is_smoke = scale_name == "smoke"
+    known = SMOKE_MODELS if is_smoke else MODELS
+    for source in chosen:
+        if source not in known:
+            raise InputError(f"{source}: expected one of {', '.join(known)}")
+    models = {source: known[source] for source in chosen or known}
+    shares = SHARES[1:2] if is_smoke else SHARES
+    paced_seconds = 0.1 if is_smoke else 1.0
+    makers = {
+        name_of(source): ProfiledProblem(source, tuple(sizes.items()), plan.scale.num_groups)
+        for source, sizes in models.items()
+    }
+    trials = [
+        Trial(
+            f"{name}-{share}",
+            MeasurePlacements(Graph(name), maker, share, plan.scale.seeds, paced_seconds),
+        )
+        for name, maker in makers.items()
+        for share in shares
+    ]
+    return Experiment(
+        name="fidelity",
+        title="Simulated steps and steps that ran",
+        options={"models": {source: dict(sizes) for source, sizes in models.items()}},
+        problems=makers,
+        trials=trials,
+        page=partial(_page, names=list(makers), shares=shares, runs=plan.scale.seeds),
+    )
+
+
+def _page(results: Results, names: Sequence[str], shares: Sequence[float], runs: int) -> Page:
+    records = [
+        (name, share, results.record(Measured, f"{share}", name, 0))
+        for name in names
+        for share in shares
+    ]
+    return Page(
+        [
+            f"Each placement ran {runs + 1} times on two workers, threads that are pinned to a "
+            "core; the first run does not count, of the others the median. Links are emulated, in "
+            "several speeds: *links* is the share of a step, cut in two halves, in which the "
+            "busier one carries tensors. Op times are those of the whole step on one worker. "
+            "*Error* is the mean, and the worst, of how far the simulated runtime is from the "
+            "measured one.",
+            "*Paced*: ops compute nothing, and their results are handed on at a multiple of their "
+            "times, so that only queues, links and order matter.",
+            _paced_table(records).markdown(),
+            "*Free*: ops compute, as fast as they can.",
+            _free_table(records).markdown(),
+            "- *with slowdown*: the error if each op is slower while the other worker is busy, by "
+            "as much as in runs of the whole step on both workers at once.\n"
+            "- *with own times*: the error that is left if each op takes in the simulation what it "
+            "took in these very runs. What is between it and the first error are ops that are "
+            "slower in a placed step than on one worker.\n"
+            "- *winner*: by how much the placement that wins in simulation is slower than the "
+            "fastest of all that were measured.\n"
+            "- *speed-up*: the measured step of the winner, against everything on one worker.",
+        ]
+    )
+
+
+def _agreement(record: Measured, kind: str, simulated: str = "simulated") -> Agreement:
+    pairs = np.array([attrgetter(simulated, kind)(row) for row in record.rows])
+    return Agreement(pairs[:, 0], pairs[:, 1])
+
+
+def _paced_table(records: Sequence[tuple[str, float, Measured]]) -> TextTable:
+    rows = []
+    for name, share, record in records:
+        paced = _agreement(record, "paced")
+        rows.append(
+            [
+                name,
+                share_text(share),
+                f"{record.ops:,}",
+                f"{len(record.rows)}",
+                f"{paced.errors.mean():.2%}",
+                f"{paced.errors.max():.2%}",
+                f"{paced.rank_correlation:.3f}",
+            ]
+        )
+    columns = ["model", ">links", ">ops", ">placements", ">error", ">worst", ">rank correlation"]
+    return TextTable("", columns, rows)
+
+
+def _free_table(records: Sequence[tuple[str, float, Measured]]) -> TextTable:
+    rows = []
+    for name, share, record in records:
+        free = _agreement(record, "free")
+        slowed = _agreement(record, "free", "slowed")
+        own = _agreement(record, "free", "own_times")
+        single = next(row.free for row in record.rows if row.placement == SINGLE)
+        rows.append(
+            [
+                name,
+                share_text(share),
+                seconds_text(record.op_seconds / record.ops),
+                f"{free.measured.max() / free.measured.min():.2f}",
+                share_text(free.errors.mean()),
+                share_text(free.errors.max()),
+                f"{free.rank_correlation:.2f}",
+                share_text(slowed.errors.mean()),
+                share_text(own.errors.mean()),
+                share_text(free.regret),
+                f"{single / free.measured[free.simulated.argmin()]:.2f}",
+            ]
+        )
+    return TextTable(
+        "",
+        [
+            "model",
+            ">links",
+            ">an op",
+            ">slowest over fastest",
+            ">error",
+            ">worst",
+            ">rank correlation",
+            ">with slowdown",
+            ">with own times",
+            ">winner",
+            ">speed-up",
+        ],
+        rows,
+    )

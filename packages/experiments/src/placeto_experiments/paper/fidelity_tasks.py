@@ -1,0 +1,210 @@
+"""Trials that run placements on workers of this machine, beside the simulator."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.placing.placers import make_placer
+from placeto.problems.options import ProblemOptions, SourceOptions
+from placeto.problems.runnable_steps import RunnableSource, runnable_problem, runnable_source
+from placeto.trials.records import Measured, MeasuredPlacement, Record
+from placeto.trials.trials import Graph, Watch, Workspace
+from placeto_capture import executable_step
+from placeto_execution import EmptyStep, Executor
+from placeto_execution.measuring.calibration import Calibration
+from placeto_execution.measuring.contention import contended_timeline, profile_beside
+from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
+from placeto_execution.measuring.profiles import (
+    profile_in_place,
+    with_measured_times,
+    with_overheads,
+)
+from placeto_execution.measuring.real_devices import RealDevices
+from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline
+from placeto_simulator import Simulator
+
+WORKERS = RealDevices(("cpu:0", "cpu:1"))
+BESIDE = "cpu beside cpu"  # the kind whose times are those of a CPU while the other one is busy
+PROFILE_RUNS = 9
+SEARCHES = ("expert", "metis", "heft", "m-etf", "m-sct", "local-search", "pretrained")
+NUM_RANDOM = 4
+NUM_NEIGHBOURS = 8
+NEIGHBOURHOOD = 0.08  # of the groups are elsewhere than in the best placement
+LEAST_PACE = 2.0  # times what the problem says
+
+
+@dataclass(frozen=True)
+class ProfiledProblem:
+    """Makes the problem of a source on two workers, with the times that its ops take there.
+
+    Attributes
+    ----------
+    source : text
+        The source.
+    sizes : pairs
+        Its sizes.
+    num_groups : int or None
+        Of the problem.
+    """
+
+    source: str
+    sizes: tuple[tuple[str, Any], ...]
+    num_groups: int | None = None
+
+    def __call__(self) -> PlacementProblem:
+        """Measure the ops, and what it takes to hand over a tensor."""
+        found = runnable_source(self.source, SourceOptions(dict(self.sizes)))
+        problem, step = self.placed(found)
+        profiles = {"cpu": profile_in_place(step, WORKERS.names[0], PROFILE_RUNS)}
+        one, other = WORKERS.names
+        beside = profile_beside(step, one, other, PROFILE_RUNS, np.random.default_rng(0))
+        problem = with_measured_times(problem, profiles)
+        calibration = Calibration(WORKERS.names, executable_step, PROFILE_RUNS)
+        there, back = (link.latency for link in calibration.links((4,)))
+        cluster = with_overheads(problem.cluster, profiles)
+        measured = {**problem.graph.measured_time, BESIDE: beside.seconds}
+        latency = np.array([[0.0, there], [back, 0.0]])
+        return replace(
+            problem,
+            graph=replace(problem.graph, measured_time=measured),
+            cluster=replace(cluster, latency=latency),
+        )
+
+    def placed(self, found: RunnableSource) -> tuple[PlacementProblem, ExecutableStep]:
+        """Return the problem with the times of a cost model, and the step."""
+        options = ProblemOptions()
+        options = replace(options, grouping=replace(options.grouping, num_groups=self.num_groups))
+        return runnable_problem(found, options, WORKERS)
+
+
+@dataclass(frozen=True)
+class MeasurePlacements:
+    """Runs some placements, freely and paced, over links of one speed.
+
+    Attributes
+    ----------
+    graph : `Graph`
+        The problem.
+    maker : `ProfiledProblem`
+        Makes its step.
+    share : float
+        Of a step that is cut in two halves, the part in which the busier link carries tensors.
+    runs : int
+        How many free runs of each placement count.
+    paced_seconds : float
+        How long a paced step takes if all is on one device, at least.
+    """
+
+    graph: Graph
+    maker: ProfiledProblem
+    share: float
+    runs: int
+    paced_seconds: float
+
+    @property
+    def kind(self) -> str:
+        """The model: its steps take about equally long."""
+        return self.graph.name
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return what each placement came to."""
+        problem = with_links_of_share(workspace.problem(self.graph), self.share)
+        found = runnable_source(self.maker.source, SourceOptions(dict(self.maker.sizes)))
+        _, step = self.maker.placed(found)
+        placements = placements_of(problem)
+        rows = []
+        with (
+            Executor(problem, step, WORKERS.names, emulate_links=True) as free,
+            _paced(problem, self.paced_seconds) as paced,
+        ):
+            for number, (name, placement) in enumerate(placements):
+                watch.update(f"{name}, {number + 1} of {len(placements)}")
+                measured = run_steps(free, _simulated(problem, placement), placement, self.runs)
+                rows.append(
+                    MeasuredPlacement(
+                        placement=name,
+                        simulated=measured.simulated.runtime,
+                        free=measured.runtime,
+                        free_spread=float(np.ptp(measured.runtimes)) / measured.runtime,
+                        slowed=contended_timeline(
+                            problem, problem.graph.measured_time[BESIDE], placement, _simulated
+                        ).runtime,
+                        own_times=_with_own_times(measured, placement),
+                        paced=paced.execute(placement).timeline.runtime,
+                    )
+                )
+        return Measured(
+            scheme=f"{self.share}",
+            graph=self.graph.label,
+            seed=None,
+            ops=problem.graph.num_ops,
+            op_seconds=float(problem.compute_time[:, 0].sum()),
+            rows=rows,
+        )
+
+
+def _simulated(problem: PlacementProblem, placement: NDArray[np.int32]) -> StepTimeline:
+    return Simulator(problem, num_threads=1).timeline(placement)
+
+
+def _paced(problem: PlacementProblem, seconds: float) -> Executor:
+    everything = np.zeros((1, problem.num_groups), np.int32)
+    runtime = Simulator(problem, num_threads=1).runtimes(everything)[0]
+    pace = max(LEAST_PACE, seconds / runtime)
+    return Executor(problem, EmptyStep(problem.graph), WORKERS.names, pace=pace)
+
+
+def _with_own_times(measured: MeasuredSteps, placement: NDArray[np.int32]) -> float:
+    """Return the simulated runtime if ops take as long as they did in these very runs."""
+    problem = measured.simulated.problem
+    seconds = np.repeat(measured.op_seconds[:, None], problem.num_devices, axis=1)
+    seconds[problem.compute_time == 0] = 0.0
+    same = replace(problem, compute_time=seconds)
+    return float(Simulator(same, num_threads=1).runtimes(placement[None])[0])
+
+
+def with_links_of_share(problem: PlacementProblem, share: float) -> PlacementProblem:
+    """Return a problem whose links are busy for a share of a step that is cut in two halves.
+
+    Parameters
+    ----------
+    problem
+        On two devices.
+    share
+        Of the runtime of that placement while bytes take no time.
+    """
+    timeline = Simulator(problem, num_threads=1).timeline(halves(problem, 0.5))
+    sizes = problem.graph.tensor_bytes[timeline.transfer_tensor]
+    busiest = np.bincount(timeline.transfer_link, sizes).max()
+    bandwidth = np.full((2, 2), busiest / (share * timeline.runtime))
+    return replace(problem, cluster=replace(problem.cluster, bandwidth=bandwidth))
+
+
+def halves(problem: PlacementProblem, part: float) -> NDArray[np.int32]:
+    """Return int32[G]: the first groups on one device, the others on the second one."""
+    cut = round(problem.num_groups * part)
+    return (np.arange(problem.num_groups) >= cut).astype(np.int32)
+
+
+def placements_of(problem: PlacementProblem) -> list[tuple[str, NDArray[np.int32]]]:
+    """Return placements of a problem, from bad ones to good ones, by name."""
+    generator = np.random.default_rng(0)
+    simulator = Simulator(problem, num_threads=1)
+    found: list[tuple[str, NDArray[np.int32]]] = [
+        ("single", np.zeros(problem.num_groups, np.int32)),
+        *((f"first {part:.0%}", halves(problem, part)) for part in (0.25, 0.4, 0.5, 0.6, 0.75)),
+    ]
+    for number in range(NUM_RANDOM):
+        draw = generator.integers(0, 2, problem.num_groups, np.int32)
+        found.append((f"random {number}", draw))
+    for name in SEARCHES:
+        budget = 5000 if name == "local-search" else None
+        result = make_placer(name, problem, budget).place(problem, simulator, seed=0)
+        found.append((name, result.placement))
+    _, best = min(found, key=lambda each: float(simulator.runtimes(each[1][None])[0]))
+    for number in range(NUM_NEIGHBOURS):
+        moved = generator.random(problem.num_groups) < NEIGHBOURHOOD
+        found.append((f"neighbour {number}", np.where(moved, 1 - best, best).astype(np.int32)))
+    return found

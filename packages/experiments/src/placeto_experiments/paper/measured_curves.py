@@ -1,0 +1,202 @@
+"""``placeto experiment measured-curves``: learning on the simulator, and on workers that run."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.errors import InputError
+from placeto.placing.watching import WatchedEvaluator
+from placeto.problems.options import SourceOptions
+from placeto.problems.runnable_steps import runnable_source
+from placeto.texts import TextTable, seconds_text
+from placeto.trials.experiment import Experiment, Page
+from placeto.trials.records import Learned, Record
+from placeto.trials.trials import Graph, Results, Watch, Workspace, placing
+from placeto_execution import Executor
+from placeto_execution.measuring.measured_steps import run_steps
+from placeto_experiments.paper.fidelity import MODELS, SMOKE_MODELS
+from placeto_experiments.paper.fidelity_tasks import WORKERS, ProfiledProblem
+from placeto_experiments.paper.plan import Plan
+from placeto_experiments.paper.problem_makers import name_of
+from placeto_experiments.paper.published import SOURCE
+from placeto_experiments.paper.schemes import without_simulated_features
+from placeto_experiments.paper.statistics import spread
+from placeto_experiments.plots.bands import bands_figure
+from placeto_graphs import Evaluator
+from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
+from placeto_simulator import Simulator
+
+SIMULATOR, HARDWARE = "simulator", "workers"
+TITLES = {SIMULATOR: "Placeto on the simulator", HARDWARE: "Placeto on two workers"}
+RUNS_OF_RESULT = 9
+
+
+def _runtime(executor: Executor, placement: NDArray[np.int32]) -> float:
+    simulated = Simulator(executor.problem, num_threads=1).timeline(placement)
+    return run_steps(executor, simulated, placement, RUNS_OF_RESULT).runtime
+
+
+@dataclass(frozen=True)
+class LearnOn:
+    """Trains a policy on one graph, with what a simulated or a real step takes as its cost.
+
+    Attributes
+    ----------
+    where : text
+        ``"simulator"`` or ``"workers"``.
+    graph : `Graph`
+        The problem.
+    maker : `ProfiledProblem`
+        Makes its step.
+    settings : `Settings`
+        Of the training.
+    evaluations : int
+        How many placements it samples.
+    seed : int
+        Fixes every random choice.
+    """
+
+    where: str
+    graph: Graph
+    maker: ProfiledProblem
+    settings: Settings
+    evaluations: int
+    seed: int
+
+    @property
+    def kind(self) -> str:
+        """Where it learns."""
+        return self.where
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return what it learned, and how long the steps of the result take for real."""
+        problem = workspace.problem(self.graph)
+        _, step = self.maker.placed(
+            runnable_source(self.maker.source, SourceOptions(dict(self.maker.sizes)))
+        )
+        with ExitStack() as stack:
+            executor = stack.enter_context(Executor(problem, step, WORKERS.names))
+            cost: Evaluator = executor if self.where == HARDWARE else Simulator(problem, 1)
+            episodes: list[tuple[int, float]] = []
+
+            def learn(summary: UpdateSummary, _updates: int) -> None:
+                episodes.append((summary.update, summary.runtime))
+
+            def report(evaluations: int, best: float) -> None:
+                far = f"{evaluations:,} placements, {len(episodes):,} updates"
+                watch.update(f"{far}, best {seconds_text(best)}")
+
+            placer = PlacetoPlacer(
+                training_evaluations=self.evaluations, settings=self.settings, on_update=learn
+            )
+            began = time.perf_counter()
+            result = placer.place(problem, WatchedEvaluator(cost, report), seed=self.seed)
+            seconds = time.perf_counter() - began
+            measured = _runtime(executor, result.placement)
+            single = np.zeros(problem.num_groups, np.int32)
+            alone = _runtime(executor, single)
+        return Learned(
+            scheme=self.where,
+            graph=self.graph.label,
+            seed=self.seed,
+            runtime=float(result.curve[-1, 1]),
+            measured=measured,
+            single=alone,
+            evaluations=result.evaluations,
+            learning_seconds=seconds,
+            episodes=episodes,
+        )
+
+
+def measured_curves(source: str, plan: Plan, scale_name: str) -> Experiment:
+    """Return the experiment: a policy learns one graph twice, on the simulator and on workers.
+
+    The policy sees nothing that is simulated, so that both are the same but for the costs. The
+    scales have terminal rewards, which ask for one placement an episode.
+
+    Parameters
+    ----------
+    source
+        One of the models of `placeto_experiments.paper.fidelity`.
+    plan
+        Gives evaluations, seeds and hyperparameters.
+    scale_name
+        With ``"smoke"`` the model is tiny.
+
+    Raises
+    ------
+    InputError
+        When the model is none of these.
+    """
+    known = SMOKE_MODELS if scale_name == "smoke" else MODELS
+    if source not in known:
+        raise InputError(f"{source}: expected one of {', '.join(known)}")
+    graph = Graph(name_of(source))
+    maker = ProfiledProblem(source, tuple(known[source].items()), plan.scale.num_groups)
+    settings = without_simulated_features(plan.settings)
+    evaluations = plan.scale.number("evaluations")
+    return Experiment(
+        name="measured-curves",
+        title=f"Learning {source} on the simulator and on workers",
+        options={"source": source, "sizes": dict(known[source])},
+        problems={graph.name: maker},
+        trials=[
+            placing(LearnOn(where, graph, maker, settings, evaluations, seed), where, graph, seed)
+            for seed in plan.seeds
+            for where in TITLES
+        ],
+        page=partial(_page, graph=graph, seeds=plan.seeds, reward=settings.reward),
+    )
+
+
+def _page(results: Results, graph: Graph, seeds: Sequence[int], reward: str) -> Page:
+    picture = f"{graph.name}.png"
+    records = {
+        where: [results.record(Learned, where, graph.label, seed) for seed in seeds]
+        for where in TITLES
+    }
+    rows = [
+        [
+            TITLES[where],
+            spread(record.episodes[-1][1] for record in found).text(seconds_text),
+            spread(record.runtime for record in found).text(seconds_text),
+            spread(record.measured for record in found).text(seconds_text),
+            spread(record.single for record in found).text(seconds_text),
+            f"{found[0].evaluations:,}",
+            spread(record.learning_seconds for record in found).text(seconds_text),
+        ]
+        for where, found in records.items()
+    ]
+    columns = [
+        "learned on",
+        ">episodes at the end",
+        ">best seen there",
+        ">its placement, measured",
+        ">on one worker",
+        ">placements",
+        ">took",
+    ]
+    figure = bands_figure(
+        {
+            TITLES[where]: [np.array(record.episodes, np.float64) for record in found]
+            for where, found in records.items()
+        },
+        "updates",
+        graph.name,
+    )
+    parts = [
+        f"{SOURCE} show such curves on their simulator and on hardware, where they run closely "
+        "together. Here the hardware is two workers on cores of one machine, each step measured "
+        f"once while learning, and {RUNS_OF_RESULT} times at the end (medians). The policy sees "
+        f"nothing that is simulated, so that both differ in the costs alone; rewards are {reward}.",
+        TextTable("", columns, rows).markdown(),
+        f"![Learning curves]({picture})",
+        "Mean runtime there of the placements that the episodes of an update end with; means over "
+        "the seeds in a band from the least to the most.",
+    ]
+    return Page(parts, {picture: figure})

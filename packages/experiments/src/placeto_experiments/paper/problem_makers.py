@@ -1,0 +1,142 @@
+"""The problems of experiments: members of families, and models."""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from placeto.errors import InputError
+from placeto.problems.making import make_problem, read_cluster, regrouped
+from placeto.problems.options import GroupingOptions, group_counts
+from placeto.problems.sources import load_source
+from placeto_experiments.paper.plan import Plan
+from placeto_graphs import PlacementProblem
+from placeto_workloads import MODELS, family
+
+Maker = Callable[[], PlacementProblem]
+FAMILY_SEED_TO_CHOOSE_BY = 1
+MEMBERS_TO_CHOOSE_BY = 4
+
+
+def family_members(name: str, plan: Plan) -> tuple[list[str], list[str]]:
+    """Return the names of the members of a family to train on, and of those for test."""
+    chosen = family(name)
+    training = chosen.training[: plan.scale.number("graphs")]
+    test = chosen.test[: plan.scale.number("test_graphs")]
+    return [member.name for member in training], [member.name for member in test]
+
+
+def members_to_choose_by(name: str, plan: Plan) -> dict[str, Maker]:
+    """Return what makes the problems by which the best policy of a training is chosen.
+
+    They are members of the family of another seed, of which none is in the family itself.
+    """
+    own, others = family(name), family(name, seed=FAMILY_SEED_TO_CHOOSE_BY)
+    known = {(str(member.sizes), member.architecture) for member in (*own.training, *own.test)}
+    new = [
+        member.name
+        for member in others.training
+        if (str(member.sizes), member.architecture) not in known
+    ]
+    return {
+        f"{member}-to-choose-by": source_maker(
+            _source_of(member), plan, family_seed=FAMILY_SEED_TO_CHOOSE_BY
+        )
+        for member in new[: min(MEMBERS_TO_CHOOSE_BY, plan.scale.number("graphs"))]
+    }
+
+
+def makers_of_members(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
+    """Return what makes the problems of members of families such as ``nmt-07``."""
+    return {name: source_maker(_source_of(name), plan) for name in names}
+
+
+def makers_of_groupings(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
+    """Return what makes the problems to train on: each member in all its groupings.
+
+    The first grouping has the member's name, the next one ``nmt-07-grouping-1``.
+    """
+    makers = makers_of_members(names, plan)
+    for name in names:
+        for index in range(1, plan.scale.number("groupings")):
+            maker = source_maker(_source_of(name), plan, grouping=index)
+            makers[f"{name}-grouping-{index}"] = maker
+    return makers
+
+
+def _source_of(member: str) -> str:
+    """Return what `placeto build` calls a member: ``nmt:07``, ``cifar10-enas:07``."""
+    name, _, number = member.rpartition("-")
+    return f"{name}:{number}"
+
+
+def name_of(source: str) -> str:
+    """Return a name for a source, which may be part of a file name.
+
+    Examples
+    --------
+    >>> name_of("nmt:7"), name_of("models/graph.txt")
+    ('nmt-7', 'graph')
+    """
+    name = Path(source).name
+    for suffix in (".gz", ".json", ".txt"):
+        name = name.removesuffix(suffix)
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.")
+
+
+def source_maker(
+    text: str,
+    plan: Plan,
+    cluster: str | None = None,
+    *,
+    grouping: int = 0,
+    family_seed: int = 0,
+) -> Maker:
+    """Return what makes the problem of any source of ``placeto build``.
+
+    Parameters
+    ----------
+    text
+        The source.
+    plan
+        Gives the number of groups, and sizes of those that a model or a family has.
+    cluster
+        The devices; by default those of a problem file, and for others the GPUs of the plan.
+    grouping
+        Which of the plan's groupings of one graph; see `group_counts`.
+    family_seed
+        Of the family.
+    """
+    known = _sizes_of(text)
+    sizes = {name: size for name, size in plan.scale.sizes.items() if name in known}
+    return partial(_make, text, sizes, cluster, plan, grouping, family_seed)
+
+
+def _sizes_of(text: str) -> set[str]:
+    if text in MODELS:
+        return set(MODELS[text].sizes)
+    name, colon, number = text.partition(":")
+    if colon and number.isdigit():
+        return set(family(name).training[0].sizes)
+    return set()
+
+
+def _make(
+    text: str,
+    sizes: dict[str, int],
+    spec: str | None,
+    plan: Plan,
+    grouping: int,
+    family_seed: int,
+) -> PlacementProblem:
+    source = load_source(text, sizes, family_seed)
+    devices = None
+    if source.problem is None or spec is not None:
+        devices = read_cluster(spec or f"{plan.num_gpus}x{source.kind}", plan.link)
+    elif plan.link is not None:
+        raise InputError(f"--link: expected a source without devices of its own, got {text}")
+    problem = make_problem(source, devices, GroupingOptions(num_groups=plan.scale.num_groups))
+    if not grouping:
+        return problem
+    counts = group_counts(problem.num_groups, plan.scale.number("groupings"))
+    return regrouped(source, problem, counts[grouping])

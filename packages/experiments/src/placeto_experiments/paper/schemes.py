@@ -1,0 +1,188 @@
+"""The trials of the schemes that several experiments have in common."""
+
+from dataclasses import replace
+
+from placeto.trials.placing_tasks import (
+    LOWER_BOUND,
+    RANDOM,
+    Bound,
+    PlaceAtRandom,
+    PlaceByHillClimbing,
+    PlaceByName,
+    PlaceOptimized,
+    PlaceRnnOptimized,
+    PlaceRnnZeroShot,
+    PlaceZeroShot,
+)
+from placeto.trials.training_tasks import TrainPlaceto, TrainRnn
+from placeto.trials.trials import Graph, Trial, placing
+from placeto_baselines import RnnSettings
+from placeto_experiments.paper.plan import AS_PUBLISHED, Plan
+from placeto_policy import Settings, preset
+
+ZERO_SHOT, SAMPLED = "placeto-zero-shot", "placeto-zero-shot-sampled"
+SWEPT = "placeto-zero-shot-swept"
+PUBLISHED_ZERO_SHOT, PRETRAINED = "published-zero-shot", "pretrained"
+OPTIMIZED, PUBLISHED_OPTIMIZED = "placeto-optimized", "published-optimized"
+RNN_ZERO_SHOT, RNN_OPTIMIZED = "rnn-zero-shot", "rnn-optimized"
+RANDOM_SEARCH, LOCAL_SEARCH = "random-search", "local-search"
+HILL_CLIMBING, COARSE_TO_FINE = "hill-climbing", "coarse-to-fine"
+SINGLE, SCOTCH = "single", "scotch"
+
+UPDATES_AS_PUBLISHED = AS_PUBLISHED["updates"]
+PLACEMENTS_AS_PUBLISHED = AS_PUBLISHED["placements"]
+SWEEPS = 2
+HILL_CLIMBING_BUDGET = 5000
+
+TITLES = {
+    ZERO_SHOT: "Placeto zero-shot, greedy",
+    SAMPLED: "Placeto zero-shot, best of samples",
+    SWEPT: "Placeto zero-shot, greedy and two sweeps",
+    PUBLISHED_ZERO_SHOT: "Placeto as published, zero-shot",
+    PRETRAINED: "Placeto, pretrained",
+    OPTIMIZED: "Placeto optimized",
+    PUBLISHED_OPTIMIZED: "Placeto as published, optimized",
+    RNN_ZERO_SHOT: "RNN zero-shot",
+    RNN_OPTIMIZED: "RNN optimized",
+    RANDOM: "Random, one placement",
+    RANDOM_SEARCH: "Random, best of as many",
+    SINGLE: "Single GPU",
+    SCOTCH: "Scotch",
+    HILL_CLIMBING: "Hill climbing",
+    COARSE_TO_FINE: "Coarse to fine, in as many groups",
+    LOCAL_SEARCH: "Local search",
+    LOWER_BOUND: "Lower bound",
+}
+
+
+def training(task: TrainPlaceto | TrainRnn) -> Trial:
+    """Return the trial of a training."""
+    return Trial(f"seed{task.seed}/training/{task.policy}", task)
+
+
+def without_simulated_features(settings: Settings) -> Settings:
+    """Return settings whose policy sees nothing that is simulated.
+
+    For questions that a policy which is told as much hardly poses: what an embedding or a reward is
+    worth.
+    """
+    if settings.device_features == "loads-and-lookahead":
+        settings = replace(settings, device_features="loads")
+    if settings.node_features == "costs-times-and-schedule":
+        settings = replace(settings, node_features="costs-and-times")
+    return settings
+
+
+def as_published(plan: Plan) -> Settings:
+    """Return the paper's hyperparameters whatever ours are, in sizes of the plan."""
+    updates = UPDATES_AS_PUBLISHED * plan.scale.number("updates")
+    return replace(preset("paper"), **{**plan.scale.settings, "updates": updates})
+
+
+def train_placeto(
+    name: str,
+    graphs: tuple[Graph, ...],
+    settings: Settings,
+    seed: int,
+    *,
+    validation: tuple[Graph, ...] = (),
+) -> Trial:
+    """Return the training of a policy on several graphs, chosen by how it places others."""
+    return training(TrainPlaceto(f"{name}-{seed}", graphs, settings, seed, validation))
+
+
+def train_rnn(name: str, graphs: tuple[Graph, ...], plan: Plan, seed: int) -> Trial:
+    """Return the training of an RNN on several graphs."""
+    return training(TrainRnn(f"{name}-{seed}", graphs, plan.rnn_settings, seed))
+
+
+def zero_shot(
+    trained: Trial, graph: Graph, *, scheme: str = ZERO_SHOT, samples: int = 0, sweeps: int = 0
+) -> Trial:
+    """Return placing with a policy of Placeto as it is."""
+    task = trained.task
+    assert isinstance(task, TrainPlaceto)  # noqa: S101 (whose policy it is)
+    place = PlaceZeroShot(
+        scheme=scheme,
+        graph=graph,
+        seed=task.seed,
+        policy=task.policy,
+        samples=samples,
+        sweeps=sweeps,
+    )
+    return placing(place, scheme, graph, task.seed, trained.key)
+
+
+def rnn_zero_shot(trained: Trial, graph: Graph) -> Trial:
+    """Return placing with an RNN as it is."""
+    task = trained.task
+    assert isinstance(task, TrainRnn)  # noqa: S101 (whose policy it is)
+    place = PlaceRnnZeroShot(scheme=RNN_ZERO_SHOT, graph=graph, seed=task.seed, policy=task.policy)
+    return placing(place, RNN_ZERO_SHOT, graph, task.seed, trained.key)
+
+
+def optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
+    """Return the training of a policy on the graph itself."""
+    place = PlaceOptimized(
+        scheme=OPTIMIZED,
+        graph=graph,
+        seed=seed,
+        settings=plan.settings,
+        budget=plan.scale.number("evaluations"),
+    )
+    return placing(place, OPTIMIZED, graph, seed)
+
+
+def published_optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
+    """Return the training of a policy on the graph itself, with the paper's hyperparameters."""
+    place = PlaceOptimized(
+        scheme=PUBLISHED_OPTIMIZED,
+        graph=graph,
+        seed=seed,
+        settings=replace(preset("paper"), **plan.scale.settings),
+        budget=PLACEMENTS_AS_PUBLISHED * plan.scale.number("evaluations"),
+    )
+    return placing(place, PUBLISHED_OPTIMIZED, graph, seed)
+
+
+def rnn_optimized(graph: Graph, settings: RnnSettings, seed: int) -> Trial:
+    """Return the training of an RNN on the graph itself."""
+    place = PlaceRnnOptimized(
+        scheme=RNN_OPTIMIZED,
+        graph=graph,
+        seed=seed,
+        settings=settings,
+        budget=settings.evaluations,
+    )
+    return placing(place, RNN_OPTIMIZED, graph, seed)
+
+
+def searches(graph: Graph, plan: Plan, seed: int) -> list[Trial]:
+    """Return what places a graph without training: searches with as many evaluations as Placeto."""
+    budget = plan.scale.number("evaluations")
+    named = [
+        (RANDOM_SEARCH, "random", budget),
+        (SCOTCH, "scotch", None),
+        (LOCAL_SEARCH, "local-search", budget),
+        (COARSE_TO_FINE, "coarse-to-fine", budget),
+        (PRETRAINED, "pretrained", None),
+    ]
+    one = PlaceAtRandom(scheme=RANDOM, graph=graph, seed=seed)
+    climbing = PlaceByHillClimbing(
+        scheme=HILL_CLIMBING, graph=graph, seed=seed, budget=min(budget, HILL_CLIMBING_BUDGET)
+    )
+    trials = [placing(one, RANDOM, graph, seed), placing(climbing, HILL_CLIMBING, graph, seed)]
+    for scheme, placer, evaluations in named:
+        task = PlaceByName(scheme=scheme, graph=graph, seed=seed, placer=placer, budget=evaluations)
+        trials.append(placing(task, scheme, graph, seed))
+    return trials
+
+
+def without_seed(graph: Graph) -> list[Trial]:
+    """Return what comes to the same with every seed: one device, and the bound."""
+    single = PlaceByName(scheme=SINGLE, graph=graph, seed=None, placer="single", budget=None)
+    bound = Bound(scheme=LOWER_BOUND, graph=graph, seed=None)
+    return [
+        placing(single, SINGLE, graph, None),
+        placing(bound, LOWER_BOUND, graph, None),
+    ]

@@ -1,0 +1,168 @@
+"""Means over graphs, with their spread over seeds."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.trials.records import Outcome, Placed
+from placeto.trials.short_curves import best_after, evaluations_until
+from placeto.trials.trials import Results
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One number for each seed.
+
+    Attributes
+    ----------
+    values : floats
+        The numbers; one alone where no seed changes it.
+
+    Examples
+    --------
+    >>> Spread((1.0, 3.0, 2.0)).text(lambda value: f"{value:.1f}")
+    '2.0 (1.0 to 3.0)'
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over the seeds."""
+        return float(np.mean(self.values))
+
+    def text(self, shown: Callable[[float], str]) -> str:
+        """Return the mean, and the least and the most of all seeds if they differ."""
+        least, most = min(self.values), max(self.values)
+        mean = shown(self.mean)
+        return mean if least == most else f"{mean} ({shown(least)} to {shown(most)})"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What schemes came to on some graphs with some seeds.
+
+    Attributes
+    ----------
+    results : `Results`
+        Of all trials.
+    graphs : texts
+        Which graphs.
+    seeds : ints
+        Which seeds.
+    """
+
+    results: Results
+    graphs: Sequence[str]
+    seeds: Sequence[int]
+
+    def costs(self, scheme: str, seed: int) -> NDArray[np.float64]:
+        """Return float64[G], the memory-penalised runtime on each graph."""
+        return self._of_graphs(scheme, seed, "cost")
+
+    def mean_cost(self, scheme: str) -> Spread:
+        """Return the mean over the graphs."""
+        return self._over_seeds(lambda seed: self.costs(scheme, seed).mean())
+
+    def mean_ratio(self, scheme: str, other: str) -> Spread:
+        """Return the mean over the graphs of one scheme's runtime over another's."""
+        return self._over_seeds(
+            lambda seed: (self.costs(scheme, seed) / self.costs(other, seed)).mean()
+        )
+
+    def all_costs(self, scheme: str) -> NDArray[np.float64]:
+        """Return the runtimes on all graphs with all seeds."""
+        return np.concatenate([self.costs(scheme, seed) for seed in self.seeds])
+
+    def median_seconds(self, scheme: str) -> float:
+        """Return how long placing took."""
+        every = [self._of_graphs(scheme, seed, "seconds") for seed in self.seeds]
+        return float(np.median(np.concatenate(every)))
+
+    def median_evaluations(self, scheme: str) -> float:
+        """Return how many placements were evaluated."""
+        every = [self._of_graphs(scheme, seed, "evaluations") for seed in self.seeds]
+        return float(np.median(np.concatenate(every)))
+
+    def out_of_memory(self, scheme: str) -> float:
+        """Return on which part of the graphs the placement did not fit the memory."""
+        every = [self._of_graphs(scheme, seed, "fits") for seed in self.seeds]
+        return float(1 - np.concatenate(every).mean())
+
+    def where_some_fit(self, schemes: Sequence[str]) -> "Summary":
+        """Return the summary of the graphs of which a placement of some scheme fits the memory."""
+        every = [self._of_graphs(scheme, seed, "fits") for scheme in schemes for seed in self.seeds]
+        some = np.any(every, axis=0)
+        found = [graph for graph, fits in zip(self.graphs, some, strict=True) if fits]
+        return replace(self, graphs=found)
+
+    def reached(self, search: str, target: str) -> tuple[float, float, float]:
+        """Return how far a search had to go to be as fast as another scheme was at its end.
+
+        Returns
+        -------
+        float
+            On which part of the graphs and seeds it came there.
+        float
+            The median of the placements that it sampled until then, NaN if it never did.
+        float
+            The median of the seconds, which are taken to run evenly with the placements.
+        """
+        found = []
+        pairs = [(graph, seed) for graph in self.graphs for seed in self.seeds]
+        for graph, seed in pairs:
+            run = self.results.record(Placed, search, graph, seed)
+            goal = replace(self, graphs=[graph]).costs(target, seed).item()
+            evaluations = evaluations_until(run.curve, goal)
+            if evaluations is not None:
+                found.append((evaluations, evaluations / run.evaluations * run.seconds))
+        if not found:
+            return 0.0, np.nan, np.nan
+        medians = np.median(np.array(found), axis=0)
+        return len(found) / len(pairs), float(medians[0]), float(medians[1])
+
+    def mean_ratio_after(self, search: str, target: str, other: str) -> Spread:
+        """Return what a search found in as many placements as a scheme had, over another scheme.
+
+        The mean over the graphs of the ratio on each, for each seed.
+        """
+        return self._over_seeds(
+            lambda seed: float(
+                np.mean(self._costs_after(search, target, seed) / self.costs(other, seed))
+            )
+        )
+
+    def ahead(self, target: str, search: str) -> float:
+        """Return on which part of the graphs and seeds a search with as many placements is behind.
+
+        As many as the scheme had; where both are as fast, neither is behind.
+        """
+        behind = [
+            self._costs_after(search, target, seed) > self.costs(target, seed)
+            for seed in self.seeds
+        ]
+        return float(np.mean(behind))
+
+    def _costs_after(self, search: str, target: str, seed: int) -> NDArray[np.float64]:
+        """Return float64[graphs], the best of a search after as many placements as a scheme had."""
+        found = []
+        for graph in self.graphs:
+            curve = self.results.record(Placed, search, graph, seed).curve
+            evaluations = self.results.record(Outcome, target, graph, seed).evaluations
+            found.append(best_after(curve, evaluations))
+        return np.array(found, np.float64)
+
+    def _of_graphs(self, scheme: str, seed: int, field: str) -> NDArray[np.float64]:
+        records = [self.results.record(Outcome, scheme, graph, seed) for graph in self.graphs]
+        values = [getattr(record, field) for record in records]
+        return np.array([np.inf if value is None else value for value in values], np.float64)
+
+    def _over_seeds(self, value: Callable[[int], float]) -> Spread:
+        return spread(value(seed) for seed in self.seeds)
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Return one number for each seed."""
+    return Spread(tuple(map(float, values)))

@@ -1,0 +1,197 @@
+"""Problems of the corpus with good placements of them, which a long search has found."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.errors import reading, writing
+from placeto_baselines import CoarseToFine
+from placeto_experiments.problem_set import CorpusProblem, corpus
+from placeto_experiments.problem_set.graphs import Part
+from placeto_experiments.problem_set.shapes import SHAPES
+from placeto_graphs import OpGraph, PlacementProblem, load_placement, save_placement
+from placeto_simulator import Simulator
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long each problem is searched: one of the two is None.
+
+    Attributes
+    ----------
+    evaluations
+        How many placements are evaluated.
+    seconds
+        How long the process computes.
+    """
+
+    evaluations: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """A problem, and what a search found for it.
+
+    Attributes
+    ----------
+    name
+        Of the problem in the corpus.
+    problem
+        G groups on D devices.
+    placement : int32[G]
+        The device of each group.
+    """
+
+    name: str
+    problem: PlacementProblem
+    placement: NDArray[np.int32]
+
+
+def search_part(
+    folder: Path,
+    part: Part,
+    budget: Budget,
+    *,
+    variants: int,
+    jobs: int,
+    limit: int | None = None,
+    report: Callable[[str], None] = print,
+) -> int:
+    """Search problems of the corpus that have no placement in the folder yet.
+
+    Each placement is kept as soon as it is found, so that the same call goes on after a stop.
+    Problems come in an order that mixes kinds, the same one always.
+
+    Parameters
+    ----------
+    folder
+        Where placements are kept, in a folder for each part.
+    part
+        Of the corpus.
+    budget
+        How long each is searched.
+    variants
+        How many problems each graph has.
+    jobs
+        How many processes search.
+    limit
+        How many problems of that order are looked at; by default all.
+    report
+        Is called with a line for each problem.
+
+    Returns
+    -------
+    int
+        How many problems could not be built.
+    """
+    missing = [
+        entry
+        for entry in _mixed(corpus(part, variants=variants))[:limit]
+        if not _file(folder, part, entry.name).exists()
+    ]
+    failed = 0
+    spawning = get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, max(1, len(missing))), mp_context=spawning) as pool:
+        tasks = [pool.submit(_search, folder, entry, budget) for entry in missing]
+        try:
+            for number, task in enumerate(as_completed(tasks), 1):
+                line, searched = task.result()
+                failed += not searched
+                report(f"{number} of {len(tasks)}: {line}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return failed
+
+
+def searched_problems(folder: Path, part: Part, *, variants: int) -> Iterator[Searched]:
+    """Yield the problems of a part that have a placement in the folder, in the mixed order.
+
+    Parameters
+    ----------
+    folder
+        Where `search_part` kept them.
+    part
+        Of the corpus.
+    variants
+        How many problems each graph has.
+    """
+    graphs: dict[str, OpGraph] = {}  # a graph has several problems, and may take seconds to build
+    for entry in _mixed(corpus(part, variants=variants)):
+        path = _file(folder, part, entry.name)
+        if path.exists():
+            if entry.graph.name not in graphs:
+                graphs[entry.graph.name] = entry.graph.build()
+            problem = entry.problem_of(graphs[entry.graph.name])
+            with reading(path):
+                yield Searched(entry.name, problem, load_placement(path, problem))
+
+
+def training_problems(
+    variants: int, random_graphs: int | None, *, report: Callable[[str], None] = print
+) -> Iterator[tuple[str, PlacementProblem]]:
+    """Yield the problems of the training part that can be built, by name, in the mixed order.
+
+    Parameters
+    ----------
+    variants
+        How many problems each graph has.
+    random_graphs
+        How many graphs of each random shape there are, at most; None for all.
+    report
+        Is called with a line for each that cannot be built.
+    """
+    graphs: dict[str, OpGraph] = {}
+    for entry in _mixed(corpus("training", variants=variants)):
+        shape, _, number = entry.graph.name.rpartition("-")
+        if shape in SHAPES and random_graphs is not None and int(number) >= random_graphs:
+            continue
+        try:
+            if entry.graph.name not in graphs:
+                graphs[entry.graph.name] = entry.graph.build()
+            yield entry.name, entry.problem_of(graphs[entry.graph.name])
+        except Exception as error:  # a model of a library may fail in any way
+            report(left_out(entry.name, error))
+
+
+def left_out(name: str, error: Exception) -> str:
+    """Return a line about a problem that cannot be built."""
+    return f"{name}: left out: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _mixed(entries: tuple[CorpusProblem, ...]) -> list[CorpusProblem]:
+    order = np.random.default_rng(0).permutation(len(entries))
+    return [entries[index] for index in order]
+
+
+def _file(folder: Path, part: Part, name: str) -> Path:
+    return folder / part / f"{name}.json"
+
+
+def _search(folder: Path, entry: CorpusProblem, budget: Budget) -> tuple[str, bool]:
+    """Search one problem, and return a line about it, and whether it could be built."""
+    name = entry.name
+    try:
+        problem = entry.problem()
+    except Exception as error:  # a model of a library may fail in any way
+        return left_out(name, error), False
+    began = time.process_time()
+    placer = CoarseToFine(budget.seconds, budget.evaluations, clock=time.process_time)
+    result = placer.place(problem, Simulator(problem, num_threads=1))
+    path = _file(folder, entry.graph.part, name)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_placement(result.placement, problem, path)
+    seconds = time.process_time() - began
+    return (
+        f"{name}: {problem.num_groups} groups, {problem.num_devices} devices, "
+        f"{result.runtime:.6g} s, {result.evaluations:,} placements in {seconds:.1f} s",
+        True,
+    )

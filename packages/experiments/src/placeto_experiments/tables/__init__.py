@@ -1,0 +1,1 @@
+"""Tables of the pages on bounds and searches."""

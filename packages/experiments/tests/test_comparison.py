@@ -1,0 +1,162 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placeto.placing.placers import SCHEMES, make_placer
+from placeto.trials.comparing import Case, Comparison, chosen_effort
+from placeto.trials.comparison import (
+    ProblemReport,
+    SchemeReport,
+    evaluations_to_best,
+    evaluations_until,
+    typical,
+)
+from placeto.trials.comparison_tables import paper_table, scheme_table
+from placeto.trials.records import Placed
+from placeto_baselines import RnnPlacer, RnnSettings
+from placeto_experiments.paper.scale import SCALES
+from placeto_policy.example import two_chains
+from placeto_tools.plots.curves import curves_figure
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))
+def test_of_a_falling_curve_it_is_the_first_within_a_hundredth_of_the_best(
+    samples: list[float],
+) -> None:
+    best = np.minimum.accumulate(samples)
+    curve = np.stack([np.arange(1, len(best) + 1), best], axis=1)
+    expected = next(i for i, value in enumerate(best, start=1) if value <= 1.01 * best[-1])
+    assert evaluations_to_best(curve) == expected
+
+
+def test_what_did_not_fit_the_memory_was_not_the_best() -> None:
+    # One device is fast but too small; the search ends with what is slower and fits.
+    curve = np.array([[1, 1.0], [50, 2.5], [70, 2.0], [90, 2.0]])
+    assert evaluations_to_best(curve) == 70
+
+
+def test_a_curve_without_a_runtime_yet_is_one() -> None:
+    assert evaluations_to_best(np.array([[1, np.inf], [8, 2.0]])) == 8
+    assert evaluations_to_best(np.zeros((0, 2))) == 0
+
+
+def run(
+    runtime: float, *, fits: bool = True, evaluations_to_best: int = 10, seconds: float = 1.0
+) -> Placed:
+    return Placed(
+        scheme="scheme",
+        graph="graph",
+        seed=0,
+        runtime=runtime,
+        cost=runtime,
+        fits=fits,
+        evaluations=20,
+        seconds=seconds,
+        peak_memory=[1, 1],
+        evaluations_to_best=evaluations_to_best,
+        curve=[(4, 2 * runtime), (6, 1.3 * runtime), (10, runtime)],
+        placement=[0, 1],
+    )
+
+
+def scheme(*runs: Placed, name: str = "scheme") -> SchemeReport:
+    return SchemeReport(name, name, list(runs))
+
+
+def test_the_typical_runtime_is_the_median_of_what_fits() -> None:
+    some = scheme(run(3.0), run(1.0), run(0.5, fits=False), run(2.0))
+    assert typical(some, "runtime") == 2.0
+    assert np.isnan(typical(scheme(run(0.5, fits=False)), "runtime"))
+    assert np.isnan(typical(scheme(), "runtime"))
+
+
+def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
+    report = ProblemReport(
+        source="model",
+        cluster="1xcpu+2xk80",
+        devices=["cpu:0", "k80:0", "k80:1"],
+        gpus=2,
+        ops=10,
+        groups=2,
+        lower_bound=0.5,
+        schemes=[
+            scheme(run(1.0, fits=False), name="single"),
+            scheme(run(1.5, seconds=30.4), name="placeto"),
+            scheme(run(2.0, evaluations_to_best=40, seconds=1234.0), name="rnn"),
+        ],
+    )
+    (row,) = paper_table([report]).rows
+    assert list(row) == [
+        *("model", "–", "OOM", "2", "–", "–", "1.500", "2.000"),  # noqa: RUF001
+        *("10", "40", "30 s", "1,234 s", "25.0 %", "4.00", "6"),
+    ]
+
+
+def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() -> None:
+    report = ProblemReport(
+        source="model",
+        cluster="2xk80",
+        devices=["k80:0", "k80:1"],
+        gpus=2,
+        ops=10,
+        groups=2,
+        lower_bound=0.5,
+        schemes=[
+            scheme(run(1.0, fits=False), run(3.0), run(2.0), name="placeto"),
+            scheme(run(1.0), run(2.0), name="rnn"),
+            scheme(run(1.0, fits=False), run(1.5), name="random"),
+        ],
+    )
+    (row,) = paper_table([report]).rows
+    assert row[6:8] == ["2.500 (2 of 3 fit)", "1.500"]
+    placeto, rnn, some, _ = scheme_table(report).rows
+    assert placeto[1:3] == ["2.500 s", "2.000 s to 3.000 s, 2 of 3 fit"]
+    assert rnn[1:3] == ["1.500 s", "1.000 s to 2.000 s"]
+    assert some[1:3] == ["1.500 s", "1 of 2 fit"]
+
+
+def test_placements_until_a_runtime_are_those_of_the_runs_that_came_there() -> None:
+    found = scheme(run(1.0), run(1.5))
+    assert evaluations_until(found, 2.0) == [4, 6]
+    assert evaluations_until(found, 1.2) == [10]
+    assert evaluations_until(found, np.nan) == []
+    assert evaluations_until(scheme(), 2.0) == []
+
+
+def test_a_comparison_in_full_gives_the_rnn_what_placeto_has_and_table_1_a_fifth() -> None:
+    table1 = SCALES["table1"]["small"]
+    assert table1.evaluations == SCHEMES["placeto"].budget == SCHEMES["rnn"].budget
+    assert table1.rnn_evaluations == 20_000
+    assert SCALES["table1"]["full"].rnn_evaluations == SCALES["table1"]["full"].evaluations
+    compared = make_placer("rnn", two_chains())
+    assert isinstance(compared, RnnPlacer)
+    assert compared.settings == RnnSettings(evaluations=100_000, **table1.rnn_settings)
+
+
+def test_a_problem_is_described_before_any_scheme_places_it() -> None:
+    # Results of its schemes are shown beside what is known of it, in whatever order they come.
+    case = Case("two chains", "2xk80", "two-chains", two_chains)
+    effort = chosen_effort(seeds=2, budget=None, rnn_budget=None, full=False)
+    described, *others = Comparison([case], ["single", "scotch", "rnn"], effort).trials
+    assert described.needs == ()
+    assert [trial.needs for trial in others] == [(described.key,)] * 5
+
+
+def test_curves_are_medians_in_a_band_and_schemes_without_a_runtime_are_left_out() -> None:
+    curves = {
+        "failed": [],
+        "search": [
+            np.array([[1, 4.0], [10, 2.0]]),
+            np.array([[2, 5.0], [5, 3.0]]),
+            np.array([[1, 9.0], [5, 1.0], [20, 0.5]]),
+        ],
+    }
+    (axes,) = curves_figure(curves, {"bound": 0.25}).axes
+    line, _, bound = axes.lines
+    places, medians = line.get_data()
+    assert np.asarray(places).tolist() == [2, 5, 10, 20]  # from where all are known
+    assert np.asarray(medians).tolist() == [5.0, 3.0, 2.0, 2.0]
+    (band,) = axes.collections
+    extent = band.get_datalim(axes.transData)
+    assert (extent.ymin, extent.ymax) == (0.5, 9.0)
+    assert [line.get_label(), bound.get_label()] == ["search", "bound"]

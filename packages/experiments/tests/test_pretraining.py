@@ -1,0 +1,201 @@
+"""How the policy in the box is made, from search to table, at the smallest scale."""
+
+import os
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from placeto.stopping import StopRequest
+from placeto_experiments.pretraining.__main__ import main
+from placeto_experiments.pretraining.judging import BUDGETS, Judged, summary
+from placeto_experiments.pretraining.learning import Validation, weights_of
+from placeto_experiments.pretraining.searched import searched_problems, training_problems
+from placeto_experiments.problem_set.graphs import Part
+from placeto_policy import PlacementPolicy, load_policy, preset, save_policy
+from placeto_tools.pretraining import __main__ as pretraining
+from placeto_tools.pretraining import learning, tuning
+
+SMALL = ["--evaluations", "40"]
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(main, [str(each) for each in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def fail(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(main, [str(each) for each in arguments])
+    assert result.exit_code == 2, result.output
+    (line,) = result.output.splitlines()[-1:]
+    return line
+
+
+@pytest.mark.slow
+def test_a_policy_is_searched_for_trained_and_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 2)
+    monkeypatch.setattr(learning, "STEPS_BETWEEN_VALIDATIONS", 2)
+    limits: dict[Part, int] = {"training": 3, "validation": 2}
+    for part, limit in limits.items():
+        run("demonstrate", tmp_path, "--part", part, "--limit", str(limit), *SMALL)
+        assert len(list(searched_problems(tmp_path, part, variants=1))) == limit
+    again = run("demonstrate", tmp_path, "--part", "training", "--limit", "4", *SMALL)
+    assert again.count(" placements in ") == 1  # the three are there already
+
+    few = islice(training_problems(1, 1), 2)
+    monkeypatch.setattr(pretraining, "training_problems", lambda *_, **__: few)
+    commands = (["imitate"], ["reinforce", "--graphs", "3", "--learning-rate", "1e-4"])
+    for command, *options in commands:
+        printed = run(command, tmp_path, "--steps", "2", *options)
+        assert "step 0: greedy" in printed
+        assert "step 2: greedy" in printed
+        first = (tmp_path / "policy.safetensors").read_bytes()
+        assert load_policy(tmp_path / "policy.safetensors").num_devices is None
+        few = islice(training_problems(1, 1), 2)
+        assert run(command, tmp_path, "--steps", "2", *options) == ""  # it is at its end
+        assert (tmp_path / "policy.safetensors").read_bytes() == first
+
+    policy = tmp_path / "policy.safetensors"
+    table = run("judge", tmp_path, "--part", "validation", "--policy", policy)
+    rows = [line.split("|") for line in table.splitlines() if line.startswith(("| ptb", "| layer"))]
+    assert len(rows) == 2
+    for row in rows:
+        ratios = [float(cell) for cell in row[5:13]]
+        assert min(ratios) >= 1.0  # of the best one known, which is one of these at times
+        assert ratios[1] <= ratios[0]  # the best of 16 has the greedy one among them
+        assert all(behind <= ratios[1] for behind in ratios[5:])  # a search goes on from it
+
+    monkeypatch.setattr(tuning, "BUDGETS", (700, 1500))
+    table = run("tune", tmp_path, "--part", "training", "--limit", "1", "--policy", policy)
+    (row,) = [line.split("|") for line in table.splitlines()[2:]]
+    zero_shot, sooner, later = (float(cell) for cell in row[2:5])
+    assert zero_shot >= sooner >= later
+
+
+@pytest.mark.slow
+def test_a_training_that_goes_on_comes_to_the_same_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 1)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        for part in ("training", "validation"):
+            run("demonstrate", folder, "--part", part, "--limit", "2", *SMALL)
+    run("imitate", folders[0], "--steps", "4")
+
+    class StopAfterTwo(StopRequest):
+        asked = 0
+
+        @property
+        def requested(self) -> bool:
+            self.asked += 1
+            return self.asked > 2
+
+    with monkeypatch.context() as patched:
+        patched.setattr(learning, "StopRequest", StopAfterTwo)
+        run("imitate", folders[1], "--steps", "4")
+    assert not torch.equal(
+        *(next(iter(load_policy(each / "policy.safetensors").parameters())) for each in folders)
+    )
+    refused = fail("imitate", folders[1], "--steps", "5")
+    assert "begun with other options: 2 problems, 4 steps, seed 0" in refused
+    run("imitate", folders[1], "--steps", "4")
+    one, two = (load_policy(folder / "policy.safetensors").state_dict() for folder in folders)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_kinds_of_graphs_are_drawn_equally_often() -> None:
+    names = [
+        "chain-1.0",
+        "chain-1.1",
+        "chain-22.0",
+        "fork-join-3.0",
+        "nmt-03.1",
+        "transformers-t5.0",
+    ]
+    assert weights_of(names) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0, 1.0, 1.0])
+
+
+def judged(greedy: float, search: float, behind: float, until: int | None, *, fits: bool) -> Judged:
+    count = len(BUDGETS)
+    return Judged(
+        name="grid-1.0",
+        groups=32,
+        devices=4,
+        best_known=1.0,
+        greedy=greedy,
+        best_of_some=1.0,
+        swept=1.1,
+        as_long=search,
+        swept_evaluations=272,
+        search=(search,) * count,
+        search_from_policy=(behind,) * count,
+        until_as_good=until,
+        until_as_swept=until and 2 * until,
+        seconds=0.1,
+        swept_seconds=0.3,
+        fits_where_search_fits=fits,
+    )
+
+
+def test_the_summary_says_what_the_rows_do() -> None:
+    rows = [
+        judged(1.0, 1.2, 1.1, 40, fits=True),
+        judged(4.0, 1.0, 1.0, 5, fits=False),
+        judged(2.0, 1.5, 1.3, None, fits=True),
+    ]
+    text = summary(rows)
+    assert "| median | 2.000 | 1.000 | 1.100 | 1.200" in text
+    assert "| geometric mean | 2.000 | 1.000 | 1.100 | 1.216" in text
+    assert "| within 5 % of the best known | 0.333 | 1.000 | 0.000 | 0.333" in text
+    assert f"With {BUDGETS[0]} evaluations, search alone is worse on 67%." in text
+    assert (
+        "needs 40 evaluations for the runtime of the greedy pass (median), and at least 10 on 67%"
+        in text
+    )
+    swept = "272 placements are evaluated (median); a search with as many is worse on 67%"
+    assert swept in text
+    assert f"one with {BUDGETS[-1]:,} never as good on 33%" in text
+    assert "66.7% fit where search finds one" in text
+    assert "0.10 s (median, 0.10 s at most), all to the end of the sweeps 0.30 s" in text
+
+
+def test_a_validation_scores_by_the_geometric_mean_of_the_best() -> None:
+    validation = Validation(np.array([9.0, 9.0]), np.array([1.0, 4.0]))
+    assert validation.score == pytest.approx(2.0)
+    assert "best of 16 2.500 (geometric mean 2.000), 50% within 5 %" in str(validation)
+
+
+def test_wrong_budgets_and_empty_folders_are_named(tmp_path: Path) -> None:
+    assert "--evaluations, --seconds: expected one of the two" in fail(
+        "demonstrate", tmp_path, "--part", "test"
+    )
+    nothing = "expected placements of the training part, got none"
+    assert nothing in fail("imitate", tmp_path)
+    assert nothing.replace("training", "validation") in fail("reinforce", tmp_path)
+    policy, other = tmp_path / "policy.safetensors", tmp_path / "other.safetensors"
+    save_policy(PlacementPolicy(settings=preset("general")), policy)
+    assert "expected placements of the test part, got none" in fail(
+        "judge", tmp_path, "--policy", policy
+    )
+    other.write_bytes(os.urandom(64))
+    assert "other.safetensors: expected a placeto-policy file" in fail(
+        "judge", tmp_path, "--policy", other
+    )
+
+
+def test_problems_to_learn_from_are_those_of_some_random_graphs_and_of_all_models() -> None:
+    names = [name for name, _ in islice(training_problems(1, 2), 6)]
+    assert len(set(names)) == 6
+    numbers = {
+        int(graph.rpartition("-")[2])
+        for graph, _, _ in (name.rpartition(".") for name in names)
+        if graph.startswith(("chain", "grid", "layered", "fork-join", "series-parallel"))
+    }
+    assert numbers <= {0, 1}

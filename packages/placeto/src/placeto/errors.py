@@ -1,0 +1,86 @@
+"""Wrong input, work that failed or was stopped; and how that is put in one line."""
+
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any
+
+RUN_FAILED = 1
+WRONG_INPUT = 2
+STOPPED = 130  # as shells count what Ctrl-C ends
+
+
+class InputError(ValueError):
+    """Something that the user gave cannot be used: exit code 2."""
+
+
+class RunError(RuntimeError):
+    """What was asked for was begun, and failed: exit code 1."""
+
+
+class StoppedRunError(RunError):
+    """What was asked for was begun, and stopped by Ctrl-C: exit code 130."""
+
+
+@contextmanager
+def reading(what: Any) -> Iterator[None]:
+    """Count what the system says about a file that the user named as wrong input."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what}: {error.strerror or error}") from error
+
+
+@contextmanager
+def writing(what: Any) -> Iterator[None]:
+    """Say which file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{what}: {error.strerror or error}") from error
+
+
+def not_among(value: str, known: Collection[str]) -> str:
+    """Say what was expected in the place of a name that is not known, the nearest one first.
+
+    Examples
+    --------
+    >>> not_among("graph-ml", ["dot", "graphml"])
+    "expected graphml, or another of dot, graphml, got 'graph-ml'"
+    """
+    (near,) = get_close_matches(value, known, n=1, cutoff=0.0)
+    return f"expected {near}, or another of {', '.join(known)}, got {value!r}"
+
+
+def exit_code(error: BaseException) -> int:
+    """Return 2 for what the user can mend by other input, 130 after Ctrl-C, else 1.
+
+    The errors of the packages are about what they were given, and all derive from `ValueError`.
+    """
+    if isinstance(error, StoppedRunError | KeyboardInterrupt):
+        return STOPPED
+    from_a_package = isinstance(error, ValueError) and _is_of_a_package(error)
+    return WRONG_INPUT if from_a_package else RUN_FAILED
+
+
+def one_line(error: BaseException) -> str:
+    """Return what went wrong as one line of printable characters."""
+    if _is_of_a_package(error):
+        text = str(error)
+    elif isinstance(error, KeyboardInterrupt):
+        text = "stopped"
+    else:
+        text = f"{type(error).__name__}: {error} (--debug shows where)"
+    return printable(" ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    """Escape what would control a terminal: names from a file may hold anything."""
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )
+
+
+def _is_of_a_package(error: BaseException) -> bool:
+    return re.match(r"placeto(_\w+)?\.", type(error).__module__) is not None

@@ -1,0 +1,1 @@
+"""Placements in forms that other libraries take."""

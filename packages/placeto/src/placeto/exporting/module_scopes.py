@@ -1,0 +1,121 @@
+"""The modules of a model, as the scopes of a graph tell them."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.errors import InputError
+from placeto_graphs import OpGraph, Phase
+
+Value = TypeVar("Value", bound=Hashable)
+
+ROOT = ""
+WEIGHTS = ("parameter", "buffer")  # the types of ops that hold what a module owns
+INPUT = "input"
+LOSS = "loss"  # the scope of what runs behind the model, see `placeto_workloads.capture`
+
+
+def is_within(scope: str, module: str) -> bool:
+    """Return whether a scope is a module or something inside it.
+
+    Examples
+    --------
+    >>> is_within("layers.1.norm", "layers.1"), is_within("layers.10", "layers.1")
+    (True, False)
+    """
+    return module in (ROOT, scope) or scope.startswith(f"{module}.")
+
+
+class ModuleScopes:
+    """What the scopes of a graph say of the modules of its model.
+
+    Parameters
+    ----------
+    graph
+        The graph of V ops.
+
+    Raises
+    ------
+    InputError
+        When no op has a scope.
+
+    Attributes
+    ----------
+    graph
+        As given.
+    """
+
+    def __init__(self, graph: OpGraph) -> None:
+        if not any(scope not in (ROOT, LOSS) for scope in graph.scopes):
+            raise InputError(
+                "PROBLEM: expected ops whose scopes are names of modules, as a PyTorch model has "
+                "them, got none"
+            )
+        self.graph = graph
+
+    @cached_property
+    def is_forward(self) -> NDArray[np.bool_]:
+        """bool[V], ops of the model's forward pass, and what is there before it."""
+        forward: NDArray[np.bool_] = self.graph.phases == Phase.FORWARD
+        loss = np.array([scope == LOSS for scope in self.graph.scopes])
+        return forward if self._computes_loss(loss) else forward & ~loss
+
+    def _computes_loss(self, loss: NDArray[np.bool_]) -> bool:
+        """Whether ops of this scope are in the model: what is behind it reads no inputs of it."""
+        is_input = np.array([kind == INPUT for kind in self.graph.op_types])
+        producers, consumers = self.graph.edge_producers, self.graph.edge_consumers
+        reads = bool((is_input[producers] & ~loss[producers] & loss[consumers]).any())
+        return reads or bool((self.is_weight & loss).any())
+
+    @cached_property
+    def is_weight(self) -> NDArray[np.bool_]:
+        """bool[V], ops that hold a parameter or a buffer of the model."""
+        return np.array([kind in WEIGHTS for kind in self.graph.op_types])
+
+    @cached_property
+    def indivisible(self) -> frozenset[str]:
+        """Modules that have weights of their own, or no modules inside; not the whole model."""
+        scopes = {self.graph.scopes[op] for op in np.flatnonzero(self.is_forward).tolist()}
+        parents = {parent for scope in scopes for parent in parents_of(scope)}
+        return (frozenset(scopes - parents) | self.owners) - {ROOT}
+
+    @cached_property
+    def owners(self) -> frozenset[str]:
+        """Modules that have parameters or buffers of their own."""
+        return frozenset(self.graph.scopes[op] for op in np.flatnonzero(self.is_weight).tolist())
+
+    def forward_values(self, values: Sequence[Value]) -> dict[str, set[Value]]:
+        """Return the values of all forward ops of each module, for one value for each of V ops."""
+        found: dict[str, set[Value]] = {}
+        for op in np.flatnonzero(self.is_forward).tolist():
+            scope = self.graph.scopes[op]
+            for module in (*parents_of(scope), scope):
+                found.setdefault(module, set()).add(values[op])
+        return found
+
+    def outermost(self, modules: Iterable[str]) -> list[str | None]:
+        """Return for each op the outermost of some modules that it is in; None if it is in none."""
+        chosen = frozenset(modules)
+        found: dict[str, str | None] = {}
+        for scope in self.graph.scopes:
+            if scope not in found:
+                path = (*parents_of(scope), scope)
+                found[scope] = next((module for module in path if module in chosen), None)
+        return [found[scope] for scope in self.graph.scopes]
+
+
+def parents_of(scope: str) -> tuple[str, ...]:
+    """Return the modules around a scope, from the whole model inwards.
+
+    Examples
+    --------
+    >>> parents_of("layers.1.norm")
+    ('', 'layers', 'layers.1')
+    """
+    if scope == ROOT:
+        return ()
+    parts = scope.split(".")
+    return tuple(".".join(parts[:depth]) for depth in range(len(parts)))

@@ -1,0 +1,93 @@
+"""A placement of whole parts of a model: what runs with what, and what that costs."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.placing.costs import fits
+from placeto_graphs import (
+    OpGraph,
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    colocate_gradients,
+    colocate_updates,
+    grouping_of_labels,
+)
+from placeto_simulator import Simulator
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a restriction on placements costs, by the simulator.
+
+    Attributes
+    ----------
+    runtime_as_placed, runtime : float
+        Seconds of a step, before and with the restriction.
+    peak_memory : D of int
+        Bytes on each device, with the restriction.
+    fits : bool
+        Whether these are within the memory of the devices.
+    """
+
+    runtime_as_placed: float
+    runtime: float
+    peak_memory: tuple[int, ...]
+    fits: bool
+
+
+def labels_of_step(
+    graph: OpGraph, forward_labels: NDArray[np.int64], otherwise: int
+) -> NDArray[np.int64]:
+    """Label all ops of a step by those of its forward pass, with which they run.
+
+    A backward op runs where the forward op did that it belongs to, an update with its parameter;
+    where that is not known, an op runs where its last input is made.
+
+    Parameters
+    ----------
+    graph
+        The graph of V ops.
+    forward_labels : int64[V]
+        At least 0; -1 for ops that are to be labelled.
+    otherwise
+        The label of an op of which nothing is known.
+    """
+    together = colocate(graph, [colocate_by_id, colocate_gradients, colocate_updates])
+    of_group = np.full(together.num_groups, UNKNOWN, np.int64)
+    known = forward_labels != UNKNOWN
+    of_group[together.group_of[known]] = forward_labels[known]
+    labels = np.where(known, forward_labels, of_group[together.group_of])
+    producer = graph.tensor_producer
+    for op in graph.topological_order.tolist():
+        if labels[op] == UNKNOWN:
+            tensors = graph.inputs_of_op[op]
+            labels[op] = labels[producer[tensors[-1]]] if len(tensors) else otherwise
+    return labels
+
+
+def problem_of_labels(problem: PlacementProblem, labels: NDArray[np.int64]) -> PlacementProblem:
+    """Return a problem in which the ops of each label of int64[V] are one group.
+
+    Labels whose ops share a colocation id are one group, too.
+    """
+    graph = problem.graph
+    grouping = colocate(graph, [colocate_by_id, lambda same: grouping_of_labels(same, labels)])
+    return replace(problem, grouping=grouping, hierarchy=None, rules=None)
+
+
+def price(
+    problem: PlacementProblem,
+    placement: NDArray[np.int32],
+    restricted: PlacementProblem,
+    restricted_placement: NDArray[np.int32],
+) -> Price:
+    """Return what a step takes before and after a restriction, int32[G] placements of each."""
+    before = Simulator(problem).evaluate(placement[None])
+    after = Simulator(restricted).evaluate(restricted_placement[None])
+    peaks = tuple(after.peak_memory[0].tolist())
+    return Price(float(before.runtime[0]), float(after.runtime[0]), peaks, fits(problem, peaks))

@@ -1,0 +1,66 @@
+"""JSON of typed values: msgspec writes it, and says what is wrong with what is read."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from placeto.errors import InputError, reading
+from placeto.outputs import write_text
+
+Decoded = TypeVar("Decoded")
+
+
+def json_text(value: Any, indent: int = 1) -> str:
+    """Return a value as JSON, in which infinity and NaN are ``null``.
+
+    It is on one line with an indent of 0, and without spaces with one below.
+
+    Examples
+    --------
+    >>> json_text({"seconds": np.float64("inf"), "placement": np.array([0, 1])}, indent=0)
+    '{"seconds": null, "placement": [0, 1]}'
+    """
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=indent).decode()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, at once or not at all."""
+    write_text(path, json_text(value) + "\n")
+
+
+def read_json(path: Path, expected: type[Decoded], writer: str) -> Decoded:
+    """Return what a JSON file holds.
+
+    Parameters
+    ----------
+    path
+        The file.
+    expected
+        Its type.
+    writer
+        What writes such files.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, or is not of the type; it names the field.
+    """
+    with reading(path):
+        content = path.read_bytes()
+    return decode_json(content, expected, f"{path}: expected what {writer} writes")
+
+
+def decode_json(content: bytes, expected: type[Decoded], problem: str) -> Decoded:
+    """Return what a JSON text holds; if it is not of the type, name the field after the problem."""
+    try:
+        return msgspec.json.decode(content, type=expected)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{problem}: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value)} in JSON")

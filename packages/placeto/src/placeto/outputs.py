@@ -1,0 +1,69 @@
+"""Files that the command writes: none is overwritten without being asked to, none by halves."""
+
+import io
+from pathlib import Path
+from typing import Any, Protocol
+
+from placeto.errors import InputError, writing
+from placeto_graphs import write_atomically
+
+
+def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> None:
+    """Refuse a file that is there already, before any work is done for it.
+
+    Raises
+    ------
+    InputError
+        When the file is there and need not be overwritten, its folder is not there, or its name
+        ends in none of the suffixes.
+    """
+    if suffixes and not path.name.endswith(suffixes):
+        raise InputError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
+    if path.is_dir():
+        raise InputError(f"{path}: expected a file, got a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: expected a folder {path.parent}, which is not there")
+    if path.exists() and not force:
+        raise InputError(f"{path}: is there already; --force overwrites it")
+
+
+def make_folder(path: Path, *, force: bool) -> None:
+    """Make a folder for results; one that holds something is only used if that is wanted.
+
+    Raises
+    ------
+    InputError
+        When it is a file, or holds something and need not be overwritten.
+    RunError
+        When it cannot be made.
+    """
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path}: expected a folder, got a file")
+    if path.is_dir() and any(path.iterdir()) and not force:
+        raise InputError(
+            f"{path}: is there already, and not empty; --force overwrites what is in it"
+        )
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, at once or not at all."""
+    with writing(path):
+        write_atomically(path, text.encode())
+
+
+class Picture(Protocol):
+    """What can be saved as a picture: a figure of matplotlib."""
+
+    def savefig(self, fname: Any, **kwargs: Any) -> None:
+        """Write it to a file or a buffer."""
+        ...
+
+
+def save_png(figure: Picture, path: Path) -> None:
+    """Write a figure as PNG, at once or not at all; equal figures give equal files."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    with writing(path):
+        write_atomically(path, buffer.getvalue())

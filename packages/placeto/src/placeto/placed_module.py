@@ -1,0 +1,179 @@
+"""A PyTorch module that is trained on several devices, each op where a placement puts it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from placeto.errors import InputError
+from placeto.placing.placements import search_graph
+from placeto.problems.making import read_cluster
+from placeto_capture import ExecutableTraining, executable_training
+from placeto_execution import Executor
+from placeto_graphs import PlacementProblem
+
+CPU = "cpu:"
+
+
+class PlacedModule:
+    """A module whose training steps run as placed; `place_module` makes one.
+
+    Parameters
+    ----------
+    training
+        The step.
+    problem, placement : `PlacementProblem`, int32[G]
+        Where its ops run.
+    devices
+        The real devices of the problem's cluster.
+    names
+        The weights and buffers of the module.
+
+    Attributes
+    ----------
+    problem, placement
+        As given.
+    optimizer : torch.optim.Optimizer
+        What a schedule of learning rates is made for; its weights stand for those of the module.
+    """
+
+    def __init__(
+        self,
+        training: ExecutableTraining,
+        problem: PlacementProblem,
+        placement: NDArray[np.int32],
+        devices: Sequence[str],
+        names: Iterable[str],
+    ) -> None:
+        self.problem = problem
+        self.placement = placement
+        self.optimizer = training.optimizer
+        self._training = training
+        self._names = list(names)
+        self._executor = Executor(problem, training, devices)
+
+    def step(self, batch: Any) -> float:
+        """Train for a step with a batch like the example; return its loss.
+
+        Raises
+        ------
+        WorkloadError
+            When the batch is not like the example, or an earlier step has failed.
+        ExecutionError
+            When an op fails. The weights are between two steps then, and are not trusted until
+            `load_checkpoint` puts others in their place.
+        """
+        self._training.load(batch)
+        return self._training.finish(self._executor.execute(self.placement).results())
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return copies of the weights and buffers, which the module can load."""
+        state = self._training.state()
+        return {name: state[name] for name in self._names}
+
+    def checkpoint(self) -> dict[str, torch.Tensor]:
+        """Return copies of weights, buffers, and of what the optimizer keeps for each weight."""
+        return self._training.state()
+
+    def load_checkpoint(self, checkpoint: dict[str, torch.Tensor]) -> None:
+        """Go on from what `checkpoint` returned.
+
+        Raises
+        ------
+        WorkloadError
+            When it is of another module.
+        """
+        self._training.load_state(checkpoint)
+
+    def close(self) -> None:
+        """End the threads of the devices."""
+        self._executor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def place_module(
+    module: nn.Module,
+    example_inputs: Any,
+    loss_fn: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] | None = None,
+    *,
+    devices: Sequence[str],
+    cluster: str | None = None,
+    seconds: float = 10.0,
+    seed: int = 0,
+    threads_per_device: int = 1,
+    quiet: bool = False,
+) -> PlacedModule:
+    """Find where the ops of a training step run best, and return the module as placed there.
+
+    Parameters
+    ----------
+    module
+        Trained from the weights that it has; it stays as it is.
+    example_inputs, loss_fn, optimizer
+        As for `placeto_workloads.capture`.
+    devices
+        Real ones, such as ``["cpu:0", "cpu:1"]``.
+    cluster
+        What the simulator takes them for: a spec, or a cluster file, with as many devices. For
+        CPUs by default CPUs that share their memory.
+    seconds
+        How long the search for a placement takes.
+    seed
+        Of that search, and of what ops draw.
+    threads_per_device
+        How many threads work on one op on each CPU.
+    quiet
+        Whether nothing is shown meanwhile.
+
+    Raises
+    ------
+    InputError
+        When the cluster is not of so many devices, or not said and not of CPUs alone.
+    WorkloadError
+        As `placeto_workloads.executable_training`.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    >>> example = torch.ones(4, 8)
+    >>> with place_module(model, example, devices=["cpu:0", "cpu:1"], seconds=0.1) as placed:
+    ...     losses = [placed.step(batch) for batch in torch.ones(20, 4, 8)]
+    >>> losses[-1] < losses[0]
+    True
+    >>> model.load_state_dict(placed.state_dict())
+    <All keys matched successfully>
+    """
+    only_cpus = all(device.startswith(CPU) for device in devices)
+    if cluster is None and not only_cpus:
+        raise InputError(
+            f"cluster: expected one that says what {', '.join(devices)} are, such as 2xv100"
+        )
+    described = read_cluster(cluster or f"{len(devices)}xcpu")
+    if described.num_devices != len(devices):
+        raise InputError(
+            f"cluster: expected {len(devices)} devices, as many as are real, "
+            f"got {described.num_devices}"
+        )
+    training = executable_training(
+        module,
+        example_inputs,
+        loss_fn=loss_fn,
+        optimizer=optimizer,
+        target="cpu" if only_cpus else "gpu",
+        seed=seed,
+        threads_per_device=threads_per_device,
+    )
+    name = type(module).__name__
+    problem, result, _ = search_graph(
+        name, training.graph, described, seconds=seconds, seed=seed, quiet=quiet
+    )
+    return PlacedModule(training, problem, result.placement, devices, module.state_dict())

@@ -1,0 +1,1 @@
+"""From a problem to a placement, and why it is as it is."""

@@ -1,0 +1,281 @@
+"""Why a group is where it is: what it would cost elsewhere, and who waits for whom."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.errors import InputError
+from placeto.placing.costs import costs_of
+from placeto_graphs import Evaluator, PlacementProblem
+from placeto_simulator import Timeline
+
+PLACEMENTS_AT_ONCE = 4_096
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What it costs to have a group on a device.
+
+    Attributes
+    ----------
+    device : text
+        The device.
+    alone : float or None
+        The memory-penalised runtime, in seconds, with the group there and all others where they
+        are; None where the device cannot run it.
+    with_neighbours : float or None
+        The same with all groups there that share tensors with it, where they can run there.
+    """
+
+    device: str
+    alone: float | None
+    with_neighbours: float | None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A device that stood idle before ops of one group, until a tensor of another came.
+
+    Attributes
+    ----------
+    group, for_group : text
+        Which group waited, and for which: its tensor was the last to come.
+    ops : int
+        How many ops waited.
+    transferred : int
+        For how many of them the tensor came over a link.
+    idle : float
+        How long the device of the group stood idle right before them, in seconds.
+    """
+
+    group: str
+    for_group: str
+    ops: int
+    transferred: int
+    idle: float
+
+
+@dataclass(frozen=True)
+class GroupExplanation:
+    """Why a group is where it is.
+
+    Attributes
+    ----------
+    group, device : text
+        The group, and where it is.
+    runtime, cost : float
+        Of the whole step, in seconds: simulated, and penalised for memory.
+    critical_seconds : float
+        For how long ops of the group are on the critical path.
+    ops : int
+        How many ops it has.
+    devices : `Alternative` of each device
+        What it would cost there.
+    waits, waited_for : of `Wait`
+        What it waited for, and what waited for it, the longest first.
+    """
+
+    group: str
+    device: str
+    runtime: float
+    cost: float
+    critical_seconds: float
+    ops: int
+    devices: tuple[Alternative, ...]
+    waits: tuple[Wait, ...]
+    waited_for: tuple[Wait, ...]
+
+
+def explain_group(
+    evaluator: Evaluator, placement: NDArray[np.int32], timeline: Timeline, group: int
+) -> GroupExplanation:
+    """Return what each device would cost a group, what it waited for, and what for it.
+
+    Parameters
+    ----------
+    evaluator
+        What judges placements.
+    placement : int32[G]
+        Where all groups are.
+    timeline
+        The simulated step of that placement.
+    group
+        The group.
+    """
+    problem = evaluator.problem
+    name = problem.grouping.group_names[group]
+    waited = waits(timeline)
+    return GroupExplanation(
+        group=name,
+        device=problem.cluster.device_names[placement[group]],
+        runtime=timeline.runtime,
+        cost=float(costs(evaluator, placement[None])[0]),
+        critical_seconds=float(seconds_on_path(timeline)[group]),
+        ops=int((problem.grouping.group_of == group).sum()),
+        devices=tuple(alternatives(evaluator, placement, group)),
+        waits=tuple(wait for wait in waited if wait.group == name),
+        waited_for=tuple(wait for wait in waited if wait.for_group == name),
+    )
+
+
+def group_number(problem: PlacementProblem, name: str) -> int:
+    """Return the group of a name.
+
+    Raises
+    ------
+    InputError
+        When there is none; it says which names are nearest.
+    """
+    names = problem.grouping.group_names
+    if name not in names:
+        near = ", ".join(get_close_matches(name, names, cutoff=0.0))
+        raise InputError(f"GROUP: expected a group of the problem, such as {near}, got {name!r}")
+    return names.index(name)
+
+
+def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return float64[B], the memory-penalised runtimes of int32[B, G] placements, in seconds."""
+    parts = np.array_split(placements, -(-len(placements) // PLACEMENTS_AT_ONCE) or 1)
+    problem = evaluator.problem
+    return np.concatenate([costs_of(problem, evaluator.evaluate(part)) for part in parts])
+
+
+def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return what it costs to move each group alone to each device.
+
+    Parameters
+    ----------
+    evaluator
+        What judges placements.
+    placement : int32[G]
+        Where all groups are.
+
+    Returns
+    -------
+    float64[G, D]
+        Memory-penalised runtimes in seconds; infinity where a device cannot run a group.
+    """
+    possible = _possible(evaluator.problem)
+    groups, devices = np.nonzero(possible)
+    moved = np.repeat(placement[None], len(groups), axis=0)
+    moved[np.arange(len(groups)), groups] = devices
+    result = np.full(possible.shape, np.inf)
+    result[groups, devices] = costs(evaluator, moved)
+    return result
+
+
+def alternatives(
+    evaluator: Evaluator, placement: NDArray[np.int32], group: int
+) -> list[Alternative]:
+    """Return what each device would cost a group, alone and with the groups next to it.
+
+    Parameters
+    ----------
+    evaluator
+        What judges placements.
+    placement : int32[G]
+        Where all groups are.
+    group
+        The group that is moved.
+    """
+    problem = evaluator.problem
+    possible = _possible(problem)
+    near = neighbours(problem, group)
+    devices = np.flatnonzero(possible[group])
+    moved = np.repeat(placement[None], 2 * len(devices), axis=0)
+    for row, device in enumerate(devices.tolist()):
+        moved[[2 * row, 2 * row + 1], group] = device
+        moved[2 * row + 1, near[possible[near, device]]] = device
+    pairs = dict(zip(devices.tolist(), costs(evaluator, moved).reshape(-1, 2), strict=True))
+    return [
+        Alternative(name, float(pairs[device][0]), float(pairs[device][1]))
+        if device in pairs
+        else Alternative(name, None, None)
+        for device, name in enumerate(problem.cluster.device_names)
+    ]
+
+
+def neighbours(problem: PlacementProblem, group: int) -> NDArray[np.int32]:
+    """Return the groups that share tensors with a group, in order."""
+    edges = problem.group_graph.edges
+    touching = edges[(edges == group).any(axis=1)]
+    return np.unique(touching[touching != group])
+
+
+def seconds_on_path(timeline: Timeline) -> NDArray[np.float64]:
+    """Return float64[G], for how long ops of each group are on the critical path, in seconds."""
+    ops = [step for step in timeline.critical_path() if step.kind == "op"]
+    group_of = timeline.problem.grouping.group_of
+    result = np.zeros(timeline.problem.num_groups)
+    np.add.at(
+        result, group_of[[step.index for step in ops]], [step.end - step.start for step in ops]
+    )
+    return result
+
+
+def waits(timeline: Timeline) -> list[Wait]:
+    """Return which groups waited for tensors of which others while their device stood idle.
+
+    The idle time right before an op counts for the group whose tensor came last. The longest waits
+    come first. An op that other ops of its own group kept waiting is left out.
+
+    Parameters
+    ----------
+    timeline
+        The simulated step.
+    """
+    group_of = timeline.problem.grouping.group_of
+    idle = _idle_before(timeline)
+    found: dict[tuple[int, int], list[float]] = {}
+    for op, producer, transferred in _last_inputs(timeline):
+        pair = int(group_of[op]), int(group_of[producer])
+        if pair[0] != pair[1] and idle[op] > 0:
+            sums = found.setdefault(pair, [0, 0, 0.0])
+            sums[0] += 1
+            sums[1] += transferred
+            sums[2] += float(idle[op])
+    names = timeline.problem.grouping.group_names
+    listed = [
+        Wait(names[group], names[other], int(ops), int(transferred), seconds)
+        for (group, other), (ops, transferred, seconds) in found.items()
+    ]
+    return sorted(listed, key=lambda wait: -wait.idle)
+
+
+def _possible(problem: PlacementProblem) -> NDArray[np.bool_]:
+    """Return bool[G, D], which devices can run which groups."""
+    return np.isfinite(problem.group_graph.compute_time)
+
+
+def _idle_before(timeline: Timeline) -> NDArray[np.float64]:
+    """Return float64[V], how long the device of each op stood idle before it, in seconds."""
+    before = timeline.op_before
+    overheads = np.array([device.op_overhead for device in timeline.problem.cluster.devices])
+    taken = timeline.op_end - timeline.op_start
+    free = timeline.op_end + np.where(taken > 0, overheads[timeline.op_device], 0.0)
+    free_before = np.where(before >= 0, free[before], 0.0)
+    # Sums in another order than the simulator's may differ in the last digits.
+    gap = timeline.op_start - free_before
+    return np.where(gap > 1e-12 * max(timeline.runtime, 0.0), gap, 0.0)
+
+
+def _last_inputs(timeline: Timeline) -> Iterator[tuple[int, int, bool]]:
+    """Yield each op with inputs, what made the last one to come, and whether a link carried it."""
+    graph, device_of = timeline.problem.graph, timeline.op_device
+    keys = zip(
+        timeline.transfer_tensor.tolist(), timeline.transfer_destination.tolist(), strict=True
+    )
+    arrived = dict(zip(keys, timeline.transfer_end.tolist(), strict=True))
+    for op in range(graph.num_ops):
+        last: tuple[float, int, bool] | None = None
+        for tensor in graph.inputs_of_op[op].tolist():
+            producer = int(graph.tensor_producer[tensor])
+            transferred = device_of[producer] != device_of[op]
+            time = arrived[tensor, int(device_of[op])] if transferred else timeline.op_end[producer]
+            if last is None or time > last[0]:
+                last = float(time), producer, bool(transferred)
+        if last is not None:
+            yield op, last[1], last[2]

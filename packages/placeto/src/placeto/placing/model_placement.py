@@ -1,0 +1,276 @@
+"""From a model to where its ops run best, in one call."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from placeto.errors import InputError
+from placeto.exporting.device_map import DeviceMap, device_map
+from placeto.exporting.formats import format_named
+from placeto.exporting.module_scopes import ModuleScopes
+from placeto.exporting.pipeline_stages import PipelineStages, pipeline_stages
+from placeto.outputs import check_file, write_text
+from placeto.placing.explanation import GroupExplanation, explain_group, group_number
+from placeto.placing.placements import search_graph
+from placeto.problems.factories import step_of
+from placeto.problems.making import read_cluster
+from placeto.problems.models import capture_step
+from placeto.problems.sources import Target
+from placeto_capture import executable_step
+from placeto_execution import Executor
+from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
+from placeto_execution.measuring.real_devices import CPU
+from placeto_graphs import Cluster, PlacementProblem, PlacementResult
+from placeto_simulator import Simulator, Timeline
+from placeto_workloads import TrainingStep
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ModelPlacement:
+    """Where the ops of a step of a model run, as `place` found it.
+
+    Attributes
+    ----------
+    step : `placeto_workloads.TrainingStep`
+        The model with its example inputs.
+    problem : `placeto_graphs.PlacementProblem`
+        The graph of the step, the devices, and the G groups that were placed.
+    result : `placeto_graphs.PlacementResult`
+        What was found, with the curve of the search.
+    lower_bound : float
+        Seconds that no placement of these groups is faster than.
+    """
+
+    step: TrainingStep
+    problem: PlacementProblem
+    result: PlacementResult
+    lower_bound: float
+
+    def __repr__(self) -> str:
+        devices = ", ".join(self.problem.cluster.device_names)
+        name = type(self.step.model).__name__
+        return f"ModelPlacement({name} on {devices}: {self.runtime:.3g} s)"
+
+    @property
+    def placement(self) -> NDArray[np.int32]:
+        """int32[G], the device of each group."""
+        return self.result.placement
+
+    @property
+    def runtime(self) -> float:
+        """Seconds of a step, simulated."""
+        return self.result.runtime
+
+    @property
+    def peak_memory(self) -> dict[str, int]:
+        """The most bytes that each device holds, simulated."""
+        peaks = self.result.peak_memory.tolist()
+        return dict(zip(self.problem.cluster.device_names, peaks, strict=True))
+
+    @property
+    def fits(self) -> bool:
+        """Whether no device holds more than its memory."""
+        return self.result.fits(self.problem.cluster)
+
+    @property
+    def devices_of_modules(self) -> dict[str, tuple[str, ...]]:
+        """The devices that the forward pass of each module runs on; ``""`` is the whole model."""
+        names = self.problem.cluster.device_names
+        devices = ModuleScopes(self.problem.graph).forward_values(self._op_devices.tolist())
+        return {
+            module: tuple(names[device] for device in sorted(devices[module]))
+            for module, _ in self.step.model.named_modules()
+            if module in devices
+        }
+
+    @property
+    def devices_of_parameters(self) -> dict[str, str]:
+        """The device that holds each parameter; tied ones are on one device."""
+        names = self.problem.cluster.device_names
+        ops = {name: op for op, name in enumerate(self.problem.graph.op_names)}
+        named = list(self.step.model.named_parameters(remove_duplicate=False))
+        op_of_storage = {
+            value.untyped_storage()._cdata: ops[name] for name, value in named if name in ops
+        }
+        devices = self._op_devices
+        return {
+            name: names[devices[op_of_storage[value.untyped_storage()._cdata]]]
+            for name, value in named
+        }
+
+    def timeline(self) -> Timeline:
+        """Simulate a step, and return what runs where and when."""
+        return Simulator(self.problem, num_threads=1).timeline(self.placement)
+
+    def explain(self, group: str) -> GroupExplanation:
+        """Return what each device would cost a group of ``problem``, and who waits for whom.
+
+        Raises
+        ------
+        InputError
+            When there is no such group.
+        """
+        number = group_number(self.problem, group)
+        return explain_group(Simulator(self.problem), self.placement, self.timeline(), number)
+
+    def device_map(self) -> DeviceMap:
+        """Return where whole modules go, for ``dispatch_model`` of accelerate.
+
+        Raises
+        ------
+        InputError
+            When the model has no modules inside.
+        """
+        found = device_map(self.problem, self.placement)
+        model = self.step.model
+        known = {name for name, _ in model.named_modules()} | set(model.state_dict())
+        return replace(
+            found, modules={name: to for name, to in found.modules.items() if name in known}
+        )
+
+    def pipeline_stages(self) -> PipelineStages:
+        """Return where `torch.distributed.pipelining` splits the model.
+
+        Raises
+        ------
+        InputError
+            When the placement is no chain of stages.
+        """
+        return pipeline_stages(self.problem, self.placement)
+
+    def export(self, path: str | Path, to: str, *, force: bool = False) -> None:
+        """Write the placement as ``placeto export`` does.
+
+        Parameters
+        ----------
+        path
+            The file.
+        to
+            ``"device-map"``, ``"pipeline"``, ``"dot"`` or ``"graphml"``.
+        force
+            Whether a file that is there is overwritten.
+
+        Raises
+        ------
+        InputError
+            When there is no such form, or the placement cannot be said in it.
+        """
+        form, file = format_named(to), Path(path)
+        check_file(file, force=force, suffixes=form.suffixes)
+        write_text(file, form.export(self.problem, self.placement).content)
+
+    def run(self, devices: Sequence[str], *, steps: int = 20, threads: int = 1) -> MeasuredSteps:
+        """Run steps as placed on devices of this machine, after one that does not count.
+
+        The model stays as it is. `placeto.placed_module.place_module` trains one.
+
+        Parameters
+        ----------
+        devices
+            As many as the cluster has, such as ``["cuda:0", "cpu:0"]``.
+        steps
+            How many.
+        threads
+            How many threads work on one op on each CPU.
+
+        Raises
+        ------
+        InputError
+            When these are not as many.
+        ExecutionError
+            When there is no such device, or an op fails.
+        """
+        if len(devices) != self.problem.num_devices:
+            raise InputError(
+                f"devices: expected {self.problem.num_devices}, one for each of "
+                f"{', '.join(self.problem.cluster.device_names)}, got {len(devices)}"
+            )
+        executable = executable_step(
+            self.step.model,
+            self.step.example_inputs,
+            loss_fn=self.step.loss_fn,
+            optimizer=self.step.optimizer,
+            mode=self.step.mode,
+            target=_target(self.problem.cluster),
+            results=[],
+            threads_per_device=threads,
+        )
+        with Executor(self.problem, executable, devices) as executor:
+            return run_steps(executor, self.timeline(), self.placement, steps)
+
+    @property
+    def _op_devices(self) -> NDArray[np.int32]:
+        return self.problem.expand(self.placement)
+
+
+def place(
+    model: nn.Module,
+    example_inputs: Any,
+    loss_fn: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] | None = None,
+    *,
+    cluster: str,
+    mode: str = "training",
+    seconds: float = 10.0,
+    seed: int = 0,
+    quiet: bool = False,
+) -> ModelPlacement:
+    """Capture a step of a model, and search from coarse to fine for where its ops run best.
+
+    Parameters
+    ----------
+    model
+        On any device, also the meta device; it stays as it is.
+    example_inputs, loss_fn, optimizer, mode
+        As for `placeto_workloads.capture`.
+    cluster
+        The devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
+    seconds
+        How long it searches. Ctrl-C ends the search, and keeps the best so far.
+    seed
+        Fixes every random choice.
+    quiet
+        Whether nothing is shown meanwhile.
+
+    Raises
+    ------
+    InputError
+        When the optimizer is none.
+    GraphError
+        When there is no such cluster.
+    WorkloadError
+        When the step cannot be captured.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    >>> placed = place(model, torch.ones(16, 64), cluster="2xv100", seconds=0.1, quiet=True)
+    >>> placed.fits, placed.runtime >= placed.lower_bound
+    (True, True)
+    >>> sorted(placed.devices_of_parameters)
+    ['0.bias', '0.weight', '2.bias', '2.weight']
+    """
+    described = read_cluster(cluster)
+    parts = {
+        "model": model,
+        "example_inputs": example_inputs,
+        "loss_fn": loss_fn,
+        "optimizer": optimizer,
+        "mode": mode,
+    }
+    name = type(model).__name__
+    step = step_of(name, parts)
+    graph = capture_step(step, target=_target(described))
+    found = search_graph(name, graph, described, seconds=seconds, seed=seed, quiet=quiet)
+    return ModelPlacement(step, *found)
+
+
+def _target(cluster: Cluster) -> Target:
+    """Return the device whose kernels a step runs on a cluster."""
+    return "cpu" if {device.kind for device in cluster.devices} == {CPU} else "gpu"

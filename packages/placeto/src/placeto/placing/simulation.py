@@ -1,0 +1,104 @@
+"""What one placement comes to, as a report: plain values in SI units."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.placing.costs import cost_of_result, fits
+from placeto_graphs import PlacementProblem
+from placeto_simulator import PathStep, Timeline
+
+Report = dict[str, Any]
+
+
+def timeline_report(
+    problem: PlacementProblem,
+    placement: NDArray[np.int32],
+    timeline: Timeline,
+    num_longest: int = 10,
+) -> Report:
+    """Return what happened in a simulated step.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement : int32[G]
+        The device of each group.
+    timeline
+        Its simulation.
+    num_longest
+        How many members of the critical path are named.
+    """
+    peak = timeline.peak_memory
+    path = timeline.critical_path()
+    return {
+        "runtime": timeline.runtime,
+        "penalised_runtime": cost_of_result(problem, timeline),
+        "fits": fits(problem, peak),
+        "transfers": len(timeline.transfer_start),
+        "transferred_bytes": int(problem.graph.tensor_bytes[timeline.transfer_tensor].sum()),
+        "devices": [
+            {
+                "device": device.name,
+                "groups": int((placement == index).sum()),
+                "ops": int((timeline.op_device == index).sum()),
+                "busy": float(timeline.device_busy[index]),
+                "peak_memory": int(peak[index]),
+                "memory_bytes": device.memory_bytes,
+                "fits": bool(peak[index] <= device.memory_bytes),
+            }
+            for index, device in enumerate(problem.cluster.devices)
+        ],
+        "links": _link_reports(timeline),
+        "critical_path": _path_report(timeline, path, num_longest),
+    }
+
+
+def _link_reports(timeline: Timeline) -> list[Report]:
+    names = timeline.problem.cluster.link_names
+    sent = np.zeros(len(names), np.int64)
+    sizes = timeline.problem.graph.tensor_bytes[timeline.transfer_tensor]
+    np.add.at(sent, timeline.transfer_link, sizes)
+    transfers = np.bincount(timeline.transfer_link, minlength=len(names))
+    return [
+        {
+            "link": name,
+            "transfers": int(transfers[index]),
+            "transferred_bytes": int(sent[index]),
+            "busy": float(timeline.link_busy[index]),
+        }
+        for index, name in enumerate(names)
+    ]
+
+
+def _path_report(timeline: Timeline, path: list[PathStep], num_longest: int) -> Report:
+    seconds = {
+        kind: sum(step.end - step.start for step in path if step.kind == kind)
+        for kind in ("op", "transfer")
+    }
+    longest = sorted(path, key=lambda step: step.start - step.end)[:num_longest]
+    return {
+        "members": len(path),
+        "op_seconds": seconds["op"],
+        "transfer_seconds": seconds["transfer"],
+        "waiting_seconds": max(0.0, timeline.runtime - seconds["op"] - seconds["transfer"]),
+        "longest": [_member(timeline, step) for step in longest],
+    }
+
+
+def _member(timeline: Timeline, step: PathStep) -> Report:
+    graph, names = timeline.problem.graph, timeline.problem.cluster.device_names
+    if step.kind == "op":
+        name, where = graph.op_names[step.index], names[timeline.op_device[step.index]]
+    else:
+        name = timeline.transfer_name(step.index)
+        where = timeline.problem.cluster.link_names[timeline.transfer_link[step.index]]
+    return {
+        "kind": step.kind,
+        "name": name,
+        "where": where,
+        "start": step.start,
+        "seconds": step.end - step.start,
+    }

@@ -1,0 +1,73 @@
+"""What happens once in a process happens before a scheme's seconds count: compiling, importing."""
+
+from functools import cache
+
+import networkx as nx
+import numpy as np
+
+from placeto.placing.placers import SCHEMES, make_placer
+from placeto_baselines import lower_bound
+from placeto_graphs import PlacementProblem, Placer, colocate, from_networkx, parse_cluster
+from placeto_simulator import Simulator
+
+BUDGET = 200  # placements: an update of every policy, and a few moves of every search
+SAME_CODE = {"rnn-zero-shot": "rnn"}  # placers that have no name of their own in the command
+
+
+def warm_up(name: str) -> None:
+    """Let a placer place a problem of a few ops, so that nothing is left to compile or import.
+
+    The first call of a placer in a process reads or makes compiled code, and loads libraries: up to
+    many seconds, that say nothing of the scheme and would be counted for whichever comes first.
+
+    Parameters
+    ----------
+    name
+        Of a placer. One that is not known is none of the command's, and is left cold.
+
+    Raises
+    ------
+    ValueError
+        What the placer itself raises, where its library is missing.
+    """
+    name = SAME_CODE.get(name, name)
+    if name in SCHEMES:
+        _place_a_few_ops(name)
+
+
+def warm_up_placer(placer: Placer) -> None:
+    """Warm up what a placer is going to call, as `warm_up` does by name.
+
+    Parameters
+    ----------
+    placer
+        The placer. A policy for any number of devices that places as it is takes no part of what a
+        training compiles.
+    """
+    policy = getattr(placer, "policy", None)
+    trains = getattr(placer, "training_evaluations", 0)
+    as_it_is = policy is not None and getattr(policy, "num_devices", 0) is None and not trains
+    warm_up("pretrained" if as_it_is else placer.name)
+
+
+@cache
+def _place_a_few_ops(name: str) -> None:
+    problem = _a_few_ops()
+    lower_bound(problem)
+    make_placer(name, problem, BUDGET).place(problem, Simulator(problem))
+
+
+@cache
+def _a_few_ops() -> PlacementProblem:
+    """Return two chains of three ops, on a CPU and two GPUs."""
+    chains = nx.DiGraph()
+    for chain in "ab":
+        nx.add_path(chains, [f"{chain}{position}" for position in range(3)], bytes=1000)
+    graph = from_networkx(chains)
+    cluster = parse_cluster("1xcpu+2xk80")
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=np.ones((graph.num_ops, cluster.num_devices)),
+        grouping=colocate(graph, rules=()),
+    )

@@ -1,0 +1,1 @@
+"""From what a user names to a problem: sources, graphs, groups, devices."""

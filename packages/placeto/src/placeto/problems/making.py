@@ -1,0 +1,222 @@
+"""From a source to a problem: the cluster, the times of ops on it, the groups."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.errors import InputError, reading
+from placeto.problems.options import GroupingOptions, ProblemOptions, group_counts
+from placeto.problems.sources import Source, Target, load_source
+from placeto_graphs import (
+    Cluster,
+    Grouping,
+    OpGraph,
+    PlacementProblem,
+    load_cluster,
+    measured_compute_time,
+    merge_and_colocate,
+    micro_batched_problem,
+    names_of_rules,
+    parse_cluster,
+    repeat_micro_batch_problem,
+)
+
+DEFAULT_NUM_GPUS = 2
+
+
+def read_cluster(text: str, link: str | None = None) -> Cluster:
+    """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file.
+
+    Raises
+    ------
+    InputError
+        When a link is named beside a file, which has its own.
+    """
+    if text.endswith(".toml") or Path(text).is_file():
+        if link is not None:
+            raise InputError(f"--link: expected none beside a file, which has its links: {text}")
+        with reading(text):
+            return load_cluster(text)
+    return parse_cluster(text, link=link)
+
+
+def default_cluster(source: Source, link: str | None = None) -> Cluster:
+    """Return two GPUs of the kind that suits a source.
+
+    Raises
+    ------
+    InputError
+        When the source is a problem, which has its devices.
+    """
+    if source.problem is not None:
+        raise InputError(f"--link: expected --cluster beside it, as {source.name} has its devices")
+    return parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}", link=link)
+
+
+def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
+    """Return float64[V, D], the seconds of each op: measured where known, else of a cost model."""
+    if all(device.kind in graph.measured_time for device in cluster.devices):
+        return measured_compute_time(graph, cluster)
+    from placeto_capture import cost_models  # noqa: PLC0415 (torch takes seconds to import)
+
+    seconds = cost_models(graph, dict.fromkeys(device.kind for device in cluster.devices))
+    return np.stack([seconds[device.kind] for device in cluster.devices], axis=1)
+
+
+def make_problem(
+    source: Source, cluster: Cluster | None = None, grouping: GroupingOptions | None = None
+) -> PlacementProblem:
+    """Return the problem of a source.
+
+    Parameters
+    ----------
+    source
+        What was named.
+    cluster
+        The devices; by default those of the source's problem, or else two GPUs of its kind.
+    grouping
+        What the user says of groups; what is left open is as in the source's problem, or else as
+        suits the source.
+
+    Returns
+    -------
+    PlacementProblem
+        In the micro-batches of the source. Groups are made of the graph before that. Sums of
+        gradients take what the cost model says, where it says what the other ops take.
+    """
+    problem = _problem_of_graph(source, cluster, grouping)
+    if not source.is_part:
+        return micro_batched_problem(problem, source.micro_batches)
+    whole = repeat_micro_batch_problem(problem, source.micro_batches)
+    if source.micro_batches == 1 or whole.graph.measured_time:
+        return whole
+    with warnings.catch_warnings():  # what there is to say of its ops has been said
+        warnings.simplefilter("ignore")
+        return replace(whole, compute_time=compute_times(whole.graph, whole.cluster))
+
+
+def read_source(text: str, asked: ProblemOptions) -> Source:
+    """Return what a user named, in the size and with the kernels of the devices asked for."""
+    choice, devices = asked.choice, _asked_cluster(asked)
+    only_cpus = devices is not None and {device.kind for device in devices.devices} == {"cpu"}
+    target: Target = "cpu" if only_cpus else "gpu"
+    return load_source(text, choice.sizes, choice.family_seed, asked.micro_batches, target)
+
+
+def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:
+    """Return the problem of a source on the devices and in the groups that were asked for."""
+    devices = _asked_cluster(asked)
+    if asked.link and devices is None:
+        devices = default_cluster(source, asked.link)
+    return make_problem(source, devices, asked.grouping)
+
+
+def _asked_cluster(asked: ProblemOptions) -> Cluster | None:
+    return read_cluster(asked.cluster, asked.link) if asked.cluster else None
+
+
+def read_problem(text: str, asked: ProblemOptions | None = None) -> PlacementProblem:
+    """Return a problem from its file, or from any other source.
+
+    Parameters
+    ----------
+    text
+        What the user named.
+    asked
+        What the user said of it; what is left open is as suits the source.
+    """
+    wanted = asked or ProblemOptions()
+    return problem_of(read_source(text, wanted), wanted)
+
+
+def read_to_train_on(
+    sources: Sequence[str], groupings: int, asked: ProblemOptions | None = None
+) -> dict[str, PlacementProblem]:
+    """Return problems as `read_problem` does, and behind them others of the same graphs.
+
+    Parameters
+    ----------
+    sources
+        What the user named; also the names of the first problems.
+    groupings
+        In how many groupings each graph is to be, see `group_counts`. A graph that is too small for
+        some has less, and so has a problem file that does not say its rules, see `regrouped`.
+    asked
+        What the user said of all of them.
+    """
+    wanted = asked or ProblemOptions()
+    read = {text: read_source(text, wanted) for text in sources}
+    found = {text: problem_of(source, wanted) for text, source in read.items()}
+    for text, source in read.items():
+        usual = found[text]
+        for count in group_counts(usual.num_groups, groupings)[1:]:
+            other = regrouped(source, usual, count)
+            if other.num_groups != usual.num_groups:
+                found[f"{text} in {other.num_groups} groups"] = other
+    return found
+
+
+def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> PlacementProblem:
+    """Return a problem of a source in another number of groups.
+
+    They are made anew by the rules of the graph. Where a problem file does not say its rules, as
+    that of a step in micro-batches, its groups are merged further.
+    """
+    if source.problem is not None and source.problem.rules is None:
+        grouping = merge_and_colocate(problem.graph, problem.grouping, num_groups=num_groups)
+    else:
+        grouping = GroupingOptions(num_groups=num_groups).grouping(problem.graph, source.rules)
+    return replace(problem, grouping=grouping, hierarchy=None)
+
+
+def _problem_of_graph(
+    source: Source, cluster: Cluster | None, grouping: GroupingOptions | None
+) -> PlacementProblem:
+    """Return the problem of the graph of a source, whatever its micro-batches."""
+    options = grouping or GroupingOptions()
+    old = source.problem
+    groups = _groups(source, options)
+    if old is not None and cluster is None:
+        return replace(
+            old, grouping=groups.grouping, rules=groups.rules, hierarchy=groups.hierarchy
+        )
+    devices = cluster or default_cluster(source)
+    if old is not None:  # a step in micro-batches stays one on other devices
+        devices = replace(devices, queue=old.cluster.queue)
+    return PlacementProblem(
+        graph=source.graph,
+        cluster=devices,
+        compute_time=compute_times(source.graph, devices),
+        grouping=groups.grouping,
+        rules=groups.rules,
+        hierarchy=groups.hierarchy,
+    )
+
+
+class _Groups(NamedTuple):
+    """The groups of a problem, with what is known of where they come from."""
+
+    grouping: Grouping
+    rules: tuple[str, ...] | None
+    hierarchy: tuple[Grouping, ...] | None
+
+
+def _groups(source: Source, options: GroupingOptions) -> _Groups:
+    old = source.problem
+    if old is not None and options.says_nothing:
+        return _Groups(old.grouping, old.rules, old.hierarchy)
+    if old is not None and options.says_only_how_many:
+        for level in old.levels:
+            if level.num_groups == options.num_groups:
+                return _Groups(level, old.rules, old.levels)
+        if old.rules is None and (options.num_groups or 0) <= old.num_groups:
+            wanted = options.num_groups
+            merged = merge_and_colocate(source.graph, old.grouping, num_groups=wanted)
+            return _Groups(merged, None, None)
+    groups, levels = options.levels(source.graph, source.rules, source.num_groups)
+    return _Groups(groups, names_of_rules(options.chosen_rules(source.rules)), levels)

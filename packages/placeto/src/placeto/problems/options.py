@@ -1,0 +1,195 @@
+"""What a user chooses of a problem: its source's size, the devices, which ops stay together."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from placeto_graphs import (
+    DEFAULT_RULES,
+    LEVEL_SIZES,
+    NAMED_RULES,
+    Grouping,
+    OpGraph,
+    colocate,
+    colocate_by_id,
+    colocate_scopes,
+    merge_and_colocate,
+    nested_groupings,
+)
+
+Rule = Callable[[OpGraph], Grouping]
+
+DEFAULT_NUM_GROUPS = 128
+# In how many groupings a policy learns each of several graphs.
+GROUPINGS_OF_MANY = 4
+# Of the groups that a graph usually has: the least and the most in its other groupings.
+FEWEST, MOST = 0.7, 1.2
+
+
+@dataclass(frozen=True)
+class GroupingOptions:
+    """What the user says about co-location and merging.
+
+    Attributes
+    ----------
+    rules : texts
+        Names of rules; ``"none"`` is none but the colocation ids, which every placement must keep.
+        Empty for those that suit the source.
+    patterns : texts
+        Regular expressions of scopes that stay together.
+    num_groups : int or None
+        At how many groups merging stops; None for what suits the source.
+    min_output_bytes : int or None
+        From what size on groups are left alone.
+    merging : bool
+        Whether groups are merged at all.
+    """
+
+    rules: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    num_groups: int | None = None
+    min_output_bytes: int | None = None
+    merging: bool = True
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the user left everything to the source."""
+        return self == GroupingOptions()
+
+    @property
+    def says_only_how_many(self) -> bool:
+        """Whether the user said nothing but a number of groups."""
+        return self.num_groups is not None and self == GroupingOptions(num_groups=self.num_groups)
+
+    @property
+    def fixes_how_many(self) -> bool:
+        """Whether the user said how many groups there are, or when merging stops."""
+        return bool(self.num_groups or self.min_output_bytes or not self.merging)
+
+    def chosen_rules(self, rules: tuple[Rule, ...] = DEFAULT_RULES) -> tuple[Rule, ...]:
+        """Return the rules of a graph.
+
+        Parameters
+        ----------
+        rules
+            Those that suit it.
+        """
+        if self.rules:
+            named = (NAMED_RULES[name] for name in self.rules if name != "none")
+            rules = tuple(dict.fromkeys((colocate_by_id, *named)))
+        return (*rules, *(partial(colocate_scopes, pattern=pattern) for pattern in self.patterns))
+
+    def grouping(
+        self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
+    ) -> Grouping:
+        """Return the groups of a graph.
+
+        Parameters
+        ----------
+        graph
+            The graph.
+        rules
+            Those that suit it.
+        num_groups
+            How many suit it; by default 128.
+        """
+        return self._merged(graph, colocate(graph, self.chosen_rules(rules)), num_groups)
+
+    def levels(
+        self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
+    ) -> tuple[Grouping, tuple[Grouping, ...]]:
+        """Return the groups of a graph, and all levels of which they are one.
+
+        Parameters
+        ----------
+        graph, rules, num_groups
+            As of `grouping`.
+        """
+        small = colocate(graph, self.chosen_rules(rules))
+        groups = self._merged(graph, small, num_groups)
+        return groups, nested_groupings(graph, small, [*LEVEL_SIZES, groups.num_groups])
+
+    def _merged(self, graph: OpGraph, small: Grouping, num_groups: int | None) -> Grouping:
+        if not self.merging:
+            return small
+        wanted = self.num_groups
+        if wanted is None and self.min_output_bytes is None:
+            wanted = num_groups or DEFAULT_NUM_GROUPS
+        return merge_and_colocate(
+            graph, small, num_groups=wanted, min_output_bytes=self.min_output_bytes
+        )
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Which member or size of a source is meant.
+
+    Attributes
+    ----------
+    sizes : mapping
+        Values by name, of the model or its configuration.
+    family_seed : int
+        Which draw of a family's members.
+    """
+
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    family_seed: int = 0
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the user left everything to the source."""
+        return self == SourceOptions()
+
+
+@dataclass(frozen=True)
+class ProblemOptions:
+    """All that a user says of a problem besides its source.
+
+    Attributes
+    ----------
+    cluster : text or None
+        The devices; None for those that suit the source.
+    link : text or None
+        What joins them.
+    choice : `SourceOptions`
+        Which member or size of the source.
+    micro_batches : int
+        In how many parts of its batch a step runs.
+    grouping : `GroupingOptions`
+        Which ops are kept together.
+    """
+
+    cluster: str | None = None
+    link: str | None = None
+    choice: SourceOptions = field(default_factory=SourceOptions)
+    micro_batches: int = 1
+    grouping: GroupingOptions = field(default_factory=GroupingOptions)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the user left everything to the source."""
+        return self == ProblemOptions()
+
+
+def group_counts(usual: int, groupings: int) -> list[int]:
+    """Return the numbers of groups of so many groupings of one graph; the first is the usual one.
+
+    A policy that learns from each graph in more and in fewer groups, too, learns less by heart.
+
+    Parameters
+    ----------
+    usual
+        How many groups the graph has otherwise.
+    groupings
+        How many groupings there are to be.
+
+    Examples
+    --------
+    >>> group_counts(128, 1), group_counts(128, 4)
+    ([128], [128, 90, 117, 154])
+    """
+    shares = np.geomspace(FEWEST, MOST, groupings - 1).tolist()
+    return [usual, *(max(1, round(usual * share)) for share in shares)]

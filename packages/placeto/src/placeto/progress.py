@@ -1,0 +1,106 @@
+"""How far long work is: what can show it, a plain display, and how it is put in words."""
+
+import sys
+import time
+from typing import Protocol, TextIO
+
+from placeto.texts import TextTable
+
+SECONDS_BETWEEN_LINES = 10.0  # where the output is no terminal
+# How long others take says something when so much is done, or so long has passed.
+SHARE_THAT_TELLS, SECONDS_THAT_TELL = 0.05, 10.0
+
+
+class Shows(Protocol):
+    """A display of one moving line."""
+
+    def update(self, text: str) -> None:
+        """Show how far the work is now."""
+        ...
+
+
+class Progress(Shows, Protocol):
+    """A display that also takes lines and tables that stay; the command has one that moves."""
+
+    def say(self, text: str) -> None:
+        """Show one line that stays."""
+        ...
+
+    def grow(self, table: TextTable, text: str) -> None:
+        """Show a table with one more row, or a line for the row."""
+        ...
+
+
+class PlainProgress:
+    """Writes a line now and then, or to a terminal one line that is written anew each time.
+
+    Parameters
+    ----------
+    stream
+        Standard error by default; None shows nothing.
+    """
+
+    def __init__(self, stream: TextIO | None = sys.stderr) -> None:
+        self._stream = stream
+        self._shown = time.monotonic()  # short work shows nothing
+
+    def say(self, text: str) -> None:
+        """Show one line that stays."""
+        if self._stream:
+            self._shown = time.monotonic()
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def update(self, text: str) -> None:
+        """Show how far the work is now."""
+        if time.monotonic() - self._shown >= SECONDS_BETWEEN_LINES:
+            self.say(text)
+
+    def grow(self, table: TextTable, text: str) -> None:  # noqa: ARG002
+        """Show a line for the row."""
+        self.say(text)
+
+
+def how_far(done: int, total: int | None, seconds: float) -> str:
+    """Return how many of at most how many are done, how fast, and how long the others take.
+
+    How long is left out where little is done yet.
+
+    Examples
+    --------
+    >>> how_far(500, 2000, seconds=10.0), how_far(1, 2000, seconds=0.5)
+    ('500 of at most 2,000, 50/s, at most 0:30 left', '1 of at most 2,000, 2/s')
+    """
+    rate = done / seconds if seconds > 0 else 0.0
+    speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+    if total is None:
+        return f"{done:,}, {speed}, {clock(seconds)}"
+    left = left_text(done, total, seconds).replace(", ", ", at most ")
+    return f"{done:,} of at most {total:,}, {speed}{left}"
+
+
+def left_text(done: int, total: int, seconds: float) -> str:
+    """Return how long the others take, after a comma; nothing where little is done yet.
+
+    Examples
+    --------
+    >>> left_text(5, 100, seconds=2.0), left_text(1, 100, seconds=10.0), left_text(1, 100, 2.0)
+    (', 0:38 left', ', 16:30 left', '')
+    """
+    tells = done >= SHARE_THAT_TELLS * total or seconds >= SECONDS_THAT_TELL
+    if not tells or not 0 < done <= total or seconds <= 0:
+        return ""
+    return f", {clock(seconds / done * (total - done))} left"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as minutes and seconds, or with hours.
+
+    Examples
+    --------
+    >>> clock(75), clock(3675)
+    ('1:15', '1:01:15')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,109 @@
+"""Tables of texts, and numbers with units, for people."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from placeto.errors import printable
+
+GIGABYTE, MEGABYTE, KILOBYTE = 10**9, 10**6, 10**3
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts.
+
+    Attributes
+    ----------
+    title : text
+        What stands above it; may be empty.
+    columns : texts
+        The headings. Those that begin with ``>`` are of columns of numbers, set to the right.
+    rows : rows of texts
+        The cells.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        """Return the table as Markdown."""
+        rules = ["---:" if name.startswith(">") else "---" for name in self.columns]
+        head = [name.removeprefix(">") for name in self.columns]
+        lines = [head, rules, *self.rows]
+        body = "\n".join(
+            f"| {' | '.join(_markdown_cell(cell) for cell in line)} |" for line in lines
+        )
+        return f"{self.title}\n\n{body}" if self.title else body
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration with a unit.
+
+    Examples
+    --------
+    >>> seconds_text(2152.3), seconds_text(1.5612), seconds_text(0.0123), seconds_text(25e-6)
+    ('2,152 s', '1.561 s', '12.30 ms', '25.00 µs')
+    """
+    if seconds >= 1000:
+        return f"{seconds:,.0f} s"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:#.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
+
+
+def change_text(seconds: float) -> str:
+    """Return a difference of durations with its sign and a unit.
+
+    Examples
+    --------
+    >>> change_text(0.0123), change_text(-1.5), change_text(0.0)
+    ('+12.30 ms', '-1.500 s', 'nothing')
+    """
+    if seconds == 0:
+        return "nothing"
+    return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes with a unit.
+
+    Examples
+    --------
+    >>> bytes_text(10_700_000_000), bytes_text(4096), bytes_text(12)
+    ('10.7 GB', '4.1 kB', '12 B')
+    """
+    for unit, size in (("GB", GIGABYTE), ("MB", MEGABYTE), ("kB", KILOBYTE)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:,.0f} B"
+
+
+def flops_text(count: float) -> str:
+    """Return a number of floating-point operations with a unit.
+
+    Examples
+    --------
+    >>> flops_text(2.195e12), flops_text(0)
+    ('2.195 TFLOP', '0 FLOP')
+    """
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}FLOP"
+    return f"{count:.4g} FLOP"
+
+
+def share_text(share: float) -> str:
+    """Return a part of the whole in percent.
+
+    Examples
+    --------
+    >>> share_text(0.1234)
+    '12.3 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def _markdown_cell(cell: str) -> str:
+    return printable(cell).replace("|", "\\|")

@@ -1,0 +1,1 @@
+"""Trainings of a policy: their settings, folder and processes."""

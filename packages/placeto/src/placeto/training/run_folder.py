@@ -1,0 +1,221 @@
+"""The folder of a training: its problems, settings, checkpoint, logs and best placements."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from placeto.errors import InputError, reading, writing
+from placeto.json_files import read_json, write_json
+from placeto.outputs import make_folder
+from placeto_graphs import PlacementProblem, load_problem, save_placement, save_problem
+
+if TYPE_CHECKING:
+    from placeto_policy import PlacementPolicy
+    from placeto_policy.workers import Processes
+
+DESCRIPTION = "run.json"
+CHECKPOINT = "training.safetensors"
+LOG = "log.jsonl"
+TENSORBOARD = "tensorboard"
+FIRST_POLICY = "first-policy.safetensors"
+PROBLEM = "problem-{}.json.gz"
+
+
+class _Description(msgspec.Struct, frozen=True, kw_only=True):
+    format: Literal["placeto-run"] = "placeto-run"
+    version: Literal[1] = 1
+    problems: Annotated[list[str], msgspec.Meta(min_length=1)]
+    settings: Mapping[str, Any]
+    seed: int
+
+
+def read_policy(path: Path) -> "PlacementPolicy":
+    """Return the policy of a folder of `placeto train`, or of a policy file.
+
+    Parameters
+    ----------
+    path
+        The folder or the file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read.
+    """
+    from placeto_policy import load_policy  # noqa: PLC0415 (torch takes seconds)
+
+    file = path / CHECKPOINT if path.is_dir() else path
+    with reading(file):
+        return load_policy(file)
+
+
+class RunFolder:
+    """A folder with all that a training needs to go on.
+
+    ``run.json`` names the problems, the hyperparameters and the seed; ``problem-0.json.gz`` and so
+    on are the problems; ``first-policy.safetensors`` is the policy that the training begins with,
+    if it was given one; ``training.safetensors`` is the last checkpoint, which is a policy, too;
+    ``log.jsonl`` has a line for each update; ``tensorboard`` the same for TensorBoard;
+    ``placement-0.json`` and so on are the best placements.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / CHECKPOINT
+        self.first_policy = path / FIRST_POLICY
+        self.log = path / LOG
+        self.tensorboard = path / TENSORBOARD
+
+    def create(
+        self,
+        problems: Mapping[str, PlacementProblem],
+        settings: Mapping[str, Any],
+        seed: int,
+        *,
+        force: bool,
+        first_policy: "PlacementPolicy | None" = None,
+    ) -> None:
+        """Write what a new training needs.
+
+        Parameters
+        ----------
+        problems
+            By the name under which the user gave them.
+        settings
+            The hyperparameters.
+        seed
+            Of all random choices.
+        force
+            Whether an older training may be overwritten.
+        first_policy
+            What it begins with, if that is given.
+        """
+        make_folder(self.path, force=force)
+        with writing(self.path):
+            for old in (self.checkpoint, self.first_policy, self.log, self.path / DESCRIPTION):
+                old.unlink(missing_ok=True)
+            for numbered in ("problem-*.json.gz", "placement-*.json"):
+                for old in self.path.glob(numbered):
+                    old.unlink()
+            if first_policy is not None:
+                from placeto_policy import save_policy  # noqa: PLC0415 (torch takes seconds)
+
+                save_policy(first_policy, self.first_policy)
+            if self.tensorboard.is_dir():
+                shutil.rmtree(self.tensorboard)
+            for number, problem in enumerate(problems.values()):
+                save_problem(problem, self._problem(number))
+        described = _Description(problems=list(problems), settings=settings, seed=seed)
+        write_json(self.path / DESCRIPTION, described)
+
+    def read(self) -> tuple[dict[str, PlacementProblem], Mapping[str, Any], int]:
+        """Return the problems by name, the hyperparameters and the seed.
+
+        Raises
+        ------
+        InputError
+            When the folder is not that of a training.
+        """
+        found = read_json(self.path / DESCRIPTION, _Description, "`placeto train`")
+        with reading(self.path):
+            problems = {
+                name: load_problem(self._problem(number))
+                for number, name in enumerate(found.problems)
+            }
+        return problems, found.settings, found.seed
+
+    def has(
+        self,
+        problems: Mapping[str, PlacementProblem],
+        settings: Mapping[str, Any],
+        seed: int,
+        first_policy: "PlacementPolicy | None",
+    ) -> bool:
+        """Return whether there is a training in the folder, and that is the one with these.
+
+        Raises
+        ------
+        InputError
+            When there is another one.
+        """
+        if not (self.path / DESCRIPTION).exists():
+            return False
+        found, *others = self.read()
+        is_that = list(found) == list(problems) and found == problems
+        if not is_that or others != [dict(settings), seed] or not self._begins_with(first_policy):
+            raise InputError(
+                f"{self.path / DESCRIPTION}: expected the training that --go-on describes, got "
+                "one of other PROBLEMS, hyperparameters, seed or first policy"
+            )
+        return True
+
+    def _begins_with(self, policy: "PlacementPolicy | None") -> bool:
+        if policy is None or not self.first_policy.exists():
+            return policy is None and not self.first_policy.exists()
+        own, other = read_policy(self.first_policy).state_dict(), policy.state_dict()
+        return own.keys() == other.keys() and all(
+            own[name].equal(value) for name, value in other.items()
+        )
+
+    @property
+    def is_half_made(self) -> bool:
+        """Whether there is nothing but what a training leaves that was killed before it began."""
+        if not self.path.is_dir() or (self.path / DESCRIPTION).exists():
+            return False
+        ours = {self.first_policy, *self.path.glob(PROBLEM.format("*"))}
+        others = set(self.path.iterdir()) - ours
+        return all(path.name.startswith(".") for path in others)  # half-written files
+
+    def as_on_first_machine(self, processes: "Processes", copies: Path) -> "RunFolder":
+        """Return this folder, or a copy of what the first process goes on from.
+
+        Only the first of several processes needs to see the folder, and none of them may go on from
+        another checkpoint than it.
+
+        Parameters
+        ----------
+        processes
+            Those that train together.
+        copies
+            A folder for the copies; nothing is written to it later.
+        """
+        if processes.count == 1:
+            return self
+        content = processes.share(b"" if processes.rank else self._packed())
+        if not processes.rank:
+            return self
+        with writing(copies):
+            for name, file in msgspec.msgpack.decode(content, type=dict[str, bytes]).items():
+                (copies / Path(name).name).write_bytes(file)
+        return RunFolder(copies)
+
+    def _packed(self) -> bytes:
+        paths = [self.path / DESCRIPTION, self.checkpoint, self.first_policy]
+        paths += self.path.glob(PROBLEM.format("*"))
+        with reading(self.path):
+            files = {path.name: path.read_bytes() for path in paths if path.exists()}
+        return msgspec.msgpack.encode(files)
+
+    def save_placements(
+        self, problems: Sequence[PlacementProblem], placements: Sequence[Any]
+    ) -> list[Path]:
+        """Write the best placements, of which some may be None, and return their files."""
+        paths = []
+        for number, (problem, placement) in enumerate(zip(problems, placements, strict=True)):
+            if placement is not None:
+                path = self.path / f"placement-{number}.json"
+                with writing(path):
+                    save_placement(placement, problem, path)
+                paths.append(path)
+        return paths
+
+    def _problem(self, number: int) -> Path:
+        return self.path / PROBLEM.format(number)

@@ -1,0 +1,132 @@
+"""Hyperparameters from a command line, and from the file of a run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from placeto.errors import InputError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance  # pants: no-infer-dep
+
+    from placeto_policy import PlacementPolicy, Settings
+
+# What the network is made of, and what it sees.
+NETWORK = (
+    "embedding",
+    "message_rounds",
+    "messages",
+    "hidden_units",
+    "node_features",
+    "device_features",
+)
+SettingsType = TypeVar("SettingsType", bound="DataclassInstance")
+
+
+def parse_settings(
+    pairs: Sequence[tuple[str, str]], updates: int | None, preset_name: str | None = None
+) -> "Settings":
+    """Return the hyperparameters of a training.
+
+    Parameters
+    ----------
+    pairs
+        Names and values, as given.
+    updates
+        How many updates are made, if that is given.
+    preset_name
+        Where the others come from, by default ``"default"``; see `placeto_policy.preset`.
+
+    Raises
+    ------
+    InputError
+        When a name is unknown, or a value no number where one is needed.
+    """
+    from placeto_policy import preset  # noqa: PLC0415 (torch takes seconds to import)
+
+    given = {} if updates is None else {"updates": updates}
+    return changed_fields(preset(preset_name or "default"), pairs, given)
+
+
+def changed_fields(
+    settings: SettingsType,
+    pairs: Sequence[tuple[str, str]],
+    values: Mapping[str, Any],
+    *,
+    option: str = "--set",
+) -> SettingsType:
+    """Return hyperparameters with others in their place.
+
+    Parameters
+    ----------
+    settings
+        A dataclass.
+    pairs
+        Names and values, as ``--set`` gives them.
+    values
+        Others by name; ``pairs`` go before them.
+    option
+        Where the pairs are from, for messages.
+
+    Raises
+    ------
+    InputError
+        When a name is unknown, or a value no number where one is needed.
+    """
+    kinds = {field.name: field.type for field in fields(settings)}
+    chosen = dict(values)
+    for name, text in pairs:
+        if name not in kinds:
+            raise InputError(f"{option} {name}: expected one of {', '.join(kinds)}")
+        kind = kinds[name]
+        try:
+            chosen[name] = kind(text) if kind in {int, float} else text
+        except ValueError:
+            raise InputError(f"{option} {name}: expected a number, got {text!r}") from None
+    return replace(settings, **chosen)
+
+
+def with_network_of(
+    policy: "PlacementPolicy", settings: "Settings", pairs: Sequence[tuple[str, str]]
+) -> "Settings":
+    """Return hyperparameters of a training that begins with a policy, whose network stays as it is.
+
+    Parameters
+    ----------
+    policy
+        The policy.
+    settings
+        Of the training.
+    pairs
+        Those that were given one by one.
+
+    Raises
+    ------
+    InputError
+        When one of these is another than in the policy.
+    """
+    network = {name: getattr(policy.settings, name) for name in NETWORK}
+    for name, _ in pairs:
+        if name in NETWORK and getattr(settings, name) != network[name]:
+            raise InputError(
+                f"--set {name}: expected {network[name]!r}, as in the policy of --from, "
+                f"got {getattr(settings, name)!r}"
+            )
+    return replace(settings, **network)
+
+
+def restored_settings(values: Mapping[str, Any]) -> "Settings":
+    """Return the hyperparameters that a run was begun with.
+
+    Raises
+    ------
+    InputError
+        When there are others than there should be.
+    """
+    from placeto_policy import Settings  # noqa: PLC0415 (torch takes seconds to import)
+
+    known = {field.name for field in fields(Settings)}
+    if values.keys() != known:
+        different = ", ".join(sorted(values.keys() ^ known))
+        raise InputError(f"settings: expected the hyperparameters of this release, not {different}")
+    return Settings(**values)

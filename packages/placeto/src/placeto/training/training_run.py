@@ -1,0 +1,104 @@
+"""A training from where it stands to its end, or to where it is asked to stop."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import torch
+
+from placeto.errors import RunError, writing
+from placeto.stopping import StopRequest
+from placeto.training.run_folder import RunFolder
+from placeto_policy import (
+    JsonLinesLog,
+    PolicyError,
+    TensorBoardLog,
+    Trainer,
+    UpdateSummary,
+    save_training,
+)
+from placeto_policy.workers import Processes
+
+Report = Callable[[UpdateSummary], None]
+
+
+def run_training(
+    trainer: Trainer,
+    folder: RunFolder,
+    stop: StopRequest,
+    *,
+    updates_between_checkpoints: int,
+    report: Report,
+) -> bool:
+    """Make the updates that are left, with logs and checkpoints; return whether all were made.
+
+    Parameters
+    ----------
+    trainer
+        A new training, or one that was resumed. Of several processes, the first writes.
+    folder
+        Where to.
+    stop
+        Whether to stop after this update, at a checkpoint; all processes do if one is asked to.
+    updates_between_checkpoints
+        How many updates are at most lost if the process is killed.
+    report
+        Gets what each update did.
+
+    Raises
+    ------
+    RunError
+        When an update fails, or a file cannot be written.
+    """
+    with _logs(trainer, folder) as write:
+        while trainer.updates < trainer.settings.updates:
+            try:
+                summary = trainer.update()
+            except PolicyError as error:
+                raise RunError(str(error)) from error
+            stopping = agreed_to_stop(trainer.processes, stop)
+            if trainer.processes.rank == 0:
+                write(summary)
+                report(summary)
+            done = trainer.updates == trainer.settings.updates
+            if stopping or done or trainer.updates % updates_between_checkpoints == 0:
+                with writing(folder.checkpoint):
+                    save_training(trainer, folder.checkpoint)
+            if stopping and not done:
+                return False
+    return True
+
+
+def agreed_to_stop(processes: Processes, stop: StopRequest) -> bool:
+    """Return whether any process was asked to stop: all of them must at the same update.
+
+    Parameters
+    ----------
+    processes
+        Those that train together.
+    stop
+        What this one was asked.
+    """
+    wishes = torch.tensor([float(stop.requested)])
+    processes.sum(wishes)
+    return bool(wishes[0] > 0)
+
+
+@contextmanager
+def _logs(trainer: Trainer, folder: RunFolder) -> Iterator[Report]:
+    if trainer.processes.rank:
+        yield lambda _summary: None
+        return
+    with writing(folder.path):
+        lines = JsonLinesLog(folder.log, updates=trainer.updates)
+        board = TensorBoardLog(folder.tensorboard, updates=trainer.updates)
+
+    def write(summary: UpdateSummary) -> None:
+        with writing(folder.path):
+            lines.write(summary)
+            board.write(summary)
+
+    try:
+        yield write
+    finally:
+        with suppress(OSError):
+            board.__exit__()

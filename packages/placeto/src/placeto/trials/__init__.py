@@ -1,0 +1,1 @@
+"""Trials of placers on problems: what is recorded, resumed and told."""

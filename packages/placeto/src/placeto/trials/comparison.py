@@ -1,0 +1,141 @@
+"""Every scheme on the same problem with the same evaluator, as a report in SI units."""
+
+from collections.abc import Mapping, Sequence
+from math import nan
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.problems.making import compute_times
+from placeto.texts import seconds_text
+from placeto.trials import short_curves
+from placeto.trials.records import CaseReport, Placed
+from placeto_baselines import lower_bound
+from placeto_graphs import PlacementProblem, parse_cluster
+
+NEAR_BEST = 0.01  # of the best runtime: a search that is as near has found it
+CPU = "cpu"
+
+
+class SchemeReport(msgspec.Struct, frozen=True):
+    """The runs of a scheme that succeeded, and why one did not."""
+
+    name: str
+    title: str = ""
+    runs: list[Placed] = []
+    error: str | None = None
+
+
+class ProblemReport(CaseReport, frozen=True, kw_only=True):
+    """What is known of a problem, and what schemes came to."""
+
+    schemes: list[SchemeReport]
+
+    def find(self, name: str) -> SchemeReport:
+        """Return the report of one scheme, which has no runs if it did not take part."""
+        return next((scheme for scheme in self.schemes if scheme.name == name), SchemeReport(name))
+
+
+class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The file of a comparison."""
+
+    format: Literal["placeto-comparison"] = "placeto-comparison"
+    version: Literal[2] = 2
+    seeds: int
+    budgets: Mapping[str, int | None]
+    problems: Sequence[ProblemReport]
+
+
+def case_report(source: str, cluster: str, problem: PlacementProblem) -> CaseReport:
+    """Return what is known of a problem before any scheme has placed it.
+
+    Parameters
+    ----------
+    source
+        What is placed.
+    cluster
+        On what, in short.
+    problem
+        The problem.
+    """
+    return CaseReport(
+        source=source,
+        cluster=cluster,
+        devices=list(problem.cluster.device_names),
+        gpus=sum(device.kind != CPU for device in problem.cluster.devices),
+        ops=problem.graph.num_ops,
+        groups=problem.num_groups,
+        lower_bound=lower_bound(problem),
+    )
+
+
+def evaluations_to_best(curve: NDArray[np.float64]) -> int:
+    """Return how many placements a search sampled until it was within 1 % of its own best.
+
+    Parameters
+    ----------
+    curve : float64[K, 2]
+        Rows of (placements sampled so far, best runtime so far in seconds).
+
+    Returns
+    -------
+    int
+        The placements of the first row from which on all are near the last. (A curve rises where
+        the best so far did not fit the memory, and a slower one that does took its place.)
+
+    Examples
+    --------
+    >>> evaluations_to_best(np.array([[1, 3.0], [10, 2.0], [50, 1.005], [90, 1.0]]))
+    50
+    """
+    if not len(curve):
+        return 0
+    last = curve[-1, 1]
+    far = np.abs(curve[:, 1] - last) > NEAR_BEST * last
+    row = int(np.flatnonzero(far).max(initial=-1)) + 1
+    return int(curve[min(row, len(curve) - 1), 0])
+
+
+def runtime_text(run: Placed) -> str:
+    """Return a run's runtime for people: OOM where the memory does not suffice."""
+    if run.runtime is None:
+        return "cannot run"
+    return seconds_text(run.runtime) if run.fits else "OOM"
+
+
+def typical(scheme: SchemeReport, field: str) -> float:
+    """Return the median of a number of the runs that fit the memory; NaN if none does."""
+    return median(
+        [getattr(run, field) for run in scheme.runs if run.fits and run.runtime is not None]
+    )
+
+
+def evaluations_until(scheme: SchemeReport, runtime: float) -> list[float]:
+    """Return how many placements each run sampled until it was as fast, of those that were."""
+    found = [short_curves.evaluations_until(run.curve, runtime) for run in scheme.runs]
+    return [count for count in found if count is not None]
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median; NaN of nothing, or if one of the values is."""
+    return float(np.median(values)) if values else nan
+
+
+def has_cpu(problem: PlacementProblem) -> bool:
+    """Return whether one of the devices is a CPU."""
+    return any(device.kind == CPU for device in problem.cluster.devices)
+
+
+def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
+    """Return the same groups on a CPU alone, unless one of the devices is one."""
+    if has_cpu(problem):
+        return problem
+    cluster = parse_cluster(f"1x{CPU}")
+    return PlacementProblem(
+        graph=problem.graph,
+        cluster=cluster,
+        compute_time=compute_times(problem.graph, cluster),
+        grouping=problem.grouping,
+    )

@@ -1,0 +1,165 @@
+"""A comparison as tables: the paper's Table 1, and every scheme on each problem."""
+
+from collections.abc import Sequence
+from math import isnan, nan
+
+from placeto.texts import TextTable, bytes_text, seconds_text
+from placeto.trials.comparison import (
+    ProblemReport,
+    SchemeReport,
+    evaluations_until,
+    median,
+    runtime_text,
+    typical,
+)
+from placeto.trials.wording import NOTHING
+
+ABBREVIATIONS = (
+    "Medians over the seeds, on the simulator; where some runs do not fit the memory, of those "
+    "that do, whose number is given. OOM: the memory of a device does not suffice. "
+    "Placements: sampled until the search was within 1 % of its own best. Search: seconds of the "
+    "whole search by the clock, on one core; other work beside makes them more. Reduction and "
+    "speed-up: of Placeto over the RNN. In the last column: the placements that Placeto sampled "
+    "until it was as fast as the RNN at its best, those that it only looked at included; of the "
+    "runs that came there, whose number is given where some did not."
+)
+
+
+def paper_table(problems: Sequence[ProblemReport], scheme: str = "placeto") -> TextTable:
+    """Return the table of Addanki et al. (2019), table 1: medians over the seeds, in seconds.
+
+    Parameters
+    ----------
+    problems
+        The rows.
+    scheme
+        Which one takes the place of Placeto.
+    """
+    return TextTable(
+        "Runtime of one step in seconds, as in table 1 of Addanki et al. (2019)",
+        [
+            "model",
+            ">CPU only",
+            ">single GPU",
+            ">GPUs",
+            ">expert",
+            ">Scotch",
+            ">Placeto",
+            ">RNN",
+            ">placements, Placeto",
+            ">placements, RNN",
+            ">search, Placeto",
+            ">search, RNN",
+            ">runtime reduction",
+            ">speed-up factor",
+            ">Placeto as fast as the RNN after",
+        ],
+        [_paper_row(problem, scheme) for problem in problems],
+    )
+
+
+def scheme_table(problem: ProblemReport) -> TextTable:
+    """Return every scheme on one problem, and the bound that none of them beats."""
+    single, bound = typical(problem.find("single"), "runtime"), problem.lower_bound
+    rows = [_scheme_row(scheme, single, bound) for scheme in problem.schemes]
+    rows.append(["lower bound", seconds_text(bound), "", "", "1.00", "", "", "", ""])
+    return TextTable(
+        f"{problem.source} on {problem.cluster}: {problem.ops:,} ops, {problem.groups} groups",
+        [
+            "scheme",
+            ">runtime",
+            ">over seeds",
+            ">of single GPU",
+            ">of lower bound",
+            ">peak memory",
+            ">placements",
+            ">to within 1 %",
+            ">search",
+        ],
+        rows,
+    )
+
+
+def problem_parts(report: ProblemReport, picture: str) -> list[str]:
+    """Return every scheme on one problem as parts of a Markdown page.
+
+    Parameters
+    ----------
+    report
+        The report.
+    picture
+        The file of its learning curves, relative to the page.
+    """
+    table = scheme_table(report)
+    parts = [f"## {table.title}", TextTable("", table.columns, table.rows).markdown()]
+    missing = [f"- {s.title}: {s.error}" for s in report.schemes if s.error]
+    if missing:
+        parts.append("\n".join(missing))
+    return [*parts, f"![Learning curves]({picture})"]
+
+
+def _paper_row(problem: ProblemReport, scheme: str) -> list[str]:
+    placeto, rnn = problem.find(scheme), problem.find("rnn")
+    ours, theirs = (typical(scheme, "evaluations_to_best") for scheme in (placeto, rnn))
+    runtime = typical(rnn, "runtime")
+    return [
+        problem.source,
+        *(_runtime(problem.find(name)) for name in ("cpu", "single")),
+        str(problem.gpus),
+        *(_runtime(problem.find(name)) for name in ("expert", "scotch", scheme, "rnn")),
+        *(_text(count, "{:,.0f}") for count in (ours, theirs)),
+        *(_text(median([run.seconds for run in s.runs]), "{:,.0f} s") for s in (placeto, rnn)),
+        _text(100 * (1 - typical(placeto, "runtime") / runtime), "{:.1f} %"),
+        _text(theirs / (ours or nan), "{:.2f}"),
+        _until(placeto, runtime),
+    ]
+
+
+def _until(scheme: SchemeReport, runtime: float) -> str:
+    """Return how many placements a scheme sampled until it was as fast."""
+    found = evaluations_until(scheme, runtime)
+    text = _text(median(found), "{:,.0f}")
+    some = _some(len(found), scheme)
+    return f"{text} ({some})" if some else text
+
+
+def _runtime(scheme: SchemeReport) -> str:
+    known = runtime_text(scheme.runs[0]) if scheme.runs else NOTHING
+    runtime = _text(typical(scheme, "runtime"), "{:#.4g}", known)
+    some = _some(sum(run.fits for run in scheme.runs), scheme)
+    return f"{runtime} ({some} fit)" if some else runtime
+
+
+def _some(count: int, scheme: SchemeReport) -> str:
+    """Return of how many runs something is true; nothing where it is of all or of none."""
+    return f"{count} of {len(scheme.runs)}" if 0 < count < len(scheme.runs) else ""
+
+
+def _text(number: float, form: str, nothing: str = NOTHING) -> str:
+    return nothing if isnan(number) else form.format(number)
+
+
+def _scheme_row(scheme: SchemeReport, single: float, bound: float) -> list[str]:
+    runs = scheme.runs
+    if not runs:
+        return [scheme.title, NOTHING, *[""] * 7]
+    runtime = typical(scheme, "runtime")
+    placed = [run for run in runs if run.fits]
+    fitting = [run.runtime for run in placed if run.runtime is not None]
+    some = _some(len(placed), scheme)
+    over_seeds = [f"{some} fit"] if some else []
+    if len(fitting) > 1:
+        over_seeds.insert(0, f"{seconds_text(min(fitting))} to {seconds_text(max(fitting))}")
+    evaluations = median([run.evaluations for run in runs])
+    near = typical(scheme, "evaluations_to_best") if evaluations > 1 else nan
+    return [
+        scheme.title,
+        runtime_text(runs[0]) if isnan(runtime) else seconds_text(runtime),
+        ", ".join(over_seeds),
+        _text(100 * runtime / (single or nan), "{:.1f} %", ""),
+        _text(runtime / (bound or nan), "{:.2f}", ""),
+        bytes_text(int(median([max(run.peak_memory) for run in (placed or runs)]))),
+        f"{evaluations:,.0f}",
+        _text(near, "{:,.0f}", ""),
+        f"{median([run.seconds for run in runs]):.1f} s",
+    ]

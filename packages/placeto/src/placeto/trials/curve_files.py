@@ -1,0 +1,88 @@
+"""Learning curves from the folders that ``placeto train`` and ``placeto compare`` write."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.errors import InputError, reading
+from placeto.json_files import decode_json, read_json
+from placeto.placing.placers import SCHEMES
+from placeto.training.run_folder import LOG
+from placeto.trials.comparison import ComparisonReport, ProblemReport
+from placeto.trials.records import Curve
+
+RESULTS = "results.json"
+Curves = dict[str, list[NDArray[np.float64]]]
+
+
+def read_curves(folder: Path) -> Curves:
+    """Return the curves float64[K, 2] of each scheme or run.
+
+    Parameters
+    ----------
+    folder
+        A folder of a training or of a comparison.
+
+    Raises
+    ------
+    InputError
+        When it is neither, or its files are not what they must be.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: expected a folder of `placeto train` or `placeto compare`")
+    if (folder / RESULTS).is_file():
+        return _of_comparison(folder / RESULTS)
+    if (folder / LOG).is_file():
+        return _of_training(folder / LOG)
+    raise InputError(f"{folder}: expected {RESULTS} or {LOG} in it, got neither")
+
+
+def read_results(path: Path) -> Sequence[ProblemReport]:
+    """Return the problems that a file of ``placeto compare`` reports.
+
+    Parameters
+    ----------
+    path
+        Its ``results.json``.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, or is no such file.
+    """
+    return read_json(path, ComparisonReport, "`placeto compare`").problems
+
+
+def _of_comparison(path: Path) -> Curves:
+    curves: Curves = {}
+    for problem in read_results(path):
+        for scheme in problem.schemes:
+            if scheme.name not in SCHEMES:
+                raise InputError(f"{path}: expected schemes of this version, got {scheme.name!r}")
+            if SCHEMES[scheme.name].budget and scheme.runs:
+                title = f"{scheme.title}, {problem.source} on {problem.cluster}"
+                curves[title] = [_array(run.curve) for run in scheme.runs]
+    return curves
+
+
+def _of_training(path: Path) -> Curves:
+    with reading(path):
+        lines = path.read_bytes().splitlines()
+    problem = f"{path}: expected what `placeto train` writes"
+    rows = [decode_json(line, _Update, problem) for line in lines]
+    if not rows:
+        raise InputError(f"{path}: expected at least one update, got none")
+    curve = _array([(row.evaluations, row.best_runtime) for row in rows])
+    return {path.parent.name or str(path.parent): [curve]}
+
+
+class _Update(msgspec.Struct):
+    evaluations: int
+    best_runtime: float
+
+
+def _array(rows: Curve) -> NDArray[np.float64]:
+    return np.array(rows, np.float64).reshape(-1, 2)

@@ -1,0 +1,79 @@
+"""Learning curves as numbers: made short for records, and read again."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.trials.records import Curve, finite
+
+MOST_POINTS = 200
+Row = TypeVar("Row")
+
+
+def evenly_thinned(rows: Sequence[Row]) -> list[Row]:
+    """Return at most 200 rows, evenly spread, the first and the last among them.
+
+    Examples
+    --------
+    >>> evenly_thinned(range(1000))[:3], len(evenly_thinned(range(1000)))
+    ([0, 5, 10], 200)
+    """
+    chosen = np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).round().astype(int)
+    return [rows[index] for index in chosen.tolist()]
+
+
+def short_curve(curve: NDArray[np.float64]) -> Curve:
+    """Return the points of a curve at which the best changed, and the last one; at most 200.
+
+    Parameters
+    ----------
+    curve : float64[K, 2]
+        Rows of (placements sampled, best runtime so far).
+
+    Examples
+    --------
+    >>> short_curve(np.array([[1, np.inf], [2, 3.0], [3, 2.0], [4, 2.0], [5, 2.0]]))
+    [(1, None), (2, 3.0), (3, 2.0), (5, 2.0)]
+    """
+    if not len(curve):
+        return []
+    changes = np.flatnonzero(np.diff(curve[:, 1], prepend=np.nan) != 0)
+    chosen = evenly_thinned(np.union1d(changes, [len(curve) - 1]).tolist())
+    return [(int(count), finite(best)) for count, best in curve[chosen].tolist()]
+
+
+def best_after(curve: Curve, evaluations: float) -> float:
+    """Return the best runtime that a search knew after so many placements, infinity if none.
+
+    Examples
+    --------
+    >>> best_after([(1, 3.0), (3, 2.0), (5, 2.0)], 4)
+    2.0
+    >>> best_after([(3, 2.0)], 1)
+    inf
+    """
+    known = [best for count, best in curve if count <= evaluations]
+    return float("inf") if not known or known[-1] is None else known[-1]
+
+
+def evaluations_until(curve: Curve, runtime: float) -> float | None:
+    """Return how many placements a search sampled until it was as fast, or None if it never was.
+
+    It has to stay as fast: a curve rises where the best so far did not fit the memory, and a slower
+    one that does took its place.
+
+    Examples
+    --------
+    >>> evaluations_until([(1, 3.0), (3, 2.0), (5, 2.0)], 2.5)
+    3
+    >>> evaluations_until([(1, 2.0), (3, 4.0), (5, 2.4)], 2.5)
+    5
+    """
+    found = None
+    for evaluations, best in reversed(curve):
+        if best is None or not best <= runtime:  # nor is it as fast as what is not known
+            break
+        found = evaluations
+    return found

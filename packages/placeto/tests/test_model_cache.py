@@ -1,0 +1,135 @@
+"""The cache of captured graphs: never in the way, never stale."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+from placeto.problems import cache
+from placeto.problems.cache import cache_folder, cached_graph
+from placeto_graphs import OpGraph, from_networkx
+
+GRAPH = from_networkx(nx.path_graph(4, create_using=nx.DiGraph))
+OTHER_GRAPH = from_networkx(nx.path_graph(5, create_using=nx.DiGraph))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
+
+
+def never() -> OpGraph:
+    raise AssertionError("expected the graph to come from the cache")
+
+
+def making(graph: OpGraph) -> Callable[[], OpGraph]:
+    return lambda: graph
+
+
+def only_file(folder: Path) -> Path:
+    (path,) = (folder / "graphs").iterdir()
+    return path
+
+
+def test_a_graph_is_made_once() -> None:
+    assert cached_graph("path", {"length": 4}, making(GRAPH)) is GRAPH
+    assert cached_graph("path", {"length": 4}, never) == GRAPH
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("road", {"length": 4}), ("path", {"length": 5}), ("path", {"size": 4}), ("path", {})],
+)
+def test_another_name_or_parameter_is_another_graph(
+    name: str, parameters: dict[str, object]
+) -> None:
+    cached_graph("path", {"length": 4}, making(GRAPH))
+    assert cached_graph(name, parameters, making(OTHER_GRAPH)) == OTHER_GRAPH
+    assert cached_graph("path", {"length": 4}, never) == GRAPH
+
+
+def test_another_version_of_torch_makes_the_graph_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    cached_graph("path", {}, making(GRAPH))
+    monkeypatch.setattr("torch.__version__", "99.0")
+    assert cached_graph("path", {}, making(OTHER_GRAPH)) == OTHER_GRAPH
+
+
+@pytest.mark.parametrize("folder", ["capture", "models"])
+@pytest.mark.parametrize("change", ["edited", "added"])
+def test_another_source_makes_the_graph_anew(
+    folder: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        package = tmp_path / f"package{number}"
+        (package / folder).mkdir(parents=True)
+        (package / folder / "module.py").write_text("x = 1")
+    changed = package / folder / ("module.py" if change == "edited" else "more.py")
+    changed.write_text("x = 2")
+    monkeypatch.setattr(cache, "PACKAGE", tmp_path / "package0")
+    cached_graph("path", {}, making(GRAPH))
+    assert cached_graph("path", {}, never) == GRAPH
+    monkeypatch.setattr(cache, "PACKAGE", tmp_path / "package1")
+    assert cached_graph("path", {}, making(OTHER_GRAPH)) == OTHER_GRAPH
+
+
+def test_the_source_that_counts_is_there() -> None:
+    for folder in cache.SOURCE_FOLDERS:
+        assert list((cache.PACKAGE / folder).glob("*.py"))
+
+
+@pytest.mark.parametrize("content", [b"", b"not gzip", b"\x1f\x8b\x08\x00", None])
+def test_a_damaged_file_is_mended(content: bytes | None, tmp_path: Path) -> None:
+    cached_graph("path", {}, making(GRAPH))
+    path = only_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:-20] if content is None else content)
+    assert cached_graph("path", {}, making(GRAPH)) == GRAPH
+    assert cached_graph("path", {}, never) == GRAPH
+
+
+def test_a_file_that_cannot_be_read_is_done_without(tmp_path: Path) -> None:
+    cached_graph("path", {}, making(GRAPH))
+    path = only_file(tmp_path)
+    path.unlink()
+    path.mkdir()
+    assert cached_graph("path", {}, making(GRAPH)) == GRAPH
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path / "file"))
+    assert cached_graph("path", {}, making(GRAPH)) == GRAPH
+
+
+def test_an_error_of_the_capture_is_passed_on_and_nothing_kept(tmp_path: Path) -> None:
+    def fail() -> OpGraph:
+        raise OSError("of the capture, not of the cache")
+
+    with pytest.raises(OSError, match="of the capture"):
+        cached_graph("path", {}, fail)
+    assert not (tmp_path / "graphs").exists()
+
+
+def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_folder() == tmp_path / "graphs"
+    monkeypatch.delenv("PLACETO_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "placeto" / "graphs"
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_folder() == tmp_path / "home" / ".cache" / "placeto" / "graphs"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == tmp_path / "home" / ".cache" / "placeto" / "graphs"
+
+
+def test_who_has_no_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("PLACETO_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert cache_folder() is None
+    assert cached_graph("path", {}, making(GRAPH)) == GRAPH

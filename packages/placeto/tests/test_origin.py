@@ -1,0 +1,34 @@
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from placeto.trials import origin
+
+GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+
+
+def test_sources_that_were_changed_are_told_of_every_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "tools" / "src" / "origin.py"
+    other = tmp_path / "packages" / "simulator" / "src" / "clock.py"
+    for path in (here, other):
+        path.parent.mkdir(parents=True)
+    shutil.copy(origin.__file__, here)
+    other.write_text("SECONDS = 1")
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*GIT, *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(origin, "__file__", str(here))
+    head = origin.commit()
+    assert head
+    assert not head.endswith("+")
+    (tmp_path / "results.md").write_text("not a source")
+    assert origin.commit() == head
+    other.write_text("SECONDS = 2")
+    assert origin.commit() == f"{head}+"
+    other.write_text("SECONDS = 1")
+    assert origin.commit() == head
+    other.with_name("new.py").write_text("")
+    assert origin.commit() == f"{head}+"

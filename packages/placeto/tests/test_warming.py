@@ -1,0 +1,78 @@
+"""What a process does once is done before the seconds of a scheme count."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from placeto.placing import warming
+from placeto.placing.placements import run_placer
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
+from placeto_policy.example import two_chains
+from placeto_tools.progress import showing_progress
+
+# Placed by each scheme after it was warmed up: nothing may be imported or compiled any more.
+PLACE_WARM = """
+import sys
+from numba.core.event import install_recorder
+from placeto_policy.example import two_chains
+from placeto_simulator import Simulator
+from placeto.placing.placers import make_placer
+from placeto.placing.warming import warm_up
+
+problem = two_chains(5, 3)
+for name in sys.argv[1:]:
+    warm_up(name)
+    placer, evaluator = make_placer(name, problem, 400), Simulator(problem)
+    before = set(sys.modules)
+    with install_recorder("numba:compile") as compiled:
+        placer.place(problem, evaluator)
+    print(name, sorted(set(sys.modules) - before), len(compiled.buffer))
+"""
+
+
+def left_cold(*names: str) -> str:
+    """Return what a new process says of these schemes."""
+    command = [sys.executable, "-c", PLACE_WARM, *names]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_nothing_is_left_to_import_or_compile() -> None:
+    names = ["single", "scotch", "metis", "m-sct", "local-search", "coarse-to-fine"]
+    assert left_cold(*names).splitlines() == [f"{name} [] 0" for name in names]
+
+
+@pytest.mark.slow
+def test_nothing_is_left_for_policies() -> None:
+    names = ["rnn", "placeto"]
+    assert left_cold(*names).splitlines() == [f"{name} [] 0" for name in names]
+
+
+def test_a_placer_is_warmed_up_before_it_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+
+    class Noting:
+        """Notes that it was asked."""
+
+        name = "noting"
+
+        def place(
+            self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+        ) -> PlacementResult:
+            happened.append(f"places with seed {seed}")
+            placement = np.zeros(problem.num_groups, np.int32)
+            batch = evaluator.evaluate(placement[None])
+            return PlacementResult(
+                placement=placement,
+                runtime=float(batch.runtime[0]),
+                peak_memory=batch.peak_memory[0],
+                evaluations=1,
+                seconds=0.0,
+                curve=np.array([[1, batch.runtime[0]]]),
+            )
+
+    monkeypatch.setattr(warming, "warm_up", lambda name: happened.append(f"warms {name}"))
+    with showing_progress() as progress:
+        run_placer(Noting(), two_chains(), progress, seed=3)
+    assert happened == ["warms noting", "places with seed 3"]

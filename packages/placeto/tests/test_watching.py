@@ -1,0 +1,85 @@
+import io
+import re
+
+import networkx as nx
+import numpy as np
+
+from placeto.placing import watching
+from placeto.placing.placements import run_placer
+from placeto.placing.placers import make_placer
+from placeto.placing.watching import WatchedEvaluator, WatchedSchedulingEvaluator
+from placeto.progress import Progress
+from placeto.texts import seconds_text
+from placeto_baselines import LocalSearch
+from placeto_graphs import (
+    PlacementProblem,
+    SchedulingEvaluator,
+    colocate,
+    from_networkx,
+    parse_cluster,
+)
+from placeto_simulator import Simulator
+
+
+def ladder() -> PlacementProblem:
+    grid = nx.grid_2d_graph(3, 6, create_using=nx.DiGraph)
+    edges = [(a, b) for a, b in grid.edges if a < b]
+    graph = from_networkx(nx.relabel_nodes(nx.DiGraph(edges), {n: f"op{n}" for n in grid}))
+    seconds = np.linspace(0.01, 0.02, graph.num_ops)
+    return PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.stack([seconds, seconds], axis=1),
+        grouping=colocate(graph, rules=()),
+    )
+
+
+def test_a_search_sees_no_difference_and_all_of_it_is_counted() -> None:
+    problem = ladder()
+    watched = WatchedEvaluator(Simulator(problem), lambda _count, _best: None)
+    found = LocalSearch(budget=300).place(problem, watched)
+    alone = LocalSearch(budget=300).place(problem, Simulator(problem))
+    assert found.placement.tolist() == alone.placement.tolist()
+    assert watched.evaluations == found.evaluations == 300
+    assert watched.best == found.runtime
+
+
+def test_schedules_are_passed_on_and_counted() -> None:
+    problem = ladder()
+    watched = WatchedSchedulingEvaluator(Simulator(problem), lambda _count, _best: None)
+    assert isinstance(watched, SchedulingEvaluator)
+    assert not isinstance(WatchedEvaluator(Simulator(problem), print), SchedulingEvaluator)
+    placements = np.zeros((2, problem.num_groups), np.int32)
+    assert watched.schedule(placements) == Simulator(problem).schedule(placements)
+    assert watched.evaluations == 2
+
+
+def test_reports_come_now_and_then(monkeypatch: object) -> None:
+    problem = ladder()
+    reports: list[tuple[int, float]] = []
+    now = [0.0]
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
+    watched = WatchedEvaluator(
+        Simulator(problem), lambda count, best: reports.append((count, best))
+    )
+    for _ in range(10):
+        now[0] += 0.09
+        watched.evaluate(np.zeros((2, problem.num_groups), np.int32))
+    runtime = Simulator(problem).runtimes(np.zeros((1, problem.num_groups), np.int32))[0]
+    assert reports == [(6, runtime), (12, runtime), (18, runtime)]
+
+
+def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None:
+    lines: list[str] = []
+    progress = Progress(None, io.StringIO())
+    monkeypatch.setattr(progress, "update", lines.append)  # type: ignore[attr-defined]
+    monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
+    problem = ladder()
+    budget = 4 * 8 * (1 + 2 * problem.num_groups) + 1 + problem.num_groups  # and a validation
+    placer = make_placer("placeto", problem, budget)
+    found = run_placer(placer, problem, progress, budget=budget)
+    reports = [line for line in lines if "evaluated" in line]
+    assert f"of at most {budget:,}" in reports[0]
+    counts = [re.search(r"update (\d) of 4, [\d:]+ left", line) for line in lines]
+    assert sorted({match[1] for match in counts if match}) == ["1", "2", "3", "4"]
+    assert f"best {seconds_text(found.runtime)}, evaluated" in reports[-1]

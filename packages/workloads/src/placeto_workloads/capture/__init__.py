@@ -1,1 +1,0 @@
-"""Capture: the computation graph of a PyTorch model, from running it on fake tensors."""

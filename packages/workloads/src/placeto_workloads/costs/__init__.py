@@ -1,1 +1,0 @@
-"""What each op costs on each kind of device."""

@@ -1,1 +1,0 @@
-"""A captured step that can be run for real: what `placeto-execution` runs."""

@@ -1,0 +1,192 @@
+"""The architectures that a training passes through, in memory and as a file."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import write_atomically
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.search_spaces import (
+    Architecture,
+    SearchSpace,
+    decisions_of,
+    space_of,
+)
+
+FORMAT = "placeto-architectures"
+VERSION = 1
+LARGEST_FILE = 2**28  # bytes, after unpacking
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """Architectures that a controller sampled while it was trained, in order.
+
+    Attributes
+    ----------
+    space
+        Where they are from.
+    rounds
+        int32[N]: the round of each, from 0.
+    choices
+        int16[N, decisions]: the architectures.
+    rewards
+        float64[N]: what each was rewarded with, by weights as they were then.
+    task
+        What they were trained on.
+
+    Raises
+    ------
+    WorkloadError
+        When lengths differ, or a choice is out of range.
+
+    Examples
+    --------
+    >>> from placeto_workloads.families.search_spaces import RecurrentSpace
+    >>> choices = np.array([[2, 0, 3], [0, 0, 1]], dtype=np.int16)
+    >>> rounds, rewards = np.array([0, 1], dtype=np.int32), np.array([0.25, 0.5])
+    >>> trajectory = Trajectory(RecurrentSpace(2), rounds, choices, rewards, task={})
+    >>> trajectory.architecture(1).inputs, trajectory.round_means()
+    ((0,), [0.25, 0.5])
+    """
+
+    space: SearchSpace
+    rounds: NDArray[np.int32]
+    choices: NDArray[np.int16]
+    rewards: NDArray[np.float64]
+    task: Mapping[str, str | int | float]
+
+    def __post_init__(self) -> None:
+        limits = np.array([decision.count for decision in decisions_of(self.space)])
+        count = len(self.rounds)
+        if self.choices.shape != (count, len(limits)) or self.rewards.shape != (count,):
+            raise WorkloadError(
+                f"choices, rewards: expected {count} of {len(limits)} choices each, "
+                f"got {self.choices.shape} and {self.rewards.shape}"
+            )
+        wrong = np.argwhere((self.choices < 0) | (self.choices >= limits))
+        if len(wrong):
+            row, column = (int(index) for index in wrong[0])
+            raise WorkloadError(
+                f"choices[{row}][{column}]: expected a number from 0 to {limits[column] - 1}, "
+                f"got {self.choices[row, column]}"
+            )
+
+    def __len__(self) -> int:
+        """Return how many architectures there are."""
+        return len(self.rounds)
+
+    def architecture(self, index: int) -> Architecture:
+        """Return one architecture."""
+        return self.space.architecture(self.choices[index].tolist())
+
+    def round_means(self) -> list[float]:
+        """Return the mean reward of each round that has architectures."""
+        return [
+            float(self.rewards[self.rounds == number].mean()) for number in np.unique(self.rounds)
+        ]
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    space: str
+    num_nodes: int
+    task: dict[str, str | int | float]
+    rounds: list[int]
+    choices: list[list[int]]
+    rewards: list[float]
+
+
+def save_trajectory(trajectory: Trajectory, path: str | os.PathLike[str]) -> None:
+    """Write architectures to a JSON file, which is replaced at once.
+
+    Parameters
+    ----------
+    trajectory
+        The architectures.
+    path
+        The file; a name that ends in ``.gz`` packs it.
+
+    Examples
+    --------
+    >>> from placeto_workloads.families.search_spaces import RecurrentSpace
+    >>> none = np.empty((0, 3), dtype=np.int16)
+    >>> empty = Trajectory(RecurrentSpace(2), np.empty(0, np.int32), none, np.empty(0), task={})
+    >>> save_trajectory(empty, "architectures.json")
+    >>> len(load_trajectory("architectures.json"))
+    0
+    """
+    content = _File(
+        FORMAT,
+        VERSION,
+        trajectory.space.name,
+        trajectory.space.num_nodes,
+        dict(trajectory.task),
+        trajectory.rounds.tolist(),
+        trajectory.choices.tolist(),
+        trajectory.rewards.tolist(),
+    )
+    write_atomically(path, msgspec.json.encode(content) + b"\n")
+
+
+def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
+    """Return the architectures of a file that `save_trajectory` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    WorkloadError
+        When the file cannot be read or is not one.
+
+    Examples
+    --------
+    See `save_trajectory`.
+    """
+    shown = os.fspath(path)
+    try:
+        file = msgspec.json.decode(_content(Path(path)), type=_File)
+    except OSError as error:
+        raise WorkloadError(f"{shown}: {error.strerror or 'expected a packed file'}") from None
+    except (EOFError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise WorkloadError(f"{shown}: expected a {FORMAT} file: {error}") from None
+    if (file.format, file.version) != (FORMAT, VERSION):
+        raise WorkloadError(
+            f"{shown}: expected format {FORMAT!r}, version {VERSION}, "
+            f"got {file.format!r}, {file.version}"
+        )
+    try:
+        space = space_of(file.space, file.num_nodes)
+        choices = np.array(file.choices, dtype=np.int16).reshape(
+            len(file.choices), len(decisions_of(space))
+        )
+        return Trajectory(
+            space, np.array(file.rounds, np.int32), choices, np.array(file.rewards), file.task
+        )
+    except WorkloadError as error:
+        raise WorkloadError(f"{shown}: {error}") from None
+    except (ValueError, OverflowError):
+        raise WorkloadError(
+            f"{shown}: choices: expected as many small numbers for each architecture as there "
+            f"are decisions"
+        ) from None
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+        content = unpacked.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise WorkloadError(f"{path}: expected at most {LARGEST_FILE} bytes")
+    return content

@@ -1,1 +1,0 @@
-"""Training steps of models that come as files: exported programs and ONNX."""

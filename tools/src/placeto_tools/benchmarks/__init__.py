@@ -1,1 +1,0 @@
-"""How fast the packages are, and the tables of some pages."""

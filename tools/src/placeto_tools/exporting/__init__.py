@@ -1,1 +1,0 @@
-"""Placements in the forms of other libraries."""

@@ -1,1 +1,0 @@
-"""Steps on devices of this machine, and how long they take."""

@@ -1,1 +1,0 @@
-"""From a problem to a placement, and why it is what it is."""

@@ -1,1 +1,0 @@
-"""How the policy that comes with Placeto is made: searched, learned from, and judged."""

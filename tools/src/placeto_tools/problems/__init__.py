@@ -1,1 +1,0 @@
-"""From what a user names to a problem."""

@@ -1,1 +1,0 @@
-"""Trainings of policies: hyperparameters, folders, several processes."""
