@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_graphs import diamond_problem
 from graph_strategies import op_graphs, problems
 from placeto_graphs import (
     GraphError,
@@ -18,11 +19,8 @@ from placeto_graphs import (
     colocate_by_id,
     from_networkx,
     micro_batched,
-    micro_batched_grouping,
     micro_batched_problem,
-    one_micro_batch,
     parse_cluster,
-    repeat_micro_batch,
     repeat_micro_batch_problem,
     to_networkx,
 )
@@ -121,16 +119,11 @@ def training_step(**changes: Any) -> nx.DiGraph:
     return step
 
 
-@given(op_graphs())
-def test_one_micro_batch_is_the_step(graph: OpGraph) -> None:
-    assert micro_batched(graph, 1) == graph
-    assert one_micro_batch(graph, 1) == graph
-    assert repeat_micro_batch(graph, 1) == graph
-
-
 @given(problems())
-def test_one_micro_batch_leaves_a_problem_as_it_is(problem: PlacementProblem) -> None:
+def test_one_micro_batch_is_the_step(problem: PlacementProblem) -> None:
+    assert micro_batched(problem.graph, 1) == problem.graph
     assert micro_batched_problem(problem, 1) == problem
+    assert repeat_micro_batch_problem(problem, 1) == problem
 
 
 @given(named_graphs(), COUNTS)
@@ -297,7 +290,7 @@ def test_a_problem_has_the_same_groups(problem: PlacementProblem, count: int) ->
     problem = replace(problem, graph=replace(problem.graph, op_names=names))
     whole = micro_batched_problem(problem, count)
     assert whole.grouping.group_names == problem.grouping.group_names
-    assert whole.grouping == micro_batched_grouping(problem.graph, problem.grouping, count)
+    assert whole.graph == micro_batched(problem.graph, count)
     group_of = dict(zip(problem.graph.op_names, problem.grouping.group_of, strict=True))
     for op, name in enumerate(whole.graph.op_names):
         assert whole.grouping.group_of[op] == group_of[re.split("[@/]", name)[0]]
@@ -310,11 +303,11 @@ def test_a_problem_has_the_same_groups(problem: PlacementProblem, count: int) ->
 
 
 @given(problems(), COUNTS)
-def test_dividing_and_repeating_are_the_two_steps(problem: PlacementProblem, count: int) -> None:
+def test_repeating_divides_nothing(problem: PlacementProblem, count: int) -> None:
     graph = problem.graph
-    assert micro_batched(graph, count) == repeat_micro_batch(one_micro_batch(graph, count), count)
-    repeated = repeat_micro_batch_problem(problem, count)
-    assert repeated.graph == repeat_micro_batch(graph, count)
+    repeated, divided = repeat_micro_batch_problem(problem, count), micro_batched(graph, count)
+    assert repeated.graph.op_names == divided.op_names
+    assert repeated.graph.edges.tolist() == divided.edges.tolist()
     place = {name: op for op, name in enumerate(repeated.graph.op_names)}
     for op, name in enumerate(graph.op_names):
         for copy in [place[copy] for copy in copies(graph, name, count)]:
@@ -429,15 +422,12 @@ def test_terms_of_gradients_are_as_large_in_every_micro_batch() -> None:
         step.add_edge(name, "sum", bytes=64)
     step.add_edge("sum", "update", bytes=64)
     graph = from_networkx(step)
-    part = one_micro_batch(graph, 4)
-    made_by = [graph.op_names[op] for op in graph.tensor_producer]
-    assert dict(zip(made_by, part.tensor_bytes.tolist(), strict=True)) == {
-        "error": 16,
-        "activation": 16,
-        "term 1": 64,
-        "term 2": 64,
-        "sum": 64,
-    }
+    whole = micro_batched(graph, 4)
+    made_by = [whole.op_names[op] for op in whole.tensor_producer]
+    sizes = dict(zip(made_by, whole.tensor_bytes.tolist(), strict=True))
+    for number in range(4):
+        assert [sizes[f"{name}@{number}"] for name in ("error", "activation")] == [16, 16]
+        assert [sizes[f"{name}@{number}"] for name in ("term 1", "term 2", "sum")] == [64] * 3
 
 
 def test_weights_that_a_layer_holds_itself_are_there_once() -> None:
@@ -495,20 +485,11 @@ def test_names_stay_unique() -> None:
     ],
 )
 def test_a_wrong_number_of_micro_batches_is_named(count: Any, message: str) -> None:
-    graph = from_networkx(training_step())
-    grouping = colocate(graph)
+    problem = diamond_problem()
     for refuses in (
-        lambda: micro_batched(graph, count),
-        lambda: one_micro_batch(graph, count),
-        lambda: repeat_micro_batch(graph, count),
-        lambda: micro_batched_grouping(graph, grouping, count),
+        lambda: micro_batched(problem.graph, count),
+        lambda: micro_batched_problem(problem, count),
+        lambda: repeat_micro_batch_problem(problem, count),
     ):
         with pytest.raises(GraphError, match=re.escape(message)):
             refuses()
-
-
-def test_a_grouping_of_another_graph_is_refused() -> None:
-    graph = from_networkx(training_step())
-    other = colocate(from_networkx(nx.DiGraph([("a", "b")])))
-    with pytest.raises(GraphError, match=r"grouping\.group_of: expected the groups of 6 ops, got"):
-        micro_batched_grouping(graph, other, 2)

@@ -18,7 +18,7 @@ from placeto_graphs.files.decoding import not_utf8
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes
 from placeto_graphs.schema.arrays import INT64_MAX
 from placeto_graphs.schema.op_graph import OpGraph, Phase
-from placeto_graphs.topology.order import CycleError, topological_order
+from placeto_graphs.topology.adjacency import CycleError, topological_order
 
 MEASURED_KIND = "v100"
 _SECONDS_PER_UNIT = 1e-3
@@ -53,11 +53,11 @@ def load_pipedream_profile(
     Parameters
     ----------
     path
-        The profile, usually called ``graph.txt``.
+        Profile, usually called ``graph.txt``.
     kind
-        The kind of device that was measured: PipeDream's published profiles are of a V100.
+        Kind of device that was measured: PipeDream's published profiles are of a V100.
     max_bytes
-        Refuse files that are larger than that.
+        Largest size that is read, in bytes.
 
     Returns
     -------

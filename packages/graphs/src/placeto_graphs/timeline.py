@@ -1,17 +1,22 @@
-"""One step as data: what ran where and when."""
+"""One step as data, simulated or measured: what ran where and when, and its Chrome trace."""
 
 import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.files.storage import write_atomically
-from placeto_graphs.schema.execution import StepOrder
+from placeto_graphs.protocols.execution import StepOrder
+from placeto_graphs.schema.arrays import sums_by_key
 from placeto_graphs.schema.problem import PlacementProblem
-from placeto_graphs.timeline.chrome_trace import chrome_trace
+from placeto_graphs.topology.adjacency import compress_rows
+
+MICROSECONDS = 1e6
+PROCESS = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -126,9 +131,8 @@ class StepTimeline:
         here = self.memory_device == device
         resident = self.problem.graph.parameter_bytes[self.op_device == device].sum()
         moments, which = np.unique(np.append(0.0, self.memory_time[here]), return_inverse=True)
-        at_moment = np.zeros(len(moments), np.int64)
-        np.add.at(at_moment, which, np.append(resident, self.memory_bytes[here]))
-        return moments, np.cumsum(at_moment)
+        changes = np.append(resident, self.memory_bytes[here])
+        return moments, np.cumsum(sums_by_key(which, changes, len(moments)))
 
     def order(self) -> StepOrder:
         """Return in which order devices ran their ops, and links carried their tensors.
@@ -139,17 +143,13 @@ class StepTimeline:
         ops = np.lexsort((graph.topological_index, self.op_end, self.op_start))
         transfers = np.lexsort((self.transfer_end, self.transfer_start))
         tensor, destination = self.transfer_tensor, self.transfer_destination
+        ops_of = compress_rows(cluster.num_devices, self.op_device[ops], ops)
+        transfers_of = compress_rows(cluster.num_links, self.transfer_link[transfers], transfers)
         return StepOrder(
-            ops=tuple(
-                tuple(ops[self.op_device[ops] == device].tolist())
-                for device in range(cluster.num_devices)
-            ),
+            ops=tuple(tuple(here.tolist()) for here in ops_of),
             transfers=tuple(
-                tuple(zip(tensor[on].tolist(), destination[on].tolist(), strict=True))
-                for on in (
-                    transfers[self.transfer_link[transfers] == link]
-                    for link in range(cluster.num_links)
-                )
+                tuple(zip(tensor[here].tolist(), destination[here].tolist(), strict=True))
+                for here in transfers_of
             ),
         )
 
@@ -177,10 +177,69 @@ class StepTimeline:
         OSError
             When the file cannot be written.
         """
-        write_atomically(path, json.dumps(chrome_trace(self), ensure_ascii=False).encode())
+        write_atomically(path, json.dumps(_chrome_trace(self), ensure_ascii=False).encode())
 
     def _share(
         self, resource: NDArray[np.int32], seconds: NDArray[np.float64], count: int
     ) -> NDArray[np.float64]:
         busy: NDArray[np.float64] = np.bincount(resource, seconds, count).astype(np.float64)
         return busy / self.runtime if self.runtime > 0 else np.zeros_like(busy)
+
+
+def _chrome_trace(timeline: StepTimeline) -> dict[str, Any]:
+    """Return a trace in the Trace Event format (Google 2016); its times are in microseconds."""
+    graph, cluster = timeline.problem.graph, timeline.problem.cluster
+    events: list[dict[str, Any]] = []
+    for device, name in enumerate(cluster.device_names):
+        events += _track(1 + device, name)
+        for time, held in zip(*timeline.memory(device), strict=True):
+            events.append(_counter(f"{name} memory", float(time), int(held)))
+    first_link_track = 1 + cluster.num_devices
+    for link, name in enumerate(cluster.link_names):
+        events += _track(first_link_track + link, name)
+    for op, name in enumerate(graph.op_names):
+        track = 1 + int(timeline.op_device[op])
+        times = float(timeline.op_start[op]), float(timeline.op_end[op])
+        details: dict[str, Any] = {"type": graph.op_types[op], "scope": graph.scopes[op]}
+        events.append(_slice(name, "op", track, times, details))
+    for transfer, tensor in enumerate(timeline.transfer_tensor.tolist()):
+        track = first_link_track + int(timeline.transfer_link[transfer])
+        times = float(timeline.transfer_start[transfer]), float(timeline.transfer_end[transfer])
+        details = {"bytes": int(graph.tensor_bytes[tensor])}
+        events.append(_slice(timeline.transfer_name(transfer), "transfer", track, times, details))
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _track(track: int, name: str) -> list[dict[str, Any]]:
+    common = {"ph": "M", "pid": PROCESS, "tid": track, "ts": 0}
+    return [
+        {"name": "thread_name", "args": {"name": name}, **common},
+        {"name": "thread_sort_index", "args": {"sort_index": track}, **common},
+    ]
+
+
+def _counter(name: str, time: float, held: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "ph": "C",
+        "pid": PROCESS,
+        "tid": 0,
+        "ts": time * MICROSECONDS,
+        "args": {"bytes": held},
+    }
+
+
+def _slice(
+    name: str, category: str, track: int, times: tuple[float, float], details: dict[str, Any]
+) -> dict[str, Any]:
+    start, end = times[0] * MICROSECONDS, times[1] * MICROSECONDS
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "pid": PROCESS,
+        "tid": track,
+        "ts": start,
+        "dur": end - start,
+        "args": details,
+    }
