@@ -351,42 +351,34 @@ def _shown(pair: Sequence[int], names: Sequence[str]) -> str:
 
 
 def _encoded_links(cluster: Cluster) -> list[_Link]:
-    """Return entries for the links of a cluster, in their order."""
-    costs = np.stack([cluster.bandwidth, cluster.latency], axis=2)
+    """Return entries for the links in their order, as few as pairs of equal cost allow."""
     names = cluster.device_names
-    entries = []
-    for name, link_pairs in zip(cluster.link_names, cluster.link_pairs, strict=True):
-        of_cost: dict[tuple[float, float], list[tuple[int, int]]] = {}
-        for source, destination in link_pairs.tolist():
-            bandwidth, latency = costs[source, destination].tolist()
-            of_cost.setdefault((bandwidth, latency), []).append((source, destination))
-        for (bandwidth, latency), pairs in of_cost.items():
-            entries += [
-                _Link(
-                    name=name,
-                    sources=[names[source] for source in sources],
-                    destinations=[names[destination] for destination in destinations],
-                    bandwidth=bandwidth,
-                    latency=latency,
-                )
-                for sources, destinations in _rectangles(pairs)
-            ]
-    return entries
+    pairs_of: dict[tuple[int, float, float], list[tuple[int, int]]] = {}
+    for source, destination in np.argwhere(cluster.link != NO_LINK).tolist():
+        at = source, destination
+        key = int(cluster.link[at]), float(cluster.bandwidth[at]), float(cluster.latency[at])
+        pairs_of.setdefault(key, []).append(at)
+    return [
+        _Link(
+            name=cluster.link_names[link],
+            sources=[names[source] for source in sources],
+            destinations=[names[destination] for destination in destinations],
+            bandwidth=bandwidth,
+            latency=latency,
+        )
+        for (link, bandwidth, latency), pairs in sorted(pairs_of.items())
+        for sources, destinations in _rectangles(pairs)
+    ]
 
 
 def _rectangles(pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield sources and destinations, all of which, but for a device to itself, are the pairs."""
-    sources = sorted({source for source, _ in pairs})
-    destinations = sorted({destination for _, destination in pairs})
-    both = len(set(sources) & set(destinations))
-    if len(sources) * len(destinations) - both == len(pairs):
-        yield sources, destinations
-        return
-    reached: dict[int, list[int]] = {}
+    """Yield sources and destinations; from each to each, but for itself, they are the pairs."""
+    destinations = {destination for _, destination in pairs}
+    reached: dict[int, set[int]] = {}
     for source, destination in pairs:
-        reached.setdefault(source, []).append(destination)
+        reached.setdefault(source, {source} & destinations).add(destination)
     alike: dict[tuple[int, ...], list[int]] = {}
     for source, ends in reached.items():
-        alike.setdefault(tuple(ends), []).append(source)
+        alike.setdefault(tuple(sorted(ends)), []).append(source)
     for shared, begins in alike.items():
         yield begins, list(shared)
