@@ -1,14 +1,13 @@
 import copy
-import re
 
 import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
 
-from example_graphs import diamond
+from example_graphs import diamond, plain_graph, refused
 from graph_strategies import op_graphs
-from placeto_graphs import GraphError, OpGraph, Phase
+from placeto_graphs import OpGraph, Phase
 
 
 def test_fields_have_the_dtypes_of_the_schema() -> None:
@@ -157,23 +156,11 @@ def test_phases_have_names() -> None:
     ],
 )
 def test_what_is_wrong_is_named_in_one_line(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(GraphError, match=re.escape(message)) as caught:
+    with refused(message):
         diamond(**changes)
-    assert "\n" not in str(caught.value)
-    assert isinstance(caught.value, ValueError)
 
 
 def test_a_long_cycle_is_shortened() -> None:
-    count = 100
-    ring = {
-        "op_names": [f"op{op}" for op in range(count)],
-        "op_types": ["x"] * count,
-        "scopes": [""] * count,
-        "tensor_producer": range(count),
-        "edges": [[op, (op + 1) % count] for op in range(count)],
-        "measured_time": {},
-    }
-    numbers = ("phases", "flops", "bytes_accessed", "parameter_bytes", "workspace_bytes")
-    zeros = {name: np.zeros(count, int) for name in (*numbers, "colocation", "tensor_bytes")}
-    with pytest.raises(GraphError, match=r"got 'op0' -> 'op1' -> 'op2' -> ... -> 'op99' -> 'op0'$"):
-        diamond(**ring, **zeros)
+    names, edges = [f"op{op}" for op in range(100)], [(op, (op + 1) % 100) for op in range(100)]
+    with pytest.raises(ValueError, match=r"got 'op0' -> 'op1' -> 'op2' -> ... -> 'op99' -> 'op0'$"):
+        plain_graph(names, range(100), [0] * 100, edges)
