@@ -102,9 +102,9 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     Parameters
     ----------
     problem
-        The problem.
+        Problem to write.
     path
-        A name that ends in ``.json`` or ``.json.gz``; an existing file is replaced.
+        Name that ends in ``.json`` or ``.json.gz``; an existing file is replaced.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYT
 
 def _write(path: str | os.PathLike[str], document: msgspec.Struct) -> None:
     _check_suffix(path)
-    write_atomically(path, msgspec.json.encode(document) + b"\n")
+    write_atomically(path, msgspec.json.encode(document, enc_hook=np.ndarray.tolist) + b"\n")
 
 
 def _read(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
@@ -247,12 +247,8 @@ def _check_suffix(path: str | os.PathLike[str]) -> None:
 
 
 def _encoded_graph(graph: OpGraph) -> _Graph:
-    columns = {name: getattr(graph, name) for name in _COLUMNS}
     return _Graph(
-        **{
-            name: list(column) if isinstance(column, tuple) else column.tolist()
-            for name, column in columns.items()
-        },
+        **{name: getattr(graph, name) for name in _COLUMNS},  # arrays until they are written
         edge_tensors=graph.edges[:, 0].tolist(),
         edge_consumers=graph.edges[:, 1].tolist(),
         measured_time=[
