@@ -26,19 +26,20 @@ class StepTimeline:
     Attributes
     ----------
     problem : `PlacementProblem`
-        What was placed.
+        Problem that was placed.
     op_device : int32[V]
-        Where each op ran.
+        Device of each op.
     op_start, op_end : float64[V]
-        From when to when each op ran; seconds.
+        Start and end of each op; seconds.
     transfer_tensor : int32[K]
-        What each transfer carried; transfers stand in the order in which they were done.
+        Tensor of each transfer; transfers stand in the order in which they were done.
     transfer_source, transfer_destination, transfer_link : int32[K]
-        From which device to which, over which link.
+        Devices that it ran between, and its link.
     transfer_start, transfer_end : float64[K]
-        From when to when it was on its way; seconds.
+        Start and end of each transfer; seconds.
     memory_time, memory_device, memory_bytes : float64[N], int32[N], int64[N]
-        From when on (seconds) a device holds so many bytes more, or fewer, besides its parameters.
+        Times (seconds) from which a device holds so many bytes more, or fewer, besides its
+        parameters.
 
     Examples
     --------
@@ -190,56 +191,31 @@ def _chrome_trace(timeline: StepTimeline) -> dict[str, Any]:
     """Return a trace in the Trace Event format (Google 2016); its times are in microseconds."""
     graph, cluster = timeline.problem.graph, timeline.problem.cluster
     events: list[dict[str, Any]] = []
+    for track, name in enumerate([*cluster.device_names, *cluster.link_names], start=1):
+        common = {"ph": "M", "pid": PROCESS, "tid": track, "ts": 0}
+        events.append({"name": "thread_name", "args": {"name": name}, **common})
+        events.append({"name": "thread_sort_index", "args": {"sort_index": track}, **common})
     for device, name in enumerate(cluster.device_names):
-        events += _track(1 + device, name)
         for time, held in zip(*timeline.memory(device), strict=True):
-            events.append(_counter(f"{name} memory", float(time), int(held)))
-    first_link_track = 1 + cluster.num_devices
-    for link, name in enumerate(cluster.link_names):
-        events += _track(first_link_track + link, name)
-    for op, name in enumerate(graph.op_names):
-        track = 1 + int(timeline.op_device[op])
-        times = float(timeline.op_start[op]), float(timeline.op_end[op])
-        details: dict[str, Any] = {"type": graph.op_types[op], "scope": graph.scopes[op]}
-        events.append(_slice(name, "op", track, times, details))
+            counter = {"name": f"{name} memory", "ph": "C", "pid": PROCESS, "tid": 0}
+            at = {"ts": float(time) * MICROSECONDS, "args": {"bytes": int(held)}}
+            events.append(counter | at)
+
+    def add_slice(
+        name: str, category: str, track: int, start: float, end: float, details: dict[str, Any]
+    ) -> None:
+        times = {"ts": start * MICROSECONDS, "dur": end * MICROSECONDS - start * MICROSECONDS}
+        where = {"ph": "X", "pid": PROCESS, "tid": 1 + track}
+        events.append({"name": name, "cat": category, **where, **times, "args": details})
+
+    ops = timeline.op_device.tolist(), timeline.op_start.tolist(), timeline.op_end.tolist()
+    for op, (device, start, end) in enumerate(zip(*ops, strict=True)):
+        details = {"type": graph.op_types[op], "scope": graph.scopes[op]}
+        add_slice(graph.op_names[op], "op", device, start, end, details)
     for transfer, tensor in enumerate(timeline.transfer_tensor.tolist()):
-        track = first_link_track + int(timeline.transfer_link[transfer])
-        times = float(timeline.transfer_start[transfer]), float(timeline.transfer_end[transfer])
-        details = {"bytes": int(graph.tensor_bytes[tensor])}
-        events.append(_slice(timeline.transfer_name(transfer), "transfer", track, times, details))
+        track = cluster.num_devices + int(timeline.transfer_link[transfer])
+        start, end = timeline.transfer_start[transfer], timeline.transfer_end[transfer]
+        size = {"bytes": int(graph.tensor_bytes[tensor])}
+        name = timeline.transfer_name(transfer)
+        add_slice(name, "transfer", track, float(start), float(end), size)
     return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-def _track(track: int, name: str) -> list[dict[str, Any]]:
-    common = {"ph": "M", "pid": PROCESS, "tid": track, "ts": 0}
-    return [
-        {"name": "thread_name", "args": {"name": name}, **common},
-        {"name": "thread_sort_index", "args": {"sort_index": track}, **common},
-    ]
-
-
-def _counter(name: str, time: float, held: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "ph": "C",
-        "pid": PROCESS,
-        "tid": 0,
-        "ts": time * MICROSECONDS,
-        "args": {"bytes": held},
-    }
-
-
-def _slice(
-    name: str, category: str, track: int, times: tuple[float, float], details: dict[str, Any]
-) -> dict[str, Any]:
-    start, end = times[0] * MICROSECONDS, times[1] * MICROSECONDS
-    return {
-        "name": name,
-        "cat": category,
-        "ph": "X",
-        "pid": PROCESS,
-        "tid": track,
-        "ts": start,
-        "dur": end - start,
-        "args": details,
-    }

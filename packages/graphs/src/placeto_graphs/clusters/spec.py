@@ -36,7 +36,7 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
         machines of such devices: ``"2x(4xv100)"``, ``"2x(1xcpu+4xk80)"``. Devices are named after
         their kind and a number, which counts on from machine to machine: ``"k80:0"``.
     link
-        What joins the devices of a machine, the machines, or both, joined by ``+``.
+        Interconnect of the devices of a machine, of the machines, or of both, joined by ``+``.
 
         Within a machine:
 

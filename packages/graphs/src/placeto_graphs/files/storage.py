@@ -46,9 +46,9 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     Parameters
     ----------
     path
-        The file.
+        File to write.
     content
-        What it is to hold.
+        Bytes that it is to hold.
 
     Raises
     ------

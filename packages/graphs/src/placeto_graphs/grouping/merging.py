@@ -42,9 +42,9 @@ def merge_and_colocate(
     grouping
         The groups to start from, such as those of `colocate`; ops that are together stay together.
     num_groups
-        The number N of groups to stop at; by default 1.
+        Number N of groups to stop at; by default 1.
     min_output_bytes
-        The cost C from which on a group is left alone; by default none is.
+        Cost C from which on a group is left alone; by default none is.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def nested_groupings(
     grouping
         The groups to start from.
     num_groups
-        How many groups are wanted, at least one number. Those that are not fewer than there are
+        Numbers of groups that are wanted, at least one. Those that are not fewer than there are
         give ``grouping`` itself.
 
     Returns

@@ -58,7 +58,7 @@ def reachability(graph: GroupGraph, *, max_groups: int = MAX_GROUPS) -> Reachabi
     graph
         A graph of G groups.
     max_groups
-        Refuse larger graphs, whose matrices of G * G bytes would not fit memory.
+        Largest G that is taken: matrices of G * G bytes have to fit memory.
 
     Raises
     ------

@@ -24,7 +24,7 @@ def memory_penalised_runtime(
     Parameters
     ----------
     batch
-        What B placements cost on D devices.
+        Costs of B placements on D devices.
     limit : number or numbers[D]
         M, the bytes that each device has, at least 0; infinity is no limit. Of several limits the
         one that is exceeded most counts.
@@ -59,7 +59,7 @@ def memory_penalised_runtime(
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """Says what placements of one problem cost, by simulation or by measurement.
+    """Prices placements of one problem, by simulation or by measurement.
 
     Examples
     --------
@@ -83,22 +83,20 @@ class Evaluator(Protocol):
     @property
     def problem(self) -> PlacementProblem:
         """The problem whose placements are evaluated."""
-        ...
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        """Return what each placement costs.
+        """Return the costs of placements.
 
         Parameters
         ----------
         placements : int32[B, G]
             The device of each group, one placement a row.
         """
-        ...
 
 
 @runtime_checkable
 class SchedulingEvaluator(Evaluator, Protocol):
-    """An evaluator that also says when each group is at work.
+    """An evaluator that also returns when each group runs.
 
     Examples
     --------
@@ -107,14 +105,13 @@ class SchedulingEvaluator(Evaluator, Protocol):
     """
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Return what each placement costs, as `evaluate` does, and when its groups are at work.
+        """Return the costs of placements, as `evaluate` does, and when their groups run.
 
         Parameters
         ----------
         placements : int32[B, G]
             The device of each group, one placement a row.
         """
-        ...
 
 
 @runtime_checkable
@@ -143,8 +140,7 @@ class Placer(Protocol):
 
     @property
     def name(self) -> str:
-        """What the placer is called in tables and on the command line."""
-        ...
+        """Name of the placer in tables and on the command line."""
 
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
@@ -154,10 +150,9 @@ class Placer(Protocol):
         Parameters
         ----------
         problem
-            What to place.
+            Problem to place.
         evaluator
-            Says what placements of that problem cost.
+            Evaluator of that problem.
         seed
-            Fixes every random choice.
+            Seed of all random choices.
         """
-        ...

@@ -24,13 +24,13 @@ class Moves(Record):
     Attributes
     ----------
     set_of : int32[C, N]
-        Which set of groups each move takes.
+        Set of groups that each move takes.
     device : int32[C, N]
-        Where to.
+        Device that it takes them to.
     allowance : float64[C, N]
         Seconds, at least 0.
     first_member : int32[S + 1]
-        Where each of the S sets starts in ``members``.
+        Start of each of the S sets in ``members``.
     members : int32[K]
         The groups of the sets.
 
@@ -88,19 +88,18 @@ class Moves(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Walks(Record):
-    """What C walks of N moves through placements of G groups on D devices came to.
+    """Results of C walks of N moves through placements of G groups on D devices.
 
     Attributes
     ----------
     placement : int32[C, G]
-        Where each ended.
+        End of each walk.
     cost : float64[C, 1 + N]
         The memory-penalised runtime in seconds of the start, and of what each move led to.
         Infinity where it costs more than is allowed, and how much is not known; NaN where a move
         was not tried, as it changes nothing, or a group cannot run there.
     best_placement : int32[C, G]
-        Of the start and all that was accepted, the placement of the lowest cost; the first of
-        several.
+        Placement of the lowest cost of the start and all that was accepted; the first of several.
     best_runtime : float64[C]
         Its runtime in seconds.
     best_peak_memory : int64[C, D]
@@ -151,7 +150,6 @@ class MoveEvaluator(Evaluator, Protocol):
         moves
             Moves of each walk.
         """
-        ...
 
 
 def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves) -> Walks:

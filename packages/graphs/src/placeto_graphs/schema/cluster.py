@@ -39,7 +39,7 @@ class Device(Record):
     name : text
         Unique in its cluster, such as ``"k80:0"``.
     kind : text
-        What it is, such as ``"k80"``; devices of one kind take equal times.
+        Type of hardware, such as ``"k80"``; devices of one kind take equal times.
     memory_bytes : int
         Bytes that a placement may use on it, at least 1.
     op_overhead : float
@@ -92,7 +92,7 @@ class Cluster(Record):
     Attributes
     ----------
     devices : D of `Device`
-        From 1 to 1024; their names are unique.
+        Between 1 and 1024 devices; their names are unique.
     bandwidth : float64[D, D]
         Bytes per second, more than 0; infinity makes bytes free. Nothing is sent from a device to
         itself: the diagonal may be given as 0, and is kept as infinity.

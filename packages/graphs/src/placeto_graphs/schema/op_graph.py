@@ -58,7 +58,7 @@ class OpGraph(Record):
     op_names : V texts
         Unique and not empty.
     op_types : V texts
-        What each op computes, such as ``"aten.mm"``; not empty.
+        Computation of each op, such as ``"aten.mm"``; not empty.
     scopes : V texts
         Path of the module that the op belongs to, such as ``"encoder.layer.0"``; ``""`` if unknown.
     phases : int8[V]

@@ -12,7 +12,7 @@ from placeto_graphs.schema.cluster import Cluster
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EvaluationBatch(Record):
-    """What each of B placements costs on D devices.
+    """Costs of B placements on D devices.
 
     Attributes
     ----------
@@ -42,14 +42,14 @@ class EvaluationBatch(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ScheduleBatch(EvaluationBatch):
-    """What each of B placements of G groups costs, and when each group is at work.
+    """Costs of B placements of G groups, and when each group runs.
 
     Attributes
     ----------
     start : float64[B, G]
-        When the first op of each group starts, seconds.
+        Start of the first op of each group, seconds.
     end : float64[B, G]
-        When the last op of each group ends, seconds.
+        End of the last op of each group, seconds.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class ScheduleBatch(EvaluationBatch):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlacementResult(Record):
-    """What a placer found.
+    """Result of a placer: its best placement, and what finding it took.
 
     Attributes
     ----------
@@ -87,12 +87,11 @@ class PlacementResult(Record):
     peak_memory : int64[D]
         The most bytes that each device holds at one time.
     evaluations : int
-        How many placements were sampled on the way.
+        Number of placements that were evaluated.
     seconds : float
-        How long the search took.
+        Wall time of the search.
     curve : float64[K, 2]
-        Rows of (placements sampled so far, best runtime so far in seconds); the first column
-        never falls.
+        Rows of (evaluations so far, best runtime so far in seconds); the first column never falls.
 
     Raises
     ------
