@@ -46,16 +46,20 @@ class PlacementProblem(Record):
 
     Examples
     --------
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
     >>> import networkx as nx
-    >>> graph = from_networkx(nx.path_graph(3, create_using=nx.DiGraph))
-    >>> PlacementProblem(
-    ...     graph=graph,
+    >>> from placeto_graphs import from_networkx, parse_cluster
+    >>> problem = PlacementProblem(
+    ...     graph=from_networkx(nx.DiGraph([("a", "b"), ("b", "c")])),
     ...     cluster=parse_cluster("2xk80"),
-    ...     compute_time=np.full((3, 2), 1e-3),
-    ...     grouping=colocate(graph, rules=()),
+    ...     compute_time=[[1, 1], [1, 1], [3, 3]],
+    ...     grouping=Grouping(group_of=[0, 1, 0], group_names=("a, c", "b")),
     ... )
-    PlacementProblem(ops=3, groups=3, devices=2)
+    >>> problem
+    PlacementProblem(ops=3, groups=2, devices=2)
+    >>> problem.expand([1, 0])
+    array([1, 0, 1], dtype=int32)
+    >>> problem.placement_of_ops([0, 0, 1])
+    array([1, 0], dtype=int32)
     """
 
     graph: OpGraph
@@ -134,19 +138,6 @@ class PlacementProblem(Record):
         ------
         GraphError
             As `check_placement` does.
-
-        Examples
-        --------
-        >>> import networkx as nx
-        >>> from placeto_graphs import from_networkx, parse_cluster
-        >>> problem = PlacementProblem(
-        ...     graph=from_networkx(nx.DiGraph([("a", "b"), ("b", "c")])),
-        ...     cluster=parse_cluster("2xk80"),
-        ...     compute_time=np.ones((3, 2)),
-        ...     grouping=Grouping(group_of=[0, 1, 0], group_names=("a, c", "b")),
-        ... )
-        >>> problem.expand([1, 0])
-        array([1, 0, 1], dtype=int32)
         """
         op_devices: NDArray[np.int32] = self.check_placement(placement)[self.grouping.group_of]
         return op_devices
@@ -238,19 +229,6 @@ class PlacementProblem(Record):
         ------
         GraphError
             When it has another shape or dtype, or names a device that does not exist.
-
-        Examples
-        --------
-        >>> import networkx as nx
-        >>> from placeto_graphs import from_networkx, parse_cluster
-        >>> problem = PlacementProblem(
-        ...     graph=from_networkx(nx.DiGraph([("a", "b"), ("b", "c")])),
-        ...     cluster=parse_cluster("2xk80"),
-        ...     compute_time=[[1, 1], [1, 1], [3, 3]],
-        ...     grouping=Grouping(group_of=[0, 1, 0], group_names=("a, c", "b")),
-        ... )
-        >>> problem.placement_of_ops([0, 0, 1])
-        array([1, 0], dtype=int32)
         """
         last, ops = self.num_devices - 1, self.graph.num_ops
         devices = int_array("op_devices", op_devices, np.int32, (ops,), maximum=last)
