@@ -231,7 +231,6 @@ def _repeated_times(
 
 
 def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
-    """Return the graph of the step of several micro-batches."""
     makers = graph.tensor_producer[layout.gradients]
     sizes = graph.tensor_bytes[layout.gradients]
     none = np.zeros(len(makers), np.int64)
