@@ -1,8 +1,8 @@
 """What the simulator does, written to be read: plain Python, a hundred times slower.
 
-`simulate` is the definition. The compiled loop (`event_loop.py`) is the same, faster; the tests and
-``python -m placeto_simulator.conformance`` compare the two event by event. Times are float64, and a
-duration is computed before it is added to a time, so that equal inputs tie exactly.
+`simulate` is the definition. The compiled loop (`event_loop.py`) is the same, faster; the tests
+compare the two event by event. Times are float64, and a duration is computed before it is added to
+a time, so that equal inputs tie exactly.
 """
 
 import heapq

@@ -21,9 +21,8 @@ from placeto_graphs import (
 )
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.state import Memory, State, new_log, new_memory, new_state
-from placeto_simulator.tables import tables_of
+from placeto_simulator.tables import Sets, tables_of
 from placeto_simulator.timeline import Timeline, timeline_of
-from placeto_simulator.walking import Sets
 
 NO_LOG = new_log(0, 0)
 

@@ -101,6 +101,28 @@ class Tables(NamedTuple):
     num_resources: int
 
 
+class Sets(NamedTuple):
+    """What all walks share: S sets of groups, D devices.
+
+    Attributes
+    ----------
+    first_member, members : int32[S + 1], int32[]
+        As of `placeto_graphs.Moves`.
+    cannot_run : bool[S, D]
+        Where a group of a set cannot run.
+    memory_bytes : int64[D]
+        What each device has.
+    seconds_per_byte : float
+        What each byte more than that costs.
+    """
+
+    first_member: NDArray[np.int32]
+    members: NDArray[np.int32]
+    cannot_run: NDArray[np.bool_]
+    memory_bytes: NDArray[np.int64]
+    seconds_per_byte: float
+
+
 def tables_of(problem: PlacementProblem) -> Tables:
     """Return the tables of a problem."""
     graph, cluster = problem.graph, problem.cluster
