@@ -1,4 +1,4 @@
-"""The errors of this package."""
+"""The errors of this package, and what raises them in several places."""
 
 from placeto_graphs import PlacementResult
 
@@ -29,7 +29,7 @@ class StoppedSearchError(BaselineError):
     Examples
     --------
     >>> try:
-    ...     found = CoarseToFine(evaluations=200).place(problem, evaluator)
+    ...     found = MultilevelSearch(evaluations=200).place(problem, evaluator)
     ... except StoppedSearchError as error:
     ...     found = error.result
     """
@@ -44,3 +44,8 @@ def check_at_least(name: str, value: float, minimum: float, unit: str = "") -> N
     """Refuse a setting below its minimum; NaN is below every minimum."""
     if not value >= minimum:
         raise BaselineError(f"{name}: expected at least {minimum}{unit}, got {value}")
+
+
+def missing(library: str, extra: str) -> BaselineError:
+    """Return the error of a library that is not installed: the command that installs it."""
+    return BaselineError(f"{library} is not installed: pip install 'placeto-baselines[{extra}]'")

@@ -7,8 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from placeto_baselines.rnn.attention import AttentionScores
-from placeto_baselines.rnn.decoder import DecodedStates, DecoderStates, DecoderWeights
+from placeto_baselines.rnn.gradients import (
+    AttentionScores,
+    DecodedStates,
+    DecoderStates,
+    DecoderWeights,
+)
 from placeto_baselines.rnn.graphs import GraphBatch
 from placeto_baselines.rnn.settings import RnnSettings
 

@@ -4,8 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from placeto_baselines.errors import check_at_least
-from placeto_baselines.extras import missing
+from placeto_baselines.errors import check_at_least, missing
 from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult

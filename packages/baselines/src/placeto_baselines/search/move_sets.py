@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.devices import DeviceChoices
 from placeto_graphs import PlacementProblem
 
 
@@ -49,14 +50,12 @@ class MoveSets:
             Draws them.
         """
         set_of = generator.integers(self.first_set[levels], self.first_set[levels + 1])
-        picked = generator.integers(0, self._choices[set_of])
-        return set_of.astype(np.int32), self._in_front[set_of, picked].astype(np.int32)
+        return set_of.astype(np.int32), self._choices.draw(set_of, generator)
 
     def random_placement(self, level: int, generator: np.random.Generator) -> NDArray[np.int32]:
         """Return int32[G]: each set of a level on a device that can run it, all equally likely."""
         first, end = self.first_set[level], self.first_set[level + 1]
-        picked = generator.integers(0, self._choices[first:end])
-        device = self._in_front[first:end][np.arange(end - first), picked]
+        device = self._choices.draw(np.arange(first, end), generator)
         placement = np.empty(self.sizes[-1], np.int32)
         start, stop = self.first_member[first], self.first_member[end]
         lengths = np.diff(self.first_member[first : end + 1])
@@ -64,14 +63,8 @@ class MoveSets:
         return placement
 
     @cached_property
-    def _choices(self) -> NDArray[np.int64]:
-        choices: NDArray[np.int64] = self.allowed.sum(axis=1)
-        return choices
-
-    @cached_property
-    def _in_front(self) -> NDArray[np.int64]:
-        """The devices that can run a set, in order, at the front of each row."""
-        return np.argsort(~self.allowed, axis=1, kind="stable")
+    def _choices(self) -> DeviceChoices:
+        return DeviceChoices(self.allowed)
 
 
 def move_sets(problem: PlacementProblem, coarsest: int = 1) -> MoveSets:
