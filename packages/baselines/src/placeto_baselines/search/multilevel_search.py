@@ -144,9 +144,8 @@ class MultilevelSearch:
         try:
             if start is not None:
                 trials.evaluate(np.asarray(start)[None])
-            is_small = _num_placements(problem) <= min(FEW_PLACEMENTS, budget.evaluations_left)
             _start_on_one_device(trials, budget)
-            if is_small:
+            if _num_placements(problem) <= min(FEW_PLACEMENTS, budget.evaluations_left):
                 _enumerate(trials, budget)
             else:
                 self._search(trials, budget, seed, start)
