@@ -1,5 +1,9 @@
 """The errors of this package, and what raises them in several places."""
 
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
 from placeto_graphs import PlacementResult
 
 
@@ -46,6 +50,13 @@ def check_at_least(name: str, value: float, minimum: float, unit: str = "") -> N
         raise BaselineError(f"{name}: expected at least {minimum}{unit}, got {value}")
 
 
-def missing(library: str, extra: str) -> BaselineError:
-    """Return the error of a library that is not installed: the command that installs it."""
-    return BaselineError(f"{library} is not installed: pip install 'placeto-baselines[{extra}]'")
+def import_extra(module: str, extra: str, libraries: Sequence[str | None]) -> Any:
+    """Import a module that needs libraries of an extra, which a user installs when needed."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in libraries:
+            raise
+        raise BaselineError(
+            f"{error.name} is not installed: pip install 'placeto-baselines[{extra}]'"
+        ) from None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.errors import missing
+from placeto_baselines.errors import import_extra
 from placeto_baselines.partitioning.partitioner import (
     Partitioner,
     WeightedGraph,
@@ -61,28 +61,9 @@ def metis_parts(
 ) -> NDArray[np.int64]:
     """Partition a graph with METIS; return int64[N], the part of each node.
 
-    Parameters
-    ----------
-    graph
-        The graph of N nodes.
-    shares : float64[D]
-        The part of the work that each part is to get; they sum to 1.
-    imbalance
-        How much more than its share a part may get.
-    seed
-        Of METIS' random numbers.
-
-    Raises
-    ------
-    BaselineError
-        When pymetis is not installed.
+    ``shares`` float64[D] are the parts of the work that each is to get; they sum to 1.
     """
-    try:
-        import pymetis  # noqa: PLC0415 (an extra)
-    except ModuleNotFoundError as error:
-        if error.name != "pymetis":
-            raise
-        raise missing("pymetis", "metis") from None
+    pymetis = import_extra("pymetis", "metis", ["pymetis"])
     if len(graph.work) <= len(shares):
         order = np.argsort(-shares, kind="stable")
         return order[: len(graph.work)]

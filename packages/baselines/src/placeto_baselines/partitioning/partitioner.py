@@ -135,12 +135,8 @@ def weighted_graph(graph: GroupGraph) -> WeightedGraph:
 def speeds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return float64[D], how much work each device does in the time of one, 1 for equal devices.
 
-    Measured on the nodes that can run on every device; without any of them all count as equal.
-
-    Parameters
-    ----------
-    compute_time : float64[N, D]
-        Seconds of each node on each device; infinity where it cannot run.
+    Measured on the nodes of float64[N, D] that can run on every device; without any of them all
+    count as equal.
     """
     everywhere = np.isfinite(compute_time).all(axis=1)
     seconds = compute_time[everywhere].sum(axis=0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.errors import BaselineError, missing
+from placeto_baselines.errors import BaselineError, import_extra
 from placeto_baselines.partitioning.partitioner import (
     Partitioner,
     WeightedGraph,
@@ -89,25 +89,8 @@ def scotch_map(
 ) -> NDArray[np.int64]:
     """Map a graph with Scotch; return int64[N], the device of each node.
 
-    Parameters
-    ----------
-    graph
-        The graph of N nodes.
-    device_speeds : int64[D]
-        The weight of each device.
-    distances : int64[D, D]
-        How often traffic between two devices counts.
-    imbalance
-        How much more than its share a device may get.
-    seed
-        Of Scotch's random numbers.
-    strategy
-        What it spends its time on.
-
-    Raises
-    ------
-    BaselineError
-        When pyscotch is not installed, or set to integers of 32 bits.
+    ``device_speeds`` int64[D] are weights, and ``distances`` int64[D, D] say how often traffic
+    between two devices counts.
     """
     pyscotch = _pyscotch()
     _settle(pyscotch)
@@ -152,16 +135,9 @@ def _describe(
 
 
 def _pyscotch() -> Any:
-    try:
-        # It is an extra, and loads the library; what it prints of that is of no use here.
-        import pyscotch  # noqa: PLC0415
-
-        with contextlib.redirect_stderr(io.StringIO()):
-            bits = pyscotch.get_scotch_int_size()
-    except ModuleNotFoundError as error:
-        if error.name != "pyscotch":
-            raise
-        raise missing("pyscotch", "scotch") from None
+    with contextlib.redirect_stderr(io.StringIO()):  # what loading the library prints is of no use
+        pyscotch = import_extra("pyscotch", "scotch", ["pyscotch"])
+        bits = pyscotch.get_scotch_int_size()
     if bits != 64:
         raise BaselineError(f"PYSCOTCH_INT_SIZE: expected 64, got {bits}")
     return pyscotch
@@ -181,16 +157,7 @@ def whole_distances(
     """Return int64[D, D], the seconds of a typical tensor between two devices, in whole numbers.
 
     Scotch's distances are the same in both directions: the mean counts. All are 1 where all pairs
-    are equal. That pairs share a link is not told.
-
-    Parameters
-    ----------
-    cluster
-        The cluster.
-    devices : int[D]
-        Those of its devices that count.
-    tensor_bytes
-        The size of a typical tensor.
+    are equal. That pairs share a link is not told. ``devices`` are those of the cluster that count.
     """
     pairs = np.ix_(devices, devices)
     seconds = (cluster.latency + tensor_bytes / cluster.bandwidth)[pairs]

@@ -84,17 +84,12 @@ def _logistics(keys: Tensor, queries: Tensor) -> Iterator[tuple[int, slice, Tens
 
 
 class DecoderWeights(nn.Module):
-    """The weights of the LSTM that `DecoderStates` computes; gates as PyTorch orders them.
-
-    Parameters
-    ----------
-    size
-        H, the number of units, and the length of the inputs.
+    """The weights of the LSTM that `DecoderStates` computes, of ``size`` H units and inputs.
 
     Attributes
     ----------
     by_input, by_hidden : float32[4H, H]
-        What inputs and hidden states are multiplied with.
+        What inputs and hidden states are multiplied with; gates as PyTorch orders them.
     bias : float32[4H]
         What is added.
     """
@@ -111,14 +106,7 @@ class DecoderWeights(nn.Module):
 
 
 class DecoderStates:
-    """The states of R sequences of up to L groups.
-
-    Parameters
-    ----------
-    hidden, cell : float32[R, H]
-        The first states.
-    length
-        L, the number of groups.
+    """The states of R sequences of up to L groups, from the first ones, float32[R, H], on.
 
     Attributes
     ----------
@@ -136,16 +124,10 @@ class DecoderStates:
         self.hidden[0], self.cells[0] = hidden, cell
 
     def advance(self, place: int, signals: Tensor, weight: Tensor) -> Tensor:
-        """Compute and return float32[R, H], the hidden states at one place.
+        """Compute and return float32[R, H], the hidden states at one place after those before.
 
-        Parameters
-        ----------
-        place
-            Of the group; the places before are done.
-        signals : float32[R, 4H]
-            What the inputs add to the gates.
-        weight : float32[4H, H]
-            What hidden states are multiplied with.
+        ``signals`` float32[R, 4H] are what the inputs add to the gates, and ``weight`` float32[4H,
+        H] is what hidden states are multiplied with.
         """
         gates = self.gates[place]
         torch.addmm(signals, self.hidden[place], weight.t(), out=gates.flatten(1))
@@ -227,14 +209,8 @@ class DecodedStates(torch.autograd.Function):
 def _slopes(states: DecoderStates) -> tuple[Tensor, Tensor, Tensor]:
     """Return how the states depend on the gates before their nonlinearities.
 
-    Returns
-    -------
-    float32[L, R, H]
-        The hidden state by the output gate.
-    float32[L, R, H]
-        The hidden state by the cell.
-    float32[L, R, 3, H]
-        The cell by the input, forget and cell gates.
+    That is float32[L, R, H], the hidden state by the output gate; the same by the cell; and
+    float32[L, R, 3, H], the cell by the input, forget and cell gates.
     """
     entry, forget, update, output = states.gates.unbind(dim=2)
     cell = states.cells[1:].tanh()

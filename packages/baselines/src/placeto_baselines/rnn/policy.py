@@ -142,17 +142,7 @@ def train_policy(
 ) -> tuple[RnnPolicy, list[Trials]]:
     """Train a policy on the problems of some evaluators, all on equally many devices.
 
-    Returns
-    -------
-    RnnPolicy
-        The policy as it is after the last update.
-    list of Trials
-        What was tried for each problem.
-
-    Raises
-    ------
-    BaselineError
-        When there is no problem, when they have different numbers of devices, or too many groups.
+    Return the policy as it is after the last update, and what was tried for each problem.
     """
     problems = [evaluator.problem for evaluator in evaluators]
     numbers = sorted({problem.num_devices for problem in problems})
@@ -201,19 +191,6 @@ class Trainer:
     do not fit, which does not tell those from each other that miss by a little and by much. The
     advantage is what the reward differs by from the moving average of the rewards of its graph. The
     average starts from the first rewards. What cannot run at all does not count.
-
-    Parameters
-    ----------
-    model
-        The policy.
-    graphs
-        The N graphs.
-    trials
-        Evaluates the placements of each graph, and keeps the best.
-    settings
-        The hyperparameters.
-    generator
-        The source of randomness.
     """
 
     def __init__(

@@ -52,20 +52,7 @@ def demand(problem: PlacementProblem) -> Demand:
 
 
 class MemoryBook:
-    """What memory is free on each device while groups are placed.
-
-    Parameters
-    ----------
-    problem
-        What is placed.
-
-    Attributes
-    ----------
-    demand : `Demand`
-        What its groups take.
-    free : int64[D]
-        Bytes that no group has reserved.
-    """
+    """What memory is free on each device while groups are placed: int64[D] bytes."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.demand = demand(problem)
@@ -82,12 +69,7 @@ class MemoryBook:
     def eligible(self, candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return bool[G, D], the devices that can take what a group demands.
 
-        Where no device can, the one with the most memory to spare has to.
-
-        Parameters
-        ----------
-        candidates : bool[G, D]
-            The devices that can run each group.
+        Where none of bool[G, D] candidates can, the one with the most memory to spare has to.
         """
         fits = candidates & (self.demand.total[:, None] <= self.free)
         roomiest = np.where(candidates, self.free, np.iinfo(np.int64).min).argmax(axis=1)
@@ -122,16 +104,7 @@ class EarliestFirst:
     A device that has run ``i`` is *awake* from then until what ``i`` sends to its favourite child
     ``j`` could be anywhere. As long as ``j`` can still become ready here within that time, the
     device only takes ``j`` and *urgent* tasks, and these first: those whose inputs could by then be
-    on any device that the task may go to.
-
-    Parameters
-    ----------
-    problem
-        What is scheduled.
-    tasks
-        Its tasks.
-    favourite
-        The favourite child of each task, or -1.
+    on any device that the task may go to. ``favourite`` has the child of each task, or -1.
     """
 
     def __init__(self, problem: PlacementProblem, tasks: TaskGraph, favourite: list[int]) -> None:

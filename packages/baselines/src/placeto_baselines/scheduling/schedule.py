@@ -80,14 +80,8 @@ class Timetable:
 
     A group is placed with the first of its tasks, and stays there: as Baechi does with the groups
     of ops that have to be together (Jeon et al. 2020, section 4), so that the ops of a gradient go
-    where those of the forward pass went. Data are placed with who reads them first.
-
-    Parameters
-    ----------
-    tasks
-        What is scheduled.
-    candidates : bool[G, D]
-        Where each group may go.
+    where those of the forward pass went. Data are placed with who reads them first. Each group may
+    go to its ``candidates``, bool[G, D].
 
     Attributes
     ----------

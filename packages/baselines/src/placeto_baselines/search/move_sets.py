@@ -40,15 +40,7 @@ class MoveSets:
     def draw(
         self, levels: NDArray[np.int64], generator: np.random.Generator
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Return a set of each of some levels and a device that can run it, all equally likely.
-
-        Parameters
-        ----------
-        levels : int64[N]
-            Which levels.
-        generator
-            Draws them.
-        """
+        """Return a set of each of int64[N] levels and a device for it, all equally likely."""
         set_of = generator.integers(self.first_set[levels], self.first_set[levels + 1])
         return set_of.astype(np.int32), self._choices.draw(set_of, generator)
 
@@ -70,12 +62,7 @@ class MoveSets:
 def move_sets(problem: PlacementProblem, coarsest: int = 1) -> MoveSets:
     """Return the sets of the levels of a problem, from a coarse one to its own.
 
-    Parameters
-    ----------
-    problem
-        What is placed; finer levels than its own are left out.
-    coarsest
-        How many groups a level has at least, but for the problem's own.
+    Coarse levels of fewer groups than ``coarsest`` are left out.
     """
     levels = [
         level
