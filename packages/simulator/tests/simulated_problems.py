@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from placeto_graphs import Cluster, Device, Grouping, OpGraph, PlacementProblem, parse_cluster
-from placeto_simulator import Event, Simulator, reference
+from placeto_simulator import SimEvent, Simulator, reference
 
 Placed = tuple[PlacementProblem, NDArray[np.int32]]
 WIDTH = 16  # ops of a layer
@@ -77,7 +77,7 @@ def difference(problem: PlacementProblem, placement: NDArray[np.int32]) -> str |
     return None
 
 
-def _named(problem: PlacementProblem, step: reference.SimulatedStep) -> list[Event]:
+def _named(problem: PlacementProblem, step: reference.SimulatedStep) -> list[SimEvent]:
     """Return the events of the reference as a timeline gives them."""
     graph, devices = problem.graph, problem.cluster.device_names
     resources = devices + problem.cluster.link_names
@@ -91,7 +91,7 @@ def _named(problem: PlacementProblem, step: reference.SimulatedStep) -> list[Eve
             what = f"{graph.op_names[producer]}:{output} -> {destination}"
         else:
             what = graph.op_names[event.element]
-        events.append(Event(event.time, event.kind, resources[event.resource], what))
+        events.append(SimEvent(event.time, event.kind, resources[event.resource], what))
     return events
 
 

@@ -32,7 +32,7 @@ class ExpertScopes:
         decoder alike (Wu et al. 2016); more layers than devices are shared out in
         order, so that neighbours stay together.
     with_last_layer : text or None
-        What stays with the last layer: the attention and the softmax of a translation model.
+        Scopes that stay with the last layer: attention and softmax of a translation model.
 
     Raises
     ------
@@ -130,7 +130,7 @@ class ExpertPlacer(RulePlacer):
     Parameters
     ----------
     scopes
-        Which scopes are layers and branches; None for the general rule.
+        Scopes that are layers and branches; None for the general rule.
 
     Examples
     --------

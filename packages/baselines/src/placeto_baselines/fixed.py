@@ -71,7 +71,7 @@ class RandomPlacer:
     Parameters
     ----------
     samples
-        How many placements are drawn. The best of them is the result; `runtimes` gives them all,
+        Number of placements that are drawn. The best is the result; `runtimes` gives them all,
         so that their mean can be told, too.
 
     Raises

@@ -27,9 +27,9 @@ class Trials:
     Parameters
     ----------
     problem
-        What is placed.
+        Problem to place.
     evaluator
-        Says what placements of that problem cost.
+        Evaluator of its placements.
 
     Raises
     ------

@@ -7,7 +7,6 @@ it lies there: what Numba keeps is then found from wherever the same sources lie
 to any others.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -92,6 +91,8 @@ def _kept_source(function: FunctionType) -> Path | None:
     It cannot when a source was edited since this process began to read them: it may have read some
     before that, and some after.
     """
+    if os.name != "posix":  # there is no telling who may write to a folder
+        return None
     package = (function.__module__ or "").partition(".")[0]
     file = os.path.abspath(function.__code__.co_filename)
     with suppress(OSError, RuntimeError):  # no access, no home
@@ -168,6 +169,8 @@ def _save_one_at_a_time(root: Path) -> None:
     Numba numbers the code of a function's signatures: of two processes that save different ones of
     one function at once both could take the same number.
     """
+    import fcntl  # noqa: PLC0415
+
     from numba.core import event  # noqa: PLC0415
 
     register: Any = event.register

@@ -39,8 +39,8 @@ class Simulator:
     problem
         The problem whose placements are simulated.
     num_threads
-        How many placements of a batch are simulated at once; by default one per core that this
-        process may use. The threads run without the interpreter lock.
+        Number of placements of a batch that are simulated at once; by default one per core that
+        this process may use. The threads run without the interpreter lock.
 
     Raises
     ------
@@ -168,9 +168,9 @@ class Simulator:
         Parameters
         ----------
         placements : int32[C, G]
-            Where each walk starts.
+            Placements where walks start.
         moves
-            What each tries.
+            Moves that each walk tries.
 
         Returns
         -------

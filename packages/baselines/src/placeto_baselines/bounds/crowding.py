@@ -36,17 +36,17 @@ class RelaxedOps(NamedTuple):
     Attributes
     ----------
     seconds, rest : float64[V]
-        What each op takes, and the overhead that follows it.
+        Seconds of each op, and of the overhead that follows it.
     share : float64[V]
         The part that each op takes of the capacity 1 per second of all devices together.
     group : int64[V]
-        What shares a device with what.
+        Group of each op: its ops share a device.
     offsets : int64[V + 1]
-        Where the producers of each op begin.
+        Start of the producers of each op.
     producers : int64[E]
         The producers of each op's inputs.
     transfer : float64[E]
-        What the input takes from another device; infinite where there is none.
+        Seconds of the input from another device; infinite where there is none.
     speed : float64[D]
         The capacity of each device, falling, of sum 1.
     overhead : float64

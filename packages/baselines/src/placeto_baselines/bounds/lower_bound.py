@@ -37,7 +37,7 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
     Parameters
     ----------
     problem
-        What is to be placed.
+        Problem to place.
     scale
         Seconds that each byte over the memory of a device costs.
 

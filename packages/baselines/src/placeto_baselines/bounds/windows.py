@@ -76,7 +76,7 @@ def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) ->
     largest_region
         Regions with more ops than this bring no bound of their own.
     levels
-        How many thresholds.
+        Number of thresholds.
     """
     num_ops = len(ops.seconds)
     together = np.full((num_ops, band), -1.0)
@@ -260,7 +260,7 @@ def window_bound(
     order : int64[V]
         The ops by falling heads.
     ends : float64[W]
-        Which ``s`` are tried; ``t`` are all heads.
+        Values of ``s`` that are tried; ``t`` are all heads.
     """
     bound = (head + ops.seconds + tail).max()
     num_groups = ops.group.max() + 1

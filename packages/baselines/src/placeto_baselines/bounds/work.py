@@ -135,7 +135,7 @@ class WorkProgramme:
         of_path : float64[G]
         of_memory : float64[G, D]
         of_lack : float64[G]
-            Of any value; those below 0 count as 0.
+            Multipliers of any value; those below 0 count as 0.
         """
         of_work, of_path, of_memory, of_lack = (
             np.maximum(given, 0.0) for given in (of_work, of_path, of_memory, of_lack)

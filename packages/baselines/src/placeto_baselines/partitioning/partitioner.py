@@ -95,7 +95,7 @@ class WeightedGraph:
     Attributes
     ----------
     offsets : int64[N + 1]
-        Where the neighbours of each node start; the last entry is their number.
+        Start of the neighbours of each node; the last entry is their number.
     neighbours : int64[2 M]
         The neighbours of each node, one node after the other.
     work : int64[N]

@@ -89,9 +89,9 @@ class DecoderWeights(nn.Module):
     Attributes
     ----------
     by_input, by_hidden : float32[4H, H]
-        What inputs and hidden states are multiplied with; gates as PyTorch orders them.
+        Weights of inputs and hidden states; gates as PyTorch orders them.
     bias : float32[4H]
-        What is added.
+        Bias of the gates.
     """
 
     def __init__(self, size: int) -> None:
@@ -168,9 +168,9 @@ class DecodedStates(torch.autograd.Function):
         Parameters
         ----------
         table : float32[D + 1, 4H]
-            What each input adds to the gates.
+            Summand of each input to the gates.
         weight : float32[4H, H]
-            What hidden states are multiplied with.
+            Weights of the hidden states.
         hidden, cell : float32[R, H]
             The first states.
         inputs : int64[L, R]

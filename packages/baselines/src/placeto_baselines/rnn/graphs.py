@@ -33,7 +33,7 @@ class GroupEmbedding:
     max_groups : int
         The longest sequence.
     max_outputs : int
-        How many sizes of outputs are kept.
+        Number of sizes of outputs that are kept.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class GraphBatch:
     lengths : int64[N]
         The number of groups of each graph.
     allowed : bool[N, L, D]
-        Where each group can run; true where padded.
+        Devices where each group can run; true where padded.
     """
 
     vectors: Tensor

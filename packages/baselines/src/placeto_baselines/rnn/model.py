@@ -26,7 +26,7 @@ class Encoded:
     states : float32[N, L, H]
         The encoder's state at each group; zero where padded.
     keys : float32[N, L, H]
-        What the attention compares with.
+        Keys that the attention compares with.
     hidden, cell : float32[N, H]
         The last states of both directions, from which the decoder starts.
     graphs : `GraphBatch`
@@ -49,11 +49,11 @@ class Written:
     devices : int64[N, B, L]
         The device of each group; of no meaning where padded.
     log_probability : float32[N, B]
-        Of each placement.
+        Log-probability of each placement.
     states : `DecoderStates`
-        Of the N B sequences.
+        States of the N B sequences.
     scores : float32[N, B, L, L]
-        Of the attention of each place.
+        Scores of the attention of each place.
     """
 
     devices: Tensor
@@ -174,7 +174,7 @@ class PlacementModel(nn.Module):
         devices : int64[N, B, L]
             The device of each group of B placements.
         written
-            What writing these placements computed, if this policy wrote them with the weights
+            Result of writing these placements, if this policy wrote them with the weights
             that it has now. Else it is computed, by teacher forcing.
         """
         number, samples, length = devices.shape

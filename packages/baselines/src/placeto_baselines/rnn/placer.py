@@ -90,7 +90,7 @@ class TrainedRnnPlacer:
     policy
         The policy, as `RnnPlacer.train` and `load` make it.
     samples
-        How many of its placements are evaluated, of which the best is the result: the likeliest,
+        Number of its placements that are evaluated, of which the best is the result: the likeliest,
         and ones that are drawn.
 
     Raises

@@ -43,7 +43,7 @@ class RnnPolicy:
     model : `PlacementModel`
         The weights.
     embedding : `GroupEmbedding`
-        How graphs are read.
+        Embedding by which graphs are read.
     settings : `RnnSettings`
         The hyperparameters.
     """

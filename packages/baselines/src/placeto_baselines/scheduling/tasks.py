@@ -21,17 +21,17 @@ class TaskGraph:
     group_of : int32[V]
         The group of each task.
     seconds : float64[V, D]
-        What each task takes on each device; infinity where it cannot run.
+        Seconds of each task on each device; infinity where it cannot run.
     mean_seconds : float64[V]
         The mean over the devices that can run it.
     is_data : bool[V]
         True where a task is data.
     predecessors : V lists of (task, bytes)
-        What each task waits for, without data.
+        Tasks that each task waits for, without data.
     data : V lists of (data, bytes)
         The data that each task reads of other groups.
     successors : V lists of (task, seconds)
-        What waits for each task, and how long it is sent there on average; 0 in the same group.
+        Tasks that wait for each task, and mean seconds of the transfer; 0 in the same group.
     order : list of int
         The tasks without data, in topological order.
     """

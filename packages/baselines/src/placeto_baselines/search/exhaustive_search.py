@@ -29,7 +29,7 @@ def exhaustive_search(
     problem
         A small problem: about 10 groups on 3 devices.
     evaluator
-        Says what its placements cost.
+        Evaluator of its placements.
     max_placements
         Refuse a problem that has more placements.
 

@@ -17,13 +17,13 @@ class MoveSets:
     Attributes
     ----------
     sizes : ints
-        How many groups each level has, from coarse to fine.
+        Number of groups of each level, from coarse to fine.
     first_set : int64[L + 1]
         The number of the first set of each level.
     first_member, members : int32[S + 1], int32[]
         The groups of the finest level in each set, as `placeto_graphs.Moves` holds them.
     allowed : bool[S, D]
-        Where all groups of a set can run.
+        Devices where all groups of a set can run.
     """
 
     sizes: tuple[int, ...]

@@ -67,9 +67,9 @@ class MultilevelSearch:
     bound
         Seconds that no placement beats, such as `lower_bound` says: reaching them ends the search.
     report
-        Is called between rounds with the number of evaluations and the lowest cost in seconds.
+        Function that gets the number of evaluations and the lowest cost, seconds, between rounds.
     clock
-        Says the seconds that ``seconds`` are of; ``time.process_time`` leaves out what other
+        Function that returns the time in seconds; ``time.process_time`` leaves out what other
         processes take.
 
     Raises
@@ -128,9 +128,9 @@ class MultilevelSearch:
         Parameters
         ----------
         problem
-            What is placed.
+            Problem to place.
         evaluator
-            Says what placements cost.
+            Evaluator of its placements.
         seed
             Fixes every random choice.
         start : int32[G]
