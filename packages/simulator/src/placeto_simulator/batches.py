@@ -23,7 +23,6 @@ class Loops(NamedTuple):
     walk: Callable[..., None]
     runtimes: Callable[..., None]
     evaluate: Callable[..., None]
-    schedule: Callable[..., None]
 
 
 def loops_of(queue: str, num_resources: int) -> Loops:
@@ -58,7 +57,6 @@ def variant(name: str, *, has_many_resources: bool, backward_first: bool) -> Loo
         walk=over(walk, with_memory),
         runtimes=over(runtimes, loop("runtime", tracks_memory=False, keeps_log=False)),
         evaluate=over(evaluate, with_memory),
-        schedule=over(schedule, with_memory),
     )
 
 
@@ -83,28 +81,18 @@ def evaluate(
     placements: NDArray[np.int32],
     runtime: NDArray[np.float64],
     peak_memory: NDArray[np.int64],
-) -> None:
-    """Simulate placements int32[B, G] one by one into runtime[B] and peak_memory[B, D]."""
-    for row in range(len(placements)):
-        runtime[row] = simulate(tables, state, memory, log, placements[row])
-        add_parameters(tables, memory, placements[row], peak_memory[row])
-
-
-def schedule(
-    tables: Tables,
-    state: State,
-    memory: Memory,
-    log: Log,
-    placements: NDArray[np.int32],
-    runtime: NDArray[np.float64],
-    peak_memory: NDArray[np.int64],
     start: NDArray[np.float64],
     end: NDArray[np.float64],
 ) -> None:
-    """Do what `evaluate` does, and write when groups are at work into start and end[B, G]."""
+    """Simulate placements int32[B, G] one by one into runtime[B] and peak_memory[B, D].
+
+    When groups are at work goes into start and end[B, G], unless these are of shape [B, 0].
+    """
     for row in range(len(placements)):
         runtime[row] = simulate(tables, state, memory, log, placements[row])
         add_parameters(tables, memory, placements[row], peak_memory[row])
+        if start.shape[1] == 0:
+            continue
         start[row], end[row] = NEVER, 0.0
         for op in range(len(tables.num_inputs)):
             group = tables.group_of[op]

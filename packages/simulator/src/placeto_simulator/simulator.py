@@ -111,7 +111,8 @@ class Simulator:
         rows = self._checked(placements)
         runtime = np.empty(len(rows))
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        self._share_out(self._loops.evaluate, rows, runtime, peak_memory)
+        no_times = np.empty((len(rows), 0))
+        self._share_out(self._loops.evaluate, rows, runtime, peak_memory, no_times, no_times)
         return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
@@ -136,7 +137,7 @@ class Simulator:
         rows = self._checked(placements)
         runtime, start, end = np.empty(len(rows)), np.empty(rows.shape), np.empty(rows.shape)
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        self._share_out(self._loops.schedule, rows, runtime, peak_memory, start, end)
+        self._share_out(self._loops.evaluate, rows, runtime, peak_memory, start, end)
         return ScheduleBatch(runtime=runtime, peak_memory=peak_memory, start=start, end=end)
 
     def runtimes(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
