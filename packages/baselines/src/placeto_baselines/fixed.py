@@ -35,6 +35,11 @@ class CpuOnly(RulePlacer):
 
     Of several CPUs the fastest. A group that cannot run there goes to where it runs fastest.
 
+    Raises
+    ------
+    BaselineError
+        By `place`, when the cluster has no CPU.
+
     Examples
     --------
     >>> CpuOnly().place(problem, evaluator).placement
@@ -44,13 +49,7 @@ class CpuOnly(RulePlacer):
     name = "cpu"
 
     def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
-        """Return int32[B, G], everything on each of the CPUs.
-
-        Raises
-        ------
-        BaselineError
-            When the cluster has no CPU.
-        """
+        """Return int32[B, G], everything on each of the CPUs."""
         found = cpus(problem)
         if not len(found):
             kinds = sorted({device.kind for device in problem.cluster.devices})
