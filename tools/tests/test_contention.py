@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from placeto_graphs import PlacementProblem, parse_cluster
 from placeto_simulator import Simulator
-from placeto_simulator.conformance import random_problem
 from placeto_tools.measuring.contention import contended_timeline, overlaps
+from simulated_problems import random_problem
 
 
 def problem_on_two_devices(seed: int) -> tuple[PlacementProblem, np.ndarray]:

@@ -50,11 +50,6 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "placeto_graphs.benchmark",
         ["--ops", "1000", "--repeats", "1"],
     ),
-    "simulator": Benchmark(
-        "placements simulated per second",
-        "placeto_simulator.benchmark",
-        ["--ops", "1000", "--devices", "2", "--repeats", "1"],
-    ),
     "policy": Benchmark(
         "training steps per second, and a greedy pass",
         "placeto_tools.benchmarks.policy_benchmark",

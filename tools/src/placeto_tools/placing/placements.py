@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines import CoarseToFine, lower_bound
+from placeto_baselines import MultilevelSearch, lower_bound
 from placeto_graphs import (
     Cluster,
     OpGraph,
@@ -127,7 +127,7 @@ def search(
         far = how_far(count, evaluations, time.monotonic() - began)
         progress.update(f"best {seconds_text(best)}, evaluated {far}")
 
-    placer = CoarseToFine(seconds, evaluations, bound=bound, report=report)
+    placer = MultilevelSearch(seconds, evaluations, bound=bound, report=report)
     return placer.place(problem, simulator, seed=seed, start=start), bound
 
 

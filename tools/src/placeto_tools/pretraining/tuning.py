@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines import CoarseToFine
+from placeto_baselines import MultilevelSearch
 from placeto_policy import PlacementPolicy, PlacetoPlacer, preset
 from placeto_simulator import Simulator
 from placeto_tools.placing.costs import cost_of
@@ -49,7 +49,7 @@ def rows(policy: PlacementPolicy, problems: Iterable[Searched], seed: int = 0) -
         )
         curve = placer.place(each.problem, simulator, seed=seed).curve
         searches = [
-            CoarseToFine(evaluations=budget).place(each.problem, simulator, seed=seed)
+            MultilevelSearch(evaluations=budget).place(each.problem, simulator, seed=seed)
             for budget in BUDGETS
         ]
         costs = [
