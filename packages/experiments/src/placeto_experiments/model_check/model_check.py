@@ -13,7 +13,7 @@ from placeto.errors import one_line
 from placeto.placing.placements import search_problem
 from placeto.problems.making import make_problem
 from placeto.problems.sources import LIBRARY, Source, parse_sizes
-from placeto_baselines import CoarseToFine
+from placeto_baselines import MultilevelSearch
 from placeto_graphs import DEFAULT_RULES, OpGraph, PlacementProblem, parse_cluster
 from placeto_simulator import Simulator
 
@@ -23,7 +23,7 @@ CLUSTER = "4xv100"
 def searched(problem: PlacementProblem, seconds: float) -> tuple[float, bool]:
     """Return the runtime of what a search from coarse to fine finds, and whether it fits."""
     finest = search_problem(problem)
-    found = CoarseToFine(seconds).place(finest, Simulator(finest), seed=0)
+    found = MultilevelSearch(seconds).place(finest, Simulator(finest), seed=0)
     return found.runtime, found.fits(problem.cluster)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from placeto.placing.costs import cost_of, first_as_good, fits
 from placeto.placing.placers import SAMPLES_OF_PRETRAINED, pretrained, start_of_search
 from placeto.texts import TextTable
-from placeto_baselines import CoarseToFine
+from placeto_baselines import MultilevelSearch
 from placeto_experiments.pretraining.searched import Searched
 from placeto_graphs import PlacementResult, Placer
 from placeto_policy import PlacementPolicy, PlacetoPlacer
@@ -105,11 +105,11 @@ def _judged(policy: PlacementPolicy, each: Searched, seed: int) -> Judged:
     some, _ = _placed(start_of_search(policy), each, simulator, seed)
     swept, swept_seconds = _placed(pretrained(problem, policy), each, simulator, seed)
     as_long, *alone = [
-        CoarseToFine(evaluations=budget).place(problem, simulator, seed=seed)
+        MultilevelSearch(evaluations=budget).place(problem, simulator, seed=seed)
         for budget in (swept.evaluations, *BUDGETS)
     ]
     behind = [
-        CoarseToFine(evaluations=budget - SAMPLES_OF_PRETRAINED - 1).place(
+        MultilevelSearch(evaluations=budget - SAMPLES_OF_PRETRAINED - 1).place(
             problem, simulator, seed=seed, start=some.placement
         )
         for budget in BUDGETS

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import reading, writing
-from placeto_baselines import CoarseToFine
+from placeto_baselines import MultilevelSearch
 from placeto_experiments.problem_set import CorpusProblem, corpus
 from placeto_experiments.problem_set.graphs import Part
 from placeto_experiments.problem_set.shapes import SHAPES
@@ -183,7 +183,7 @@ def _search(folder: Path, entry: CorpusProblem, budget: Budget) -> tuple[str, bo
     except Exception as error:  # a model of a library may fail in any way
         return left_out(name, error), False
     began = time.process_time()
-    placer = CoarseToFine(budget.seconds, budget.evaluations, clock=time.process_time)
+    placer = MultilevelSearch(budget.seconds, budget.evaluations, clock=time.process_time)
     result = placer.place(problem, Simulator(problem, num_threads=1))
     path = _file(folder, entry.graph.part, name)
     with writing(path):

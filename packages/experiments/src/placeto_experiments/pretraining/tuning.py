@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from placeto.placing.costs import cost_of
 from placeto.placing.placers import SAMPLES_OF_PRETRAINED
 from placeto.texts import TextTable
-from placeto_baselines import CoarseToFine
+from placeto_baselines import MultilevelSearch
 from placeto_experiments.pretraining.searched import Searched
 from placeto_policy import PlacementPolicy, PlacetoPlacer, preset
 from placeto_simulator import Simulator
@@ -49,7 +49,7 @@ def rows(policy: PlacementPolicy, problems: Iterable[Searched], seed: int = 0) -
         )
         curve = placer.place(each.problem, simulator, seed=seed).curve
         searches = [
-            CoarseToFine(evaluations=budget).place(each.problem, simulator, seed=seed)
+            MultilevelSearch(evaluations=budget).place(each.problem, simulator, seed=seed)
             for budget in BUDGETS
         ]
         costs = [

@@ -16,7 +16,7 @@ from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import search_problem
 from placeto.problems.making import read_problem
 from placeto.problems.options import GroupingOptions, ProblemOptions
-from placeto_baselines import CoarseToFine, bound_parts, lower_bound, optimal
+from placeto_baselines import MultilevelSearch, bound_parts, exhaustive_search, lower_bound
 from placeto_experiments.tables.search_table import PROBLEMS
 from placeto_simulator import Simulator
 
@@ -53,9 +53,9 @@ def exact_row(name: str) -> list[str]:
     groups = GroupingOptions(num_groups=GROUPS_TO_TRY_ALL[cluster])
     problem = read_problem(source, ProblemOptions(cluster=cluster, grouping=groups))
     simulator = Simulator(problem)
-    best = cost_of_result(problem, optimal(problem, simulator))
+    best = cost_of_result(problem, exhaustive_search(problem, simulator))
     bound = lower_bound(problem)
-    search = CoarseToFine(evaluations=EVALUATIONS_OF_SEARCH)
+    search = MultilevelSearch(evaluations=EVALUATIONS_OF_SEARCH)
     found = cost_of_result(problem, search.place(problem, simulator))
     return [
         name,
@@ -76,7 +76,7 @@ def row(name: str, seconds: float, seeds: int) -> list[str]:
     parts = bound_parts(problem)
     taken = time.process_time() - start
     simulator = Simulator(problem)
-    placer = CoarseToFine(seconds, bound=max(parts.values()), clock=time.process_time)
+    placer = MultilevelSearch(seconds, bound=max(parts.values()), clock=time.process_time)
     found = [placer.place(problem, simulator, seed=seed) for seed in range(seeds)]
     best = min(cost_of_result(problem, result) for result in found)
     without = max(bound for part, bound in parts.items() if part != "crowding")

@@ -21,7 +21,7 @@ from placeto.placing.placers import start_of_search
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.training.run_folder import read_policy
-from placeto_baselines import CoarseToFine
+from placeto_baselines import MultilevelSearch
 from placeto_graphs import PlacementProblem, PlacementResult
 from placeto_policy import PlacementPolicy, load_pretrained
 from placeto_simulator import Simulator
@@ -71,11 +71,11 @@ class Searching:
         self.coarse = search_problem(problem, GROUPS_OF_POLICY)
         self.simulator = Simulator(problem, num_threads=1)
         self.coarse_simulator = Simulator(self.coarse, num_threads=1)
-        CoarseToFine(evaluations=10).place(problem, self.simulator)  # compiles
+        MultilevelSearch(evaluations=10).place(problem, self.simulator)  # compiles
 
     def alone(self, seconds: float, seed: int) -> Found:
         """Search from nothing."""
-        placer = CoarseToFine(seconds, clock=time.process_time)
+        placer = MultilevelSearch(seconds, clock=time.process_time)
         result = placer.place(self.problem, self.simulator, seed=seed)
         return Found(cost_of(self.simulator, result.placement), np.array(result.curve))
 
@@ -90,7 +90,7 @@ class Searching:
         placed = self._passes(policy, seed)
         start = self.problem.placement_of_ops(self.coarse.expand(placed.placement))
         left = max(seconds - (time.process_time() - began), 1e-3)
-        search = CoarseToFine(left, clock=time.process_time)
+        search = MultilevelSearch(left, clock=time.process_time)
         result = search.place(self.problem, self.simulator, seed=seed, start=start)
         curve = np.add(result.curve, [placed.evaluations, 0.0])
         cost = cost_of(self.simulator, result.placement)

@@ -18,7 +18,7 @@ from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import search_problem
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
-from placeto_baselines import CoarseToFine, LocalSearch, lower_bound
+from placeto_baselines import LocalSearch, MultilevelSearch, lower_bound
 from placeto_graphs import PlacementProblem, Placer
 from placeto_simulator import Simulator
 
@@ -101,8 +101,8 @@ def coarse_to_fine(
 ) -> Runs:
     """Place a problem from its coarsest groups to the finest ones of a search."""
     simulator = Simulator(problem, num_threads=threads)
-    CoarseToFine(evaluations=10).place(problem, simulator)  # compiles
-    placer = CoarseToFine(seconds, bound=bound, clock=lambda: time.process_time() / threads)
+    MultilevelSearch(evaluations=10).place(problem, simulator)  # compiles
+    placer = MultilevelSearch(seconds, bound=bound, clock=lambda: time.process_time() / threads)
     return _runs(problem, placer, simulator, seeds)
 
 
@@ -110,7 +110,7 @@ def simulator_rate(problem: PlacementProblem, seconds: float = 0.5) -> float:
     """Return how many placements a second are simulated in batches, near a good placement."""
     simulator = Simulator(problem, num_threads=1)
     generator = np.random.default_rng(0)
-    good = CoarseToFine(evaluations=2000).place(problem, simulator).placement
+    good = MultilevelSearch(evaluations=2000).place(problem, simulator).placement
     batch = np.repeat(good[None], BATCH, axis=0)
     for row in batch:
         row[generator.integers(problem.num_groups)] = good[0]

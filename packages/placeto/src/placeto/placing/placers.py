@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from placeto.placing.expert_scopes import expert_scopes
 from placeto_baselines import (
-    CoarseToFine,
     CpuOnly,
     CriticalPathPlacer,
     ExpertPlacer,
@@ -16,6 +15,7 @@ from placeto_baselines import (
     MetisPlacer,
     MSct,
     MTopo,
+    MultilevelSearch,
     RandomPlacer,
     RnnPlacer,
     RnnSettings,
@@ -136,7 +136,7 @@ SCHEMES: Mapping[str, Scheme] = {
     ),
     "coarse-to-fine": Scheme(
         "Coarse to fine",
-        lambda _problem, budget: CoarseToFine(evaluations=budget),
+        lambda _problem, budget: MultilevelSearch(evaluations=budget),
         budget=50_000,
         random=True,
     ),

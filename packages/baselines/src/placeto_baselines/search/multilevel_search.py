@@ -1,4 +1,7 @@
-"""Simulated annealing from coarse groups to fine ones, as well as a given time allows."""
+"""Multilevel search: annealing from coarse groups to fine ones, as well as a given time allows.
+
+Read `MultilevelSearch.place` and `_search` first, then how `_Walkers` move.
+"""
 
 import math
 import time
@@ -9,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.errors import BaselineError, StoppedSearchError, check_at_least
-from placeto_baselines.exact.optimal import all_placements
-from placeto_baselines.search.fewer_devices import OnFirstDevices, are_alike, on_first_devices
+from placeto_baselines.search.exhaustive_search import all_placements
 from placeto_baselines.search.move_sets import MoveSets, move_sets
 from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator, Moves, PlacementProblem, PlacementResult
@@ -20,10 +22,8 @@ MOVES_OF_FIRST_ROUND = 64
 MOST_MOVES_OF_ROUND = 4096
 FEWEST_OF_WALK = 2  # evaluations: where it starts, and one move
 SECONDS_OF_ROUND = 0.05
-FEWEST_TO_LEAVE_HALF = 4  # devices: of fewer, half are one, and that is tried anyway
 SHARE_OF_COARSER = 0.3  # of the moves ...
 COARSER_LEVELS = 2  # ... take groups of one of so many coarser levels
-SHARE_ON_HALF = 16  # the search on half of the devices has that part of the budget
 AT_THE_BOUND = 1 + 1e-6
 
 Report = Callable[[int, float], None]
@@ -41,7 +41,7 @@ class Temperatures:
         return float(self.first * (self.last / self.first) ** share)
 
 
-class CoarseToFine:
+class MultilevelSearch:
     """Anneals the groups of coarse levels first, then those of finer ones, from where it is.
 
     Two walks go side by side. One starts from a random placement of the coarsest level, the other
@@ -52,29 +52,24 @@ class CoarseToFine:
     that what coarse moves have found is kept; some moves still take groups of coarser levels. What
     is minimised is the memory-penalised runtime.
 
-    Where four or more devices are all alike, it first searches on half of them, with a sixteenth of
-    the budget, so that no result is worse than that of as short a search on fewer devices.
-
     It is an anytime search: `KeyboardInterrupt` ends it with the best placement so far, and so does
-    reaching a bound that is known. Where there are few placements, all are
-    evaluated.
-
-    Coarse to fine is how graphs are partitioned (Hendrickson and Leland 1995, Karypis and Kumar
-    1998), with a simulated step in place of a cut.
+    reaching a bound that is known. Where there are few placements, all are evaluated. Multilevel
+    search is how graphs are partitioned (Hendrickson and Leland 1995, Karypis and Kumar 1998), with
+    a simulated step instead of a cut.
 
     Parameters
     ----------
     seconds
-        How long it searches; None for as long as ``evaluations`` last.
+        Seconds that it searches; None for as long as ``evaluations`` last.
     evaluations
-        How many placements are evaluated, at most; None for as many as ``seconds`` allow. With this
-        alone a seed gives one result.
+        Number of placements that are evaluated, at most; None for as many as ``seconds`` allow.
+        With this alone a seed gives one result.
     bound
         Seconds that no placement beats, such as `lower_bound` says: reaching them ends the search.
     report
-        Is called between rounds with the number of evaluations and the lowest cost in seconds.
+        Function that gets the number of evaluations and the lowest cost, seconds, between rounds.
     clock
-        Says the seconds that ``seconds`` are of; ``time.process_time`` leaves out what other
+        Function that returns the time in seconds; ``time.process_time`` leaves out what other
         processes take.
 
     Raises
@@ -85,12 +80,12 @@ class CoarseToFine:
 
     Examples
     --------
-    >>> result = CoarseToFine(evaluations=200).place(problem, evaluator)
+    >>> result = MultilevelSearch(evaluations=200).place(problem, evaluator)
     >>> result.runtime
     1.0
     """
 
-    name = "coarse-to-fine"
+    name = "multilevel"
 
     walks = 2
     coarsest = 32
@@ -133,9 +128,9 @@ class CoarseToFine:
         Parameters
         ----------
         problem
-            What is placed.
+            Problem to place.
         evaluator
-            Says what placements cost.
+            Evaluator of its placements.
         seed
             Fixes every random choice.
         start : int32[G]
@@ -149,7 +144,11 @@ class CoarseToFine:
         try:
             if start is not None:
                 trials.evaluate(np.asarray(start)[None])
-            self._run(trials, budget, seed, start, self.report)
+            _start_on_one_device(trials, budget)
+            if _num_placements(problem) <= min(FEW_PLACEMENTS, budget.evaluations_left):
+                _enumerate(trials, budget)
+            else:
+                self._search(trials, budget, seed, start)
         except KeyboardInterrupt:
             if not trials.count:
                 raise
@@ -159,50 +158,12 @@ class CoarseToFine:
             raise StoppedSearchError(error, trials.result()) from error
         return trials.result()
 
-    def _run(
-        self,
-        trials: Trials,
-        budget: "_Budget",
-        seed: int,
-        start: NDArray[np.int32] | None,
-        report: Report | None,
-    ) -> None:
-        if _num_placements(trials.problem) <= min(FEW_PLACEMENTS, budget.evaluations_left):
-            _start_on_one_device(trials, budget)
-            _enumerate(trials, budget)
-            return
-        if start is None and trials.problem.num_devices >= FEWEST_TO_LEAVE_HALF:
-            self._run_on_half(trials, budget, seed, report)
-        _start_on_one_device(trials, budget)
-        self._search(trials, budget, seed, start, report)
-
-    def _run_on_half(
-        self, trials: Trials, budget: "_Budget", seed: int, report: Report | None
-    ) -> None:
-        """Search with a part of the budget on half of the devices, where all are alike."""
-        problem = trials.problem
-        evaluations: float = math.inf
-        if budget.evaluations < math.inf:
-            evaluations = budget.evaluations // SHARE_ON_HALF
-        if evaluations < 1 or not are_alike(problem):
-            return
-        fewer = on_first_devices(problem, problem.num_devices // 2)
-        others = Trials(fewer, OnFirstDevices(fewer, trials.evaluator))
-        seconds = budget.seconds / SHARE_ON_HALF
-        part = _Budget(others, seconds, evaluations, self.bound, self.clock)
-        try:
-            self._run(others, part, seed, None, report)
-        finally:
-            if others.count:
-                trials.include(others)
-
     def _search(
         self,
         trials: Trials,
         budget: "_Budget",
         seed: int,
         start: NDArray[np.int32] | None,
-        report: Report | None,
     ) -> None:
         sets = move_sets(trials.problem, self.coarsest)
         meeting = max(
@@ -210,7 +171,7 @@ class CoarseToFine:
         )
         first_level = [0 if walk % 2 == 0 else meeting for walk in range(self.walks)]
         first_cooling = [self.hot, self.hot if start is None else self.warm]
-        walkers = _Walkers(sets, trials, budget, np.random.default_rng(seed), report)
+        walkers = _Walkers(sets, trials, budget, np.random.default_rng(seed), self.report)
         walkers.start(first_level, start)
         shares = (np.arange(sets.num_levels) + 1) / sets.num_levels
         for walk, first in enumerate(first_level):

@@ -16,7 +16,7 @@ MAX_PLACEMENTS = 200_000  # 11 groups on 3 devices
 BATCH = 1024
 
 
-def optimal(
+def exhaustive_search(
     problem: PlacementProblem, evaluator: Evaluator, *, max_placements: int = MAX_PLACEMENTS
 ) -> PlacementResult:
     """Return the placement with the lowest memory-penalised runtime of all.
@@ -29,7 +29,7 @@ def optimal(
     problem
         A small problem: about 10 groups on 3 devices.
     evaluator
-        Says what its placements cost.
+        Evaluator of its placements.
     max_placements
         Refuse a problem that has more placements.
 
@@ -40,7 +40,7 @@ def optimal(
 
     Examples
     --------
-    >>> optimal(problem, evaluator).runtime
+    >>> exhaustive_search(problem, evaluator).runtime
     1.0
     """
     allowed = allowed_devices(problem)
