@@ -1,4 +1,4 @@
-"""Search spaces as choices, and super-networks against networks of one architecture."""
+"""Super-networks against networks of one architecture."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,86 +7,24 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies
 from torch import Tensor
 from torch.nn import functional
 
-from placeto_experiments.enas.shared_images import SharedImageNetwork
-from placeto_experiments.enas.shared_text import SharedLanguageModel
+from placeto_experiments.enas.shared_networks import SharedImageNetwork, SharedLanguageModel
 from placeto_workloads import (
-    NASNET_A,
     Activation,
     Block,
     ConvolutionalArchitecture,
+    ConvolutionalSpace,
     Operation,
     RecurrentCell,
-    WorkloadError,
-    cell_with_loose_ends,
-)
-from placeto_workloads.families.search_spaces import (
-    ConvolutionalSpace,
     RecurrentSpace,
-    SearchSpace,
-    decisions_of,
-    space_of,
+    cell_with_loose_ends,
 )
 from placeto_workloads.models.cell_network import CellNetwork
 from placeto_workloads.models.enas_recurrent import LanguageModel
 
-SPACES: list[SearchSpace] = [ConvolutionalSpace(), ConvolutionalSpace(2), RecurrentSpace()]
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
-
-
-@settings(deadline=None)
-@given(seed=strategies.integers(0, 2**32), space=strategies.sampled_from(SPACES))
-def test_an_architecture_and_its_choices_are_the_same(seed: int, space: SearchSpace) -> None:
-    architecture = space.uniform(np.random.default_rng(seed))
-    choices = space.choices(architecture)
-    assert space.architecture(choices) == architecture
-    assert len(choices) == len(decisions_of(space))
-    generator = np.random.default_rng(seed)
-    drawn = tuple(int(generator.integers(decision.count)) for decision in decisions_of(space))
-    assert space.choices(space.architecture(drawn)) == drawn
-
-
-def test_the_spaces_have_the_sizes_of_the_publication() -> None:
-    # Pham et al. (2018): 4 to the 12th times 11! cells, and for each of two convolutional cells
-    # (5 operations, twice) for 5 blocks with 2, 3, 4, 5, 6 states to read, twice.
-    recurrent = np.prod([float(decision.count) for decision in decisions_of(RecurrentSpace())])
-    assert recurrent == 4.0**12 * np.prod(np.arange(1.0, 12.0))
-    cells = np.prod([float(decision.count) for decision in decisions_of(ConvolutionalSpace())])
-    assert cells == pytest.approx((25.0**5 * 720.0**2) ** 2)
-
-
-@pytest.mark.parametrize(
-    ("choices", "message"),
-    [
-        ([0, 0, 0, 0], "choices: expected 23, got 4"),
-        ([4] + [0] * 22, r"choices\[0\]: expected a number from 0 to 3, got 4"),
-        ([0, 1] + [0] * 21, r"choices\[1\]: expected a number from 0 to 0, got 1"),
-        ([0] * 22 + [-1], r"choices\[22\]: expected a number from 0 to 3, got -1"),
-    ],
-)
-def test_choices_that_are_none_are_refused(choices: list[int], message: str) -> None:
-    with pytest.raises(WorkloadError, match=message):
-        RecurrentSpace().architecture(choices)
-
-
-def test_architectures_of_other_spaces_are_refused() -> None:
-    with pytest.raises(WorkloadError, match="expected a recurrent cell of 12 nodes"):
-        RecurrentSpace().choices(RecurrentCell((Activation.TANH,), ()))
-    with pytest.raises(WorkloadError, match="expected convolutional cells"):
-        ConvolutionalSpace().choices(RecurrentCell((Activation.TANH,), ()))
-    with pytest.raises(WorkloadError, match="expected 5 blocks and their loose ends"):
-        ConvolutionalSpace().choices(NASNET_A)
-    seven = Block(0, Operation.SEPARABLE_CONVOLUTION_7, 1, Operation.IDENTITY)
-    cell = cell_with_loose_ends((seven,))
-    with pytest.raises(WorkloadError, match="got 'separable convolution 7x7'"):
-        ConvolutionalSpace(1).choices(ConvolutionalArchitecture(cell, cell))
-    with pytest.raises(WorkloadError, match="space: expected convolutional or recurrent"):
-        space_of("macro", 3)
-    with pytest.raises(WorkloadError, match="num_nodes: expected an integer from 1"):
-        space_of("recurrent", 0)
 
 
 def gradients(shared: torch.nn.Module) -> dict[str, Tensor]:

@@ -13,8 +13,7 @@ from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.inception_v3 import inception_v3
 from placeto_workloads.models.nasnet import nasnet
 from placeto_workloads.models.nmt import nmt
-from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.models.training_step import TrainingStep, whole_number
 
 
 @dataclass(frozen=True)

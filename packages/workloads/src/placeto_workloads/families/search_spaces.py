@@ -21,7 +21,7 @@ from placeto_workloads.models.cell_architecture import (
     RecurrentCell,
     cell_with_loose_ends,
 )
-from placeto_workloads.models.sizes import whole_number
+from placeto_workloads.models.training_step import whole_number
 
 Architecture = RecurrentCell | ConvolutionalArchitecture
 ACTIVATIONS = tuple(Activation)

@@ -11,7 +11,7 @@ from placeto_workloads.models.cell_architecture import (
     ConvolutionalCell,
     Operation,
 )
-from placeto_workloads.models.cell_layers import adjustment, operation_layer
+from placeto_workloads.models.image_layers import adjustment, operation_layer
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from placeto_workloads.models.cell_architecture import Activation, RecurrentCell
-from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep, build_training_step
+from placeto_workloads.models.training_step import TrainingStep, build_training_step, whole_number
 from placeto_workloads.models.unrolled import UnrolledLayer, uniform_weight
 
 

@@ -5,9 +5,12 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from placeto_workloads.models.normalisation import batch_normalisation
-from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep, build_classification_step
+from placeto_workloads.models.image_layers import batch_normalisation
+from placeto_workloads.models.training_step import (
+    TrainingStep,
+    build_classification_step,
+    whole_number,
+)
 
 
 def inception_v3(

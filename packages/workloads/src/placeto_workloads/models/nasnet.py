@@ -15,9 +15,12 @@ from placeto_workloads.models.cell_architecture import (
     Operation,
 )
 from placeto_workloads.models.cell_network import CellNetwork, PlannedCell, planned_cells
-from placeto_workloads.models.normalisation import batch_normalisation
-from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep, build_classification_step
+from placeto_workloads.models.image_layers import batch_normalisation
+from placeto_workloads.models.training_step import (
+    TrainingStep,
+    build_classification_step,
+    whole_number,
+)
 
 _SEPARABLE_3 = Operation.SEPARABLE_CONVOLUTION_3
 _SEPARABLE_5 = Operation.SEPARABLE_CONVOLUTION_5

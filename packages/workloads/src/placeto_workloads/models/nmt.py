@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep, build_training_step
+from placeto_workloads.models.training_step import TrainingStep, build_training_step, whole_number
 from placeto_workloads.models.unrolled import (
     LSTM,
     LSTMState,

@@ -1,17 +1,33 @@
-"""What convolutional cells are made of (Zoph et al. 2018, section 3 and appendix A.4)."""
+"""Layers of networks of images; most are those of cells (Zoph et al. 2018, section 3, A.4)."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from placeto_workloads.models.cell_architecture import Operation
-from placeto_workloads.models.normalisation import batch_normalisation
 
+EPSILON = 1e-3  # of the published networks, Inception-V3 and NASNet-A
 _KERNELS = {
     Operation.SEPARABLE_CONVOLUTION_3: 3,
     Operation.SEPARABLE_CONVOLUTION_5: 5,
     Operation.SEPARABLE_CONVOLUTION_7: 7,
 }
+
+
+def batch_normalisation(channels: int) -> nn.BatchNorm2d:
+    """Return batch normalisation that keeps moving averages, and no count of batches.
+
+    PyTorch reads the count only where there is no momentum. In a graph of ops it would be one op
+    per layer that nothing else is joined to, and that no grouping could put anywhere.
+
+    Parameters
+    ----------
+    channels
+        Number of channels of its input and output.
+    """
+    layer = nn.BatchNorm2d(channels, eps=EPSILON)
+    layer.num_batches_tracked = None
+    return layer
 
 
 class Projection(nn.Module):
