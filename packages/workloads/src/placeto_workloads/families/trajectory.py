@@ -152,7 +152,10 @@ def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
 
     Examples
     --------
-    See `save_trajectory`.
+    >>> load_trajectory("missing.json")
+    Traceback (most recent call last):
+    ...
+    placeto_workloads.errors.WorkloadError: missing.json: No such file or directory
     """
     shown = os.fspath(path)
     try:
