@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 
 from placeto import load_model_graph
+from placeto.errors import InputError
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
-from placeto.progress import Progress
-from placeto_experiments.model_check.checked_models import CHECKED_MODELS, CheckedModel
-from placeto_experiments.model_check.model_check import check, searched
-from placeto_experiments.model_check.model_table import Report, check_models, model_table
+from placeto.progress import PlainProgress
+from placeto_experiments.model_check import (
+    CHECKED_MODELS,
+    CheckedModel,
+    Report,
+    check,
+    check_all,
+    check_models,
+    model_table,
+    searched,
+)
 from placeto_graphs import parse_cluster
 from placeto_simulator import Simulator
 from placeto_workloads import MODELS, training_step
@@ -27,9 +35,9 @@ def checked(
     *models: CheckedModel, time_limit: float = 120.0, memory_limit: float = 1e12
 ) -> tuple[list[Report], str]:
     shown = io.StringIO()
-    reports = check_models(
+    reports = check_all(
         models,
-        Progress(None, shown),
+        PlainProgress(shown),
         search_seconds=0.1,
         time_limit=time_limit,
         memory_limit=memory_limit,
@@ -66,7 +74,7 @@ def test_a_process_that_takes_too_much_is_ended() -> None:
 
 def test_other_weights_than_the_librarys_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = {"ops": 1, "weight_bytes": 8, "captured_weight_bytes": 4}
-    monkeypatch.setattr("placeto_experiments.model_check.model_table._run", lambda *_limits: answer)
+    monkeypatch.setattr("placeto_experiments.model_check._run", lambda *_limits: answer)
     (report,), _ = checked(SMALL)
     assert report["error"] == "expected 8 bytes of weights, got 4"
 
@@ -80,7 +88,7 @@ def test_ctrl_c_leaves_the_rows_that_are_done(monkeypatch: pytest.MonkeyPatch) -
         except StopIteration:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr("placeto_experiments.model_check.model_table._run", run)
+    monkeypatch.setattr("placeto_experiments.model_check._run", run)
     assert [report["ops"] for report in checked(SMALL, SMALL, SMALL)[0]] == [1]
 
 
@@ -112,3 +120,16 @@ def test_at_least_eighty_different_models_are_checked() -> None:
     assert len(CHECKED_MODELS) == len({model.command for model in CHECKED_MODELS}) >= 80
     libraries = Counter(model.source.partition(":")[0] for model in CHECKED_MODELS)
     assert {"timm", "torchvision", "transformers", "diffusers"} < libraries.keys()
+
+
+def test_the_command_prints_the_table_of_the_chosen_models(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer = {"error": "none"}
+    monkeypatch.setattr("placeto_experiments.model_check._run", lambda *_limits: answer)
+    check_models.main(["--only", "timm:resnet"], standalone_mode=False)
+    printed = capfd.readouterr().out.splitlines()
+    assert printed[2].startswith("| timm:resnet50 batch_size=4 | none |")
+    assert printed[-1].startswith("0 of 1 models")
+    with pytest.raises(InputError, match="--only: expected a part of a name"):
+        check_models.main(["--only", "keras"], standalone_mode=False)
