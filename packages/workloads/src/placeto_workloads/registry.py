@@ -7,13 +7,26 @@ from types import MappingProxyType
 
 import torch
 
-from placeto_graphs import DEFAULT_RULES
-from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS, ColocationRule
+from placeto_graphs import (
+    DEFAULT_RULES,
+    Grouping,
+    OpGraph,
+    colocate_by_id,
+    colocate_gradients,
+    colocate_updates,
+)
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.inception_v3 import inception_v3
 from placeto_workloads.models.nasnet import nasnet
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep, whole_number
+
+ColocationRule = Callable[[OpGraph], Grouping]
+
+# In an unrolled network most gradients are read by one op, the next one back in time, so the rule
+# of single consumers joins all steps: of some 2,500 groups of ptb it leaves 20, and of 1,600 of nmt
+# 100, fewer than a placer is to see.
+RULES_OF_UNROLLED_NETWORKS = (colocate_by_id, colocate_gradients, colocate_updates)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import DEFAULT_RULES, Grouping, OpGraph, colocate, merge_and_colocate
-from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS, ColocationRule
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
 from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture, RecurrentCell
@@ -17,7 +16,12 @@ from placeto_workloads.models.enas_convolutional import enas_image_network
 from placeto_workloads.models.enas_recurrent import enas_language_model
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.registry import checked_sizes, default_sizes
+from placeto_workloads.registry import (
+    RULES_OF_UNROLLED_NETWORKS,
+    ColocationRule,
+    checked_sizes,
+    default_sizes,
+)
 
 NUM_MEMBERS = 32
 MOST_REPEATED = 1_000  # draws in a row
