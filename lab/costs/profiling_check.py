@@ -1,4 +1,4 @@
-"""Do the times of single ops add up?  ``python -m placeto_experiments.costs.profiling_check``.
+"""Do the times of single ops add up?  ``python lab/costs/profiling_check.py``.
 
 Measures each op of small models on a device, and the same training step as PyTorch runs it.
 """
@@ -92,9 +92,7 @@ def measure(name: str, device: torch.device, rounds: int, repeats: int) -> Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table; the exit code is 1 when a sum is further than 25 % from the eager step."""
-    parser = argparse.ArgumentParser(
-        prog="placeto_experiments.costs.profiling_check", description=__doc__
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=5, help="of measuring both ways")
