@@ -35,6 +35,7 @@ def test_the_packages_that_can_be_used_show_how() -> None:
     assert {name.split("/README")[0] for name in BLOCKS if "/README" in name} == {
         "packages/baselines",
         "packages/execution",
+        "packages/experiments",
         "packages/graphs",
         "packages/policy",
         "packages/simulator",
