@@ -143,7 +143,7 @@ def test_the_seed_decides_the_weights_and_leaves_other_random_numbers_alone() ->
     one, same = (SharedLanguageModel(num_nodes=2, units=3, vocabulary_size=4) for _ in range(2))
     assert torch.equal(one.first, same.first)
     networks = [SharedImageNetwork(num_blocks=1, filters=2, seed=seed) for seed in (1, 1, 2)]
-    weights = [network.classifier.layer.weight for network in networks]
+    weights = [network.get_parameter("classifier.layer.weight") for network in networks]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     networks[0].network_of(ConvolutionalSpace(1).uniform(np.random.default_rng(0)))

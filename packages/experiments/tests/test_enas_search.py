@@ -35,7 +35,7 @@ from placeto_workloads import (
     SearchSpace,
     WorkloadError,
 )
-from placeto_workloads.families.search_spaces import Architecture, decisions_of
+from placeto_workloads.families.search_spaces import Architecture
 
 SMALL = Settings(rounds=3, shared_steps=3, controller_steps=2, samples=3, controller_units=8)
 
@@ -79,7 +79,7 @@ def test_the_probabilities_of_all_architectures_add_up_to_one(space: SearchSpace
     with torch.no_grad():
         for weight in controller.parameters():
             weight.mul_(20)  # far from uniform
-        every = list(product(*(range(decision.count) for decision in decisions_of(space))))
+        every = list(product(*(range(decision.count) for decision in space.decisions)))
         log_probability, entropy = controller(torch.tensor(every))
     probability = log_probability.double().exp()
     assert float(probability.sum()) == pytest.approx(1, abs=1e-4)

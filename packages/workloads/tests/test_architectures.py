@@ -27,7 +27,7 @@ from placeto_workloads import (
     save_trajectory,
 )
 from placeto_workloads.families.controller_sampler import shipped_trajectory
-from placeto_workloads.families.search_spaces import Architecture, decisions_of, space_of
+from placeto_workloads.families.search_spaces import Architecture, space_of
 
 SPACES: list[SearchSpace] = [ConvolutionalSpace(), ConvolutionalSpace(2), RecurrentSpace()]
 
@@ -38,18 +38,18 @@ def test_an_architecture_and_its_choices_are_the_same(seed: int, space: SearchSp
     architecture = space.uniform(np.random.default_rng(seed))
     choices = space.choices(architecture)
     assert space.architecture(choices) == architecture
-    assert len(choices) == len(decisions_of(space))
+    assert len(choices) == len(space.decisions)
     generator = np.random.default_rng(seed)
-    drawn = tuple(int(generator.integers(decision.count)) for decision in decisions_of(space))
+    drawn = tuple(int(generator.integers(decision.count)) for decision in space.decisions)
     assert space.choices(space.architecture(drawn)) == drawn
 
 
 def test_the_spaces_have_the_sizes_of_the_publication() -> None:
     # Pham et al. (2018): 4 to the 12th times 11! cells, and for each of two convolutional cells
     # (5 operations, twice) for 5 blocks with 2, 3, 4, 5, 6 states to read, twice.
-    recurrent = np.prod([float(decision.count) for decision in decisions_of(RecurrentSpace())])
+    recurrent = np.prod([float(decision.count) for decision in RecurrentSpace().decisions])
     assert recurrent == 4.0**12 * np.prod(np.arange(1.0, 12.0))
-    cells = np.prod([float(decision.count) for decision in decisions_of(ConvolutionalSpace())])
+    cells = np.prod([float(decision.count) for decision in ConvolutionalSpace().decisions])
     assert cells == pytest.approx((25.0**5 * 720.0**2) ** 2)
 
 

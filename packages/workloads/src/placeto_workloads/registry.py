@@ -31,16 +31,16 @@ RULES_OF_UNROLLED_NETWORKS = (colocate_by_id, colocate_gradients, colocate_updat
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A model that can be had by name.
+    """A model that has a name.
 
     Attributes
     ----------
     name
-        How it is asked for.
+        Name of the model.
     description
-        What it is, in one line.
+        Description in one line.
     build
-        What builds a training step from its sizes, given as keywords.
+        Function that builds a training step from sizes, given as keywords.
     fixed
         Sizes that its name fixes.
     colocation_rules
@@ -137,9 +137,9 @@ def training_step(
     name
         One of `model_names`.
     device
-        Where the weights are; on the default, meta, they take no memory.
+        Device of the weights; on the default, meta, they take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
     **sizes
         Other sizes than the published ones; ``MODELS[name].sizes`` says which there are.
 

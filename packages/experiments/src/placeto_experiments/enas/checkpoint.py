@@ -46,12 +46,12 @@ def train(
     Parameters
     ----------
     task, settings, seed
-        As of a `Search`.
+        Arguments of `Search`.
     folder
         Folder of ``search.safetensors`` and ``architectures.json``, which are written after each
         round; it is made if it does not exist.
     report
-        Called after each round, with the training and the mean reward of the round.
+        Function that is called after each round, with the training and its mean reward.
 
     Returns
     -------

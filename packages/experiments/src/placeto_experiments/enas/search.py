@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from placeto_experiments.enas.controller import Controller
 from placeto_experiments.enas.tasks import Task
 from placeto_workloads import WorkloadError
-from placeto_workloads.families.search_spaces import Architecture, decisions_of
+from placeto_workloads.families.search_spaces import Architecture
 from placeto_workloads.families.trajectory import Trajectory
 from placeto_workloads.models.training_step import whole_number
 
@@ -153,7 +153,7 @@ class Search:
     @property
     def trajectory(self) -> Trajectory:
         """The architectures that the training has evaluated so far."""
-        width = len(decisions_of(self.task.space))
+        width = len(self.task.space.decisions)
         return Trajectory(
             self.task.space,
             np.array([number for number, _, _ in self._evaluated], dtype=np.int32),

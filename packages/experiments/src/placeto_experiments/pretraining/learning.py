@@ -64,7 +64,7 @@ def validate(policy: PlacementPolicy, problems: Sequence[Searched]) -> Validatio
     policy
         The policy.
     problems
-        What it did not learn from.
+        Problems that it did not learn from.
     """
     placer = start_of_search(policy)
     found = []
@@ -84,7 +84,7 @@ def weights_of(names: Sequence[str]) -> list[float]:
     Parameters
     ----------
     names
-        Of problems, such as ``"fork-join-31.2"`` or ``"transformers-t5.0"``.
+        Names of problems, such as ``"fork-join-31.2"`` or ``"transformers-t5.0"``.
 
     Examples
     --------

@@ -64,7 +64,7 @@ def search_part(
     Parameters
     ----------
     folder
-        Where placements are kept, in a folder for each part.
+        Folder of the placements, with a folder for each part.
     part
         Part of the problem set.
     budget
@@ -109,7 +109,7 @@ def searched_problems(folder: Path, part: Part, *, variants: int) -> Iterator[Se
     Parameters
     ----------
     folder
-        Where `search_part` kept them.
+        Folder of `search_part`.
     part
         Part of the problem set.
     variants

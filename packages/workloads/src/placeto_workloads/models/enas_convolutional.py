@@ -42,17 +42,17 @@ def enas_image_network(
     batch_size
         Images per step.
     image_size
-        Their height and width, in pixels.
+        Height and width of an image, in pixels.
     num_classes
-        How many classes there are.
+        Number of classes.
     cells_per_stage
         Normal cells in each of the three stages.
     filters
-        Of each operation in the first stage.
+        Number of filters of each operation in the first stage.
     device
-        Where the weights are; on the default, meta, they take no memory.
+        Device of the weights; on the default, meta, they take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
 
     Raises
     ------

@@ -39,13 +39,13 @@ def enas_language_model(
     batch_size
         Sequences per step of training.
     units
-        The length of embeddings and states.
+        Length of embeddings and states.
     vocabulary_size
         Number of words.
     device
-        Where the weights are; on the default, meta, they take no memory.
+        Device of the weights; on the default, meta, they take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
 
     Raises
     ------

@@ -94,7 +94,7 @@ def operation_layer(operation: Operation, inputs: int, outputs: int, stride: int
     Parameters
     ----------
     operation
-        What to do.
+        Operation of the layer.
     inputs, outputs
         Numbers of channels.
     stride

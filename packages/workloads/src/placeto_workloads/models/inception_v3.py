@@ -33,13 +33,13 @@ def inception_v3(
     batch_size
         Images per step.
     image_size
-        Their height and width, in pixels; at least 75.
+        Height and width of an image, in pixels; at least 75.
     num_classes
-        How many classes there are.
+        Number of classes.
     device
-        Where the weights are; on the default, meta, they take no memory.
+        Device of the weights; on the default, meta, they take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
 
     Raises
     ------

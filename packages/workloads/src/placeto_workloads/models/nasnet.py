@@ -81,9 +81,9 @@ def nasnet(
     batch_size
         Images per step.
     image_size
-        Their height and width, in pixels.
+        Height and width of an image, in pixels.
     num_classes
-        How many classes there are.
+        Number of classes.
     cells_per_stage
         N, the number of normal cells in each of the three stages.
     penultimate_filters
@@ -92,9 +92,9 @@ def nasnet(
     stem_filters
         Filters of the first convolution.
     device
-        Where the weights are; on the default, meta, they take no memory.
+        Device of the weights; on the default, meta, they take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
 
     Raises
     ------

@@ -29,9 +29,9 @@ class TrainingStep(NamedTuple):
         The positional arguments of the model as a tuple, or its keyword arguments as a mapping. On
         the meta device they, as the model, have shapes but no content and take no memory.
     loss_fn
-        From what the model returns to a scalar; None where the model returns the loss itself.
+        Function from outputs to a scalar; None if the model returns the loss itself.
     optimizer
-        From parameters to an optimizer; None for Adam.
+        Function from parameters to an optimizer; None for Adam.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone.
 
@@ -58,7 +58,7 @@ class Classification(nn.Module):
     Parameters
     ----------
     network
-        From images, float32[batch, 3, height, width], to logits, float32[batch, classes].
+        Network from float32[batch, 3, height, width] to logits, float32[batch, classes].
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -113,13 +113,13 @@ def build_training_step(
     Parameters
     ----------
     make_model, make_inputs
-        What builds the model and its inputs on the default device.
+        Functions that build the model and its inputs on the default device.
     sizes
-        What the model was built with, for error messages.
+        Sizes of the model, for error messages.
     device
-        Where the weights and inputs are to be; on the meta device they take no memory.
+        Device of weights and inputs; on meta they take no memory.
     seed
-        Of weights and inputs, which are equal on every device but meta. The state of PyTorch's
+        Seed of weights and inputs, which are equal on every device but meta. The state of PyTorch's
         random numbers is left as it was.
 
     Raises
