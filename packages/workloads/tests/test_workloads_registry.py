@@ -43,7 +43,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_an_unknown_size_lists_the_known_ones(size: str) -> None:
     known = "steps, batch_size, units, vocabulary_size"
     with pytest.raises(WorkloadError, match=f"nmt-2: expected sizes among {known}, got '{size}'"):
-        training_step("nmt-2", **{size: 3})
+        training_step("nmt-2", **{size: 3})  # type: ignore[arg-type]
 
 
 def test_sizes_that_make_no_network_name_the_layer() -> None:

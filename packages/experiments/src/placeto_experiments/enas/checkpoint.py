@@ -43,25 +43,9 @@ def train(
 ) -> Search:
     """Train to the last round, from the round that the folder has reached.
 
-    Parameters
-    ----------
-    task, settings, seed
-        Arguments of `Search`.
-    folder
-        Folder of ``search.safetensors`` and ``architectures.json``, which are written after each
-        round; it is made if it does not exist.
-    report
-        Function that is called after each round, with the training and its mean reward.
-
-    Returns
-    -------
-    Search
-        The training, at its end. It is the same whether it was cut or not.
-
-    Raises
-    ------
-    WorkloadError
-        When the folder holds another training, or a file that is none.
+    It ends in the same weights whether it was cut or not. The folder holds ``search.safetensors``
+    and ``architectures.json``, which are written after each round; a folder of another training
+    raises a `WorkloadError`. After each round the training and its mean reward are reported.
 
     Examples
     --------

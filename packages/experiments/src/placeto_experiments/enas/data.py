@@ -83,11 +83,6 @@ def cifar10(folder: str | os.PathLike[str], *, num_validation: int = 5_000) -> I
     num_validation
         Number of images, the last ones, for validation; 5,000 in Pham et al. (2018).
 
-    Raises
-    ------
-    WorkloadError
-        When a file is missing, or has other content.
-
     Examples
     --------
     >>> cifar10("no-such-folder")
@@ -122,16 +117,10 @@ def _split(
 
 
 def _cifar_records(path: Path) -> NDArray[np.uint8]:
-    try:
-        content = np.frombuffer(path.read_bytes(), dtype=np.uint8)
-    except FileNotFoundError:
-        pickled = path.with_suffix("").exists()
-        hint = "; the version for Python is pickled and not read" if pickled else ""
-        raise WorkloadError(
-            f"{path.parent}: expected {path.name} of the binary version of CIFAR-10{hint}"
-        ) from None
-    except OSError as error:
-        raise WorkloadError(f"{path}: {error.strerror}") from None
+    pickled = path.with_suffix("").exists()
+    hint = "; the version for Python is pickled and not read" if pickled else ""
+    missing = f" of the binary version of CIFAR-10{hint}"
+    content = np.frombuffer(_content(path, missing), dtype=np.uint8)
     if not content.size or content.size % _RECORD:
         raise WorkloadError(f"{path}: expected a multiple of {_RECORD} bytes, got {content.size}")
     records = content.reshape(-1, _RECORD)
@@ -139,6 +128,15 @@ def _cifar_records(path: Path) -> NDArray[np.uint8]:
     if largest >= CIFAR_CLASSES:
         raise WorkloadError(f"{path}: expected labels from 0 to 9, got {largest}")
     return records
+
+
+def _content(path: Path, missing: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise WorkloadError(f"{path.parent}: expected {path.name}{missing}") from None
+    except OSError as error:
+        raise WorkloadError(f"{path}: {error.strerror}") from None
 
 
 Mask = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]]
@@ -175,10 +173,8 @@ def shape_images(
 
     Parameters
     ----------
-    num_training, num_validation
-        Numbers of images.
-    num_classes
-        Number of shapes, at least 2: the first ones of the ten `SHAPES`.
+    num_training, num_validation, num_classes
+        Numbers of images and of shapes: the first ones of the ten `SHAPES`, at least 2.
     size
         Height and width, in pixels; at least 4.
     seed
@@ -219,19 +215,8 @@ def _drawn(label: int, side: int, generator: np.random.Generator) -> NDArray[np.
 def penn_treebank(folder: str | os.PathLike[str]) -> TextData:
     r"""Return text of a folder with the files that Mikolov et al. (2010) made of Penn Treebank.
 
-    Any text in files of these names will do: words between spaces, a sentence on each line. The
-    vocabulary is that of the training part; other words are ``<unk>``.
-
-    Parameters
-    ----------
-    folder
-        Folder of ``ptb.train.txt`` and ``ptb.valid.txt``.
-
-    Raises
-    ------
-    WorkloadError
-        When a file is missing, is empty or no text, or a word of the validation part is unknown
-        and the training part has no ``<unk>``.
+    Any text in ``ptb.train.txt`` and ``ptb.valid.txt`` will do: words between spaces, a sentence on
+    each line. The vocabulary is that of the training part; other words are ``<unk>``.
 
     Examples
     --------
@@ -256,13 +241,9 @@ def penn_treebank(folder: str | os.PathLike[str]) -> TextData:
 
 def _words_of_file(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise WorkloadError(f"{path.parent}: expected {path.name}, found none") from None
+        text = _content(path, ", found none").decode()
     except UnicodeDecodeError:
         raise WorkloadError(f"{path}: expected text in UTF-8") from None
-    except OSError as error:
-        raise WorkloadError(f"{path}: {error.strerror}") from None
     words = [word for line in text.splitlines() if line.strip() for word in (*line.split(), END)]
     if not words:
         raise WorkloadError(f"{path}: expected words, got an empty file")

@@ -21,7 +21,7 @@ from placeto_experiments.enas.tasks import Task
 from placeto_graphs import PlacementProblem, parse_cluster
 from placeto_workloads import Family, FamilyMember, RecurrentCell, Trajectory
 from placeto_workloads.families.search_spaces import Architecture
-from placeto_workloads.models.cell_architecture import CURRENT, ConvolutionalCell
+from placeto_workloads.models.cell_architecture import CURRENT
 
 KIND = "k80"
 NUM_ARCHITECTURES = 50
@@ -29,7 +29,6 @@ NUM_BATCHES = 4
 REWARDS = (
     *("first round", "last round", "controller", "uniform, same weights", "uniform, own weights"),
 )
-Cell = RecurrentCell | ConvolutionalCell
 
 
 class RewardRow(NamedTuple):
@@ -123,45 +122,41 @@ def cell_table(trajectory: Trajectory, seed: int = 0) -> str:
 
 def _cell_row(name: str, architectures: Sequence[Architecture]) -> list[str]:
     cells = [cell for architecture in architectures for cell in _cells_of(architecture)]
-    counts = Counter(operation for cell in cells for operation in _operations(cell))
+    counts = Counter(operation for cell in cells for operation in cell.operations)
     return [
         name,
         str(len(architectures)),
         str(len(set(architectures))),
-        f"{fmean(map(_num_loose_ends, cells)):.2f}",
-        f"{fmean(map(_depth, cells)):.2f}",
+        f"{fmean(cell.num_loose_ends for cell in cells):.2f}",
+        f"{fmean(cell.depth for cell in cells):.2f}",
         ", ".join(f"{each} {counts[each] / counts.total():.0%}" for each in sorted(counts)),
     ]
 
 
-def _cells_of(architecture: Architecture) -> tuple[Cell, ...]:
+class _Cell(NamedTuple):
+    """What a cell is like; the depth is the number of nodes on its longest path."""
+
+    num_loose_ends: int
+    depth: int
+    operations: list[str]
+
+
+def _cells_of(architecture: Architecture) -> list[_Cell]:
     if isinstance(architecture, RecurrentCell):
-        return (architecture,)
-    return (architecture.normal, architecture.reduction)
-
-
-def _num_loose_ends(cell: Cell) -> int:
-    return len(cell.loose_ends) if isinstance(cell, RecurrentCell) else len(cell.outputs)
-
-
-def _depth(cell: Cell) -> int:
-    """Return the number of nodes on the longest path through a cell."""
-    if isinstance(cell, RecurrentCell):
         depths = [1]
-        for earlier in cell.inputs:
+        for earlier in architecture.inputs:
             depths.append(depths[earlier] + 1)
-    else:
+        names = [activation.value for activation in architecture.activations]
+        return [_Cell(len(architecture.loose_ends), max(depths), names)]
+    cells = []
+    for cell in (architecture.normal, architecture.reduction):
         depths = [0] * (CURRENT + 1)
+        names = []
         for block in cell.blocks:
             depths.append(max(depths[block.left], depths[block.right]) + 1)
-    return max(depths)
-
-
-def _operations(cell: Cell) -> list[str]:
-    if isinstance(cell, RecurrentCell):
-        return [activation.value for activation in cell.activations]
-    pairs = [(block.left_operation, block.right_operation) for block in cell.blocks]
-    return [operation.value for pair in pairs for operation in pair]
+            names += [block.left_operation.value, block.right_operation.value]
+        cells.append(_Cell(len(cell.outputs), max(depths), names))
+    return cells
 
 
 def graph_numbers(member: FamilyMember, family: Family) -> dict[str, float]:
@@ -182,9 +177,9 @@ def graph_numbers(member: FamilyMember, family: Family) -> dict[str, float]:
     seconds = groups.compute_time[:, 0]
     edges = nx.DiGraph(groups.edges.tolist())
     edges.add_nodes_from(range(len(seconds)))
-    cells = _cells_of(member.architecture) if member.architecture else ()
+    cells = _cells_of(member.architecture) if member.architecture else []
     return {
-        "loose ends": fmean(map(_num_loose_ends, cells)) if cells else 0.0,
+        "loose ends": fmean(cell.num_loose_ends for cell in cells) if cells else 0.0,
         "ops": graph.num_ops,
         "parameters, GB": float(graph.parameter_bytes.sum()) / 1e9,
         "seconds": float(seconds.sum()),

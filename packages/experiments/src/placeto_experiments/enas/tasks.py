@@ -43,16 +43,8 @@ class Task(ABC):
 class ImageTask(Task):
     """Convolutional cells on images; the reward is the accuracy.
 
-    Parameters
-    ----------
-    data
-        Images with their classes.
-    num_nodes, cells_per_stage, filters
-        Number of blocks of a cell, and the sizes of `enas_image_network`.
-    batch_size
-        Number of images of a batch, at most those of the smaller part of the data.
-    seed
-        Seed of the weights.
+    A cell has as many blocks as nodes; the other sizes are those of `enas_image_network`. A batch
+    has at most as many images as the smaller part of the data. The seed is that of the weights.
 
     Examples
     --------
@@ -124,21 +116,9 @@ class ImageTask(Task):
 class TextTask(Task):
     """Recurrent cells on text; the reward is a constant over the perplexity.
 
-    Every sequence begins with a state of zeros, as in `enas_language_model`.
-
-    Parameters
-    ----------
-    data
-        Text as word numbers.
-    num_nodes, units, steps
-        Number of nodes of a cell, length of states, and words of a sequence, which are fewer than
-        those of the shorter part of the data.
-    batch_size
-        Number of sequences of a batch.
-    reward_scale
-        The constant; 80 in Pham et al. (2018), where perplexities are about 60.
-    seed
-        Seed of the weights.
+    Every sequence begins with a state of zeros, as in `enas_language_model`, and has fewer words
+    (``steps``) than the shorter part of the data. The constant, ``reward_scale``, is 80 in Pham et
+    al. (2018), where perplexities are about 60. The seed is that of the weights.
 
     Examples
     --------
