@@ -1,4 +1,4 @@
-"""Architectures as ENAS finds them (Pham et al. 2018); begin to read in `search.py`.
+"""Architectures as ENAS finds them (Pham et al. 2018); begin to read in ``search.py``.
 
 The search spaces, and what families take from a training, stand in `placeto_workloads.families`.
 """
