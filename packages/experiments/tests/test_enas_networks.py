@@ -1,13 +1,13 @@
 """Super-networks against networks of one architecture."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from placeto_experiments.enas.shared_networks import SharedImageNetwork, SharedLanguageModel
@@ -61,6 +61,69 @@ def test_a_super_network_restricted_to_an_architecture_is_its_network(seed: int)
         shared.get_parameter("stem.convolution.weight").grad,
         plain.get_parameter("stem.convolution.weight").grad,
     )
+
+
+def padded_logits(
+    shared: SharedImageNetwork, cells: ConvolutionalArchitecture, images: Tensor
+) -> Tensor:
+    """Run the shared layers one by one; where states are side by side, those left out are zeros."""
+    filters, normal = shared.sizes["filters"], shared.sizes["cells_per_stage"]
+    reductions = {f"cell{normal}", f"cell{2 * normal + 1}"}
+
+    def padded(joined: Tensor, states: Sequence[int], width: int) -> Tensor:
+        channels = joined.shape[1] // len(states)
+        wide = joined.new_zeros(joined.shape[0], width, *joined.shape[2:])
+        for part, state in zip(torch.split(joined, channels, dim=1), states, strict=True):
+            wide[:, state * channels : (state + 1) * channels] = part
+        return wide
+
+    def adjusted(name: str, part: str, before: tuple[Tensor, Sequence[int]], side: int) -> Tensor:
+        layer = shared.get_submodule(f"cells.{name}.{part}.layer")
+        if before[0].shape[1:] == (filters, side, side):
+            return before[0]
+        read = next(weight for weight in layer.parameters() if weight.dim() == 4).shape[1]
+        result: Tensor = layer(padded(*before, width=read))
+        return result
+
+    features: Tensor = shared.stem(images)
+    previous: tuple[Tensor, Sequence[int]] = (features, [0])
+    current = previous
+    for name, _ in shared.cells.named_children():
+        side = current[0].shape[-1]
+        is_reduction = name in reductions
+        cell = cells.reduction if is_reduction else cells.normal
+        filters *= 2 if is_reduction else 1
+        first = previous[0] if name == "cell0" else adjusted(name, "previous", previous, side)
+        states = [first, adjusted(name, "current", current, side)]
+        for index, block in enumerate(cell.blocks):
+            total = torch.zeros(())
+            for place, state, operation in (
+                ("left", block.left, block.left_operation),
+                ("right", block.right, block.right_operation),
+            ):
+                chosen = f"block{index}_{place}_state{state}_{operation.name.lower()}"
+                total = total + shared.get_submodule(f"cells.{name}.layers.{chosen}")(states[state])
+            states.append(total)
+        outputs = [
+            shared.get_submodule(f"cells.{name}.outputs.state{state}")(states[state])
+            for state in cell.outputs
+        ]
+        previous, current = current, (torch.cat(outputs, dim=1), cell.outputs)
+    classifier = shared.get_submodule("classifier.layer")
+    assert isinstance(classifier, nn.Linear)
+    joined = torch.relu(current[0]).mean(dim=(2, 3), keepdim=True)
+    logits: Tensor = classifier(padded(joined, current[1], classifier.in_features).flatten(1))
+    return logits
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_architecture_runs_the_layers_of_its_choices(seed: int) -> None:
+    cells = ConvolutionalSpace(3).uniform(np.random.default_rng(seed))
+    shared = SharedImageNetwork(
+        num_blocks=3, num_classes=4, cells_per_stage=1 + seed % 2, filters=4, seed=seed
+    )
+    images = torch.randn(5, 3, 12, 12, generator=torch.Generator().manual_seed(seed))
+    assert_close(shared(cells, images), padded_logits(shared, cells, images))
 
 
 def test_cells_with_one_loose_end_need_no_projection_and_agree_too() -> None:
