@@ -3,7 +3,7 @@
 Each is a factory of a training step: a model, example inputs, and how outputs become a loss.
 """
 
-from placeto_workloads.errors import WorkloadError, WorkloadWarning
+from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.controller_sampler import ControllerSampler
 from placeto_workloads.families.family import Family, FamilyMember, family, family_names
 from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
@@ -56,7 +56,6 @@ __all__ = [
     "Trajectory",
     "UniformSampler",
     "WorkloadError",
-    "WorkloadWarning",
     "cell_with_loose_ends",
     "enas_image_network",
     "enas_language_model",
