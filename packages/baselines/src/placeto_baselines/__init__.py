@@ -6,7 +6,7 @@ limits.
 """
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placeto_baselines.bounds.lower_bound import bound_parts, lower_bound
 from placeto_baselines.errors import BaselineError, StoppedSearchError
@@ -49,10 +49,11 @@ __all__ = [
 ]
 _RENAMED = {"CoarseToFine": "MultilevelSearch", "optimal": "exhaustive_search"}
 
+if not TYPE_CHECKING:  # a name that is not there stays an error of types
 
-def __getattr__(name: str) -> Any:
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = _RENAMED[name]
-    warnings.warn(f"{name} is called {new} now", DeprecationWarning, stacklevel=2)
-    return globals()[new]
+    def __getattr__(name: str) -> Any:
+        if name not in _RENAMED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        new = _RENAMED[name]
+        warnings.warn(f"{name} is called {new} now", DeprecationWarning, stacklevel=2)
+        return globals()[new]

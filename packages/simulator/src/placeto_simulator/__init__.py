@@ -1,7 +1,7 @@
 """What a placement costs: a simulator of a training step on several devices."""
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.simulator import Simulator
@@ -17,9 +17,10 @@ __all__ = [
     "Timeline",
 ]
 
+if not TYPE_CHECKING:  # a name that is not there stays an error of types
 
-def __getattr__(name: str) -> Any:
-    if name != "Event":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("Event is called SimEvent now", DeprecationWarning, stacklevel=2)
-    return SimEvent
+    def __getattr__(name: str) -> Any:
+        if name != "Event":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warnings.warn("Event is called SimEvent now", DeprecationWarning, stacklevel=2)
+        return SimEvent

@@ -3,9 +3,12 @@
 Each is a factory of a training step: a model, example inputs, and how outputs become a loss.
 """
 
-from placeto_workloads.errors import WorkloadError, WorkloadWarning
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.controller_sampler import ControllerSampler
 from placeto_workloads.families.family import Family, FamilyMember, family, family_names
 from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
+from placeto_workloads.families.search_spaces import ConvolutionalSpace, RecurrentSpace, SearchSpace
+from placeto_workloads.families.trajectory import Trajectory, load_trajectory, save_trajectory
 from placeto_workloads.libraries.named import LIBRARIES, library_step
 from placeto_workloads.models.cell_architecture import (
     Activation,
@@ -38,17 +41,21 @@ __all__ = [
     "Activation",
     "ArchitectureSampler",
     "Block",
+    "ControllerSampler",
     "ConvolutionalArchitecture",
     "ConvolutionalCell",
+    "ConvolutionalSpace",
     "Family",
     "FamilyMember",
     "Operation",
     "RecurrentCell",
+    "RecurrentSpace",
     "RegisteredModel",
+    "SearchSpace",
     "TrainingStep",
+    "Trajectory",
     "UniformSampler",
     "WorkloadError",
-    "WorkloadWarning",
     "cell_with_loose_ends",
     "enas_image_network",
     "enas_language_model",
@@ -56,8 +63,10 @@ __all__ = [
     "family_names",
     "inception_v3",
     "library_step",
+    "load_trajectory",
     "model_names",
     "nasnet",
     "nmt",
+    "save_trajectory",
     "training_step",
 ]

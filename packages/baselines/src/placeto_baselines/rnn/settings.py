@@ -26,7 +26,7 @@ class RnnSettings:
         ``T`` in it: 10 (2017).
     learning_rate : float
         Rate of Adam, fixed: 0.001. Published is 0.1 (2017), by which the policy puts all
-        groups on one device; docs/notes/recurrent-policy.md has what each gave.
+        groups on one device; lab/notes/recurrent-policy.md has what each gave.
     gradient_norm : float
         To which the norm of the gradient is clipped: 1 (2017).
     baseline_decay : float

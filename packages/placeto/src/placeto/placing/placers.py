@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from placeto_policy import PlacementPolicy
 
 # A narrow RNN learns as much from as many placements as one of 512 units, each of which takes it a
-# quarter of the time (docs/notes/recurrent-policy.md).
+# quarter of the time (lab/notes/recurrent-policy.md).
 NARROW_RNN: Mapping[str, Any] = {"hidden_size": 128, "learning_rate": 0.003}
 
 SAMPLES_OF_PRETRAINED = 15  # besides the most probable placement
