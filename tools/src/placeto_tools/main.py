@@ -4,14 +4,17 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TextIO
 
 import click
 
-from placeto.errors import printable
+from placeto.errors import InputError, printable
 from placeto_tools import __version__
 from placeto_tools.exits import exit_code, one_line
-from placeto_tools.groups import Group, LazyGroup
+from placeto_tools.groups import Group, LazyCommand, LazyGroup
 from placeto_tools.options import DEBUG
 
 COMMANDS = {
@@ -41,13 +44,47 @@ COMMANDS = {
     "compare": (
         "Place models with every scheme, by the same simulator: the paper's Table 1 and its peers."
     ),
-    "experiment": "Run an experiment of the paper: numbers, tables and figures in one folder.",
-    "bench": (
-        "Measure how fast the packages are: graphs, simulator, policy, baselines, "
-        "workloads, capture."
-    ),
     "plot": "Draw a placement, a simulated step, or learning curves, as PNG.",
 }
+
+
+PLUGINS = "placeto.commands"  # the entry points by which other packages add commands
+
+
+def all_commands() -> dict[str, LazyCommand]:
+    """Return the commands of this package, and those that installed packages add."""
+    own = {name: LazyCommand(line, partial(_own, name)) for name, line in COMMANDS.items()}
+    return own | {
+        entry.name: LazyCommand(_summary(entry), partial(_of_plugin, entry))
+        for entry in entry_points(group=PLUGINS)
+        if entry.name not in own
+    }
+
+
+def _own(name: str) -> click.Command:
+    command = getattr(import_module(f"placeto_tools.commands.{name}"), name)
+    assert isinstance(command, click.Command), name  # noqa: S101 (of modules of this package)
+    return command
+
+
+def _of_plugin(entry: EntryPoint) -> click.Command:
+    try:
+        command = entry.load()
+    except Exception as error:
+        raise InputError(
+            f"{entry.name}: expected a command that can be imported from {entry.value}, "
+            f"got {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(command, click.Command):
+        raise InputError(f"{entry.name}: expected {entry.value} to be a command, got {command!r}")
+    return command
+
+
+def _summary(entry: EntryPoint) -> str:
+    """Return what its package says of itself: the command is not imported for a line of help."""
+    if entry.dist is None or "Summary" not in entry.dist.metadata:
+        return f"See {entry.value}."
+    return entry.dist.metadata["Summary"]
 
 
 def _show_in_one_line(
@@ -98,8 +135,7 @@ class Commands(OneLineErrors, LazyGroup):
 
 @click.group(
     cls=Commands,
-    package="placeto_tools.commands",
-    lines=COMMANDS,
+    lazy=all_commands(),
     no_args_is_help=False,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -185,8 +185,9 @@ def train(
 
     if workers > 1 and worker_rank() is None:
         prepare()
-        options = ["--checkpoint-every", str(checkpoint_every), *(["--json"] if as_json else [])]
-        sys.exit(run_workers(["train", "--resume", str(folder.path), *options], workers))
+        command = [sys.executable, "-m", "placeto_tools.main", "train"]
+        command += ["--resume", str(folder.path), "--checkpoint-every", str(checkpoint_every)]
+        sys.exit(run_workers([*command, "--json"] if as_json else command, workers))
     # Under a launcher, a worker that fails leaves word for it.
     run = _train if worker_rank() is None else record(_train)
     run(folder, prepare, checkpoint_every, as_json)

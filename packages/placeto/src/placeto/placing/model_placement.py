@@ -20,9 +20,8 @@ from placeto.placing.explanation import GroupExplanation, explain_group, group_n
 from placeto.placing.placements import search_graph
 from placeto.problems.factories import step_of
 from placeto.problems.making import read_cluster
-from placeto.problems.models import capture_step
+from placeto.problems.models import capture_step, executable
 from placeto.problems.sources import Target
-from placeto_capture import executable_step
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
 from placeto_execution.measuring.real_devices import CPU
@@ -191,17 +190,8 @@ class ModelPlacement:
                 f"devices: expected {self.problem.num_devices}, one for each of "
                 f"{', '.join(self.problem.cluster.device_names)}, got {len(devices)}"
             )
-        executable = executable_step(
-            self.step.model,
-            self.step.example_inputs,
-            loss_fn=self.step.loss_fn,
-            optimizer=self.step.optimizer,
-            mode=self.step.mode,
-            target=_target(self.problem.cluster),
-            results=[],
-            threads_per_device=threads,
-        )
-        with Executor(self.problem, executable, devices) as executor:
+        step = executable(self.step, _target(self.problem.cluster), threads)
+        with Executor(self.problem, step, devices) as executor:
             return run_steps(executor, self.timeline(), self.placement, steps)
 
     @property

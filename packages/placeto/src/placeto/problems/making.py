@@ -105,7 +105,9 @@ def read_source(text: str, asked: ProblemOptions) -> Source:
     choice, devices = asked.choice, _asked_cluster(asked)
     only_cpus = devices is not None and {device.kind for device in devices.devices} == {"cpu"}
     target: Target = "cpu" if only_cpus else "gpu"
-    return load_source(text, choice.sizes, choice.family_seed, asked.micro_batches, target)
+    return load_source(
+        text, choice.sizes, choice.family_seed, asked.micro_batches, target, trust=choice.trust
+    )
 
 
 def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:

@@ -1,10 +1,10 @@
-"""The graphs of models: captured once, and kept in the user's cache folder."""
+"""The graphs of models, captured once and kept in the user's cache folder; and steps that run."""
 
 from typing import Any
 
 from placeto.problems.cache import cached_graph
-from placeto_capture import Target, capture
-from placeto_graphs import OpGraph
+from placeto_capture import Target, capture, executable_step
+from placeto_graphs import ExecutableStep, OpGraph
 from placeto_workloads import MODELS, FamilyMember, TrainingStep, training_step
 
 
@@ -81,4 +81,18 @@ def capture_step(step: TrainingStep, target: Target = "gpu") -> OpGraph:
         optimizer=step.optimizer,
         mode=step.mode,
         target=target,
+    )
+
+
+def executable(step: TrainingStep, target: Target, threads_per_device: int) -> ExecutableStep:
+    """Return a training step, ready to run op by op; what it computes is thrown away."""
+    return executable_step(
+        step.model,
+        step.example_inputs,
+        loss_fn=step.loss_fn,
+        optimizer=step.optimizer,
+        mode=step.mode,
+        target=target,
+        results=[],
+        threads_per_device=threads_per_device,
     )

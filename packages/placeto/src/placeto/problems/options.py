@@ -132,11 +132,14 @@ class SourceOptions:
     sizes : mapping
         Values by name, of the model or its configuration.
     family_seed : int
-        Which draw of a family's members.
+        Seed of the draw of a family's members.
+    trust : bool
+        Whether a file may be loaded that can run code, as a ``.pt2`` file can.
     """
 
     sizes: Mapping[str, Any] = field(default_factory=dict)
     family_seed: int = 0
+    trust: bool = False
 
     @property
     def says_nothing(self) -> bool:

@@ -29,15 +29,15 @@ def is_first_of_its_machine() -> bool:
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
-def run_workers(arguments: Sequence[str], count: int) -> int:
-    """Run a ``placeto`` command in several processes, and return the exit code.
+def run_workers(command: Sequence[str], count: int) -> int:
+    """Run a command in several processes, and return the exit code.
 
     The first writes to this standard output and error. Ctrl-C is passed on to all of them.
 
     Parameters
     ----------
-    arguments
-        Those of the command.
+    command
+        A program and its arguments. Each process reads its rank by `worker_rank`.
     count
         How many processes.
 
@@ -59,7 +59,7 @@ def run_workers(arguments: Sequence[str], count: int) -> int:
             logs_specs=DefaultLogsSpecs(folder, dict.fromkeys(range(1, count), Std.ALL)),
         )
         try:
-            elastic_launch(config, sys.executable)("-m", "placeto_tools.main", *arguments)
+            elastic_launch(config, command[0])(*command[1:])
         except SignalException:
             return STOPPED
         except ChildFailedError as error:
