@@ -19,7 +19,7 @@ from command_runs import (
     succeed_json,
     write_module,
 )
-from placeto import load_model_graph
+from placeto import family_graph, load_model_graph
 from placeto_baselines import lower_bound
 from placeto_capture import cost_model
 from placeto_graphs import (
@@ -147,7 +147,7 @@ def test_a_member_of_a_family_has_the_groups_of_the_family(tmp_path: Path) -> No
     chosen = family("nmt", seed=1, sampler=None, units=8, vocabulary_size=20)
     member = next(m for m in (*chosen.training, *chosen.test) if m.name == "nmt-07")
     problem = load_problem(path)
-    assert problem.graph == member.graph()
+    assert problem.graph == family_graph(member)
     assert problem.grouping == chosen.grouping(problem.graph)
 
 
@@ -208,7 +208,7 @@ def test_a_member_of_a_family_in_micro_batches(tmp_path: Path) -> None:
     name = f"nmt:{int(member.name[-2:])}"
     succeed("build", name, *sizes, "--micro-batches=2", "-o", path)
     half = replace(member, sizes={**member.sizes, "batch_size": member.sizes["batch_size"] // 2})
-    assert load_problem(path).graph == repeat_micro_batch(half.graph(), 2)
+    assert load_problem(path).graph == repeat_micro_batch(family_graph(half), 2)
     assert (
         f"divides the batch size {member.sizes['batch_size']} of {member.name}, got 1000"
         in fail("build", name, *sizes, "--micro-batches=1000", "-o", tmp_path / "b.json")

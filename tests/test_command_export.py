@@ -39,7 +39,7 @@ from placeto.exporting.graph_files import dot_text, graphml_text
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.exporting.whole_modules import whole_modules
-from placeto.placing.explanation import costs
+from placeto.placing.costs import costs
 from placeto_graphs import (
     PlacementProblem,
     colocate,

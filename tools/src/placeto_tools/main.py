@@ -24,7 +24,7 @@ COMMANDS = {
         "Show what is in a problem: ops, bytes, groups, what fits one device, the lower bound."
     ),
     "place": (
-        "Place a problem as well as some seconds allow, with one scheme, or with a trained policy."
+        "Place a problem as well as some seconds allow, with one placer, or with a trained policy."
     ),
     "simulate": (
         "Simulate a step: runtime, peak memory, how busy devices and links are, the critical path."

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.attribution import moves_between
-from placeto.placing.explanation import costs
-from placeto.placing.placements import find_placement
+from placeto.placing.costs import costs
+from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, change_text, seconds_text
@@ -58,7 +58,7 @@ def diff(
     """
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        found = [find_placement(text, read, progress) for text in (before, after)]
+        found = [resolve_placement(text, read, progress) for text in (before, after)]
         finest = max((at_level for at_level, _ in found), key=lambda each: each.num_groups)
         first, last = (
             finest.placement_of_ops(at_level.expand(placed)) for at_level, placed in found

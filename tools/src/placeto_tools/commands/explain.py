@@ -15,7 +15,7 @@ from placeto.placing.explanation import (
     seconds_on_path,
     waits,
 )
-from placeto.placing.placements import find_placement
+from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, change_text, seconds_text
@@ -51,7 +51,7 @@ def explain(
     """
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        read, found = find_placement(placement, read, progress)
+        read, found = resolve_placement(placement, read, progress)
     simulator = Simulator(read)
     timeline = Simulator(read, num_threads=1).timeline(found)
     if group is None:

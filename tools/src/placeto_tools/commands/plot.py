@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from placeto.outputs import check_file, save_png
-from placeto.placing.placements import find_placement
+from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.texts import seconds_text
 from placeto.trials.curve_files import read_curves
@@ -49,7 +49,7 @@ def plot_placement(
     check_file(output, force=force, suffixes=PNG)
     read = read_problem(problem)
     with showing_progress() as progress:
-        read, found = find_placement(placement, read, progress)
+        read, found = resolve_placement(placement, read, progress)
         progress.update("drawing ...")
         runtime = float(Simulator(read, num_threads=1).runtimes(found[None])[0])
         above = title or f"{problem}, {placement}: {seconds_text(runtime)}"
@@ -76,7 +76,7 @@ def plot_timeline(
     check_file(output, force=force, suffixes=PNG)
     read = read_problem(problem)
     with showing_progress() as progress:
-        read, found = find_placement(placement, read, progress)
+        read, found = resolve_placement(placement, read, progress)
         progress.update("drawing ...")
         timeline = Simulator(read, num_threads=1).timeline(found)
         above = title or f"{problem}, {placement}: {seconds_text(timeline.runtime)}"
@@ -90,7 +90,7 @@ def plot_timeline(
 @click.option("--title", help="What stands above it.  [default: what is drawn]")
 @force_option
 def plot_curves(sources: tuple[Path, ...], output: Path, title: str | None, force: bool) -> None:
-    """Draw learning curves: the best runtime against the placements sampled.
+    """Draw learning curves: the best runtime so far after each number of evaluations.
 
     SOURCES are folders of `placeto train` or `placeto compare`.
 

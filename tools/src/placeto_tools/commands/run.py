@@ -6,7 +6,7 @@ import click
 
 from placeto.errors import writing
 from placeto.outputs import check_file
-from placeto.placing.placements import find_placement
+from placeto.placing.placements import resolve_placement
 from placeto.problems.options import ProblemOptions
 from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.texts import TextTable, bytes_text, seconds_text, share_text
@@ -97,7 +97,7 @@ def run(
         progress.update(f"{source}: making and capturing it ...")
         found = runnable_source(source, asked.choice)
         problem, step = runnable_problem(found, asked, devices, problem_file)
-        problem, places = find_placement(placement, problem, progress)
+        problem, places = resolve_placement(placement, problem, progress)
         simulator = Simulator(problem, num_threads=1)
         with Executor(
             problem,

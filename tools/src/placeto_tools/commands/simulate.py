@@ -7,7 +7,7 @@ import click
 
 from placeto.errors import writing
 from placeto.outputs import check_file
-from placeto.placing.placements import find_placement
+from placeto.placing.placements import resolve_placement
 from placeto.placing.simulation import timeline_report
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
@@ -62,7 +62,7 @@ def simulate(
         check_file(trace, force=force, suffixes=(".json", ".json.gz"))
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        read, found = find_placement(placement, read, progress)
+        read, found = resolve_placement(placement, read, progress)
     timeline = Simulator(read, num_threads=1).timeline(found)
     report = timeline_report(read, found, timeline, members)
     if trace:

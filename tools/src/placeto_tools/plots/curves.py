@@ -1,4 +1,4 @@
-"""Learning curves: the best runtime against the placements sampled."""
+"""Learning curves: the best runtime so far after each number of evaluations."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from placeto_tools.plots.colours import colour
 from placeto_tools.plots.png import new_figure
 
 LEVELS = ("single", "expert", "scotch")  # drawn beside the curves of the searches
-Curve = NDArray[np.float64]  # [K, 2], placements sampled and the best runtime so far
+Curve = NDArray[np.float64]  # [K, 2], evaluations and the best runtime so far
 
 
 def curves_figure(
@@ -46,7 +46,7 @@ def curves_figure(
             runtime, color=colour(len(curves) + number), linestyle=":", linewidth=1.2, label=name
         )
     axes.set_xscale("log")
-    axes.set_xlabel("placements sampled")
+    axes.set_xlabel("evaluations")
     axes.set_ylabel("best memory-penalised runtime, seconds")
     axes.set_title(title)
     axes.legend(fontsize="small")

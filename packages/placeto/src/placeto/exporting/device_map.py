@@ -9,7 +9,7 @@ from placeto.errors import InputError
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, parents_of
 from placeto.exporting.restriction import Price, price, problem_of_labels
 from placeto.exporting.whole_modules import WholeModules, whole_modules
-from placeto.placing.explanation import costs
+from placeto.placing.costs import costs
 from placeto_graphs import Cluster, PlacementProblem
 from placeto_simulator import Simulator
 

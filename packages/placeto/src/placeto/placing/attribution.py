@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.placing.explanation import costs
+from placeto.placing.costs import costs
 from placeto_graphs import Evaluator
 
 

@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.placing.costs import costs_of
+from placeto.placing.costs import cost_of, costs
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_simulator import Timeline
-
-PLACEMENTS_AT_ONCE = 4_096
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def explain_group(
         group=name,
         device=problem.cluster.device_names[placement[group]],
         runtime=timeline.runtime,
-        cost=float(costs(evaluator, placement[None])[0]),
+        cost=cost_of(evaluator, placement),
         critical_seconds=float(seconds_on_path(timeline)[group]),
         ops=int((problem.grouping.group_of == group).sum()),
         devices=tuple(alternatives(evaluator, placement, group)),
@@ -134,13 +132,6 @@ def group_number(problem: PlacementProblem, name: str) -> int:
         near = ", ".join(get_close_matches(name, names, cutoff=0.0))
         raise InputError(f"GROUP: expected a group of the problem, such as {near}, got {name!r}")
     return names.index(name)
-
-
-def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return float64[B], the memory-penalised runtimes of int32[B, G] placements, in seconds."""
-    parts = np.array_split(placements, -(-len(placements) // PLACEMENTS_AT_ONCE) or 1)
-    problem = evaluator.problem
-    return np.concatenate([costs_of(problem, evaluator.evaluate(part)) for part in parts])
 
 
 def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from placeto.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,10 +80,9 @@ def changed_fields(
     for name, text in pairs:
         if name not in kinds:
             raise InputError(f"{option} {name}: expected one of {', '.join(kinds)}")
-        kind = kinds[name]
         try:
-            chosen[name] = kind(text) if kind in {int, float} else text
-        except ValueError:
+            chosen[name] = msgspec.convert(text, kinds[name], strict=False)
+        except msgspec.ValidationError:
             raise InputError(f"{option} {name}: expected a number, got {text!r}") from None
     return replace(settings, **chosen)
 
