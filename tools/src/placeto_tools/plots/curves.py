@@ -20,14 +20,7 @@ def curves_figure(
 ) -> Figure:
     """Draw learning curves: of several seeds the median, in a band from the least to the most.
 
-    Parameters
-    ----------
-    curves
-        By scheme, those of its seeds.
-    levels
-        Runtimes without a search, as horizontal lines.
-    title
-        What stands above it.
+    Curves are by scheme, one for each seed; levels are runtimes without a search, drawn as lines.
     """
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()

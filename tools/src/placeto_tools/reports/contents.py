@@ -46,19 +46,7 @@ class Shown:
 def problem_report(
     title: str, problem: PlacementProblem, bounds: dict[str, float], shown: Sequence[Shown]
 ) -> Report:
-    """Return all that a page draws of one problem: plain values in SI units.
-
-    Parameters
-    ----------
-    title
-        What the problem is called.
-    problem
-        The problem.
-    bounds
-        Lower bounds of the runtime by name, in seconds; none if they are not known.
-    shown
-        The placements.
-    """
+    """Return all that a page draws of one problem: plain values in SI units."""
     levels = drawn_levels(problem)
     before: list[PlacementProblem | None] = [None, *levels[:-1]]
     graph, cluster = problem.graph, problem.cluster

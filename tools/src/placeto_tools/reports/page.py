@@ -19,20 +19,7 @@ def has_library() -> bool:
 
 
 def report_page(title: str, problems: list[Report]) -> str:
-    """Return the page as text.
-
-    Parameters
-    ----------
-    title
-        Of the page.
-    problems
-        What `problem_report` returned for each problem.
-
-    Raises
-    ------
-    InputError
-        When the library that draws is not installed.
-    """
+    """Return the page of what `problem_report` returned for each problem."""
     if not has_library():
         raise InputError(MISSING)
     from bokeh.resources import Resources  # noqa: PLC0415 (of an extra)

@@ -85,13 +85,7 @@ FORMATS = {
 
 
 def format_named(name: str) -> Format:
-    """Return a form by its name.
-
-    Raises
-    ------
-    InputError
-        When there is none.
-    """
+    """Return a form by its name."""
     if name not in FORMATS:
         raise InputError(f"to: {not_among(name, FORMATS)}")
     return FORMATS[name]

@@ -39,14 +39,7 @@ def whole_modules(scopes: ModuleScopes, kept: Collection[str] = ()) -> WholeModu
 
     A module that has weights of its own is whole, and so is one whose forward pass itself reads
     tensors of several places, one of them outside. Where all of them are inside, these are on one
-    device. So are modules that share a weight.
-
-    Parameters
-    ----------
-    scopes
-        The modules of a graph.
-    kept
-        Modules that are to be whole in any case; the whole model is none of them.
+    device. So are modules that share a weight, and those that are to be ``kept`` whole in any case.
     """
     whole = scopes.indivisible.union(kept)
     while True:

@@ -40,18 +40,9 @@ def moves_between(
     num_orders: int,
     generator: np.random.Generator,
 ) -> list[Move]:
-    """Return the groups that two placements have on different devices, and what each does.
+    """Return the groups that int32[G] placements have on different devices, and their effects.
 
-    Parameters
-    ----------
-    evaluator
-        What judges placements.
-    before, after : int32[G]
-        The two placements.
-    num_orders
-        How many orders of the moves are drawn; each is also run through from its end.
-    generator
-        Where orders come from.
+    As many random orders of the moves are drawn as ``num_orders``; each also runs from its end.
     """
     groups = np.flatnonzero(before != after)
     if not len(groups):

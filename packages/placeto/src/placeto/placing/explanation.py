@@ -90,19 +90,7 @@ class GroupExplanation:
 def explain_group(
     evaluator: Evaluator, placement: NDArray[np.int32], timeline: Timeline, group: int
 ) -> GroupExplanation:
-    """Return what each device would cost a group, what it waited for, and what for it.
-
-    Parameters
-    ----------
-    evaluator
-        What judges placements.
-    placement : int32[G]
-        Where all groups are.
-    timeline
-        The simulated step of that placement.
-    group
-        The group.
-    """
+    """Return what each device would cost a group, what it waited for, and what for it."""
     problem = evaluator.problem
     name = problem.grouping.group_names[group]
     waited = waits(timeline)
@@ -120,13 +108,7 @@ def explain_group(
 
 
 def group_number(problem: PlacementProblem, name: str) -> int:
-    """Return the group of a name.
-
-    Raises
-    ------
-    InputError
-        When there is none; it says which names are nearest.
-    """
+    """Return the group of a name; the error of an unknown one names the nearest."""
     names = problem.grouping.group_names
     if name not in names:
         near = ", ".join(get_close_matches(name, names, cutoff=0.0))
@@ -135,19 +117,9 @@ def group_number(problem: PlacementProblem, name: str) -> int:
 
 
 def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return what it costs to move each group alone to each device.
+    """Return float64[G, D], the cost of moving each group of a placement alone to each device.
 
-    Parameters
-    ----------
-    evaluator
-        What judges placements.
-    placement : int32[G]
-        Where all groups are.
-
-    Returns
-    -------
-    float64[G, D]
-        Memory-penalised runtimes in seconds; infinity where a device cannot run a group.
+    It is infinite where a device cannot run a group.
     """
     possible = _possible(evaluator.problem)
     groups, devices = np.nonzero(possible)
@@ -161,17 +133,7 @@ def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArr
 def alternatives(
     evaluator: Evaluator, placement: NDArray[np.int32], group: int
 ) -> list[Alternative]:
-    """Return what each device would cost a group, alone and with the groups next to it.
-
-    Parameters
-    ----------
-    evaluator
-        What judges placements.
-    placement : int32[G]
-        Where all groups are.
-    group
-        The group that is moved.
-    """
+    """Return what each device would cost a group, alone and with the groups next to it."""
     problem = evaluator.problem
     possible = _possible(problem)
     near = neighbours(problem, group)
@@ -212,11 +174,6 @@ def waits(timeline: Timeline) -> list[Wait]:
 
     The idle time right before an op counts for the group whose tensor came last. The longest waits
     come first. An op that other ops of its own group kept waiting is left out.
-
-    Parameters
-    ----------
-    timeline
-        The simulated step.
     """
     group_of = timeline.problem.grouping.group_of
     idle = _idle_before(timeline)

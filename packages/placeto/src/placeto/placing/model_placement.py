@@ -18,7 +18,7 @@ from placeto.exporting.pipeline_stages import PipelineStages, pipeline_stages
 from placeto.outputs import check_file, write_text
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import search_graph
-from placeto.problems.factories import step_of
+from placeto.problems.factories import PARTS, step_of
 from placeto.problems.making import read_cluster
 from placeto.problems.models import capture_step, executable
 from placeto.problems.sources import Target
@@ -247,15 +247,9 @@ def place(
     ['0.bias', '0.weight', '2.bias', '2.weight']
     """
     described = read_cluster(cluster)
-    parts = {
-        "model": model,
-        "example_inputs": example_inputs,
-        "loss_fn": loss_fn,
-        "optimizer": optimizer,
-        "mode": mode,
-    }
     name = type(model).__name__
-    step = step_of(name, parts)
+    parts = (model, example_inputs, loss_fn, optimizer, mode)
+    step = step_of(name, dict(zip(PARTS, parts, strict=True)))
     graph = capture_step(step, target=_target(described))
     found = search_graph(name, graph, described, seconds=seconds, seed=seed, quiet=quiet)
     return ModelPlacement(step, *found)

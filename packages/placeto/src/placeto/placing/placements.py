@@ -45,20 +45,7 @@ def resolve_placement(
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
     """Return the placement that a user named, int32[G], and the problem at its level.
 
-    Parameters
-    ----------
-    text
-        A placement file, of any level of the problem or op by op, the name of a device, or the
-        name of a placer.
-    problem
-        What is placed.
-    progress
-        Shows how far a placer is.
-
-    Raises
-    ------
-    InputError
-        When it is nothing of that.
+    It is a placement file, of any level of the problem or op by op, a device, or a placer.
     """
     names = problem.cluster.device_names
     if Path(text).is_file() or text.endswith(".json"):
@@ -77,14 +64,9 @@ def resolve_placement(
 def search_problem(
     problem: PlacementProblem, finest: int = MOST_GROUPS_OF_SEARCH
 ) -> PlacementProblem:
-    """Return a problem at the level that a search ends at.
+    """Return a problem at the level that a search ends at: the finest with at most so many groups.
 
-    Parameters
-    ----------
-    problem
-        The problem, at any level.
-    finest
-        Number of groups of that level, at most. If no level has so few, it is that of the problem.
+    If no level has so few, it is that of the problem.
     """
     levels = [number for number, level in enumerate(problem.levels) if level.num_groups <= finest]
     return problem.at_level(levels[-1]) if levels else problem

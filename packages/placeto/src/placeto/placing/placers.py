@@ -141,16 +141,6 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
 
 
 def make_placer(name: str, problem: PlacementProblem, budget: int | None = None) -> Placer:
-    """Return a placer.
-
-    Parameters
-    ----------
-    name
-        One of `PLACER_NAMES`.
-    problem
-        What it is to place.
-    budget
-        Number of placements that it may evaluate, if it searches; by default its own.
-    """
+    """Return a placer of `PLACER_NAMES` for a problem, with a budget or by default its own."""
     spec = SCHEMES[name]
     return spec.make(problem, budget or spec.budget or 1)

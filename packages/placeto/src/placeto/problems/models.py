@@ -74,25 +74,11 @@ def capture_step(step: TrainingStep, target: Target = "gpu") -> OpGraph:
     >>> "aten.convolution" in graph.op_types
     True
     """
-    return capture(
-        step.model,
-        step.example_inputs,
-        loss_fn=step.loss_fn,
-        optimizer=step.optimizer,
-        mode=step.mode,
-        target=target,
-    )
+    return capture(**step._asdict(), target=target)
 
 
 def executable(step: TrainingStep, target: Target, threads_per_device: int) -> ExecutableStep:
     """Return a training step, ready to run op by op; what it computes is thrown away."""
     return executable_step(
-        step.model,
-        step.example_inputs,
-        loss_fn=step.loss_fn,
-        optimizer=step.optimizer,
-        mode=step.mode,
-        target=target,
-        results=[],
-        threads_per_device=threads_per_device,
+        **step._asdict(), target=target, results=[], threads_per_device=threads_per_device
     )

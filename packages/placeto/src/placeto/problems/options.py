@@ -70,13 +70,7 @@ class GroupingOptions:
         return bool(self.num_groups or self.min_output_bytes or not self.merging)
 
     def chosen_rules(self, rules: tuple[Rule, ...] = DEFAULT_RULES) -> tuple[Rule, ...]:
-        """Return the rules of a graph.
-
-        Parameters
-        ----------
-        rules
-            Those that suit it.
-        """
+        """Return the rules of a graph: those that suit it, unless the user named others."""
         if self.rules:
             named = (NAMED_RULES[name] for name in self.rules if name != "none")
             rules = tuple(dict.fromkeys((colocate_by_id, *named)))
@@ -85,29 +79,13 @@ class GroupingOptions:
     def grouping(
         self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
     ) -> Grouping:
-        """Return the groups of a graph.
-
-        Parameters
-        ----------
-        graph
-            The graph.
-        rules
-            Those that suit it.
-        num_groups
-            How many suit it; by default 128.
-        """
+        """Return the groups of a graph; rules and a number of groups are those that suit it."""
         return self._merged(graph, colocate(graph, self.chosen_rules(rules)), num_groups)
 
     def levels(
         self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
     ) -> tuple[Grouping, tuple[Grouping, ...]]:
-        """Return the groups of a graph, and all levels of which they are one.
-
-        Parameters
-        ----------
-        graph, rules, num_groups
-            As of `grouping`.
-        """
+        """Return the groups of a graph as `grouping` does, and all levels of which they are one."""
         small = colocate(graph, self.chosen_rules(rules))
         groups = self._merged(graph, small, num_groups)
         return groups, nested_groupings(graph, small, [*LEVEL_SIZES, groups.num_groups])
@@ -178,16 +156,9 @@ class ProblemOptions:
 
 
 def group_counts(usual: int, groupings: int) -> list[int]:
-    """Return the numbers of groups of so many groupings of one graph; the first is the usual one.
+    """Return so many numbers of groups of one graph; the first is its usual one.
 
-    A policy that learns from each graph in more and in fewer groups, too, learns less by heart.
-
-    Parameters
-    ----------
-    usual
-        How many groups the graph has otherwise.
-    groupings
-        How many groupings there are to be.
+    A policy that learns from each graph in more and in fewer groups, too, places others better.
 
     Examples
     --------

@@ -20,13 +20,7 @@ from placeto_graphs import ExecutableStep, PlacementProblem, load_problem
 
 
 def runnable_source(text: str, choice: SourceOptions) -> SourceModel:
-    """Return a model that a user named.
-
-    Raises
-    ------
-    InputError
-        When it is nothing that has a model.
-    """
+    """Return a model that a user named; what has no model is an `InputError`."""
     if is_graph_file(text):
         raise InputError(f"{text}: expected {WHAT_CAN_RUN}; other sources have no model to run")
     return source_model(text, choice)
@@ -40,16 +34,7 @@ def runnable_problem(
 ) -> tuple[PlacementProblem, ExecutableStep]:
     """Return the problem of placing the step of a model, and the step, ready to run.
 
-    Parameters
-    ----------
-    model
-        The model; the step that runs has values for its weights and inputs.
-    asked
-        What the user said of the problem; on CPUs alone the cluster is by default one of as many.
-    devices
-        The devices of this machine that the step runs on.
-    problem_file
-        The problem, if it is not to be made anew; it may know measured times.
+    On CPUs alone the cluster is by default one of as many. A problem file may know measured times.
 
     Raises
     ------

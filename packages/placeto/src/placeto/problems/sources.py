@@ -166,16 +166,7 @@ def load_source(
 
 
 def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> SourceModel:
-    """Return the model that a user named.
-
-    Parameters
-    ----------
-    text
-        As of `load_source`, but for files of graphs.
-    choice
-        Its sizes, which draw of a family it is of, and whether its file is trusted.
-    micro_batches
-        Number of parts of its batch; the model is one with a part as its batch.
+    """Return the model that a user named, with a part of its batch where it runs in micro-batches.
 
     Raises
     ------

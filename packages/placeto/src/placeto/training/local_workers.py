@@ -30,16 +30,10 @@ def is_first_of_its_machine() -> bool:
 
 
 def run_workers(command: Sequence[str], count: int) -> int:
-    """Run a command in several processes, and return the exit code.
+    """Run a program with its arguments in several processes, and return the exit code.
 
-    The first writes to this standard output and error. Ctrl-C is passed on to all of them.
-
-    Parameters
-    ----------
-    command
-        A program and its arguments. Each process reads its rank by `worker_rank`.
-    count
-        How many processes.
+    The first writes to this standard output and error. Ctrl-C is passed on to all of them; each
+    reads its rank by `worker_rank`.
 
     Raises
     ------
