@@ -15,7 +15,7 @@ class TextTable:
     Attributes
     ----------
     title : text
-        What stands above it; may be empty.
+        Line above it; may be empty.
     columns : texts
         The headings. Those that begin with ``>`` are of columns of numbers, set to the right.
     rows : rows of texts

@@ -31,7 +31,7 @@ NUM_MOVES = 20
     type=click.IntRange(min=1),
     default=8,
     show_default=True,
-    help="How many orders of the moves are drawn for their shares, each there and back.",
+    help="Number of orders of the moves that are drawn for their shares, each there and back.",
 )
 @problem_options()
 @seed_option

@@ -27,7 +27,7 @@ SUM_COLUMNS = [">ops", ">FLOPs", ">read, written", ">parameters", ">outputs", ">
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="How many parts of a scope count.",
+    help="Number of parts of a scope that count.",
 )
 @problem_options()
 @json_option

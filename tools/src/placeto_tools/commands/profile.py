@@ -36,7 +36,7 @@ from placeto_tools.tables import show, show_json
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How many runs of the step count, after one that does not.",
+    help="Number of runs of the step that count, after one that does not.",
 )
 @problem_options()
 @output_option("The problem file: .json, or .json.gz to pack it.")
@@ -66,7 +66,7 @@ def profile(
     if not devices.are_cpus:
         raise InputError(
             f"--devices: expected CPUs alone, got {', '.join(devices.names)}; "
-            "placeto_workloads.profile measures kernels of GPUs"
+            "placeto_capture.profile measures kernels of GPUs"
         )
     with showing_progress() as progress:
         progress.update(f"{source}: making and capturing it ...")

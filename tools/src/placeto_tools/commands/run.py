@@ -36,7 +36,7 @@ from placeto_tools.tables import show, show_json
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How many steps count, after one that does not.",
+    help="Number of steps that count, after one that does not.",
 )
 @click.option(
     "--emulate-links",
@@ -55,7 +55,7 @@ from placeto_tools.tables import show, show_json
     type=NearestChoice(["dynamic", "simulated"]),
     default="dynamic",
     show_default=True,
-    help="Whether devices run what is ready first, or in the order of the simulated step.",
+    help="Order of ops on a device: the first that is ready, or that of the simulated step.",
 )
 @click.option(
     "--trace",

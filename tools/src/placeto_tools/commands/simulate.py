@@ -34,7 +34,7 @@ NUM_LINKS = 15
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="How many members of the critical path are shown.",
+    help="Number of ops and transfers of the critical path that are shown.",
 )
 @problem_options()
 @json_option

@@ -31,7 +31,7 @@ class DeviceMap:
     split : texts
         The modules whose ops the placement has on several devices.
     price : `Price`
-        What it costs that modules are whole.
+        Cost of whole modules.
     """
 
     modules: dict[str, Target]

@@ -23,11 +23,11 @@ class Exported:
     Attributes
     ----------
     content : text
-        Of the file.
+        Content of the file.
     remarks : texts
-        What there is to know of it, a line each.
+        Lines about it for the user.
     price : `Price` or None
-        What the form costs, if it cannot say every placement.
+        Cost of the form, if it cannot express every placement.
     """
 
     content: str
@@ -42,7 +42,7 @@ class Format:
     Attributes
     ----------
     suffixes : texts
-        What the names of its files end in.
+        Endings of the names of its files.
     export : function
         Of a problem and a placement of it, int32[G].
     """

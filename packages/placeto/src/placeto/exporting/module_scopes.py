@@ -15,7 +15,7 @@ Value = TypeVar("Value", bound=Hashable)
 ROOT = ""
 WEIGHTS = ("parameter", "buffer")  # the types of ops that hold what a module owns
 INPUT = "input"
-LOSS = "loss"  # the scope of what runs behind the model, see `placeto_workloads.capture`
+LOSS = "loss"  # the scope of what runs behind the model, see `placeto_capture.capture`
 
 
 def is_within(scope: str, module: str) -> bool:

@@ -22,7 +22,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Price:
-    """What a restriction on placements costs, by the simulator.
+    """The cost of a restriction on placements, by the simulator.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which of the differences between two placements the seconds come from."""
+"""Effects of the differences between two placements on the runtime."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,18 @@ from placeto_graphs import Evaluator
 
 @dataclass(frozen=True)
 class Move:
-    """A group that is elsewhere, and what that does to the memory-penalised runtime, in seconds.
+    """A group that is elsewhere, and its effects on the memory-penalised runtime, in seconds.
 
     Attributes
     ----------
     group : int
         The group.
     first : float
-        What the runtime changes by if this group moves alone, from the placement before; below
-        zero it is faster.
+        Change if this group moves alone, from the placement before; below zero it is faster.
     last : float
-        What it changes by if this group moves after all others.
+        Change if this group moves after all others.
     share : float
-        What it changes by on the mean over orders of all moves (Shapley 1953): the sum of all
+        Mean change over orders of all moves (Shapley 1953): the sum of all
         shares is the difference between the two placements.
     """
 

@@ -15,7 +15,7 @@ from placeto_simulator import Timeline
 
 @dataclass(frozen=True)
 class Alternative:
-    """What it costs to have a group on a device.
+    """The cost of a group on a device.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class Wait:
     group, for_group : text
         Which group waited, and for which: its tensor was the last to come.
     ops : int
-        How many ops waited.
+        Number of ops that waited.
     transferred : int
-        For how many of them the tensor came over a link.
+        Number of them whose tensor came over a link.
     idle : float
-        How long the device of the group stood idle right before them, in seconds.
+        Seconds for which the device of the group stood idle right before them.
     """
 
     group: str
@@ -65,15 +65,15 @@ class GroupExplanation:
     group, device : text
         The group, and where it is.
     runtime, cost : float
-        Of the whole step, in seconds: simulated, and penalised for memory.
+        Seconds of the whole step: simulated, and penalised for memory.
     critical_seconds : float
-        For how long ops of the group are on the critical path.
+        Seconds for which ops of the group are on the critical path.
     ops : int
-        How many ops it has.
+        Number of its ops.
     devices : `Alternative` of each device
-        What it would cost there.
+        Its cost there.
     waits, waited_for : of `Wait`
-        What it waited for, and what waited for it, the longest first.
+        Waits of the group for others, and of others for it, the longest first.
     """
 
     group: str

@@ -41,7 +41,7 @@ class ModelPlacement:
     problem : `placeto_graphs.PlacementProblem`
         The graph of the step, the devices, and the G groups that were placed.
     result : `placeto_graphs.PlacementResult`
-        What was found, with the curve of the search.
+        The placement, its costs, and the curve of the search.
     lower_bound : float
         Seconds that no placement of these groups is faster than.
     """
@@ -149,9 +149,9 @@ class ModelPlacement:
         Parameters
         ----------
         path
-            The file.
+            File to write.
         to
-            ``"device-map"``, ``"pipeline"``, ``"dot"`` or ``"graphml"``.
+            Form: ``"device-map"``, ``"pipeline"``, ``"dot"`` or ``"graphml"``.
         force
             Whether a file that is there is overwritten.
 
@@ -167,16 +167,16 @@ class ModelPlacement:
     def run(self, devices: Sequence[str], *, steps: int = 20, threads: int = 1) -> MeasuredSteps:
         """Run steps as placed on devices of this machine, after one that does not count.
 
-        The model stays as it is. `placeto.placed_module.place_module` trains one.
+        The model stays as it is. `placeto.place_module` trains one.
 
         Parameters
         ----------
         devices
-            As many as the cluster has, such as ``["cuda:0", "cpu:0"]``.
+            As many devices as the cluster has, such as ``["cuda:0", "cpu:0"]``.
         steps
-            How many.
+            Number of steps.
         threads
-            How many threads work on one op on each CPU.
+            Number of threads that work on one op on each CPU.
 
         Raises
         ------
@@ -211,20 +211,20 @@ def place(
     seed: int = 0,
     quiet: bool = False,
 ) -> ModelPlacement:
-    """Capture a step of a model, and search from coarse to fine for where its ops run best.
+    """Capture a step of a model, and search for the devices where its ops run best.
 
     Parameters
     ----------
     model
-        On any device, also the meta device; it stays as it is.
+        Model on any device, also the meta device; it stays as it is.
     example_inputs, loss_fn, optimizer, mode
-        As for `placeto_workloads.capture`.
+        As of `placeto_capture.capture`; an optimizer of the model's own weights will do, too.
     cluster
-        The devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
+        Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
     seconds
-        How long it searches. Ctrl-C ends the search, and keeps the best so far.
+        Seconds of the search. Ctrl-C ends it, and keeps the best so far.
     seed
-        Fixes every random choice.
+        Seed of every random choice.
     quiet
         Whether nothing is shown meanwhile.
 
@@ -234,7 +234,7 @@ def place(
         When the optimizer is none.
     GraphError
         When there is no such cluster.
-    WorkloadError
+    CaptureError
         When the step cannot be captured.
 
     Examples

@@ -70,8 +70,8 @@ def capture_step(step: TrainingStep, target: Target = "gpu") -> OpGraph:
     --------
     >>> from placeto import capture_step
     >>> from placeto_workloads import training_step
-    >>> graph = capture_step(training_step("inception-v3", batch_size=2))
-    >>> "aten.convolution" in graph.op_types
+    >>> step = training_step("nmt-2", steps=2, batch_size=2, units=8, vocabulary_size=10)
+    >>> "aten.addmm" in capture_step(step).op_types
     True
     """
     return capture(**step._asdict(), target=target)

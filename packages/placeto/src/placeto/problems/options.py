@@ -134,7 +134,7 @@ class ProblemOptions:
     cluster : text or None
         The devices; None for those that suit the source.
     link : text or None
-        What joins them.
+        Links between them.
     choice : `SourceOptions`
         Which member or size of the source.
     micro_batches : int
