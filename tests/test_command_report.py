@@ -239,13 +239,16 @@ def test_a_file_is_only_overwritten_by_force_and_never_a_folder(tmp_path: Path) 
 
 
 def test_a_folder_that_is_not_ours_is_refused_even_by_force(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("mine")
+    problem = build_profile(tmp_path)
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "report.html").write_text("mine")
     for content in (None, "[]", '{"format": "other"}', "{"):
         if content is not None:
-            (tmp_path / "results.json").write_text(content)
-        line = fail("compare", "nmt-2", *SMALL_NMT, "--placers=single", "--force", "-o", tmp_path)
-        assert str(tmp_path) in line
-    assert (tmp_path / "report.html").read_text() == "mine"
+            (results / "results.json").write_text(content)
+        line = fail("compare", problem, "--placers=single", "--force", "-o", results)
+        assert str(results) in line
+    assert (results / "report.html").read_text() == "mine"
 
 
 def test_a_disk_that_is_full_leaves_what_was_there(tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ def test_the_packages_that_can_be_used_show_how() -> None:
         "packages/baselines",
         "packages/execution",
         "packages/graphs",
+        "packages/placeto",
         "packages/policy",
         "packages/simulator",
         "packages/workloads",
-        "tools",
     }
 
 
