@@ -117,26 +117,15 @@ def _optimizer(text: str, model: Any, given: Any) -> Any:
             )
         return given
     position = {id(weight): number for number, weight in enumerate(model.parameters())}
-    groups = [
-        (
-            {key: value for key, value in group.items() if key != "params"},
-            [position.get(id(weight)) for weight in group["params"]],
-        )
-        for group in given.param_groups
-    ]
-    if any(number is None for _, numbers in groups for number in numbers):
+    groups = given.param_groups
+    if any(id(weight) not in position for group in groups for weight in group["params"]):
         raise InputError(f"{text}: expected an optimizer of parameters of the model")
 
     def make(parameters: Any) -> Any:
         weights = list(parameters)
+        own = [[weights[position[id(weight)]] for weight in group["params"]] for group in groups]
         return type(given)(
-            [
-                {
-                    **settings,
-                    "params": [weights[number] for number in numbers if number is not None],
-                }
-                for settings, numbers in groups
-            ]
+            [{**group, "params": params} for group, params in zip(groups, own, strict=True)]
         )
 
     return make
