@@ -24,17 +24,9 @@ class Group(click.Group):
 
 
 class LazyCommand(NamedTuple):
-    """A command that is not imported yet.
+    """A command that is not imported yet."""
 
-    Attributes
-    ----------
-    line : text
-        Its line in the help of the group.
-    load : function
-        Imports the command.
-    """
-
-    line: str
+    line: str  # in the help of the group
     load: Callable[[], click.Command]
 
 

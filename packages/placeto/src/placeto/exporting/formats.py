@@ -18,36 +18,18 @@ from placeto_graphs import PlacementProblem
 
 @dataclass(frozen=True)
 class Exported:
-    """A placement in another form.
+    """A placement in another form."""
 
-    Attributes
-    ----------
-    content : text
-        Content of the file.
-    remarks : texts
-        Lines about it for the user.
-    price : `Price` or None
-        Cost of the form, if it cannot express every placement.
-    """
-
-    content: str
-    remarks: tuple[str, ...] = ()
-    price: Price | None = None
+    content: str  # of the file
+    remarks: tuple[str, ...] = ()  # lines about it for the user
+    price: Price | None = None  # where the form cannot express every placement
 
 
 @dataclass(frozen=True)
 class Format:
-    """A form.
+    """A form that a placement can be exported in."""
 
-    Attributes
-    ----------
-    suffixes : texts
-        Endings of the names of its files.
-    export : function
-        Of a problem and a placement of it, int32[G].
-    """
-
-    suffixes: tuple[str, ...]
+    suffixes: tuple[str, ...]  # of its files
     export: Callable[[PlacementProblem, NDArray[np.int32]], Exported]
 
 

@@ -81,25 +81,15 @@ def search(
     seed: int = 0,
     start: NDArray[np.int32] | None = None,
 ) -> tuple[PlacementResult, float]:
-    """Search from coarse to fine with the simulator as the evaluator, and show how far it is.
+    """Search multilevel with the simulator as the evaluator, and show how far it is.
 
-    Parameters
-    ----------
-    problem
-        What is placed, at the level that the search ends at.
-    progress
-        Where it is shown.
-    seconds, max_evaluations
-        Limits of the search: seconds, and placements that it evaluates.
-    seed
-        Seed of every random choice.
-    start : int32[G]
-        A placement to start from; what it found is no worse.
+    The problem is at the level that the search ends at. Limits are seconds, and evaluations. From a
+    ``start``, a placement int32[G], what it finds is no worse. Ctrl-C ends it early.
 
     Returns
     -------
     PlacementResult, float
-        What it found, and the seconds that no placement beats. Ctrl-C ends it early.
+        What it found, and the seconds that no placement beats.
     """
     progress.update("lower bound ...")
     bound = lower_bound(problem)
@@ -173,21 +163,9 @@ def search_from(
     max_evaluations: int | None = None,
     seed: int = 0,
 ) -> tuple[PlacementResult, float]:
-    """Search from what another placer found, at another level of the problem; see `search`.
+    """Search from what another placer found, at another level of its problem; see `search`.
 
-    Parameters
-    ----------
-    found, problem
-        A placement, and the problem that it is one of.
-    finer
-        The same problem at the level that the search ends at.
-    progress, seconds, max_evaluations, seed
-        As of `search`.
-
-    Returns
-    -------
-    PlacementResult, float
-        As of `search`; its evaluations and seconds are those of both.
+    Evaluations, seconds and curve of the result are those of both.
     """
     start = finer.placement_of_ops(problem.expand(found.placement))
     result, bound = search(
@@ -230,20 +208,8 @@ def run_placer(
 ) -> PlacementResult:
     """Place a problem with the simulator as the evaluator, and show how far it is.
 
-    Parameters
-    ----------
-    placer, problem
-        The placer, and what it places.
-    progress
-        Where it is shown.
-    seed
-        Seed of every random choice.
-    budget
-        Number of placements that it may evaluate, if that is known.
-    label
-        Its name on the display; by default its own.
-    num_threads
-        Threads of the simulator; by default as many as there are cores.
+    A budget is the number of placements that it may evaluate, if that is known. The label is its
+    name on the display, by default its own. The simulator has by default a thread for each core.
     """
     name = label or placer.name
     progress.update(f"{name}: compiling, once ...")

@@ -38,26 +38,13 @@ MOST_EVALUATIONS_OF_SWEEP = 4096  # beyond, a sweep takes longer than a search t
 
 @dataclass(frozen=True)
 class PlacerSpec:
-    """A placer that has a name in the command.
+    """A placer that has a name in the command."""
 
-    Attributes
-    ----------
-    title : text
-        Its name in tables.
-    make : function
-        From a problem and a budget to the placer.
-    budget : int or None
-        Number of placements that it evaluates by default; None where that means nothing.
-    random : bool
-        Whether another seed gives another result.
-    short_budget : int or None
-        Its part of that in a comparison that is to take a few minutes on two cores; None for all.
-    """
-
-    title: str
-    make: Callable[[PlacementProblem, int], Placer]
-    budget: int | None = None
-    random: bool = False
+    title: str  # in tables
+    make: Callable[[PlacementProblem, int], Placer]  # of a problem and a budget
+    budget: int | None = None  # evaluations by default; None where that means nothing
+    random: bool = False  # whether another seed gives another result
+    # Of these evaluations, in a comparison of a few minutes on two cores; None for all.
     short_budget: int | None = None
 
 

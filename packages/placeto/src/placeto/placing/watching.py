@@ -23,15 +23,9 @@ Report = Callable[[int, float], None]
 class WatchedEvaluator:
     """Returns what an evaluator returns, and reports how many placements it evaluated.
 
-    Of an evaluator that also returns schedules it is one, too. A placer may sample a placement
-    without evaluating it, if it knows already what it costs.
-
-    Parameters
-    ----------
-    evaluator
-        The evaluator.
-    report
-        Gets the number of placements evaluated, and the lowest memory-penalised runtime in seconds.
+    If the evaluator also returns schedules, this one does, too. A placer may sample a placement
+    without evaluating it, if it knows already what it costs. The report gets the number of
+    placements evaluated, and the lowest memory-penalised runtime in seconds.
     """
 
     def __init__(self, evaluator: Evaluator, report: Report) -> None:

@@ -31,28 +31,14 @@ FEWEST, MOST = 0.7, 1.2
 
 @dataclass(frozen=True)
 class GroupingOptions:
-    """What the user says about co-location and merging.
+    """What the user says about co-location and merging."""
 
-    Attributes
-    ----------
-    rules : texts
-        Names of rules; ``"none"`` is none but the colocation ids, which every placement must keep.
-        Empty for those that suit the source.
-    patterns : texts
-        Regular expressions of scopes that stay together.
-    num_groups : int or None
-        At how many groups merging stops; None for what suits the source.
-    min_output_bytes : int or None
-        From what size on groups are left alone.
-    merging : bool
-        Whether groups are merged at all.
-    """
-
+    # Names of rules, none for those that suit the source; "none" is none but the colocation ids.
     rules: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-    num_groups: int | None = None
-    min_output_bytes: int | None = None
-    merging: bool = True
+    patterns: tuple[str, ...] = ()  # regular expressions of scopes that stay together
+    num_groups: int | None = None  # at which merging stops; None for what suits the source
+    min_output_bytes: int | None = None  # from which size on groups are left alone
+    merging: bool = True  # whether groups are merged at all
 
     @property
     def says_nothing(self) -> bool:
@@ -103,21 +89,11 @@ class GroupingOptions:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Which member or size of a source is meant.
+    """Which member or size of a source is meant."""
 
-    Attributes
-    ----------
-    sizes : mapping
-        Values by name, of the model or its configuration.
-    family_seed : int
-        Seed of the draw of a family's members.
-    trust : bool
-        Whether a file may be loaded that can run code, as a ``.pt2`` file can.
-    """
-
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    family_seed: int = 0
-    trust: bool = False
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # of the model or its configuration
+    family_seed: int = 0  # of the draw of a family's members
+    trust: bool = False  # whether a file may be loaded that can run code, as a .pt2 file can
 
     @property
     def says_nothing(self) -> bool:
@@ -127,26 +103,12 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """All that a user says of a problem besides its source.
+    """All that a user says of a problem besides its source; what is left open is as suits it."""
 
-    Attributes
-    ----------
-    cluster : text or None
-        The devices; None for those that suit the source.
-    link : text or None
-        Links between them.
-    choice : `SourceOptions`
-        Which member or size of the source.
-    micro_batches : int
-        In how many parts of its batch a step runs.
-    grouping : `GroupingOptions`
-        Which ops are kept together.
-    """
-
-    cluster: str | None = None
-    link: str | None = None
+    cluster: str | None = None  # the devices
+    link: str | None = None  # the links between them
     choice: SourceOptions = field(default_factory=SourceOptions)
-    micro_batches: int = 1
+    micro_batches: int = 1  # number of parts of its batch in which a step runs
     grouping: GroupingOptions = field(default_factory=GroupingOptions)
 
     @property

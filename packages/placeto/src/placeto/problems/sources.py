@@ -49,60 +49,28 @@ WHAT_SOURCES_ARE = f"a problem file, a PipeDream profile, {WHAT_CAN_RUN}"
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A graph, and what suits it.
+    """A graph, and what suits it."""
 
-    Attributes
-    ----------
-    name : text
-        Its name in tables and file names.
-    graph : `OpGraph`
-        One training step, or one micro-batch of it.
-    problem : `PlacementProblem` or None
-        The problem of which the graph was read, if it was one.
-    rules : rules of co-location
-        Those that suit the graph.
-    num_groups : int or None
-        Number of groups that suits the graph.
-    kind : text
-        The kind of GPU that its times are known of.
-    micro_batches : int
-        Number of micro-batches in which a step runs.
-    is_part : bool
-        Whether the graph is that of one micro-batch, captured with its size.
-    """
-
-    name: str
-    graph: OpGraph
-    problem: PlacementProblem | None = None
-    rules: tuple[Rule, ...] = DEFAULT_RULES
+    name: str  # in tables and file names
+    graph: OpGraph  # of one training step, or of one micro-batch of it
+    problem: PlacementProblem | None = None  # of which the graph was read, if it was one
+    rules: tuple[Rule, ...] = DEFAULT_RULES  # of co-location
     num_groups: int | None = None
-    kind: str = DEFAULT_KIND
-    micro_batches: int = 1
-    is_part: bool = False
+    kind: str = DEFAULT_KIND  # of GPU, of which its times are known
+    micro_batches: int = 1  # number of them in a step
+    is_part: bool = False  # whether the graph was captured with the size of a micro-batch
 
 
 @dataclass(frozen=True, eq=False)
 class SourceModel:
-    """A model that a user named; nothing of it is made yet.
+    """A model that a user named, and what suits it; nothing of it is made yet."""
 
-    Attributes
-    ----------
-    name : text
-        Its name in tables and file names.
-    make : function
-        Makes the training step on a device, ``"meta"`` for one without values.
-    rules, num_groups, is_part
-        As of `Source`.
-    cached : function or None
-        Returns the graph for a target, where graphs of such models are kept.
-    """
-
-    name: str
-    make: "Callable[[str], TrainingStep]"
+    name: str  # in tables and file names
+    make: "Callable[[str], TrainingStep]"  # on a device; on "meta" one without values
     rules: tuple[Rule, ...] = DEFAULT_RULES
     num_groups: int | None = None
-    is_part: bool = True
-    cached: Callable[[Target], OpGraph] | None = None
+    is_part: bool = True  # as of `Source`
+    cached: Callable[[Target], OpGraph] | None = None  # its graph, where such graphs are kept
 
     def source(self, target: Target) -> Source:
         """Return the graph of the model for the kernels of a target, and what suits it."""
