@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from placeto.errors import InputError, reading
-from placeto.problems.making import problem_of
+from placeto.problems.making import problem_of, read_cluster
 from placeto.problems.models import executable
 from placeto.problems.options import ProblemOptions, SourceOptions
 from placeto.problems.sources import (
@@ -44,33 +44,30 @@ def runnable_problem(
     """
     if asked.micro_batches != 1:
         raise InputError("--micro-batches: expected 1, as steps in micro-batches are not run")
-    if problem_file is None and asked.cluster is None:
-        if not devices.are_cpus:
+    if problem_file is not None:
+        with reading(problem_file):
+            problem = load_problem(problem_file)
+        cluster = problem.cluster
+    else:
+        if asked.cluster is None and not devices.are_cpus:
             raise InputError(
                 f"--cluster: expected one that says what {', '.join(devices.names)} are"
             )
-        asked = replace(asked, cluster=f"{len(devices.names)}x{CPU}")
+        spec = asked.cluster or f"{len(devices.names)}x{CPU}"
+        asked, cluster = replace(asked, cluster=spec), read_cluster(spec, asked.link)
+    if cluster.num_devices != len(devices.names):
+        raise InputError(
+            f"--devices: expected {cluster.num_devices}, one for each of "
+            f"{', '.join(cluster.device_names)}, got {len(devices.names)}"
+        )
     target: Target = "cpu" if devices.are_cpus else "gpu"
     step = executable(model.make(CPU), target, devices.threads)
     if problem_file is None:
         graph = Source(model.name, step.graph, rules=model.rules, num_groups=model.num_groups)
-        problem = problem_of(graph, asked)
-    else:
-        problem = _problem_of_file(problem_file, model.name, step)
-    if problem.num_devices != len(devices.names):
-        raise InputError(
-            f"--devices: expected {problem.num_devices}, one for each of "
-            f"{', '.join(problem.cluster.device_names)}, got {len(devices.names)}"
-        )
-    return problem, step
-
-
-def _problem_of_file(path: Path, name: str, step: ExecutableStep) -> PlacementProblem:
-    with reading(path):
-        problem = load_problem(path)
+        return problem_of(graph, asked), step
     if replace(problem.graph, measured_time={}) != replace(step.graph, measured_time={}):
         raise InputError(
-            f"{path}: expected a problem of the graph of {name} with these sizes on these devices, "
-            f"{step.graph!r}, got {problem.graph!r}"
+            f"{problem_file}: expected a problem of the graph of {model.name} with these sizes on "
+            f"these devices, {step.graph!r}, got {problem.graph!r}"
         )
-    return problem
+    return problem, step

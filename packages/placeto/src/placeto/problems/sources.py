@@ -39,12 +39,12 @@ MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LIBRARY = re.compile(r"(diffusers|timm|torchvision|transformers):(.+)", re.DOTALL)
 PROGRAM = re.compile(r".+\.(pt2|onnx)", re.DOTALL)
-WHAT_CAN_RUN = (
+MODELS_ARE = (
     "a model (inception-v3), a member of a family (nmt:7), a model of a library "
-    "(transformers:gpt2, timm:resnet50), an ONNX file, an exported program (.pt2), or "
-    "package.module:factory"
+    "(transformers:gpt2, timm:resnet50), an ONNX file, an exported program (.pt2)"
 )
-WHAT_SOURCES_ARE = f"a problem file, a PipeDream profile, {WHAT_CAN_RUN}"
+WHAT_CAN_RUN = f"{MODELS_ARE}, or package.module:factory"
+WHAT_SOURCES_ARE = f"{MODELS_ARE}, package.module:factory, a problem file, or a PipeDream profile"
 
 
 @dataclass(frozen=True, eq=False)
