@@ -18,6 +18,8 @@ from placeto_workloads import TrainingStep, library_step, training_step
 NUM_PLACEMENTS = 6
 NUM_PLACEMENTS_OF_IMAGES = 1  # each takes seconds
 ADAM = partial(torch.optim.Adam, foreach=False)
+NASNET_SIZES = {"batch_size": 2, "image_size": 32, "num_classes": 5}
+NASNET_SIZES |= {"cells_per_stage": 1, "penultimate_filters": 96, "stem_filters": 8}
 NMT_SIZES = {"steps": 3, "batch_size": 4, "units": 8, "vocabulary_size": 20}
 
 
@@ -31,16 +33,13 @@ def gpt2() -> TrainingStep:
 
 STEPS: dict[str, Callable[[], TrainingStep]] = {
     "nmt-2": partial(training_step, "nmt-2", device="cpu", **NMT_SIZES),
-    "nmt-4": partial(training_step, "nmt-4", device="cpu", **NMT_SIZES),
     "gpt2": gpt2,
 }
 IMAGE_STEPS: dict[str, Callable[[], TrainingStep]] = {
     "inception-v3": partial(
         training_step, "inception-v3", device="cpu", batch_size=2, image_size=75, num_classes=5
     ),
-    "nasnet": partial(
-        training_step, "nasnet", device="cpu", batch_size=2, image_size=32, num_classes=5
-    ),
+    "nasnet": partial(training_step, "nasnet", device="cpu", **NASNET_SIZES),
 }
 
 
