@@ -64,14 +64,6 @@ def with_loss():
 
 def with_batch_size(batch_size=8):
     return make(batch_size=batch_size)
-
-def nothing():
-    return None
-
-def broken():
-    raise RuntimeError("two\\nlines")
-
-number = 3
 """
 
 
@@ -118,6 +110,9 @@ def test_a_model_becomes_a_problem_with_the_times_of_each_kind(tmp_path: Path) -
     assert problem.graph == load_model_graph(
         "nmt-2", batch_size=4, steps=3, units=8, vocabulary_size=20
     )
+    scopes = [row["scope"] for row in succeed_json("inspect", path, "--scope-depth=1")["scopes"]]
+    assert "decoder" in scopes
+    assert not any("." in scope for scope in scopes)
 
 
 def test_rules_and_merging_are_the_users(tmp_path: Path) -> None:
@@ -264,14 +259,6 @@ def test_inspection_says_what_does_not_fit(tmp_path: Path) -> None:
     assert "10 groups alone are too large" in succeed("inspect", tmp_path / "graph.txt")
 
 
-def test_scopes_are_added_up_to_a_depth(tmp_path: Path) -> None:
-    path = tmp_path / "nmt.json"
-    succeed("build", "nmt-2", *SMALL_NMT, "-o", path)
-    scopes = [row["scope"] for row in succeed_json("inspect", path, "--scope-depth=1")["scopes"]]
-    assert "decoder" in scopes
-    assert not any("." in scope for scope in scopes)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -338,16 +325,6 @@ def test_the_rules_of_the_user_stay_with_a_problem(tmp_path: Path) -> None:
     assert regrouped(path, "--rule=gradients").rules == ("id", "gradients")
 
 
-def test_a_problem_file_without_rules_is_merged_further(tmp_path: Path) -> None:
-    path = tmp_path / "nmt.json"
-    succeed("build", "nmt-2", *SMALL_NMT, "--micro-batches=2", "-o", path)
-    problem = load_problem(path)
-    assert problem.rules is None
-    expected = merge_and_colocate(problem.graph, problem.grouping, num_groups=5)
-    assert regrouped(path, "--groups=5").grouping == expected
-    assert regrouped(path, "--groups=5").rules is None
-
-
 def test_types_of_ops_in_no_class_are_one_line_of_warning(tmp_path: Path, factory: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -358,20 +335,14 @@ def test_types_of_ops_in_no_class_are_one_line_of_warning(tmp_path: Path, factor
     assert result.stderr.count("\n") == 1
 
 
-def test_a_factory_that_is_none_is_refused(factory: str) -> None:
-    assert "expected a model and example inputs" in fail(
-        "build", f"{factory}:nothing", "-o", "problem.json"
-    )
-    assert "RuntimeError: two lines" in fail("build", f"{factory}:broken", "-o", "problem.json")
-    assert "that can be called, got 3" in fail("build", f"{factory}:number", "-o", "problem.json")
-
-
 def test_files_that_are_wrong_or_in_the_way_are_named(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
     before = path.read_bytes()
     assert "problem.json: is there already; --force" in fail("build", "nmt-2", "-o", path)
     assert path.read_bytes() == before
     assert "ends in .json or .json.gz" in fail("build", "nmt-2", "-o", tmp_path / "a.txt")
+    assert "Missing argument 'SOURCE'" in fail("build")
+    assert "Missing option '-o'" in fail("build", "nmt-2")
     assert "which is not there" in fail("build", "nmt-2", "-o", tmp_path / "a" / "b.json")
     assert "expected a file, got a folder" in fail("build", "nmt-2", "-o", _folder(tmp_path))
     assert "expected no sizes for the file" in fail(
@@ -382,14 +353,6 @@ def test_files_that_are_wrong_or_in_the_way_are_named(tmp_path: Path) -> None:
         assert "problem.json: " in fail("inspect", path)
     (tmp_path / "graph.txt").write_text("node1 -- \x1b[31m")
     assert "\x1b" not in fail("inspect", tmp_path / "graph.txt")
-
-
-def test_a_missing_file_or_argument_is_named() -> None:
-    assert "missing.json: No such file" in fail("inspect", "missing.json")
-    assert "Missing argument 'SOURCE'" in fail("build")
-    assert "Missing option '-o'" in fail("build", "nmt-2")
-    assert "Missing argument 'FILE'" in fail("inspect")
-    assert "No such option" in fail("models", "--jsn")
 
 
 def test_debug_shows_where() -> None:

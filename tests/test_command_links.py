@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from command_runs import (
-    SMALL_NMT,
     build_profile,
     fail,
     invoke,
@@ -119,14 +118,6 @@ def test_of_many_links_the_busiest_are_listed(tmp_path: Path) -> None:
     assert "15 more" in succeed("inspect", path)  # of 30
 
 
-def test_a_comparison_says_what_joins_the_devices(tmp_path: Path) -> None:
-    command = ["compare", "nmt-2", *SMALL_NMT, "--placers=heft,scotch", "--link=pcie-shared"]
-    succeed(*command, "--gpus=2", "-o", tmp_path / "results")
-    saved = tmp_path / "results" / "problems" / "nmt-2-2xk80-pcie-shared.json.gz"
-    assert load_problem(saved).cluster == parse_cluster("2xk80", link="pcie-shared")
-    assert "2xk80 pcie-shared" in (tmp_path / "results" / "results.md").read_text()
-
-
 def test_a_link_that_joins_nothing_is_said_in_one_line(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
     build = ["build", tmp_path / "graph.txt", "-o", tmp_path / "new.json"]
@@ -140,8 +131,6 @@ def test_a_link_that_joins_nothing_is_said_in_one_line(tmp_path: Path) -> None:
     old = ["build", path, "-o", tmp_path / "new.json"]
     assert "--link: expected --cluster beside it" in fail(*old, "--link=pcie")
     assert "--link: expected --cluster beside it" in fail("compare", path, "--link=pcie")
-    experiment = ["experiment", "rewards", "nmt:1", "--scale=smoke", "-o", tmp_path / "folder"]
-    assert "link: expected one of bus, nvlink" in fail(*experiment, "--link=token-ring")
     assert not (tmp_path / "new.json").exists()
 
 

@@ -131,15 +131,6 @@ def test_every_placer_places(name: str, problem: Path, tmp_path: Path) -> None:
     assert 1 <= report["evaluations"] <= BUDGET + 1 + 10
 
 
-def test_the_cpu_is_a_device_like_others(tmp_path: Path) -> None:
-    problem = tmp_path / "problem.json"
-    sizes = ["--batch-size=4", "--set=steps=2", "--set=units=8", "--set=vocabulary_size=9"]
-    succeed("build", "nmt-2", *sizes, "--groups=4", "--cluster=1xcpu+1xk80", "-o", problem)
-    succeed("place", problem, "--placer=cpu", "-o", tmp_path / "placement.json")
-    read = load_problem(problem)
-    assert load_placement(tmp_path / "placement.json", read).tolist() == [0] * 4
-
-
 def test_a_seed_gives_one_placement(problem: Path, tmp_path: Path) -> None:
     command = ["place", problem, "--placer=local-search", f"--max-evaluations={BUDGET}", "--seed=3"]
     text = succeed(*command, "-o", tmp_path / "placement.json")
@@ -159,6 +150,10 @@ def test_groups_are_drawn_in_the_colours_of_their_devices(problem: Path, tmp_pat
     _, nodes = figure.axes[0].collections
     expected = to_rgba_array([COLOURS[device] for device in placement])
     np.testing.assert_array_equal(nodes.get_facecolor(), expected)
+    again = tmp_path / "again.png"
+    succeed("plot", "placement", problem, tmp_path / "placement.json", "-o", again)
+    assert picture.read_bytes() == again.read_bytes()
+    assert "ends in .png" in fail("plot", "placement", problem, "heft", "-o", tmp_path / "a.jpg")
     counts = np.bincount(placement, minlength=2)
     assert legend_of(figure) == [f"v100:0: {counts[0]}", f"v100:1: {counts[1]}"]
 
@@ -174,20 +169,6 @@ def test_ops_are_drawn_where_and_when_they_run(problem: Path, tmp_path: Path) ->
     assert busy == pytest.approx(read.compute_time[:, 1].sum())
     held = [np.asarray(line.get_ydata()).max() for line in memory.lines[::2]]
     assert held[0] == 0 < held[1]
-
-
-@pytest.mark.parametrize("kind", ["placement", "timeline"])
-def test_equal_placements_give_equal_pictures(kind: str, problem: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "picture.png"
-    succeed("plot", kind, problem, "heft", "-o", picture)
-    other = tmp_path / "other.png"
-    succeed("plot", kind, problem, "v100:0", "-o", other)
-    assert picture.read_bytes() != other.read_bytes()
-    again = tmp_path / "again.png"
-    succeed("plot", kind, problem, "heft", "-o", again)
-    assert picture.read_bytes() == again.read_bytes()
-    assert "is there already" in fail("plot", kind, problem, "heft", "-o", picture)
-    assert "ends in .png" in fail("plot", kind, problem, "heft", "-o", tmp_path / "a.jpg")
 
 
 def test_placements_that_are_none_are_refused(problem: Path, tmp_path: Path) -> None:
@@ -216,9 +197,6 @@ def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path
     assert "run: No such file" in fail(*place, "--policy", "run")
     (tmp_path / "policy").write_bytes(b"\x80\x04N.")  # a pickle
     assert "expected a placeto-policy file" in fail(*place, "--policy", tmp_path / "policy")
-    assert "missing.json: No such file" in fail(
-        "place", "missing.json", "--placer=heft", "-o", output
-    )
     assert not output.exists()
     output.write_text("kept")
     assert "is there already" in fail(*place, "--placer=heft")

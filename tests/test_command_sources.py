@@ -57,6 +57,14 @@ def wrong_key():
 def missing():
     return {"model": nn.Linear(4, 2)}
 
+def nothing():
+    return None
+
+def broken():
+    raise RuntimeError("two\\nlines")
+
+number = 3
+
 def wrong_mode():
     return nn.Linear(4, 2), torch.ones(3, 4), None, None, "dreaming"
 """
@@ -161,6 +169,9 @@ def test_the_mode_of_a_factory_is_used(tmp_path: Path, factory: str) -> None:
         ("wrong_optimizer", "that makes one, got int"),
         ("wrong_key", "got 'inputs' in it"),
         ("missing", "got none of example_inputs"),
+        ("nothing", "expected a model and example inputs"),
+        ("broken", "RuntimeError: two lines"),
+        ("number", "that can be called, got 3"),
     ],
 )
 def test_a_factory_that_returns_something_else_is_refused(
