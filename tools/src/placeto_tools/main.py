@@ -20,34 +20,22 @@ from placeto_tools.options import DEBUG
 COMMANDS = {
     "models": "List the registered models and the families of graphs, with their sizes.",
     "build": "Make a problem file: a graph, the devices, the times of ops on them, the groups.",
-    "inspect": (
-        "Show what is in a problem: ops, bytes, groups, what fits one device, the lower bound."
-    ),
-    "place": (
-        "Place a problem as well as some seconds allow, with one placer, or with a trained policy."
-    ),
-    "simulate": (
-        "Simulate a step: runtime, peak memory, how busy devices and links are, the critical path."
-    ),
+    "inspect": "Show the contents of a problem: ops, bytes, groups, memory, the lower bound.",
+    "place": "Place a problem with a search, another placer, or a trained policy.",
+    "simulate": "Simulate a step: runtime, memory, how busy devices are, the critical path.",
     "calibrate": "Measure the devices of this machine, and write them as a cluster file.",
-    "profile": (
-        "Measure how long each op of a step takes on this machine, and make a problem of it."
-    ),
-    "run": "Run a placed step on devices of this machine, and show measured beside simulated.",
-    "explain": (
-        "Show why groups are where they are: what each other device would cost, and who waits."
-    ),
-    "diff": "Show in which groups two placements differ, and from which of these the seconds come.",
+    "profile": "Measure each op of a step on this machine, and make a problem of it.",
+    "run": "Run a placed step on devices of this machine, measured and simulated.",
+    "explain": "Show the cost of groups on other devices, and which groups wait for which.",
+    "diff": "Show the groups in which two placements differ, and what each of them costs.",
     "export": "Write a placement in a form that another library takes.",
-    "report": "Write a page that shows placements: groups, timelines, memory, the critical path.",
+    "report": "Write a page that shows placements: groups, timelines, memory, critical path.",
     "train": "Train a policy on one problem, or on several at once.",
     "compare": (
         "Place models with every scheme, by the same simulator: the paper's Table 1 and its peers."
     ),
     "plot": "Draw a placement, a simulated step, or learning curves, as PNG.",
 }
-
-
 PLUGINS = "placeto.commands"  # the entry points by which other packages add commands
 
 

@@ -45,7 +45,7 @@ def diff(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Show in which groups two placements differ, and from which of these the seconds come.
+    """Show the groups in which two placements differ, and what each of them costs.
 
     PROBLEM is as in `placeto simulate`; BEFORE and AFTER are placements as there, of two levels
     also, which are compared at the finer one. For each group

@@ -39,7 +39,7 @@ NUM_WAITS = 10
 def explain(
     problem: str, placement: str, group: str | None, asked: ProblemOptions, as_json: bool
 ) -> None:
-    """Show why groups are where they are: what each other device would cost, and who waits.
+    """Show the cost of groups on other devices, and which groups wait for which.
 
     PROBLEM and PLACEMENT are as in `placeto simulate`. Costs are runtimes, and 2 s for each GB by
     which the fullest device exceeds its memory. With GROUP: what each device would cost that one,

@@ -96,7 +96,7 @@ def place(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Place a problem as well as some seconds allow, with one placer, or with a trained policy.
+    """Place a problem with a search, another placer, or a trained policy.
 
     Without --placer and --policy, the bundled pretrained policy places the problem, and a
     multilevel search starts from there. It shows the best so far, keeps it at Ctrl-C, and says how

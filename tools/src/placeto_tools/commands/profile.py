@@ -51,7 +51,7 @@ def profile(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Measure how long each op of a step takes on this machine, and make a problem of it.
+    """Measure each op of a step on this machine, and make a problem of it.
 
     SOURCE is one of `placeto build` that has a model. All of its ops run on one device of each
     kind, as a whole step, again and again; of each op the mean of its times counts, without the

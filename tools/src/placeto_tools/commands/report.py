@@ -27,7 +27,7 @@ from placeto_tools.reports.page import MISSING, has_library, report_page
 def report(
     problem: str, placements: tuple[str, ...], asked: ProblemOptions, output: Path, force: bool
 ) -> None:
-    """Write a page that shows placements: groups, timelines, memory, the critical path.
+    """Write a page that shows placements: groups, timelines, memory, critical path.
 
     PROBLEM and each PLACEMENT are as in `placeto simulate`. The page is one file, which opens in
     any browser and fetches nothing from a network.

@@ -79,7 +79,7 @@ def run(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Run a placed step on devices of this machine, and show measured beside simulated.
+    """Run a placed step on devices of this machine, measured and simulated.
 
     SOURCE is one of `placeto build` that has a model, with the sizes that it was built with; its
     weights, if the source has none, and its inputs are random. PLACEMENT is a placement file, the

@@ -48,7 +48,7 @@ def simulate(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Simulate a step: runtime, peak memory, how busy devices and links are, the critical path.
+    """Simulate a step: runtime, memory, how busy devices are, the critical path.
 
     PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. PLACEMENT is
     a placement file, the name of a device for everything on it, or the name of a placer.
