@@ -50,19 +50,11 @@ def _pipeline(problem: PlacementProblem, placement: NDArray[np.int32]) -> Export
     return Exported(_json(content), remarks, found.price)
 
 
-def _dot(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
-    return Exported(dot_text(problem, placement))
-
-
-def _graphml(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
-    return Exported(graphml_text(problem, placement))
-
-
 FORMATS = {
     "device-map": Format((".json",), _device_map),
     "pipeline": Format((".json",), _pipeline),
-    "dot": Format((".dot", ".gv"), _dot),
-    "graphml": Format((".graphml",), _graphml),
+    "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed))),
+    "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed))),
 }
 
 

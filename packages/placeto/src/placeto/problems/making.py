@@ -150,9 +150,7 @@ def _problem_of_graph(
     old = source.problem
     groups = _groups(source, options)
     if old is not None and cluster is None:
-        return replace(
-            old, grouping=groups.grouping, rules=groups.rules, hierarchy=groups.hierarchy
-        )
+        return replace(old, **groups._asdict())
     devices = cluster or default_cluster(source)
     if old is not None:  # a step in micro-batches stays one on other devices
         devices = replace(devices, queue=old.cluster.queue)
@@ -160,9 +158,7 @@ def _problem_of_graph(
         graph=source.graph,
         cluster=devices,
         compute_time=compute_times(source.graph, devices),
-        grouping=groups.grouping,
-        rules=groups.rules,
-        hierarchy=groups.hierarchy,
+        **groups._asdict(),
     )
 
 

@@ -95,11 +95,6 @@ class SourceOptions:
     family_seed: int = 0  # of the draw of a family's members
     trust: bool = False  # whether a file may be loaded that can run code, as a .pt2 file can
 
-    @property
-    def says_nothing(self) -> bool:
-        """Whether the user left everything to the source."""
-        return self == SourceOptions()
-
 
 @dataclass(frozen=True)
 class ProblemOptions:
