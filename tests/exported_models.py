@@ -147,13 +147,6 @@ def _made(recipe: Recipe) -> nn.Module:
     return Composite(kind, [_made(part) for part in parts])
 
 
-def seeded_chain() -> Chain:
-    """Return the same chain each time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        return Chain()
-
-
 def mean_square(outputs: Tensor) -> Tensor:
     """Return a loss."""
     return (outputs - 1).square().mean()

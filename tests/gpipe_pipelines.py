@@ -1,21 +1,17 @@
-"""How near simulated pipelines come to GPipe: ``python -m gpipe_pipelines``.
+"""Pipelines of equal layers, of which GPipe says how long a step takes.
 
-A chain of k equal layers, each on a device of its own, is the case that GPipe and 1F1B have a
-formula for: with m micro-batches, of which a layer takes f seconds forward and b backward, a step
-takes (m + k - 1)(f + b). No schedule is faster: the last device waits (k - 1) f for its first
-micro-batch, works m (f + b), and its last gradient needs (k - 1) b to the first device. A layer may
-be several ops: first in, first out then begins all micro-batches before one of them is through.
+A chain of k equal layers, each on a device of its own, with m micro-batches, of which a layer takes
+f seconds forward and b backward, takes (m + k - 1)(f + b). No schedule is faster: the last device
+waits (k - 1) f for its first micro-batch, works m (f + b), and its last gradient needs (k - 1) b to
+the first device. A layer may be several ops: first in, first out then begins all micro-batches
+before one of them is through.
 """
 
-import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 import networkx as nx
 import numpy as np
 
-from placeto.texts import TextTable
 from placeto_graphs import (
     Cluster,
     Device,
@@ -27,14 +23,7 @@ from placeto_graphs import (
 )
 from placeto_simulator import Simulator
 
-STAGES = tuple(range(2, 9))
-MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-BACKWARD_SECONDS = (1.0, 2.0)  # where a layer's forward takes one
-TRANSFER_SECONDS = (0.0, 0.1)
-OPS_PER_LAYER = (1, 2, 8)
-QUEUES = ("fifo", "backward-first")
 BANDWIDTH = 1e9
-ROUNDING = 1e-9  # what is less is none
 
 
 @dataclass(frozen=True)
@@ -65,13 +54,7 @@ class Pipeline:
     queue: str = "backward-first"
 
     def problem(self) -> PlacementProblem:
-        """Return the problem with as many devices as layers; group i is layer i.
-
-        Examples
-        --------
-        >>> Pipeline(stages=4, micro_batches=8, backward_seconds=2.0).problem()
-        PlacementProblem(ops=64, groups=4, devices=4)
-        """
+        """Return the problem with as many devices as layers; group i is layer i."""
         chain, seconds = self._chain()
         graph = from_networkx(chain)
         bandwidth = BANDWIDTH if self.transfer_seconds else np.inf
@@ -88,12 +71,6 @@ class Pipeline:
         """Return what the step takes with each layer on a device of its own."""
         placement = np.arange(self.stages, dtype=np.int32)[None]
         return float(Simulator(self.problem(), num_threads=1).evaluate(placement).runtime[0])
-
-    def least_seconds(self) -> float:
-        """Return (m + k - 1)(f + b), and the transfers of one micro-batch, there and back."""
-        rounds = self.micro_batches + self.stages - 1
-        transfers = 2 * (self.stages - 1) * self.transfer_seconds
-        return rounds * (1.0 + self.backward_seconds) + transfers
 
     def _chain(self) -> tuple[nx.DiGraph, list[float]]:
         """Return the undivided step, and the seconds of its ops."""
@@ -114,47 +91,8 @@ class Pipeline:
         return chain, seconds
 
 
-def loss_table(
-    backward_seconds: float, transfer_seconds: float, ops_per_layer: int, queue: str
-) -> TextTable:
-    """Return how much longer than the least each pipeline takes; parameters as for `Pipeline`."""
-    rows = []
-    for stages in STAGES:
-        row = [str(stages)]
-        for count in MICRO_BATCHES:
-            pipeline = Pipeline(
-                stages, count, backward_seconds, transfer_seconds, ops_per_layer, queue
-            )
-            loss = pipeline.simulated_seconds() / pipeline.least_seconds() - 1
-            row.append(f"{abs(loss):.1%}" if abs(loss) < ROUNDING else f"{loss:.1%}")
-        rows.append(row)
-    title = (
-        f"Backward {backward_seconds:g} f, a transfer {transfer_seconds:g} f, "
-        f"{ops_per_layer} ops in a layer, {queue}"
-    )
-    return TextTable(title, [">stages", *(f">m = {count}" for count in MICRO_BATCHES)], rows)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table for each queue, number of ops, transfer time and backward time."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--ops-per-layer", type=int, nargs="+", default=OPS_PER_LAYER)
-    options = parser.parse_args(arguments)
-    print("Longer than (m + k - 1)(f + b) and the transfers of one micro-batch, there and back")
-    cases = product(QUEUES, options.ops_per_layer, TRANSFER_SECONDS, BACKWARD_SECONDS)
-    for queue, ops_per_layer, transfer_seconds, backward_seconds in cases:
-        table = loss_table(backward_seconds, transfer_seconds, ops_per_layer, queue)
-        print(f"\n{table.markdown()}")
-
-
 def devices_without_overheads(num_devices: int, bandwidth: float) -> Cluster:
-    """Return devices that take nothing but compute times, and bytes at a bandwidth in B/s.
-
-    Examples
-    --------
-    >>> devices_without_overheads(2, np.inf).device_names
-    ('gpu0', 'gpu1')
-    """
+    """Return devices that take nothing but compute times, and bytes at a bandwidth in B/s."""
     return Cluster(
         devices=tuple(
             Device(
@@ -169,7 +107,3 @@ def devices_without_overheads(num_devices: int, bandwidth: float) -> Cluster:
         bandwidth=np.full((num_devices, num_devices), bandwidth),
         latency=np.zeros((num_devices, num_devices)),
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from command_runs import profile
 from placeto_graphs import (
     PlacementProblem,
     colocate,
@@ -28,18 +29,6 @@ REQUIRED: dict[str, type | tuple[type, ...]] = {
     "ts": (int, float),
     "args": dict,
 }
-
-
-def profile(num_layers: int) -> str:
-    """Return a profile in which every third layer also reads the layer before the last."""
-    lines = [
-        f"node{number} -- Linear({number}) -- forward_compute_time={1 + number % 3}, "
-        f"backward_compute_time=2, activation_size={number}000000, parameter_size={number % 2}000"
-        for number in range(num_layers)
-    ]
-    lines += [f"\tnode{number - 1} -- node{number}" for number in range(1, num_layers)]
-    lines += [f"\tnode{number - 2} -- node{number}" for number in range(2, num_layers, 3)]
-    return "\n".join(lines)
 
 
 @pytest.fixture

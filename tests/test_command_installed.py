@@ -51,7 +51,7 @@ def test_a_package_alone_runs_the_lines_of_its_readme(
     assert installed == {f"placeto-{one}" for one in expected}
     readme = (FOLDERS[name] / "README.md").read_text()
     lines = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert lines
+    assert lines or name == "tools"
     assert all(f"./packages/{one}" in readme for one in BESIDE.get(name, []))
     for block in lines:
         run(python, "-I", "-c", block, cwd=tmp_path)
@@ -67,10 +67,11 @@ def script(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_installed_script_goes_from_a_profile_to_a_placement(
     script: Path, tmp_path: Path
 ) -> None:
+    assert "experiment" not in run(script, "--help", cwd=tmp_path).stdout  # another package adds it
     (tmp_path / "graph.txt").write_text(profile())
     run(script, "build", "graph.txt", "-o", "problem.json.gz", cwd=tmp_path)
     place = (script, "place", "problem.json.gz", "-o", "placement.json")
-    run(*place, "--placer", "local-search", "--budget", "200", cwd=tmp_path)
+    run(*place, "--placer", "local-search", "--max-evaluations", "200", cwd=tmp_path)
     printed = run(
         script, "simulate", "problem.json.gz", "placement.json", "--json", cwd=tmp_path
     ).stdout

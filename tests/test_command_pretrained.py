@@ -42,8 +42,8 @@ def test_a_search_starts_from_it_unless_told_otherwise(problem: Path, tmp_path: 
         succeed_json(*place, *more) for more in ([], ["--start=pretrained"], ["--start=nothing"])
     )
     with showing_progress(quiet=True) as progress:
-        from_policy, _ = search_from_policy(finest, progress, seconds=None, evaluations=300)
-        alone, _ = search(finest, progress, seconds=None, evaluations=300)
+        from_policy, _ = search_from_policy(finest, progress, seconds=None, max_evaluations=300)
+        alone, _ = search(finest, progress, seconds=None, max_evaluations=300)
         coarse, placed = zero_shot(finest, progress) or pytest.fail("expected a placement")
     for report in (usual, named):
         assert report["runtime"] == from_policy.runtime
@@ -60,8 +60,8 @@ def test_a_search_starts_from_it_unless_told_otherwise(problem: Path, tmp_path: 
 def test_few_evaluations_are_left_to_the_search(problem: Path) -> None:
     read = search_problem(load_problem(problem))
     with showing_progress(quiet=True) as progress:
-        few, _ = search_from_policy(read, progress, seconds=None, evaluations=50)
-        alone, _ = search(read, progress, seconds=None, evaluations=50)
+        few, _ = search_from_policy(read, progress, seconds=None, max_evaluations=50)
+        alone, _ = search(read, progress, seconds=None, max_evaluations=50)
     assert few.placement.tolist() == alone.placement.tolist()
 
 

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import resource
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -226,40 +225,6 @@ def test_a_placement_of_another_problem_is_refused(tmp_path: Path) -> None:
     line = fail("report", problem, tmp_path / "other.json", "-o", tmp_path / "report.html")
     assert str(tmp_path / "other.json") in line
     assert not (tmp_path / "report.html").exists()
-
-
-def test_a_file_is_only_overwritten_by_force_and_never_a_folder(tmp_path: Path) -> None:
-    problem, path = build_profile(tmp_path), tmp_path / "report.html"
-    path.write_text("mine")
-    assert "--force" in fail("report", problem, "v100:0", "-o", path)
-    assert path.read_text() == "mine"
-    (tmp_path / "folder.html").mkdir()
-    fail("report", problem, "v100:0", "-o", tmp_path / "folder.html", "--force")
-    fail("report", problem, "v100:0", "-o", tmp_path / "report.pdf")
-
-
-def test_a_folder_that_is_not_ours_is_refused_even_by_force(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("mine")
-    for content in (None, "[]", '{"format": "other"}', "{"):
-        if content is not None:
-            (tmp_path / "results.json").write_text(content)
-        line = fail("compare", "nmt-2", *SMALL_NMT, "--placers=single", "--force", "-o", tmp_path)
-        assert str(tmp_path) in line
-    assert (tmp_path / "report.html").read_text() == "mine"
-
-
-def test_a_disk_that_is_full_leaves_what_was_there(tmp_path: Path) -> None:
-    problem, path = build_profile(tmp_path), tmp_path / "report.html"
-    path.write_text("before")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # the page is larger
-    try:
-        line = fail("report", problem, "v100:0", "-o", path, "--force", code=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert str(path) in line
-    assert path.read_text() == "before"
-    assert sorted(file.name for file in tmp_path.iterdir() if "report" in file.name) == [path.name]
 
 
 def test_without_the_library_a_line_says_what_to_install(

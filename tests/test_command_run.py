@@ -41,7 +41,7 @@ def test_a_profile_measures_every_op_that_computes(problem: Path) -> None:
 def test_a_run_is_shown_beside_the_simulation(problem: Path, tmp_path: Path) -> None:
     placement = placement_of(problem, tmp_path)
     trace = tmp_path / "trace.json"
-    options = ["--problem", problem, "--steps=3", "--trace", trace]
+    options = ["--problem", problem, "--steps=2", "--trace", trace]
     report = succeed_json("run", *STEP[:1], placement, *STEP[1:], *options)
     read = load_problem(problem)
     expected = Simulator(read).evaluate(np.arange(read.num_groups, dtype=np.int32)[None] % 2)
@@ -58,7 +58,7 @@ def test_a_run_is_shown_beside_the_simulation(problem: Path, tmp_path: Path) -> 
     assert differences == sorted(differences, reverse=True)
     events = json.loads(trace.read_text())["traceEvents"]
     assert {read.graph.op_names[-1]} <= {event["name"] for event in events}
-    shown = succeed("run", *STEP[:1], placement, *STEP[1:], "--problem", problem, "--steps=1")
+    shown = succeed("run", *STEP[:1], "cpu:0", *STEP[1:], "--steps=1")  # of a problem made anew
     assert "Ops whose seconds differ most" in shown
 
 
@@ -67,12 +67,6 @@ def test_paced_runs_are_as_long_as_simulated_ones(problem: Path, tmp_path: Path)
     options = ["--problem", problem, "--steps=1", "--pace=40", "--order=simulated"]
     report = succeed_json("run", *STEP[:1], placement, *STEP[1:], *options)
     assert report["measured_runtime"] >= 0.999 * report["simulated_runtime"]
-
-
-def test_without_a_problem_file_the_problem_is_made_of_the_source() -> None:
-    report = succeed_json("run", "nmt:0", "cpu:0", "--steps=1", *SMALL_NMT[2:])
-    assert [row["device"] for row in report["devices"]] == ["cpu:0", "cpu:1"]
-    assert report["devices"][1]["measured_busy"] == 0
 
 
 def test_what_does_not_fit_together_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
@@ -94,9 +88,7 @@ def test_what_does_not_fit_together_is_said_in_one_line(problem: Path, tmp_path:
     assert "as steps in micro-batches are not run" in fail(
         "run", *STEP[:1], "cpu:0", *STEP[1:], "--micro-batches=2"
     )
-    assert "other sources have no model that could run" in fail(
-        "run", build_profile(tmp_path), "cpu:0"
-    )
+    assert "other sources have no model to run" in fail("run", build_profile(tmp_path), "cpu:0")
     assert "expected CPUs alone, got cuda:0" in fail(
         "profile", *STEP, "--devices=cuda:0", "-o", tmp_path / "p.json"
     )
@@ -111,9 +103,6 @@ def test_a_calibrated_cluster_can_be_used(tmp_path: Path) -> None:
     assert np.isinf(cluster.bandwidth).all()
     assert len(report["slowdowns"]) == 3
     assert "is there already" in fail("calibrate", "-o", output)
-    succeed("profile", *STEP, "--runs=1", "--cluster", output, "-o", tmp_path / "problem.json")
-    read = load_problem(tmp_path / "problem.json")
-    assert read.cluster.latency[0, 1] == cluster.latency[0, 1]
     assert "expected CPUs alone" in fail(
         "calibrate", "--devices=cuda:0", "-o", tmp_path / "other.toml"
     )

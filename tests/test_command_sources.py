@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from command_runs import SMALL_NMT, build_profile, fail, succeed, succeed_json, write_module
 from placeto_capture import capture
 from placeto_graphs import load_problem
+from placeto_tools.main import placeto
 
 FACTORY = """
 import functools
@@ -55,33 +57,18 @@ def wrong_key():
 def missing():
     return {"model": nn.Linear(4, 2)}
 
+def nothing():
+    return None
+
+def broken():
+    raise RuntimeError("two\\nlines")
+
+number = 3
+
 def wrong_mode():
     return nn.Linear(4, 2), torch.ones(3, 4), None, None, "dreaming"
 """
-# Of each kind of architecture, as a user would make them small.
-WIDTHS = "hidden_size=16 intermediate_size=24 num_attention_heads=2 "
-SPEECH = (
-    "d_model=16 encoder_layers=1 decoder_layers=1 encoder_attention_heads=2 "
-    "decoder_attention_heads=2 encoder_ffn_dim=24 decoder_ffn_dim=24 vocab_size=40 bos_token_id=1 "
-    "eos_token_id=2 pad_token_id=0 decoder_start_token_id=1 "
-)
-DECODER = WIDTHS + "num_hidden_layers=2 num_key_value_heads=1 vocab_size=30 sequence_length=6"
-SMALL = {
-    "gpt2": "n_layer=2 n_embd=16 n_head=2 vocab_size=30 sequence_length=6",
-    "llama": DECODER,
-    "bert": WIDTHS + "num_hidden_layers=2 vocab_size=30 sequence_length=6",
-    "electra": WIDTHS + "num_hidden_layers=2 vocab_size=30 embedding_size=8 sequence_length=6",
-    "t5": "d_model=16 d_kv=8 d_ff=24 num_layers=2 num_heads=2 vocab_size=30 sequence_length=6",
-    "bart": SPEECH + "max_position_embeddings=16",
-    "mixtral": DECODER + " num_local_experts=4",
-    "vit": WIDTHS + "num_hidden_layers=2 image_size=16 patch_size=8",
-    "convnext": "depths=[1,1] hidden_sizes=[4,8] num_stages=2 image_size=16",
-    "wav2vec2": WIDTHS + "num_hidden_layers=1 conv_dim=[4,4] conv_kernel=[4,2] conv_stride=[4,2] "
-    "num_feat_extract_layers=2 num_conv_pos_embeddings=4 num_conv_pos_embedding_groups=2 "
-    "classifier_proj_size=4 sequence_length=6",
-    "whisper": SPEECH + "num_mel_bins=4 max_source_positions=6 max_target_positions=8",
-    "mamba": "hidden_size=8 num_hidden_layers=1 state_size=4 vocab_size=20 sequence_length=6",
-}
+SMALL_GPT2 = "n_layer=2 n_embd=16 n_head=2 vocab_size=30 sequence_length=6"
 
 
 @pytest.fixture
@@ -94,28 +81,17 @@ def settings(text: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library
-@pytest.mark.parametrize("name", SMALL)
-def test_a_small_transformer_is_placed_and_simulated(name: str) -> None:
+def test_a_small_transformer_is_placed_in_micro_batches(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    options = [*settings(SMALL[name]), "--batch-size=2", "--cluster=4xv100", "--groups=12"]
-    report = succeed_json("simulate", f"transformers:{name}", "heft", *options)
-    assert report["runtime"] > 0
-    assert sum(row["groups"] for row in report["devices"]) <= 12
-    alone = succeed_json("simulate", f"transformers:{name}", "v100:3", *options)
-    busy = [row["busy"] for row in alone["devices"]]
-    assert busy[:3] == [0, 0, 0]
-    assert busy[3] > 0.1
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_transformer_in_micro_batches(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    path = tmp_path / "problem.json.gz"
-    options = settings(SMALL["gpt2"])
-    source = "transformers:gpt2"
-    succeed("build", source, *options, "--batch-size=4", "--micro-batches=2", "-o", path)
+    path, source = tmp_path / "problem.json.gz", "transformers:gpt2"
+    options = [*settings(SMALL_GPT2), "--cluster=4xv100", "--groups=12", "--batch-size=4"]
+    succeed("build", source, *options, "--micro-batches=2", "-o", path)
     names = load_problem(path).graph.op_names
     assert {"input.input_ids@0", "input.input_ids@1"} <= set(names)
+    report = succeed_json("simulate", path, "v100:3")
+    busy = [row["busy"] for row in report["devices"]]
+    assert busy[:3] == [0, 0, 0]
+    assert busy[3] > 0.1
     assert "divides the batch size 8 of transformers:gpt2, got 3" in fail(
         "build", source, "--micro-batches=3", "-o", tmp_path / "b.json"
     )
@@ -193,6 +169,9 @@ def test_the_mode_of_a_factory_is_used(tmp_path: Path, factory: str) -> None:
         ("wrong_optimizer", "that makes one, got int"),
         ("wrong_key", "got 'inputs' in it"),
         ("missing", "got none of example_inputs"),
+        ("nothing", "expected a model and example inputs"),
+        ("broken", "RuntimeError: two lines"),
+        ("number", "that can be called, got 3"),
     ],
 )
 def test_a_factory_that_returns_something_else_is_refused(
@@ -201,17 +180,20 @@ def test_a_factory_that_returns_something_else_is_refused(
     assert message in fail("build", f"{factory}:{name}", "-o", "problem.json")
 
 
-def test_an_exported_program_is_a_source(tmp_path: Path) -> None:
+def test_an_exported_program_is_a_source_if_it_is_trusted(tmp_path: Path) -> None:
     model, inputs = nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.ones(3, 4)
-    path = tmp_path / "model.pt2"
+    path, problem = tmp_path / "model.pt2", tmp_path / "problem.json"
     torch.export.save(torch.export.export(model, (inputs,)), path)
-    assert graph_of(tmp_path / "problem.json", str(path)) == capture(model, inputs)
+    assert "can run code that it brings along; --trust loads it" in fail("inspect", path)
+    succeed("build", path, "--trust", "-o", problem)
+    assert set(load_problem(problem).graph.op_types) == set(capture(model, inputs).op_types)
     (tmp_path / "cut.pt2").write_bytes(path.read_bytes()[:100])
-    assert "cut.pt2: expected an exported program" in fail("inspect", tmp_path / "cut.pt2")
+    assert "cut.pt2: expected an exported program" in fail(
+        "inspect", tmp_path / "cut.pt2", "--trust"
+    )
     assert "none.pt2: No such file" in fail("inspect", tmp_path / "none.pt2")
-    assert "batch_size: expected none for" in fail("inspect", path, "--batch-size=4")
     assert "--set batch_size: expected a whole number, got 'x'" in fail(
-        "inspect", path, "--set=batch_size=x"
+        "inspect", path, "--trust", "--set=batch_size=x"
     )
 
 
@@ -232,29 +214,24 @@ def test_an_onnx_file_is_a_source(tmp_path: Path) -> None:
     assert "model.onnx: expected an ONNX file" in fail("inspect", path)
 
 
-@pytest.mark.parametrize("command", ["inspect", "simulate", "place", "train"])
-def test_options_of_a_problem_are_those_of_every_command(tmp_path: Path, command: str) -> None:
-    arguments: dict[str, list[object]] = {
-        "inspect": [],
-        "simulate": ["heft"],
-        "place": ["--placer=heft", "-o", tmp_path / "placement.json"],
-        "train": ["--updates=1", "-o", tmp_path / "run"],
-    }
-    sizes = (
-        [size.replace("--set", "--size") for size in SMALL_NMT] if command == "train" else SMALL_NMT
-    )
-    options = [*sizes, "--cluster=3xv100", "--link=pcie", "--rule=none", "--micro-batches=2"]
-    report = succeed_json(command, "nmt-2", *arguments[command], *options)
-    if command in {"inspect", "simulate"}:
-        assert [row["device"] for row in report["devices"]] == ["v100:0", "v100:1", "v100:2"]
-    elif command == "place":
-        assert len(report["peak_memory"]) == 3
-        placed = json.loads((tmp_path / "placement.json").read_text())
-        assert len(placed) == 8
-        again = succeed_json("simulate", "nmt-2", tmp_path / "placement.json", *options)
-        assert again["runtime"] == report["runtime"]
-    else:
-        assert len(report["placements"]) == 1
+def test_options_of_a_problem_are_those_of_every_command() -> None:
+    context = click.Context(placeto)
+    expected = {"--cluster", "--link", "--batch-size", "--family-seed", "--trust", "--rule"}
+    expected |= {"--micro-batches", "--groups", "--no-merging"}
+    for name in ("build", "inspect", "simulate", "explain", "diff", "place", "train", "profile"):
+        command = placeto.get_command(context, name)
+        assert command is not None
+        assert expected <= {option for param in command.params for option in param.opts}, name
+
+
+def test_a_placement_of_a_model_is_used_with_the_same_options(tmp_path: Path) -> None:
+    placement = tmp_path / "placement.json"
+    options = [*SMALL_NMT, "--cluster=3xv100", "--link=pcie", "--rule=none", "--micro-batches=2"]
+    report = succeed_json("place", "nmt-2", "--placer=m-topo", "-o", placement, *options)
+    assert len(json.loads(placement.read_text())) == 8
+    again = succeed_json("simulate", "nmt-2", placement, *options)
+    assert again["runtime"] == report["runtime"]
+    assert [row["device"] for row in again["devices"]] == ["v100:0", "v100:1", "v100:2"]
 
 
 def test_a_problem_file_is_placed_on_other_devices(tmp_path: Path) -> None:

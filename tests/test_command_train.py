@@ -26,6 +26,7 @@ from command_runs import (
     succeed_json,
 )
 from placeto.placing.placements import search_from, search_problem
+from placeto.stopping import StopRequest
 from placeto.training.run_folder import RunFolder
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import load_placement, load_placement_of_any_level, load_problem
@@ -38,17 +39,23 @@ UPDATES = 12
 SMALL = ["--set=message_rounds=2", "--set=hidden_units=8", "--seed=5"]
 
 
-@pytest.fixture
-def problem(tmp_path: Path) -> Path:
-    return build_profile(tmp_path)
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_profile(tmp_path_factory.mktemp("problem"))
 
 
-@pytest.fixture
-def whole(problem: Path, tmp_path: Path) -> Path:
-    """Return the folder of a training that nothing interrupted."""
-    folder = tmp_path / "whole"
+@pytest.fixture(scope="module")
+def whole(problem: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a training that nothing interrupted; no test changes it."""
+    folder = tmp_path_factory.mktemp("training") / "whole"
     succeed("train", problem, f"--updates={UPDATES}", *SMALL, "-o", folder)
     return folder
+
+
+@pytest.fixture
+def copied(whole: Path, tmp_path: Path) -> Path:
+    """Return a copy of that folder."""
+    return Path(shutil.copytree(whole, tmp_path / "copied"))
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
@@ -96,6 +103,7 @@ def test_a_training_leaves_a_policy_logs_and_placements(whole: Path, problem: Pa
     assert Simulator(read).runtimes(best[None])[0] == rows[-1]["best_runtime"]
     assert list((whole / "tensorboard").iterdir())
     assert load_problem(whole / "problem-0.json.gz") == read
+    assert json.loads((whole / "run.json").read_text())["problems"] == [str(problem)]
 
 
 def test_the_policy_places_as_it_is_or_trained_further(
@@ -103,7 +111,7 @@ def test_the_policy_places_as_it_is_or_trained_further(
 ) -> None:
     read = load_problem(problem)
     placement = tmp_path / "placement.json"
-    chosen = ["--samples=4", "--sweeps=1"]
+    chosen = ["--rollouts=4", "--refinement-rounds=1"]
     report = succeed_json("place", problem, "--policy", whole, *chosen, "-o", placement)
     policy = load_policy(whole / "training.safetensors")
     expected = PlacetoPlacer(policy=policy, samples=4, sweeps=1).place(read, Simulator(read))
@@ -112,7 +120,7 @@ def test_the_policy_places_as_it_is_or_trained_further(
     assert report["evaluations"] == 5 * one_pass + read.num_groups
     assert load_placement(placement, read).tolist() == expected.placement.tolist()
     greedy = succeed_json(
-        *["place", problem, "--policy", whole, "--samples=0", "--sweeps=0", "--force"],
+        *["place", problem, "--policy", whole, "--refinement-rounds=0", "--force"],
         *["-o", placement],
     )
     assert greedy["evaluations"] == one_pass
@@ -120,7 +128,7 @@ def test_the_policy_places_as_it_is_or_trained_further(
     assert one_pass < usual["evaluations"] <= one_pass + 10 * read.num_groups
     assert usual["runtime"] <= greedy["runtime"]
     further = succeed_json(
-        "place", problem, "--policy", whole, "--budget=200", "--force", "-o", placement
+        "place", problem, "--policy", whole, "--max-evaluations=200", "--force", "-o", placement
     )
     assert usual["evaluations"] < further["evaluations"] <= 200 + usual["evaluations"] + one_pass
 
@@ -131,7 +139,7 @@ def test_a_search_goes_on_from_where_the_policy_leaves(
     read = load_problem(problem)
     placement = tmp_path / "placement.json"
     place = ["place", problem, "--policy", whole, "--force", "-o", placement]
-    greedy = succeed_json(*place, "--sweeps=0")
+    greedy = succeed_json(*place, "--refinement-rounds=0")
     searched = succeed_json(*place, "--seconds=0.5")
     assert searched["lower_bound"] <= searched["runtime"] <= greedy["runtime"]
     assert searched["evaluations"] > greedy["evaluations"]
@@ -153,31 +161,39 @@ def test_a_search_from_a_placement_is_never_worse_at_any_level(problem: Path) ->
             assert (np.diff(result.curve[:, 1]) <= 0).all()
 
 
-def test_learning_is_drawn(whole: Path, tmp_path: Path) -> None:
-    succeed("plot", "curves", whole, "-o", tmp_path / "curves.png")
+def test_learning_is_drawn(copied: Path, tmp_path: Path) -> None:
+    succeed("plot", "curves", copied, "-o", tmp_path / "curves.png")
     (axes,) = check_picture(tmp_path / "curves.png", width=900).axes
-    last = log_of(whole)[-1]
+    last = log_of(copied)[-1]
     end = np.asarray(axes.lines[0].get_xydata())[-1]
     assert end.tolist() == [last["evaluations"], last["best_runtime"]]
     assert "expected a folder" in fail("plot", "curves", tmp_path / "a", "-o", tmp_path / "a.png")
     assert "expected results.json or log.jsonl" in fail(
         "plot", "curves", tmp_path, "-o", tmp_path / "a.png"
     )
-    (whole / "log.jsonl").write_text("{}\n")
+    (copied / "log.jsonl").write_text("{}\n")
     assert "expected what `placeto train` writes" in fail(
-        "plot", "curves", whole, "-o", tmp_path / "a.png"
+        "plot", "curves", copied, "-o", tmp_path / "a.png"
     )
 
 
-def test_a_killed_training_goes_on_as_if_nothing_had_happened(
+def test_a_killed_training_is_resumed_as_if_nothing_had_happened(
     problem: Path, whole: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "killed"
-    train = ["train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3", "-o", folder]
-    paused = start_paused(tmp_path / "pause", 4, *train)
+    train = ["train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3", "--go-on"]
+    paused = start_paused(tmp_path / "pause", 4, *train, "-o", folder)
     paused.send(signal.SIGKILL)
     assert paused.process.returncode == -signal.SIGKILL
     assert len(log_of(folder)) == 4
+    kept = shutil.copytree(folder, tmp_path / "kept")
+    # Killed before that, it may have left problems alone.
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(folder / "problem-0.json.gz", begun)
+    for each in (kept, begun):
+        succeed(*train, "-o", each)
+        check_equal(each, whole)
     report = succeed_json("train", "--resume", folder)
     assert report["updates"] == report["of_updates"] == UPDATES
     check_equal(folder, whole)
@@ -202,40 +218,17 @@ def test_ctrl_c_stops_at_a_checkpoint(problem: Path, whole: Path, tmp_path: Path
     check_equal(folder, whole)
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
-    whole: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "begun"
-    shutil.copytree(whole, folder)
-    (folder / "training.safetensors").unlink()
-    (folder / "placement-0.json").unlink()
-    succeed("train", "--resume", folder)
-    check_equal(folder, whole)
-
-
-def test_one_command_begins_and_goes_on(problem: Path, whole: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    train = ["train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3", "--go-on"]
-    paused = start_paused(tmp_path / "pause", 4, *train, "-o", folder)
-    paused.send(signal.SIGKILL)
-    # Killed before that, it may have left problems alone.
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    shutil.copy(folder / "problem-0.json.gz", begun)
-    for each in (folder, begun):
-        succeed(*train, "-o", each)
-        check_equal(each, whole)
-    for other in ("--seed=6", "--updates=13", "--groupings=2"):
-        assert "expected the training that --go-on describes" in fail(*train, other, "-o", folder)
+def test_another_training_is_not_gone_on_with(whole: Path, tmp_path: Path) -> None:
+    other = build_profile(tmp_path)
+    train = ["train", other, "--updates=1", *SMALL, "--go-on", "-o", tmp_path / "run"]
+    succeed(*train)
+    for option in ("--seed=6", "--updates=13", "--groupings=2"):
+        assert "expected the training that --go-on describes" in fail(*train, option)
     # The same name, and another problem in it.
-    kept = problem.read_bytes()
-    profile = tmp_path / "graph.txt"
-    succeed("build", profile, "--cluster", "3xv100", "--force", "-o", problem)
-    assert "expected the training that --go-on describes" in fail(*train, "-o", folder)
-    problem.write_bytes(kept)
-    check_equal(folder, whole)
-    assert "they are fixed" in fail("train", "--resume", folder, "--go-on")
-    assert "--go-on: expected no --force" in fail(*train, "--force", "-o", folder)
+    succeed("build", tmp_path / "graph.txt", "--cluster", "3xv100", "--force", "-o", other)
+    assert "expected the training that --go-on describes" in fail(*train)
+    assert "they are fixed" in fail("train", "--resume", whole, "--go-on")
+    assert "--go-on: expected no --force" in fail(*train, "--force")
 
 
 def test_a_folder_of_others_is_not_taken_to_go_on(problem: Path, tmp_path: Path) -> None:
@@ -267,22 +260,15 @@ def test_another_machine_goes_on_from_what_the_first_sends(whole: Path, tmp_path
     }
 
 
-def test_a_preset_gives_what_is_not_set(problem: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    succeed("train", problem, "--updates=1", "--preset=paper", "--set=hidden_units=8", "-o", folder)
-    settings = json.loads((folder / "run.json").read_text())["settings"]
-    assert (settings["discount"], settings["hidden_units"], settings["updates"]) == (1.0, 8, 1)
-
-
 def test_a_general_policy_learns_on_some_devices_and_places_on_others(tmp_path: Path) -> None:
-    clusters = ("2xv100", "3xv100", "5xv100")
+    clusters = ("2xv100", "3xv100", "4xv100")
     problems = []
     for number, cluster in enumerate(clusters):
         (tmp_path / "graph.txt").write_text(profile(6 + number))
         problems.append(tmp_path / f"problem-{number}.json")
         succeed("build", tmp_path / "graph.txt", "--cluster", cluster, "-o", problems[-1])
     folder = tmp_path / "general"
-    succeed("train", *problems[:2], "--preset=general", "--updates=2", *SMALL, "-o", folder)
+    succeed("train", *problems[:2], "--preset=general", "--updates=1", *SMALL, "-o", folder)
     report = succeed_json(
         "place", problems[2], "--policy", folder, "-o", tmp_path / "placement.json"
     )
@@ -296,11 +282,9 @@ def test_a_general_policy_learns_on_some_devices_and_places_on_others(tmp_path: 
 
 
 def test_one_policy_learns_several_problems(problem: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    longer = build_profile(other, num_layers=14)
+    longer = build_profile(tmp_path, num_layers=14)
     report = succeed_json(
-        "train", problem, longer, "--updates=3", *SMALL, "-o", tmp_path / "several"
+        "train", problem, longer, "--updates=1", *SMALL, "-o", tmp_path / "several"
     )
     given = [str(problem), str(longer)]
     others = [f"{problem} in 7 groups", f"{problem} in 9 groups"]
@@ -314,45 +298,21 @@ def test_one_policy_learns_several_problems(problem: Path, tmp_path: Path) -> No
     assert np.isfinite(list(report["best"].values())).all()
 
 
-def test_one_policy_learns_a_graph_in_several_groupings(tmp_path: Path) -> None:
-    layers, folder = tmp_path / "layers.txt", tmp_path / "groupings"
-    layers.write_text(profile(num_layers=140))
-    train = ["train", layers, "--updates=1", *SMALL, "--set=workers=3"]
-    succeed(*train, "--groupings=3", "-o", folder)
-    problems = [load_problem(folder / f"problem-{number}.json.gz") for number in range(3)]
-    assert [problem.num_groups for problem in problems] == [128, 90, 140]  # one group for each op
-    assert all(problem.graph == problems[0].graph for problem in problems)
-    names = json.loads((folder / "run.json").read_text())["problems"]
-    assert names == [str(layers), f"{layers} in 90 groups", f"{layers} in 140 groups"]
-    assert "they are fixed" in fail("train", "--resume", folder, "--groupings=3")
-
-
-def test_the_groups_of_a_problem_file_are_merged_further(problem: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "groupings"
-    succeed("train", problem, "--groupings=3", "--updates=1", *SMALL, "-o", folder)
-    usual, fewer = (load_problem(folder / f"problem-{number}.json.gz") for number in range(2))
-    assert usual == load_problem(problem)
-    assert (usual.num_groups, fewer.num_groups) == (10, 7)
-    merged = np.stack([usual.grouping.group_of, fewer.grouping.group_of])
-    assert np.unique(merged, axis=1).shape[1] == 10  # each of the ten is in one of the seven
-    assert not (folder / "problem-2.json.gz").exists()
-
-
-def test_one_graph_and_the_paper_have_one_grouping(problem: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    longer = build_profile(other, num_layers=14)
-    train = ["--updates=1", *SMALL, "--set=workers=2", "-o"]
-    for given, options in (([problem], []), ([problem, longer], ["--preset=paper"])):
-        folder = tmp_path / f"{len(given)}-given"
-        succeed("train", *given, *options, *train, folder)
-        names = json.loads((folder / "run.json").read_text())["problems"]
-        assert names == list(map(str, given))
+def test_the_preset_of_the_paper_has_one_granularity(problem: Path, tmp_path: Path) -> None:
+    longer, folder = build_profile(tmp_path, num_layers=14), tmp_path / "run"
+    options = ["--updates=1", "--preset=paper", "--set=hidden_units=8", "--set=workers=2"]
+    succeed("train", problem, longer, *options, "-o", folder)
+    described = json.loads((folder / "run.json").read_text())
+    assert described["problems"] == [str(problem), str(longer)]
+    settings = described["settings"]
+    assert (settings["discount"], settings["hidden_units"], settings["updates"]) == (1.0, 8, 1)
 
 
 @pytest.mark.slow
-def test_processes_train_together_and_stop_together(problem: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "together"
+def test_processes_learn_what_one_does_and_stop_together(
+    problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, alone = tmp_path / "together", tmp_path / "alone"
     process = start(
         "train", problem, "--updates=2000", *SMALL, "--workers=2", "--checkpoint-every=1",
         "-o", folder,
@@ -365,7 +325,15 @@ def test_processes_train_together_and_stop_together(problem: Path, tmp_path: Pat
     done = len(log_of(folder))
     assert [row["update"] for row in log_of(folder)] == list(range(1, done + 1))
     groups = load_problem(problem).num_groups
-    assert log_of(folder)[-1]["evaluations"] == done * 8 * (1 + 2 * groups)
+    assert log_of(folder)[0]["evaluations"] == 8 * (1 + 2 * groups)
+    requests = iter([False, False, True])  # after each update
+    monkeypatch.setattr(StopRequest, "requested", property(lambda _: next(requests)))
+    train = ["train", problem, "--updates=2000", *SMALL, "-o", alone]
+    assert "stopped after update 3 of 2000" in invoke(*train).stderr
+    # Sums over processes are rounded in another order, which draws do not see in three updates.
+    for one, together in zip(log_of(alone), log_of(folder), strict=False):
+        for field in ("evaluations", "best_runtime"):
+            assert together[field] == one[field]
 
 
 @pytest.mark.slow
@@ -399,19 +367,6 @@ def rank_of(pid: int) -> int:
     return next(int(text[5:]) for text in variables if text.startswith(b"RANK="))
 
 
-@pytest.mark.slow
-def test_two_processes_learn_what_one_does(problem: Path, tmp_path: Path) -> None:
-    options = ["--updates=3", *SMALL, "--json"]
-    process = start("train", problem, *options, "--workers=2", "-o", tmp_path / "two")
-    output, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, errors
-    one = json.loads(succeed("train", problem, *options, "-o", tmp_path / "one"))
-    two = json.loads(output)
-    assert two["evaluations"] == one["evaluations"]
-    # Sums over processes are rounded in another order, which draws do not see in three updates.
-    assert two["best"] == one["best"]
-
-
 def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train = ["train", problem, "-o", folder]
@@ -431,38 +386,38 @@ def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Pat
     assert not folder.exists()
 
 
-def test_a_folder_that_is_no_training_is_not_resumed(whole: Path, problem: Path) -> None:
-    assert "they are fixed" in fail("train", problem, "--resume", whole)
-    assert "they are fixed" in fail("train", "--seed=1", "--resume", whole)
-    assert "they are fixed" in fail("train", "--preset=paper", "--resume", whole)
-    assert "No such file" in fail("train", "--resume", whole / "a")
-    description = (whole / "run.json").read_text()
+def test_a_folder_that_is_no_training_is_not_resumed(copied: Path, problem: Path) -> None:
+    assert "they are fixed" in fail("train", problem, "--resume", copied)
+    assert "they are fixed" in fail("train", "--seed=1", "--resume", copied)
+    assert "they are fixed" in fail("train", "--preset=paper", "--resume", copied)
+    assert "No such file" in fail("train", "--resume", copied / "a")
+    description = (copied / "run.json").read_text()
     for wrong in (
         "{}",
         "[",
         description.replace("placeto-run", "x"),
         description.replace("5", '"5"'),
     ):
-        (whole / "run.json").write_text(wrong)
-        assert "run.json: expected" in fail("train", "--resume", whole)
-    (whole / "run.json").write_text(description.replace('"discount"', '"discounts"'))
-    assert "not discount, discounts" in fail("train", "--resume", whole)
-    (whole / "run.json").write_text(description)
-    (whole / "training.safetensors").write_bytes(b"x" * 100)
-    assert "expected a placeto-policy file" in fail("train", "--resume", whole)
+        (copied / "run.json").write_text(wrong)
+        assert "run.json: expected" in fail("train", "--resume", copied)
+    (copied / "run.json").write_text(description.replace('"discount"', '"discounts"'))
+    assert "not discount, discounts" in fail("train", "--resume", copied)
+    (copied / "run.json").write_text(description)
+    (copied / "training.safetensors").write_bytes(b"x" * 100)
+    assert "expected a placeto-policy file" in fail("train", "--resume", copied)
 
 
-def test_an_older_training_is_only_overwritten_by_force(whole: Path, problem: Path) -> None:
-    again = ["train", problem, "--updates=2", *SMALL, "-o", whole]
-    before = (whole / "training.safetensors").read_bytes()
+def test_an_older_training_is_only_overwritten_by_force(copied: Path, problem: Path) -> None:
+    again = ["train", problem, "--updates=2", *SMALL, "-o", copied]
+    before = (copied / "training.safetensors").read_bytes()
     assert "is there already, and not empty; --force" in fail(*again)
-    assert (whole / "training.safetensors").read_bytes() == before
-    surplus = [whole / "problem-7.json.gz", whole / "placement-7.json"]  # of more problems then
+    assert (copied / "training.safetensors").read_bytes() == before
+    surplus = [copied / "problem-7.json.gz", copied / "placement-7.json"]  # of more problems then
     for path in surplus:
         path.write_bytes(b"older")
     succeed(*again, "--force")
     assert not any(path.exists() for path in surplus)
-    assert [row["update"] for row in log_of(whole)] == [1, 2]
+    assert [row["update"] for row in log_of(copied)] == [1, 2]
 
 
 def test_a_disk_that_is_full_is_a_failed_run(

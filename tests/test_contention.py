@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto_execution.measuring.contention import contended_timeline, overlaps
-from placeto_graphs import PlacementProblem, parse_cluster
+from placeto_graphs import PlacementProblem, StepTimeline, parse_cluster
 from placeto_simulator import Simulator
 from simulated_problems import random_problem
+
+
+def simulate(problem: PlacementProblem, placement: np.ndarray) -> StepTimeline:
+    return Simulator(problem, num_threads=1).timeline(placement)
 
 
 def problem_on_two_devices(seed: int) -> tuple[PlacementProblem, np.ndarray]:
@@ -28,7 +32,7 @@ def problem_on_two_devices(seed: int) -> tuple[PlacementProblem, np.ndarray]:
 @given(st.integers(0, 2**32 - 1))
 def test_overlaps_are_those_of_each_pair_of_ops(seed: int) -> None:
     problem, placement = problem_on_two_devices(seed)
-    timeline = Simulator(problem, num_threads=1).timeline(placement)
+    timeline = simulate(problem, placement)
     start, end = timeline.op_start, timeline.op_end
     for op, shared in enumerate(overlaps(timeline)):
         others = timeline.op_device != timeline.op_device[op]
@@ -41,15 +45,15 @@ def test_ops_take_what_their_overlaps_say(seed: int) -> None:
     problem, placement = problem_on_two_devices(seed)
     alone = problem.compute_time[:, 0]
     beside = 1.25 * alone
-    timeline = contended_timeline(problem, beside, placement)
+    timeline = contended_timeline(problem, beside, placement, simulate)
     seconds = timeline.op_end - timeline.op_start
     assert (seconds >= alone - 1e-9).all()
     assert (seconds <= beside + 1e-9).all()
-    plain = Simulator(problem, num_threads=1).timeline(placement)
-    same = contended_timeline(problem, alone, placement)
+    plain = simulate(problem, placement)
+    same = contended_timeline(problem, alone, placement, simulate)
     assert np.array_equal(same.op_start, plain.op_start)
     one_device = np.zeros_like(placement)
-    nothing_overlaps = contended_timeline(problem, beside, one_device)
+    nothing_overlaps = contended_timeline(problem, beside, one_device, simulate)
     assert nothing_overlaps.runtime == Simulator(problem, num_threads=1).runtimes(one_device[None])
 
 
@@ -61,4 +65,4 @@ def test_three_devices_are_refused() -> None:
         compute_time=np.ones((problem.graph.num_ops, 3)),
     )
     with pytest.raises(ValueError, match="expected two devices, got 3"):
-        contended_timeline(three, np.ones(problem.graph.num_ops), placement)
+        contended_timeline(three, np.ones(problem.graph.num_ops), placement, simulate)

@@ -24,7 +24,7 @@ def test_the_first_steps_with_a_model_of_ones_own(
     assert len(lines) == 9
     for program, *arguments in lines:
         assert program == "placeto"
-        succeed(*arguments)
+        succeed(*("1" if argument == "10" else argument for argument in arguments))  # seconds
     assert load_problem("problem.json.gz").cluster.device_names == ("v100:0", "v100:1")
     written = {"placement.json", "learned.json", "trace.json", "timeline.png", "run"}
     assert written <= {path.name for path in tmp_path.iterdir()}

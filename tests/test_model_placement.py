@@ -1,8 +1,6 @@
-"""`placeto_tools.place`: from a model to a placement, and on to other libraries, in Python."""
+"""`placeto.place`: from a model to a placement, and on to other libraries, in Python."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,17 +11,16 @@ from dispatched_models import dispatch_on_cpu, forward_on_fake_gpus
 from exported_models import Chain, Mixed, features, mean_square
 from numpy.typing import NDArray
 
-import placeto_tools
-from command_runs import environment
+import placeto
+from placeto import ModelPlacement
 from placeto.errors import InputError
 from placeto_graphs import GraphError
 from placeto_simulator import Simulator
-from placeto_tools import ModelPlacement
 
 
 @pytest.fixture(scope="module")
 def placed() -> ModelPlacement:
-    return placeto_tools.place(
+    return placeto.place(
         Mixed(), features(4, 3), mean_square, cluster="2xv100", seconds=0.2, quiet=True
     )
 
@@ -90,7 +87,7 @@ def test_the_device_map_is_one_for_this_model(placed: ModelPlacement, seed: int)
 
 def test_a_loss_function_is_no_module_of_the_map() -> None:
     target = torch.zeros(4, 2)
-    placed = placeto_tools.place(
+    placed = placeto.place(
         Chain(),
         features(4),
         lambda outputs: (outputs - target).square().mean(),
@@ -131,11 +128,4 @@ def test_one_device_is_one_stage(placed: ModelPlacement) -> None:
 
 def test_unknown_devices_are_one_line() -> None:
     with pytest.raises(GraphError, match="nothing"):
-        placeto_tools.place(Chain(), features(4), cluster="2xnothing", quiet=True)
-
-
-def test_the_package_is_imported_without_pytorch() -> None:
-    check = "import sys, placeto_tools; assert 'torch' not in sys.modules; placeto_tools.place"
-    subprocess.run([sys.executable, "-c", check], env=environment(), check=True)
-    with pytest.raises(AttributeError, match="has no attribute 'plaice'"):
-        _ = placeto_tools.plaice
+        placeto.place(Chain(), features(4), cluster="2xnothing", quiet=True)

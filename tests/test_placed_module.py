@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from placeto import PlacedModule, place_module
 from placeto.errors import InputError
-from placeto.placed_module import PlacedModule, place_module
+from placeto_capture import CaptureError
 from placeto_execution import ExecutionError
-from placeto_workloads import WorkloadError
 
 WORKERS = ["cpu:0", "cpu:1"]
 BATCH = (8, 3, 12, 12)
@@ -98,7 +98,7 @@ def test_after_an_op_that_failed_the_weights_are_not_trusted(
             broken.setattr("placeto_capture.execution.traced_step.TracedRun.free", fail)
             with pytest.raises(ExecutionError, match=r"on cpu:[01]: .*the device is gone$"):
                 module.step(batch)
-        with pytest.raises(WorkloadError, match=r"^weights: expected those that a whole step"):
+        with pytest.raises(CaptureError, match=r"^weights: expected those that a whole step"):
             module.step(batch)
         module.load_checkpoint(checkpoint)
         assert module.step(batch) == pytest.approx(mean_square(branches()(batch)).item())

@@ -1,6 +1,9 @@
+"""The command as a whole: its help, its errors, its plug-ins."""
+
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -8,26 +11,10 @@ import pytest
 from click.testing import CliRunner
 from packaging.version import Version
 
+import placeto as placeto_in_python
 import placeto_tools
 from placeto_tools import commands
-from placeto_tools.main import COMMANDS as COMMANDS_OF_MAIN
-from placeto_tools.main import placeto
-
-COMMANDS = [
-    "models",
-    "build",
-    "inspect",
-    "simulate",
-    "explain",
-    "diff",
-    "export",
-    "place",
-    "train",
-    "compare",
-    "experiment",
-    "bench",
-    "plot",
-]
+from placeto_tools.main import COMMANDS, placeto
 
 
 def test_the_version_is_a_valid_one() -> None:
@@ -44,32 +31,13 @@ def test_the_command_describes_itself() -> None:
     result = CliRunner().invoke(placeto, ["--help"], prog_name="placeto")
     assert result.output.startswith("Usage: placeto ")
     assert "devices" in result.output
-    assert all(f"\n  {name} " in result.output for name in COMMANDS)
     assert result.exit_code == 0
 
 
-def test_an_unknown_subcommand_is_named() -> None:
-    result = CliRunner().invoke(placeto, ["no-such-thing"], prog_name="placeto")
-    assert "no-such-thing" in result.output
-    assert result.exit_code == 2
+PLOTS = ["plot placement", "plot timeline", "plot curves"]
 
 
-EXPERIMENTS = [
-    "generalise",
-    "traversal",
-    "architectures",
-    "hyperparameters",
-    "rewards",
-    "simulator-curves",
-    "table1",
-]
-SUBCOMMANDS = [
-    *(f"plot {name}" for name in ("placement", "timeline", "curves")),
-    *(f"experiment {name}" for name in EXPERIMENTS),
-]
-
-
-@pytest.mark.parametrize("name", [*COMMANDS, *SUBCOMMANDS])
+@pytest.mark.parametrize("name", [*COMMANDS, *PLOTS])
 def test_every_command_has_an_example(name: str) -> None:
     result = CliRunner().invoke(placeto, [*name.split(), "--help"], prog_name="placeto")
     assert result.exit_code == 0
@@ -92,8 +60,8 @@ def test_each_commands_line_is_whole_and_that_of_the_command_itself() -> None:
     words = " ".join(text.split())
     folder = Path(commands.__path__[0])
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert set(COMMANDS_OF_MAIN) == modules
-    for name, line in COMMANDS_OF_MAIN.items():
+    assert set(COMMANDS) == modules
+    for name, line in COMMANDS.items():
         command = placeto.get_command(context, name)
         assert command is not None
         assert command.get_short_help_str(1000) == line
@@ -107,24 +75,69 @@ def test_an_error_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "nearest"),
+    ("arguments", "said"),
     [
-        (["plase"], "place"),
-        (["plot", "time-line"], "timeline"),
-        (["experiment", "generalize"], "generalise"),
-        (["place", "problem.json", "--placer=local_search", "-o", "a.json"], "local-search"),
-        (["compare", "nmt-2", "--placers=heft,scotsch"], "scotch"),
-        (["export", "a", "b", "--to=graph-ml"], "graphml"),
-        (["train", "a", "--preset=papers"], "paper"),
-        (["bench", "graph"], "graphs"),
+        (["plase"], "Did you mean 'place'?"),
+        (["plot", "time-line"], "Did you mean 'timeline'?"),
+        (["models", "--jsn"], "Did you mean '--json'?"),
+        (["place", "problem.json", "--placer=local_search", "-o", "a.json"], "local-search, or"),
+        (["compare", "nmt-2", "--placers=heft,scotsch"], "expected scotch, or another of "),
+        (["export", "a", "b", "--to=graph-ml"], "expected graphml, or another of "),
+        (["train", "a", "--preset=papers"], "expected paper, or another of "),
     ],
 )
 def test_of_an_unknown_name_the_nearest_is_said_in_one_line(
-    arguments: list[str], nearest: str
+    arguments: list[str], said: str
 ) -> None:
     result = CliRunner().invoke(placeto, arguments, prog_name="placeto")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert f"expected {nearest}, or another of " in result.stderr
+    assert said in result.stderr
+
+
+def test_old_names_of_options_are_taken() -> None:
+    new = ["place", "missing.json", "--max-evaluations=3", "--rollouts", "1", "-o", "a.json"]
+    old = ["place", "missing.json", "--budget=3", "--samples", "1", "-o", "a.json"]
+    lines = [CliRunner().invoke(placeto, each, prog_name="placeto").stderr for each in (new, old)]
+    assert "--rollouts: expected --policy" in lines[0]
+    assert lines[0] == lines[1]
+    shown = CliRunner().invoke(placeto, ["place", "--help"], prog_name="placeto").stdout
+    assert "--budget" not in shown
+
+
+@pytest.fixture
+def plugins(tmp_path: Path) -> Path:
+    """Install a package that adds two commands, of which one cannot be imported."""
+    (tmp_path / "a_plugin.py").write_text(
+        "import click\n\n@click.command()\ndef hello():\n    click.echo('hello')\n"
+    )
+    described = tmp_path / "a_plugin-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: a-plugin\nVersion: 1.0\nSummary: Greets.\n"
+    )
+    (described / "entry_points.txt").write_text(
+        "[placeto.commands]\nhello = a_plugin:hello\nbroken = no_such_module:broken\n"
+        "models = a_plugin:hello\n"
+    )
+    return tmp_path
+
+
+def test_other_packages_add_commands(plugins: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(plugins)!r})\n"
+        "from placeto_tools.main import placeto; placeto(sys.argv[1:])"
+    )
+    text = printed_by(code, "--help")
+    assert "hello       Greets." in text
+    assert text.count("\n  models ") == 1
+    assert "List the registered models" in text
+    assert printed_by(code, "hello") == "hello\n"
+    failed = run_python(code, "broken")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == (
+        "placeto: error: broken: expected a command that can be imported from "
+        "no_such_module:broken, got ModuleNotFoundError: No module named 'no_such_module'\n"
+    )
 
 
 def test_a_command_is_imported_only_when_it_is_asked_for() -> None:
@@ -151,15 +164,21 @@ def test_shells_complete_commands_options_and_names(shell: str) -> None:
     assert "heft" not in output
 
 
-def printed_by(code: str, *arguments: str) -> str:
-    """Return what some code prints in a process of its own."""
-    result = subprocess.run(
+def run_python(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run some code in a process of its own."""
+    return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
+
+
+def printed_by(code: str, *arguments: str) -> str:
+    """Return what some code prints in a process of its own."""
+    result = run_python(code, *arguments)
+    assert result.returncode == 0, result.stderr
     return result.stdout
 
 
@@ -167,3 +186,13 @@ def test_nothing_slow_is_imported_before_it_is_needed() -> None:
     slow = {"torch", "matplotlib", "numba"}
     code = f"import sys, placeto_tools.main; print(sorted({slow} & {{*sys.modules}}))"
     assert printed_by(code) == "[]\n"
+
+
+def test_what_moved_to_placeto_warns() -> None:
+    with pytest.warns(DeprecationWarning, match=r"^placeto_tools\.place is now placeto\.place"):
+        assert placeto_tools.place is placeto_in_python.place
+    with pytest.warns(DeprecationWarning, match="from placeto import place_module$"):
+        moved = import_module("placeto_tools.placed_module")
+    assert moved.place_module is placeto_in_python.place_module
+    with pytest.raises(AttributeError, match="has no attribute 'plaice'"):
+        _ = placeto_tools.plaice

@@ -10,11 +10,12 @@ import pytest
 
 import placeto_graphs
 import placeto_tools
+from placeto_tools.reports import levels
 
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(placeto_tools.__path__, "placeto_tools.")
-    if not module.name.endswith(".main")
+    if not module.name.endswith((".main", ".placed_module"))
 ]
 
 
@@ -29,4 +30,4 @@ def test_the_examples_of_a_module_run(
 
 
 def test_there_are_examples() -> None:
-    assert doctest.testmod(tables).attempted > 0
+    assert doctest.testmod(levels).attempted > 0

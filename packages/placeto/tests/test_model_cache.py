@@ -1,6 +1,7 @@
 """The cache of captured graphs: never in the way, never stale."""
 
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 
 import networkx as nx
@@ -55,27 +56,28 @@ def test_another_version_of_torch_makes_the_graph_anew(monkeypatch: pytest.Monke
     assert cached_graph("path", {}, making(OTHER_GRAPH)) == OTHER_GRAPH
 
 
-@pytest.mark.parametrize("folder", ["capture", "models"])
-@pytest.mark.parametrize("change", ["edited", "added"])
+@pytest.mark.parametrize("changed", ["module.py", "more.py"])
 def test_another_source_makes_the_graph_anew(
-    folder: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(2):
-        package = tmp_path / f"package{number}"
-        (package / folder).mkdir(parents=True)
-        (package / folder / "module.py").write_text("x = 1")
-    changed = package / folder / ("module.py" if change == "edited" else "more.py")
-    changed.write_text("x = 2")
-    monkeypatch.setattr(cache, "PACKAGE", tmp_path / "package0")
+    package = tmp_path / f"sources_{changed[:4]}"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "module.py").write_text("x = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(cache, "SOURCES", (package.name,))
+    cache._source_digest.cache_clear()
     cached_graph("path", {}, making(GRAPH))
     assert cached_graph("path", {}, never) == GRAPH
-    monkeypatch.setattr(cache, "PACKAGE", tmp_path / "package1")
+    (package / changed).write_text("x = 2")
+    cache._source_digest.cache_clear()  # as in another process
     assert cached_graph("path", {}, making(OTHER_GRAPH)) == OTHER_GRAPH
+    cache._source_digest.cache_clear()
 
 
-def test_the_source_that_counts_is_there() -> None:
-    for folder in cache.SOURCE_FOLDERS:
-        assert list((cache.PACKAGE / folder).glob("*.py"))
+def test_the_sources_that_count_are_there() -> None:
+    for name in cache.SOURCES:
+        assert list(Path(str(resources.files(name))).glob("*.py"))
 
 
 @pytest.mark.parametrize("content", [b"", b"not gzip", b"\x1f\x8b\x08\x00", None])

@@ -8,9 +8,9 @@ import pytest
 
 from placeto.placing import warming
 from placeto.placing.placements import run_placer
+from placeto.progress import PlainProgress
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 from placeto_policy.example import two_chains
-from placeto_tools.progress import showing_progress
 
 # Placed by each scheme after it was warmed up: nothing may be imported or compiled any more.
 PLACE_WARM = """
@@ -73,6 +73,5 @@ def test_a_placer_is_warmed_up_before_it_places(monkeypatch: pytest.MonkeyPatch)
             )
 
     monkeypatch.setattr(warming, "warm_up", lambda name: happened.append(f"warms {name}"))
-    with showing_progress() as progress:
-        run_placer(Noting(), two_chains(), progress, seed=3)
+    run_placer(Noting(), two_chains(), PlainProgress(None), seed=3)
     assert happened == ["warms noting", "places with seed 3"]

@@ -1,4 +1,5 @@
-import io
+"""An evaluator that counts changes no search, and tells how far it is."""
+
 import re
 
 import networkx as nx
@@ -7,8 +8,8 @@ import numpy as np
 from placeto.placing import watching
 from placeto.placing.placements import run_placer
 from placeto.placing.placers import make_placer
-from placeto.placing.watching import WatchedEvaluator, WatchedSchedulingEvaluator
-from placeto.progress import Progress
+from placeto.placing.watching import WatchedEvaluator
+from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
 from placeto_baselines import LocalSearch
 from placeto_graphs import (
@@ -44,11 +45,19 @@ def test_a_search_sees_no_difference_and_all_of_it_is_counted() -> None:
     assert watched.best == found.runtime
 
 
+class CostsAlone:
+    """An evaluator without schedules."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self.evaluate = Simulator(problem).evaluate
+
+
 def test_schedules_are_passed_on_and_counted() -> None:
     problem = ladder()
-    watched = WatchedSchedulingEvaluator(Simulator(problem), lambda _count, _best: None)
+    watched = WatchedEvaluator(Simulator(problem), lambda _count, _best: None)
     assert isinstance(watched, SchedulingEvaluator)
-    assert not isinstance(WatchedEvaluator(Simulator(problem), print), SchedulingEvaluator)
+    assert not isinstance(WatchedEvaluator(CostsAlone(problem), print), SchedulingEvaluator)
     placements = np.zeros((2, problem.num_groups), np.int32)
     assert watched.schedule(placements) == Simulator(problem).schedule(placements)
     assert watched.evaluations == 2
@@ -71,7 +80,7 @@ def test_reports_come_now_and_then(monkeypatch: object) -> None:
 
 def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None:
     lines: list[str] = []
-    progress = Progress(None, io.StringIO())
+    progress = PlainProgress(None)
     monkeypatch.setattr(progress, "update", lines.append)  # type: ignore[attr-defined]
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()

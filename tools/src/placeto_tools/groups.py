@@ -1,22 +1,19 @@
-"""Groups of commands: each command's line whole, unknown names with the nearest, none too early."""
+"""Groups of commands: each command's line whole, and none imported before it is used."""
 
-from collections.abc import Mapping
-from importlib import import_module
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
-
-from placeto.errors import not_among
 
 ALL_OF_IT = 10_000  # characters: no line of help is cut
 
 
 class Group(click.Group):
-    """A group that shows each command's line whole; of an unknown command it names the nearest."""
+    """A group whose help shows each command's line whole."""
 
     def line(self, ctx: click.Context, name: str) -> str:
-        """Return what is said of a command in one line."""
+        """Return the line of a command in the help of the group."""
         command = self.get_command(ctx, name)
         return command.get_short_help_str(ALL_OF_IT) if command else ""
 
@@ -25,52 +22,51 @@ class Group(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.line(ctx, name)) for name in self.list_commands(ctx)])
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is named first."""
-        names = self.list_commands(ctx)
-        if args[0] not in names and not args[0].startswith("-"):
-            ctx.fail(not_among(args[0], names))
-        return super().resolve_command(ctx, args)
+
+class LazyCommand(NamedTuple):
+    """A command that is not imported yet."""
+
+    line: str  # in the help of the group
+    load: Callable[[], click.Command]
 
 
 class LazyGroup(Group):
-    """A group that imports a command's module only when the command is asked for.
+    """A group that imports a command when it is used, and not for its help or for completion.
 
     Parameters
     ----------
-    package
-        Of which each module has the command of its name.
-    lines
-        By command, what is said of it in the help of the group.
+    lazy
+        The commands by name, in the order of the help.
     """
 
-    def __init__(self, *args: Any, package: str, lines: Mapping[str, str], **named: Any) -> None:
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **named: Any) -> None:
         super().__init__(*args, **named)
-        self._package = package
-        self._lines = lines
+        self._lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names."""
-        return list(self._lines)
+        return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Return a command, imported now."""
-        if cmd_name not in self._lines:
-            return None
-        command = getattr(import_module(f"{self._package}.{cmd_name}"), cmd_name)
-        assert isinstance(command, click.Command), cmd_name  # noqa: S101 (of modules of ours)
-        return command
+        return self._lazy[cmd_name].load() if cmd_name in self._lazy else None
 
     def line(self, ctx: click.Context, name: str) -> str:  # noqa: ARG002
-        """Return what is said of a command in one line."""
-        return self._lines[name]
+        """Return the line of a command in the help of the group."""
+        return self._lazy[name].line
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named first; of an unknown one the error names the nearest."""
+        if args[0] not in self._lazy and not args[0].startswith("-"):
+            raise click.NoSuchCommand(args[0], possibilities=self._lazy, ctx=ctx)
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin so."""
-        names = [name for name in self._lines if name.startswith(incomplete)]
+        names = [name for name in self._lazy if name.startswith(incomplete)]
         return [
-            *(CompletionItem(name, help=self._lines[name]) for name in names),
+            *(CompletionItem(name, help=self._lazy[name].line) for name in names),
             *click.Command.shell_complete(self, ctx, incomplete),
         ]

@@ -4,50 +4,75 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TextIO
 
 import click
 
-from placeto.errors import printable
+from placeto.errors import InputError, printable
 from placeto_tools import __version__
 from placeto_tools.exits import exit_code, one_line
-from placeto_tools.groups import Group, LazyGroup
+from placeto_tools.groups import Group, LazyCommand, LazyGroup
 from placeto_tools.options import DEBUG
 
 COMMANDS = {
     "models": "List the registered models and the families of graphs, with their sizes.",
     "build": "Make a problem file: a graph, the devices, the times of ops on them, the groups.",
-    "inspect": (
-        "Show what is in a problem: ops, bytes, groups, what fits one device, the lower bound."
-    ),
-    "place": (
-        "Place a problem as well as some seconds allow, with one scheme, or with a trained policy."
-    ),
-    "simulate": (
-        "Simulate a step: runtime, peak memory, how busy devices and links are, the critical path."
-    ),
+    "inspect": "Show the contents of a problem: ops, bytes, groups, memory, the lower bound.",
+    "place": "Place a problem with a search, another placer, or a trained policy.",
+    "simulate": "Simulate a step: runtime, memory, how busy devices are, the critical path.",
     "calibrate": "Measure the devices of this machine, and write them as a cluster file.",
-    "profile": (
-        "Measure how long each op of a step takes on this machine, and make a problem of it."
-    ),
-    "run": "Run a placed step on devices of this machine, and show measured beside simulated.",
-    "explain": (
-        "Show why groups are where they are: what each other device would cost, and who waits."
-    ),
-    "diff": "Show in which groups two placements differ, and from which of these the seconds come.",
+    "profile": "Measure each op of a step on this machine, and make a problem of it.",
+    "run": "Run a placed step on devices of this machine, measured and simulated.",
+    "explain": "Show the cost of groups on other devices, and which groups wait for which.",
+    "diff": "Show the groups in which two placements differ, and what each of them costs.",
     "export": "Write a placement in a form that another library takes.",
-    "report": "Write a page that shows placements: groups, timelines, memory, the critical path.",
+    "report": "Write a page that shows placements: groups, timelines, memory, critical path.",
     "train": "Train a policy on one problem, or on several at once.",
     "compare": (
         "Place models with every scheme, by the same simulator: the paper's Table 1 and its peers."
     ),
-    "experiment": "Run an experiment of the paper: numbers, tables and figures in one folder.",
-    "bench": (
-        "Measure how fast the packages are: graphs, simulator, policy, baselines, "
-        "workloads, capture."
-    ),
     "plot": "Draw a placement, a simulated step, or learning curves, as PNG.",
 }
+PLUGINS = "placeto.commands"  # the entry points by which other packages add commands
+
+
+def all_commands() -> dict[str, LazyCommand]:
+    """Return the commands of this package, and those that installed packages add."""
+    own = {name: LazyCommand(line, partial(_own, name)) for name, line in COMMANDS.items()}
+    return own | {
+        entry.name: LazyCommand(_summary(entry), partial(_of_plugin, entry))
+        for entry in entry_points(group=PLUGINS)
+        if entry.name not in own
+    }
+
+
+def _own(name: str) -> click.Command:
+    command = getattr(import_module(f"placeto_tools.commands.{name}"), name)
+    assert isinstance(command, click.Command), name  # noqa: S101 (of modules of this package)
+    return command
+
+
+def _of_plugin(entry: EntryPoint) -> click.Command:
+    try:
+        command = entry.load()
+    except Exception as error:
+        raise InputError(
+            f"{entry.name}: expected a command that can be imported from {entry.value}, "
+            f"got {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(command, click.Command):
+        raise InputError(f"{entry.name}: expected {entry.value} to be a command, got {command!r}")
+    return command
+
+
+def _summary(entry: EntryPoint) -> str:
+    """Return what its package says of itself: the command is not imported for a line of help."""
+    if entry.dist is None or "Summary" not in entry.dist.metadata:
+        return f"See {entry.value}."
+    return entry.dist.metadata["Summary"]
 
 
 def _show_in_one_line(
@@ -98,8 +123,7 @@ class Commands(OneLineErrors, LazyGroup):
 
 @click.group(
     cls=Commands,
-    package="placeto_tools.commands",
-    lines=COMMANDS,
+    lazy=all_commands(),
     no_args_is_help=False,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -1,9 +1,13 @@
-"""Options that several subcommands share, and the class of all subcommands."""
+"""Options that several subcommands share, and the class of all subcommands.
 
+An option is a decorator; several that make one argument of a command are `gathered`.
+"""
+
+import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,7 +20,12 @@ from placeto_graphs import LINK_NAMES, GraphError, parse_cluster
 DEBUG = "--debug"
 DEFAULT_DEVICES = "cpu:0,cpu:1"
 PRESETS = ("default", "general", "fine-tuning", "paper")
-Function = TypeVar("Function", bound=Callable[..., Any])
+# Old names of options, which go in 0.4, and the new ones.
+RENAMED = {
+    "--budget": "--max-evaluations",
+    "--samples": "--rollouts",
+    "--sweeps": "--refinement-rounds",
+}
 Decorator = Callable[[Any], Any]
 
 
@@ -30,6 +39,17 @@ class Command(click.Command):
                 [DEBUG], is_flag=True, expose_value=False, help="Show the traceback of an error."
             )
         )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; old names of options are still taken."""
+        own = {name for param in self.params for name in param.opts}
+
+        def today(argument: str) -> str:
+            old, *value = argument.split("=", 1)
+            new = RENAMED.get(old)
+            return "=".join([new, *value]) if new in own and old not in own else argument
+
+        return super().parse_args(ctx, [today(argument) for argument in args])
 
 
 class KeyValue(click.ParamType[tuple[str, str]]):
@@ -49,38 +69,33 @@ class KeyValue(click.ParamType[tuple[str, str]]):
         return name.strip().replace("-", "_"), text.strip()
 
 
-class KeyValues(click.ParamType[tuple[tuple[str, str], ...]]):
-    """``NAME=VALUE,NAME=VALUE,...``: what is meant together."""
+class NearestChoice(click.Choice[str]):
+    """One of some texts; of another one the error names the nearest."""
 
-    name = "name=value,..."
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[tuple[str, str], ...]:
-        """Return the names and the values as texts."""
-        if isinstance(value, tuple):
-            return value
-        one = KeyValue()
-        return tuple(one.convert(part, param, ctx) for part in str(value).split(","))
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """Return the error for another text."""
+        return not_among(str(value), self.choices)
 
 
-class _SeveralNames:
+class _Joined:
+    """Several of some names, with a separator between them; a shell completes the last one."""
+
     separator: ClassVar[str]
     known: ClassVar[Sequence[str]]
 
     def shell_complete(
         self,
-        ctx: click.Context,  # noqa: ARG002
+        ctx: click.Context,  # noqa: ARG002 (of click)
         param: click.Parameter,  # noqa: ARG002
         incomplete: str,
     ) -> list[CompletionItem]:
-        """Return how the last name may go on."""
+        """Return the texts that complete the last name."""
         before, separator, begun = incomplete.rpartition(self.separator)
         names = [name for name in self.known if name.startswith(begun)]
         return [CompletionItem(before + separator + name) for name in names]
 
 
-class PlacerNames(_SeveralNames, click.ParamType[tuple[str, ...]]):
+class PlacerNames(_Joined, click.ParamType[tuple[str, ...]]):
     """``NAME,NAME,...``: placers."""
 
     name, separator, known = "name,...", ",", PLACER_NAMES
@@ -88,28 +103,14 @@ class PlacerNames(_SeveralNames, click.ParamType[tuple[str, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        """Return the names."""
-        if isinstance(value, tuple):
-            return value
-        names = tuple(part.strip() for part in str(value).split(","))
-        for name in names:
-            if name not in PLACER_NAMES:
-                self.fail(not_among(name, PLACER_NAMES), param, ctx)
-        return names
+        """Return the names, if all are known."""
+        choice = NearestChoice(PLACER_NAMES)
+        given = value if isinstance(value, tuple) else str(value).split(",")
+        return tuple(choice.convert(name.strip(), param, ctx) for name in given)
 
 
-class NearestChoice(click.Choice[str]):
-    """One of some texts; of another one the nearest is named."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text, if it is one of them."""
-        if value not in self.choices:
-            self.fail(not_among(str(value), self.choices), param, ctx)
-        return str(value)
-
-
-class LinkNames(_SeveralNames, click.ParamType[str]):
-    """``NAME`` or ``NAME+NAME``: what joins devices, see `parse_cluster`."""
+class LinkNames(_Joined, click.ParamType[str]):
+    """``NAME`` or ``NAME+NAME``: links between devices, see `parse_cluster`."""
 
     name, separator, known = "name+...", "+", LINK_NAMES
 
@@ -122,100 +123,93 @@ class LinkNames(_SeveralNames, click.ParamType[str]):
         return str(value)
 
 
-def link_option(function: Function) -> Function:
-    """Add ``--link``."""
-    return click.option(
-        "--link",
-        type=LinkNames(),
-        help="What joins the devices of a machine, and machines such as 2x(4xv100): "
-        f"{', '.join(LINK_NAMES)}; one of each kind by a +.  [default: bus+ethernet-10g]",
-    )(function)
-
-
-def json_option(function: Function) -> Function:
-    """Add ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, in SI units.")(
-        function
-    )
-
-
-def force_option(function: Function) -> Function:
-    """Add ``--force``."""
-    return click.option("--force", is_flag=True, help="Overwrite what is there.")(function)
-
-
-def jobs_option(function: Function) -> Function:
-    """Add ``--jobs``."""
-    return click.option(
-        "--jobs",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        help="How many trials run at once, each on one core.",
-    )(function)
-
-
-def preset_option(function: Function) -> Function:
-    """Add ``--preset``."""
-    return click.option(
-        "--preset",
-        "preset_name",
-        type=NearestChoice(PRESETS),
-        help="Which hyperparameters: what was measured to be best, those of policies for any "
-        "number and kind of devices, those for going on from one, or the paper's.  "
-        f"[default: {PRESETS[0]}]",
-    )(function)
-
-
-def seed_option(function: Function) -> Function:
-    """Add ``--seed``."""
-    return click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Fixes every random choice.",
-    )(function)
-
-
-def output_option(help_text: str, *, required: bool = True) -> Decorator:
-    """Add ``-o``."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Path(path_type=Path),
-        required=required,
-        help=help_text,
-    )
-
-
-def decorated(function: Any, decorators: list[Decorator]) -> Any:
+def decorated(function: Any, decorators: Sequence[Decorator]) -> Any:
     """Return a function with several decorators, the first outermost."""
     for decorator in reversed(decorators):
         function = decorator(function)
     return function
 
 
-def devices_options(function: Callable[..., Any]) -> Any:
-    """Add ``--devices`` and ``--threads`` as one argument ``devices``."""
+def gathered(argument: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
+    """Add options, of whose values one argument of the command is made.
 
-    @wraps(function)
-    def gathered(*args: Any, devices: str, threads: int, **named: Any) -> Any:
-        names = tuple(part.strip() for part in devices.split(","))
-        return function(*args, devices=RealDevices(names, threads), **named)
+    Parameters
+    ----------
+    argument
+        The name of the argument.
+    make
+        Function whose parameters are the names of the options' values.
+    options
+        The decorators that add the options.
+    """
+    names = inspect.signature(make).parameters
 
-    named_devices = click.option(
+    def decorator(function: Callable[..., Any]) -> Any:
+        @wraps(function)
+        def command(*args: Any, **named: Any) -> Any:
+            values = {name: named.pop(name) for name in names}
+            return function(*args, **{argument: make(**values)}, **named)
+
+        return decorated(command, options)
+
+    return decorator
+
+
+def output_option(help_text: str, *, required: bool = True) -> Decorator:
+    """Return the option ``-o``."""
+    return click.option(
+        "-o", "--output", type=click.Path(path_type=Path), required=required, help=help_text
+    )
+
+
+def _devices(devices: str, threads: int) -> RealDevices:
+    return RealDevices(tuple(name.strip() for name in devices.split(",")), threads)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, in SI units.")
+force_option = click.option("--force", is_flag=True, help="Overwrite what is there.")
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of every random choice.",
+)
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of trials that run at once, each on one core.",
+)
+preset_option = click.option(
+    "--preset",
+    "preset_name",
+    type=NearestChoice(PRESETS),
+    help="Hyperparameters: those that measured best, those of policies for any number and kind of "
+    f"devices, those for training a policy further, or the paper's.  [default: {PRESETS[0]}]",
+)
+link_option = click.option(
+    "--link",
+    type=LinkNames(),
+    help="Links between the devices of a machine, and between machines such as 2x(4xv100): "
+    f"{', '.join(LINK_NAMES)}; one of each kind by a +.  [default: bus+ethernet-10g]",
+)
+devices_options = gathered(
+    "devices",
+    _devices,
+    click.option(
         "--devices",
         default=DEFAULT_DEVICES,
         show_default=True,
         metavar="NAME,NAME,...",
         help="Devices of this machine: cpu:NUMBER, a worker on that core, or cuda:NUMBER.",
-    )
-    threads = click.option(
+    ),
+    click.option(
         "--threads",
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="How many threads work on one op on each CPU.",
-    )
-    return named_devices(threads(gathered))
+        help="Number of threads that work on one op on each CPU.",
+    ),
+)

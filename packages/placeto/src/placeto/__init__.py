@@ -1,7 +1,7 @@
 """Device placement of PyTorch models from Python, with everything else that needs no screen.
 
-`place` finds where the ops of a model run best; `load_model_graph`, `family_graph` and
-`capture_step` give graphs of known models; `PlacedModule` trains a placed model. Begin to read in
+`place` finds where the ops of a model run best, and `place_module` trains a model there;
+`load_model_graph`, `family_graph` and `capture_step` give graphs of known models. Begin to read in
 ``placing/model_placement.py``.
 """
 
@@ -9,19 +9,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from placeto.placed_module import PlacedModule, place_module
     from placeto.placing.model_placement import ModelPlacement, place
     from placeto.problems.models import capture_step, family_graph, load_model_graph
 
 __version__ = "0.3.0"
 
+__all__ = [
+    "ModelPlacement",
+    "PlacedModule",
+    "capture_step",
+    "family_graph",
+    "load_model_graph",
+    "place",
+    "place_module",
+]
 _MODULES = {
     "ModelPlacement": "placing.model_placement",
+    "PlacedModule": "placed_module",
     "capture_step": "problems.models",
     "family_graph": "problems.models",
     "load_model_graph": "problems.models",
     "place": "placing.model_placement",
+    "place_module": "placed_module",
 }
-__all__ = ["ModelPlacement", "capture_step", "family_graph", "load_model_graph", "place"]
 
 
 def __getattr__(name: str) -> Any:

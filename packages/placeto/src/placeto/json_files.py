@@ -31,22 +31,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, expected: type[Decoded], writer: str) -> Decoded:
-    """Return what a JSON file holds.
-
-    Parameters
-    ----------
-    path
-        The file.
-    expected
-        Its type.
-    writer
-        What writes such files.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read, or is not of the type; it names the field.
-    """
+    """Return what a JSON file of a type holds, and ``writer`` writes; an error names the field."""
     with reading(path):
         content = path.read_bytes()
     return decode_json(content, expected, f"{path}: expected what {writer} writes")

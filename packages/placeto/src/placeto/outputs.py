@@ -9,14 +9,7 @@ from placeto_graphs import write_atomically
 
 
 def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> None:
-    """Refuse a file that is there already, before any work is done for it.
-
-    Raises
-    ------
-    InputError
-        When the file is there and need not be overwritten, its folder is not there, or its name
-        ends in none of the suffixes.
-    """
+    """Refuse a file that is there, has another suffix or no folder, before work is done for it."""
     if suffixes and not path.name.endswith(suffixes):
         raise InputError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
     if path.is_dir():
@@ -28,15 +21,7 @@ def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> No
 
 
 def make_folder(path: Path, *, force: bool) -> None:
-    """Make a folder for results; one that holds something is only used if that is wanted.
-
-    Raises
-    ------
-    InputError
-        When it is a file, or holds something and need not be overwritten.
-    RunError
-        When it cannot be made.
-    """
+    """Make a folder for results; one that holds something is an error unless that is wanted."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path}: expected a folder, got a file")
     if path.is_dir() and any(path.iterdir()) and not force:

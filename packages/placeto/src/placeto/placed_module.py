@@ -37,7 +37,7 @@ class PlacedModule:
     problem, placement
         As given.
     optimizer : torch.optim.Optimizer
-        What a schedule of learning rates is made for; its weights stand for those of the module.
+        Optimizer to make a schedule of learning rates for; its weights stand for the module's.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PlacedModule:
 
         Raises
         ------
-        WorkloadError
+        CaptureError
             When the batch is not like the example, or an earlier step has failed.
         ExecutionError
             When an op fails. The weights are between two steps then, and are not trusted until
@@ -83,7 +83,7 @@ class PlacedModule:
 
         Raises
         ------
-        WorkloadError
+        CaptureError
             When it is of another module.
         """
         self._training.load_state(checkpoint)
@@ -117,20 +117,20 @@ def place_module(
     Parameters
     ----------
     module
-        Trained from the weights that it has; it stays as it is.
+        Module that is trained from the weights that it has; it stays as it is.
     example_inputs, loss_fn, optimizer
-        As for `placeto_workloads.capture`.
+        As of `placeto_capture.capture`.
     devices
-        Real ones, such as ``["cpu:0", "cpu:1"]``.
+        Devices of this machine, such as ``["cpu:0", "cpu:1"]``.
     cluster
-        What the simulator takes them for: a spec, or a cluster file, with as many devices. For
-        CPUs by default CPUs that share their memory.
+        Description of the devices for the simulator: a spec, or a cluster file, with as many
+        devices. For CPUs by default CPUs that share their memory.
     seconds
-        How long the search for a placement takes.
+        Seconds of the search for a placement.
     seed
-        Of that search, and of what ops draw.
+        Seed of that search, and of what ops draw.
     threads_per_device
-        How many threads work on one op on each CPU.
+        Number of threads that work on one op on each CPU.
     quiet
         Whether nothing is shown meanwhile.
 
@@ -138,8 +138,8 @@ def place_module(
     ------
     InputError
         When the cluster is not of so many devices, or not said and not of CPUs alone.
-    WorkloadError
-        As `placeto_workloads.executable_training`.
+    CaptureError
+        As of `placeto_capture.executable_training`.
 
     Examples
     --------

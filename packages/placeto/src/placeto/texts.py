@@ -10,19 +10,9 @@ GIGABYTE, MEGABYTE, KILOBYTE = 10**9, 10**6, 10**3
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of texts.
+    """A table of texts; columns that begin with ``>`` are of numbers, set to the right."""
 
-    Attributes
-    ----------
-    title : text
-        What stands above it; may be empty.
-    columns : texts
-        The headings. Those that begin with ``>`` are of columns of numbers, set to the right.
-    rows : rows of texts
-        The cells.
-    """
-
-    title: str
+    title: str  # above it; may be empty
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 

@@ -26,14 +26,14 @@ SIZES = (4, 4 << 10, 256 << 10, 16 << 20, 256 << 20)  # bytes
     type=click.IntRange(min=1),
     default=7,
     show_default=True,
-    help="How many runs of each measured step count, after one that does not.",
+    help="Number of runs of each measured step that count, after one that does not.",
 )
 @click.option(
     "--most-bytes",
     type=click.IntRange(min=4),
     default=SIZES[-1],
     show_default=True,
-    help="The largest tensor that is sent.",
+    help="Size of the largest tensor that is sent, in bytes.",
 )
 @output_option("The cluster file: .toml.")
 @json_option

@@ -145,7 +145,9 @@ def compare(
         cases: list[Case] = []
         for text in sources:
             progress.update(f"{text}: reading or capturing its graph ...")
-            source = load_source(text, choice.sizes, choice.family_seed, micro_batches)
+            source = load_source(
+                text, choice.sizes, choice.family_seed, micro_batches, trust=choice.trust
+            )
             for name, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
                 cases.append(_case(source.name, name, problem, cases))
     comparison = Comparison(cases, [name for name in PLACER_NAMES if name in chosen], effort)

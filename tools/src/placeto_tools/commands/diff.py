@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.attribution import moves_between
-from placeto.placing.explanation import costs
-from placeto.placing.placements import find_placement
+from placeto.placing.costs import costs
+from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, change_text, seconds_text
@@ -31,7 +31,7 @@ NUM_MOVES = 20
     type=click.IntRange(min=1),
     default=8,
     show_default=True,
-    help="How many orders of the moves are drawn for their shares, each there and back.",
+    help="Number of orders of the moves that are drawn for their shares, each there and back.",
 )
 @problem_options()
 @seed_option
@@ -45,7 +45,7 @@ def diff(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Show in which groups two placements differ, and from which of these the seconds come.
+    """Show the groups in which two placements differ, and what each of them costs.
 
     PROBLEM is as in `placeto simulate`; BEFORE and AFTER are placements as there, of two levels
     also, which are compared at the finer one. For each group
@@ -58,7 +58,7 @@ def diff(
     """
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        found = [find_placement(text, read, progress) for text in (before, after)]
+        found = [resolve_placement(text, read, progress) for text in (before, after)]
         finest = max((at_level for at_level, _ in found), key=lambda each: each.num_groups)
         first, last = (
             finest.placement_of_ops(at_level.expand(placed)) for at_level, placed in found

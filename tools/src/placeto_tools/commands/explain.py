@@ -15,7 +15,7 @@ from placeto.placing.explanation import (
     seconds_on_path,
     waits,
 )
-from placeto.placing.placements import find_placement
+from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, change_text, seconds_text
@@ -39,7 +39,7 @@ NUM_WAITS = 10
 def explain(
     problem: str, placement: str, group: str | None, asked: ProblemOptions, as_json: bool
 ) -> None:
-    """Show why groups are where they are: what each other device would cost, and who waits.
+    """Show the cost of groups on other devices, and which groups wait for which.
 
     PROBLEM and PLACEMENT are as in `placeto simulate`. Costs are runtimes, and 2 s for each GB by
     which the fullest device exceeds its memory. With GROUP: what each device would cost that one,
@@ -51,7 +51,7 @@ def explain(
     """
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        read, found = find_placement(placement, read, progress)
+        read, found = resolve_placement(placement, read, progress)
     simulator = Simulator(read)
     timeline = Simulator(read, num_threads=1).timeline(found)
     if group is None:

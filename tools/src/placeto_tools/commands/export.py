@@ -7,7 +7,7 @@ import click
 
 from placeto.exporting.formats import FORMATS
 from placeto.outputs import check_file, write_text
-from placeto.placing.placements import find_placement
+from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto_tools.options import Command, NearestChoice, force_option, json_option, output_option
@@ -53,7 +53,7 @@ def export(
     check_file(output, force=force, suffixes=FORMATS[form].suffixes)
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        read, found = find_placement(placement, read, progress)
+        read, found = resolve_placement(placement, read, progress)
         progress.update(f"{form} ...")
         exported = FORMATS[form].export(read, found)
     write_text(output, exported.content)

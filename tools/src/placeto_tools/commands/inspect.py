@@ -27,12 +27,12 @@ SUM_COLUMNS = [">ops", ">FLOPs", ">read, written", ">parameters", ">outputs", ">
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="How many parts of a scope count.",
+    help="Number of parts of a scope that count.",
 )
 @problem_options()
 @json_option
 def inspect(file: str, scope_depth: int, asked: ProblemOptions, as_json: bool) -> None:
-    """Show what is in a problem: ops, bytes, groups, what fits one device, the lower bound.
+    """Show the contents of a problem: ops, bytes, groups, memory, the lower bound.
 
     FILE is a problem file, or any other SOURCE of `placeto build`, with its options. Times are
     those of the fastest device of each op. The lower bound is a runtime that no placement beats.

@@ -35,7 +35,7 @@ from placeto_tools.tables import show_json
 
 DEFAULT_SECONDS = 10.0
 STARTS = ("pretrained", "nothing")
-DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more than a sample
+DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more than a rollout
 
 
 @click.command(cls=Command)
@@ -43,11 +43,10 @@ DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more 
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="How long the search from coarse to fine takes, without --placer; with --policy, it goes "
-    f"on from there.  [default: {DEFAULT_SECONDS:g}, or as long as --budget lasts, without "
-    "--policy]",
+    help="Seconds of the multilevel search, without --placer; with --policy, it starts from there. "
+    f" [default: {DEFAULT_SECONDS:g}, or until --max-evaluations; none with --policy]",
 )
-@click.option("--placer", type=NearestChoice(PLACER_NAMES), help="Which other scheme places.")
+@click.option("--placer", type=NearestChoice(PLACER_NAMES), help="Another placer.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
@@ -56,25 +55,26 @@ DEFAULT_SWEEPS = 10  # most placements are left by fewer; a sweep is worth more 
 @click.option(
     "--start",
     type=NearestChoice(STARTS),
-    help="Whether the search starts from a placement of the policy that comes with Placeto, or "
-    f"from nothing.  [default: {STARTS[0]}]",
+    help="Start of the search: a placement of the bundled pretrained policy, or nothing.  "
+    f"[default: {STARTS[0]}]",
 )
 @click.option(
-    "--budget",
+    "--max-evaluations",
     type=click.IntRange(min=1),
-    help="How many placements a search samples; with --policy, how many its further training does.",
+    help="Number of placements that a search evaluates at most; with --policy, that its further "
+    "training does.",
 )
 @click.option(
-    "--samples",
+    "--rollouts",
     type=click.IntRange(min=0),
-    help="With --policy: placements that it draws besides its most probable one, of which the best "
-    "is taken; by default none.",
+    help="With --policy: number of placements that it samples with its most probable one, of which "
+    "the best is taken.  [default: 0]",
 )
 @click.option(
-    "--sweeps",
+    "--refinement-rounds",
     type=click.IntRange(min=0),
-    help="With --policy: how often, at most, all groups are then moved to where that costs least, "
-    f"one after the other, while it helps; by default {DEFAULT_SWEEPS}, and none with --seconds.",
+    help="With --policy: number of rounds, at most, in which each group then moves to where that "
+    f"costs least.  [default: {DEFAULT_REFINEMENT_ROUNDS}, and 0 with --seconds]",
 )
 @problem_options()
 @seed_option
@@ -87,28 +87,28 @@ def place(
     placer: str | None,
     policy: Path | None,
     start: str | None,
-    budget: int | None,
-    samples: int | None,
-    sweeps: int | None,
+    max_evaluations: int | None,
+    rollouts: int | None,
+    refinement_rounds: int | None,
     asked: ProblemOptions,
     seed: int,
     output: Path,
     as_json: bool,
     force: bool,
 ) -> None:
-    """Place a problem as well as some seconds allow, with one scheme, or with a trained policy.
+    """Place a problem with a search, another placer, or a trained policy.
 
-    Without --placer and --policy that is a policy that was trained once for all graphs and
-    clusters, and then a search from coarse groups to fine ones, which shows the best so far, keeps
-    it at Ctrl-C, and says how far the lower bound is. Its placement is one of more groups than the
-    problem has, unless --groups says how many: `placeto simulate` knows its level by its names.
+    Without --placer and --policy, the bundled pretrained policy places the problem, and a
+    multilevel search starts from there. It shows the best so far, keeps it at Ctrl-C, and says how
+    far the lower bound is. Its placement has more groups than the problem, unless --groups says how
+    many: `placeto simulate` recognises the level by the names of the groups.
 
     PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. A placement
     of any but a problem file needs the same options again, wherever it is used.
 
     \b
     placeto place problem.json.gz --seconds 10 -o placement.json
-    placeto place problem.json.gz --placer local-search --budget 5000 -o placement.json
+    placeto place problem.json.gz --placer local-search --max-evaluations 5000 -o placement.json
     placeto place problem.json.gz --policy run -o placement.json
     placeto place problem.json.gz --policy run --seconds 5 -o placement.json
     """
@@ -118,12 +118,14 @@ def place(
         raise InputError("--seconds: expected no --placer beside it")
     if start is not None and (placer is not None or policy is not None):
         raise InputError("--start: expected no --placer or --policy beside it")
-    if budget is not None and placer is not None and SCHEMES[placer].budget is None:
-        searching = ", ".join(name for name, scheme in SCHEMES.items() if scheme.budget)
-        raise InputError(f"--budget: expected --placer to be one of {searching}, got {placer!r}")
+    if max_evaluations and placer is not None and SCHEMES[placer].budget is None:
+        searching = ", ".join(name for name, spec in SCHEMES.items() if spec.budget)
+        raise InputError(
+            f"--max-evaluations: expected --placer to be one of {searching}, got {placer!r}"
+        )
     if seed and placer is not None and not SCHEMES[placer].random:
         raise InputError(f"--seed: expected none beside --placer {placer}, which draws nothing")
-    for option, value in (("--samples", samples), ("--sweeps", sweeps)):
+    for option, value in (("--rollouts", rollouts), ("--refinement-rounds", refinement_rounds)):
         if value is not None and policy is None:
             raise InputError(f"{option}: expected --policy beside it")
     check_file(output, force=force, suffixes=(".json",))
@@ -133,17 +135,21 @@ def place(
         name = (
             MultilevelSearch.name if start == "nothing" else f"pretrained, {MultilevelSearch.name}"
         )
-        if seconds is None and budget is None:
+        if seconds is None and max_evaluations is None:
             seconds = DEFAULT_SECONDS
         if not asked.grouping.fixes_how_many:
             read = search_problem(read)
         find = search if start == "nothing" else search_from_policy
         with showing_progress() as progress:
-            result, bound = find(read, progress, seconds=seconds, evaluations=budget, seed=seed)
+            result, bound = find(
+                read, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed
+            )
     else:
-        if sweeps is None:
-            sweeps = DEFAULT_SWEEPS if seconds is None else 0
-        chosen, total = _chosen(read, placer, policy, budget, samples, sweeps)
+        if refinement_rounds is None:
+            refinement_rounds = DEFAULT_REFINEMENT_ROUNDS if seconds is None else 0
+        chosen, total = _chosen(
+            read, placer, policy, max_evaluations, rollouts or 0, refinement_rounds
+        )
         name = placer or chosen.name
         with showing_progress() as progress:
             result = run_placer(chosen, read, progress, seed=seed, budget=total)
@@ -165,7 +171,7 @@ def place(
         peaks = ", ".join(bytes_text(peak) for peak in report["peak_memory"])
         click.echo(
             f"{output}: {name}, {seconds_text(result.runtime)}{verdict}; peak memory "
-            f"{peaks}; {result.evaluations:,} placements sampled in {result.seconds:.1f} s"
+            f"{peaks}; {result.evaluations:,} evaluations in {result.seconds:.1f} s"
         )
         if bound is not None:
             click.echo(
@@ -178,21 +184,22 @@ def _chosen(
     problem: PlacementProblem,
     placer: str | None,
     policy: Path | None,
-    budget: int | None,
-    samples: int | None,
-    sweeps: int,
+    max_evaluations: int | None,
+    rollouts: int,
+    refinement_rounds: int,
 ) -> tuple[Placer, int | None]:
-    """Return the placer, and how many placements it may sample, if that is known."""
+    """Return the placer, and how many placements it may evaluate, if that is known."""
     if placer is not None:
-        return make_placer(placer, problem, budget), budget or SCHEMES[placer].budget
+        total = max_evaluations or SCHEMES[placer].budget
+        return make_placer(placer, problem, max_evaluations), total
     assert policy is not None  # noqa: S101 (one of them is given)
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
 
     learned = PlacetoPlacer(
         policy=read_policy(policy),
-        training_evaluations=budget or 0,
-        samples=samples or 0,
-        sweeps=sweeps,
+        training_evaluations=max_evaluations or 0,
+        samples=rollouts,
+        sweeps=refinement_rounds,
     )
     return learned, learned.most_evaluations(problem)
 

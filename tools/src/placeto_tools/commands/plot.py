@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
 from placeto.outputs import check_file, save_png
-from placeto.placing.placements import find_placement
+from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.texts import seconds_text
 from placeto.trials.curve_files import read_curves
-from placeto_simulator import Simulator
+from placeto_simulator import Simulator, Timeline
 from placeto_tools.groups import Group
 from placeto_tools.options import Command, force_option, output_option
 from placeto_tools.plots.curves import curves_figure
@@ -29,11 +31,15 @@ def plot() -> None:
     """
 
 
+picture_option = output_option("The picture: .png.")
+title_option = click.option("--title", help="Line above the picture.  [default: what is drawn]")
+
+
 @plot.command("placement", cls=Command)
 @click.argument("problem")
 @click.argument("placement")
-@output_option("The picture: .png.")
-@click.option("--title", help="What stands above it.  [default: what is drawn]")
+@picture_option
+@title_option
 @force_option
 def plot_placement(
     problem: str, placement: str, output: Path, title: str | None, force: bool
@@ -47,21 +53,16 @@ def plot_placement(
     placeto plot placement problem.json.gz placement.json -o placement.png
     """
     check_file(output, force=force, suffixes=PNG)
-    read = read_problem(problem)
-    with showing_progress() as progress:
-        read, found = find_placement(placement, read, progress)
-        progress.update("drawing ...")
-        runtime = float(Simulator(read, num_threads=1).runtimes(found[None])[0])
-        above = title or f"{problem}, {placement}: {seconds_text(runtime)}"
-        save_png(placement_figure(read, found, above), output)
+    timeline, found, above = _simulated(problem, placement, title)
+    save_png(placement_figure(timeline.problem, found, above), output)
     click.echo(output)
 
 
 @plot.command("timeline", cls=Command)
 @click.argument("problem")
 @click.argument("placement")
-@output_option("The picture: .png.")
-@click.option("--title", help="What stands above it.  [default: what is drawn]")
+@picture_option
+@title_option
 @force_option
 def plot_timeline(
     problem: str, placement: str, output: Path, title: str | None, force: bool
@@ -74,23 +75,29 @@ def plot_timeline(
     placeto plot timeline problem.json.gz placement.json -o timeline.png
     """
     check_file(output, force=force, suffixes=PNG)
+    timeline, _, above = _simulated(problem, placement, title)
+    save_png(timeline_figure(timeline, above), output)
+    click.echo(output)
+
+
+def _simulated(
+    problem: str, placement: str, title: str | None
+) -> tuple[Timeline, NDArray[np.int32], str]:
+    """Return the simulated step, the placement at the level of its problem, and the title."""
     read = read_problem(problem)
     with showing_progress() as progress:
-        read, found = find_placement(placement, read, progress)
-        progress.update("drawing ...")
-        timeline = Simulator(read, num_threads=1).timeline(found)
-        above = title or f"{problem}, {placement}: {seconds_text(timeline.runtime)}"
-        save_png(timeline_figure(timeline, above), output)
-    click.echo(output)
+        read, found = resolve_placement(placement, read, progress)
+    timeline = Simulator(read, num_threads=1).timeline(found)
+    return timeline, found, title or f"{problem}, {placement}: {seconds_text(timeline.runtime)}"
 
 
 @plot.command("curves", cls=Command)
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
-@output_option("The picture: .png.")
-@click.option("--title", help="What stands above it.  [default: what is drawn]")
+@picture_option
+@title_option
 @force_option
 def plot_curves(sources: tuple[Path, ...], output: Path, title: str | None, force: bool) -> None:
-    """Draw learning curves: the best runtime against the placements sampled.
+    """Draw learning curves: the best runtime so far after each number of evaluations.
 
     SOURCES are folders of `placeto train` or `placeto compare`.
 

@@ -36,7 +36,7 @@ from placeto_tools.tables import show, show_json
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How many runs of the step count, after one that does not.",
+    help="Number of runs of the step that count, after one that does not.",
 )
 @problem_options()
 @output_option("The problem file: .json, or .json.gz to pack it.")
@@ -51,7 +51,7 @@ def profile(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Measure how long each op of a step takes on this machine, and make a problem of it.
+    """Measure each op of a step on this machine, and make a problem of it.
 
     SOURCE is one of `placeto build` that has a model. All of its ops run on one device of each
     kind, as a whole step, again and again; of each op the mean of its times counts, without the
@@ -66,7 +66,7 @@ def profile(
     if not devices.are_cpus:
         raise InputError(
             f"--devices: expected CPUs alone, got {', '.join(devices.names)}; "
-            "placeto_workloads.profile measures kernels of GPUs"
+            "placeto_capture.profile measures kernels of GPUs"
         )
     with showing_progress() as progress:
         progress.update(f"{source}: making and capturing it ...")

@@ -7,7 +7,7 @@ import click
 
 from placeto.errors import InputError
 from placeto.outputs import check_file, write_text
-from placeto.placing.placements import find_placement
+from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto_baselines import bound_parts
@@ -27,7 +27,7 @@ from placeto_tools.reports.page import MISSING, has_library, report_page
 def report(
     problem: str, placements: tuple[str, ...], asked: ProblemOptions, output: Path, force: bool
 ) -> None:
-    """Write a page that shows placements: groups, timelines, memory, the critical path.
+    """Write a page that shows placements: groups, timelines, memory, critical path.
 
     PROBLEM and each PLACEMENT are as in `placeto simulate`. The page is one file, which opens in
     any browser and fetches nothing from a network.
@@ -40,7 +40,7 @@ def report(
         raise InputError(MISSING)
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        found = [find_placement(text, read, progress) for text in placements]
+        found = [resolve_placement(text, read, progress) for text in placements]
         progress.update("lower bound ...")
         bounds = bound_parts(read)
         progress.update(f"{output} ...")

@@ -6,7 +6,7 @@ import click
 
 from placeto.errors import writing
 from placeto.outputs import check_file
-from placeto.placing.placements import find_placement
+from placeto.placing.placements import resolve_placement
 from placeto.problems.options import ProblemOptions
 from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.texts import TextTable, bytes_text, seconds_text, share_text
@@ -36,7 +36,7 @@ from placeto_tools.tables import show, show_json
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How many steps count, after one that does not.",
+    help="Number of steps that count, after one that does not.",
 )
 @click.option(
     "--emulate-links",
@@ -55,7 +55,7 @@ from placeto_tools.tables import show, show_json
     type=NearestChoice(["dynamic", "simulated"]),
     default="dynamic",
     show_default=True,
-    help="Whether devices run what is ready first, or in the order of the simulated step.",
+    help="Order of ops on a device: the first that is ready, or that of the simulated step.",
 )
 @click.option(
     "--trace",
@@ -79,7 +79,7 @@ def run(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Run a placed step on devices of this machine, and show measured beside simulated.
+    """Run a placed step on devices of this machine, measured and simulated.
 
     SOURCE is one of `placeto build` that has a model, with the sizes that it was built with; its
     weights, if the source has none, and its inputs are random. PLACEMENT is a placement file, the
@@ -97,7 +97,7 @@ def run(
         progress.update(f"{source}: making and capturing it ...")
         found = runnable_source(source, asked.choice)
         problem, step = runnable_problem(found, asked, devices, problem_file)
-        problem, places = find_placement(placement, problem, progress)
+        problem, places = resolve_placement(placement, problem, progress)
         simulator = Simulator(problem, num_threads=1)
         with Executor(
             problem,

@@ -7,7 +7,7 @@ import click
 
 from placeto.errors import writing
 from placeto.outputs import check_file
-from placeto.placing.placements import find_placement
+from placeto.placing.placements import resolve_placement
 from placeto.placing.simulation import timeline_report
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
@@ -34,7 +34,7 @@ NUM_LINKS = 15
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="How many members of the critical path are shown.",
+    help="Number of ops and transfers of the critical path that are shown.",
 )
 @problem_options()
 @json_option
@@ -48,7 +48,7 @@ def simulate(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Simulate a step: runtime, peak memory, how busy devices and links are, the critical path.
+    """Simulate a step: runtime, memory, how busy devices are, the critical path.
 
     PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. PLACEMENT is
     a placement file, the name of a device for everything on it, or the name of a placer.
@@ -62,7 +62,7 @@ def simulate(
         check_file(trace, force=force, suffixes=(".json", ".json.gz"))
     read = read_problem(problem, asked)
     with showing_progress() as progress:
-        read, found = find_placement(placement, read, progress)
+        read, found = resolve_placement(placement, read, progress)
     timeline = Simulator(read, num_threads=1).timeline(found)
     report = timeline_report(read, found, timeline, members)
     if trace:

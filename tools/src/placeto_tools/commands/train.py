@@ -75,7 +75,7 @@ FIXED = (
     "fine-tuning, unless another one is named; what the network is made of is as in the policy.",
 )
 @click.option(
-    "--updates", type=click.IntRange(min=1), help="Of the policy.  [default: of the preset]"
+    "--updates", type=click.IntRange(min=1), help="Number of updates.  [default: of the preset]"
 )
 @click.option(
     "--set",
@@ -88,11 +88,13 @@ FIXED = (
 @click.option(
     "--groupings",
     type=click.IntRange(min=1),
-    help="Train on each graph in so many groupings, with more and with fewer groups, too: the "
+    help="Number of granularities of each graph, with more and with fewer groups, too: the "
     f"policy places others better.  [default: {GROUPINGS_OF_MANY} with several PROBLEMS; 1 with "
     "one, and with --preset paper]",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Fixes every random choice.  [default: 0]")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Seed of every random choice.  [default: 0]"
+)
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -106,7 +108,7 @@ FIXED = (
     default=10,
     show_default=True,
     metavar="UPDATES",
-    help="How many updates are lost at most.",
+    help="Number of updates that a killed training loses at most.",
 )
 @problem_options(set_option="--size")
 @json_option
@@ -185,8 +187,9 @@ def train(
 
     if workers > 1 and worker_rank() is None:
         prepare()
-        options = ["--checkpoint-every", str(checkpoint_every), *(["--json"] if as_json else [])]
-        sys.exit(run_workers(["train", "--resume", str(folder.path), *options], workers))
+        command = [sys.executable, "-m", "placeto_tools.main", "train"]
+        command += ["--resume", str(folder.path), "--checkpoint-every", str(checkpoint_every)]
+        sys.exit(run_workers([*command, "--json"] if as_json else command, workers))
     # Under a launcher, a worker that fails leaves word for it.
     run = _train if worker_rank() is None else record(_train)
     run(folder, prepare, checkpoint_every, as_json)

@@ -1,4 +1,4 @@
-"""Learning curves: the best runtime against the placements sampled."""
+"""Learning curves: the best runtime so far after each number of evaluations."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from placeto_tools.plots.colours import colour
 from placeto_tools.plots.png import new_figure
 
 LEVELS = ("single", "expert", "scotch")  # drawn beside the curves of the searches
-Curve = NDArray[np.float64]  # [K, 2], placements sampled and the best runtime so far
+Curve = NDArray[np.float64]  # [K, 2], evaluations and the best runtime so far
 
 
 def curves_figure(
@@ -20,14 +20,7 @@ def curves_figure(
 ) -> Figure:
     """Draw learning curves: of several seeds the median, in a band from the least to the most.
 
-    Parameters
-    ----------
-    curves
-        By scheme, those of its seeds.
-    levels
-        Runtimes without a search, as horizontal lines.
-    title
-        What stands above it.
+    Curves are by scheme, one for each seed; levels are runtimes without a search, drawn as lines.
     """
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
@@ -46,7 +39,7 @@ def curves_figure(
             runtime, color=colour(len(curves) + number), linestyle=":", linewidth=1.2, label=name
         )
     axes.set_xscale("log")
-    axes.set_xlabel("placements sampled")
+    axes.set_xlabel("evaluations")
     axes.set_ylabel("best memory-penalised runtime, seconds")
     axes.set_title(title)
     axes.legend(fontsize="small")

@@ -18,18 +18,10 @@ THINNEST_EDGE, THICKEST_EDGE = 0.3, 4.0  # points
 def placement_figure(
     problem: PlacementProblem, placement: NDArray[np.int32], title: str = ""
 ) -> Figure:
-    """Draw the groups: colour is the device, area the compute time, edge width the bytes.
+    """Draw the groups of a placement int32[G]: their devices, compute times and bytes.
 
-    Edges between devices are dark, as in the figures of Addanki et al. (2019).
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    placement : int32[G]
-        The device of each group.
-    title
-        What stands above it.
+    Colour is the device, area the compute time, edge width the bytes. Edges between devices are
+    dark, as in the figures of Addanki et al. (2019).
     """
     groups = problem.group_graph
     positions = layered_positions(groups)

@@ -18,15 +18,7 @@ TRANSFER = len(Phase)  # the number of its colour, after those of the phases
 
 
 def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
-    """Draw a Gantt chart of devices and links, and the memory of each device below.
-
-    Parameters
-    ----------
-    timeline
-        The step.
-    title
-        What stands above it.
-    """
+    """Draw a Gantt chart of devices and links, and the memory of each device below."""
     cluster = timeline.problem.cluster
     rows = cluster.num_devices + cluster.num_links
     figure = new_figure(14, 3.5 + 0.35 * rows)

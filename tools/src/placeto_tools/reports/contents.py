@@ -19,25 +19,12 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """A placement that a report shows.
-
-    Attributes
-    ----------
-    title : text
-        What it is called there.
-    problem : `PlacementProblem`
-        The problem at the placement's level.
-    placement : int32[G]
-        The device of each group.
-    curve : rows of (int, float or None)
-        Placements sampled so far and the best runtime so far in seconds, where it was searched.
-    evaluations, seconds : number or None
-        What the search took, where that is known.
-    """
+    """A placement that a report shows."""
 
     title: str
-    problem: PlacementProblem
-    placement: NDArray[np.int32]
+    problem: PlacementProblem  # at the level of the placement
+    placement: NDArray[np.int32]  # [G], the device of each group
+    # Of a search: rows of evaluations and the best runtime so far, and what it took in all.
     curve: Sequence[Sequence[float | None]] = field(default=())
     evaluations: int | None = None
     seconds: float | None = None
@@ -46,19 +33,7 @@ class Shown:
 def problem_report(
     title: str, problem: PlacementProblem, bounds: dict[str, float], shown: Sequence[Shown]
 ) -> Report:
-    """Return all that a page draws of one problem: plain values in SI units.
-
-    Parameters
-    ----------
-    title
-        What the problem is called.
-    problem
-        The problem.
-    bounds
-        Lower bounds of the runtime by name, in seconds; none if they are not known.
-    shown
-        The placements.
-    """
+    """Return all that a page draws of one problem: plain values in SI units."""
     levels = drawn_levels(problem)
     before: list[PlacementProblem | None] = [None, *levels[:-1]]
     graph, cluster = problem.graph, problem.cluster

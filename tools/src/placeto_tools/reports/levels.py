@@ -25,15 +25,7 @@ def drawn_levels(problem: PlacementProblem) -> list[PlacementProblem]:
 
 
 def level_report(level: PlacementProblem, coarser: PlacementProblem | None) -> Report:
-    """Return the groups of a level and their edges, as columns.
-
-    Parameters
-    ----------
-    level
-        The problem at this level.
-    coarser
-        The problem at the level before; the groups of this one open from its groups.
-    """
+    """Return the groups of a level, which open from those of the level before, and their edges."""
     groups, graph = level.group_graph, level.graph
     positions = layered_positions(groups)
     members = _members(level)

@@ -3,7 +3,6 @@
 import html
 from importlib import resources
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from placeto.errors import InputError
@@ -11,7 +10,6 @@ from placeto.json_files import json_text
 
 Report = dict[str, Any]
 LIBRARY = "bokeh"
-SCRIPTS = ("bokeh.min.js", "bokeh-api.min.js")
 MISSING = "report.html: expected Bokeh, which draws it: pip install 'placeto-tools[report]'"
 
 
@@ -21,25 +19,16 @@ def has_library() -> bool:
 
 
 def report_page(title: str, problems: list[Report]) -> str:
-    """Return the page as text.
+    """Return the page of what `problem_report` returned for each problem."""
+    if not has_library():
+        raise InputError(MISSING)
+    from bokeh.resources import Resources  # noqa: PLC0415 (of an extra)
 
-    Parameters
-    ----------
-    title
-        Of the page.
-    problems
-        What `problem_report` returned for each problem.
-
-    Raises
-    ------
-    InputError
-        When the library that draws is not installed.
-    """
-    library = "\n".join(f"<script>{_library(name)}</script>" for name in SCRIPTS)
+    library = Resources(mode="inline", components=["bokeh", "bokeh-api"], log_level="error")
     parts = {
         "TITLE": html.escape(title),
         "STYLE": _ours("report.css"),
-        "LIBRARY": library,
+        "LIBRARY": library.render_js(),
         "DATA": embedded_json({"problems": problems}),
         "GLUE": _ours("report.js"),
     }
@@ -63,11 +52,3 @@ def embedded_json(value: Any) -> str:
 
 def _ours(name: str) -> str:
     return resources.files("placeto_tools.reports").joinpath(name).read_text("utf-8")
-
-
-def _library(name: str) -> str:
-    spec = find_spec(LIBRARY)
-    if spec is None or spec.origin is None:
-        raise InputError(MISSING)
-    text = (Path(spec.origin).parent / "server/static/js" / name).read_text("utf-8")
-    return text.replace("</script", "<\\/script")

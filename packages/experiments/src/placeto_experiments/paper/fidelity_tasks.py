@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from placeto.placing.placers import make_placer
 from placeto.problems.options import ProblemOptions, SourceOptions
-from placeto.problems.runnable_steps import RunnableSource, runnable_problem, runnable_source
+from placeto.problems.runnable_steps import runnable_problem, runnable_source
+from placeto.problems.sources import SourceModel
 from placeto.trials.records import Measured, MeasuredPlacement, Record
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_capture import executable_step
@@ -72,7 +73,7 @@ class ProfiledProblem:
             cluster=replace(cluster, latency=latency),
         )
 
-    def placed(self, found: RunnableSource) -> tuple[PlacementProblem, ExecutableStep]:
+    def placed(self, found: SourceModel) -> tuple[PlacementProblem, ExecutableStep]:
         """Return the problem with the times of a cost model, and the step."""
         options = ProblemOptions()
         options = replace(options, grouping=replace(options.grouping, num_groups=self.num_groups))

@@ -9,7 +9,7 @@ from placeto.errors import InputError
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, parents_of
 from placeto.exporting.restriction import Price, price, problem_of_labels
 from placeto.exporting.whole_modules import WholeModules, whole_modules
-from placeto.placing.explanation import costs
+from placeto.placing.costs import costs
 from placeto_graphs import Cluster, PlacementProblem
 from placeto_simulator import Simulator
 
@@ -31,7 +31,7 @@ class DeviceMap:
     split : texts
         The modules whose ops the placement has on several devices.
     price : `Price`
-        What it costs that modules are whole.
+        Cost of whole modules.
     """
 
     modules: dict[str, Target]

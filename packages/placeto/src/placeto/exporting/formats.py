@@ -18,36 +18,18 @@ from placeto_graphs import PlacementProblem
 
 @dataclass(frozen=True)
 class Exported:
-    """A placement in another form.
+    """A placement in another form."""
 
-    Attributes
-    ----------
-    content : text
-        Of the file.
-    remarks : texts
-        What there is to know of it, a line each.
-    price : `Price` or None
-        What the form costs, if it cannot say every placement.
-    """
-
-    content: str
-    remarks: tuple[str, ...] = ()
-    price: Price | None = None
+    content: str  # of the file
+    remarks: tuple[str, ...] = ()  # lines about it for the user
+    price: Price | None = None  # where the form cannot express every placement
 
 
 @dataclass(frozen=True)
 class Format:
-    """A form.
+    """A form that a placement can be exported in."""
 
-    Attributes
-    ----------
-    suffixes : texts
-        What the names of its files end in.
-    export : function
-        Of a problem and a placement of it, int32[G].
-    """
-
-    suffixes: tuple[str, ...]
+    suffixes: tuple[str, ...]  # of its files
     export: Callable[[PlacementProblem, NDArray[np.int32]], Exported]
 
 
@@ -68,30 +50,16 @@ def _pipeline(problem: PlacementProblem, placement: NDArray[np.int32]) -> Export
     return Exported(_json(content), remarks, found.price)
 
 
-def _dot(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
-    return Exported(dot_text(problem, placement))
-
-
-def _graphml(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
-    return Exported(graphml_text(problem, placement))
-
-
 FORMATS = {
     "device-map": Format((".json",), _device_map),
     "pipeline": Format((".json",), _pipeline),
-    "dot": Format((".dot", ".gv"), _dot),
-    "graphml": Format((".graphml",), _graphml),
+    "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed))),
+    "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed))),
 }
 
 
 def format_named(name: str) -> Format:
-    """Return a form by its name.
-
-    Raises
-    ------
-    InputError
-        When there is none.
-    """
+    """Return a form by its name."""
     if name not in FORMATS:
         raise InputError(f"to: {not_among(name, FORMATS)}")
     return FORMATS[name]

@@ -15,7 +15,7 @@ Value = TypeVar("Value", bound=Hashable)
 ROOT = ""
 WEIGHTS = ("parameter", "buffer")  # the types of ops that hold what a module owns
 INPUT = "input"
-LOSS = "loss"  # the scope of what runs behind the model, see `placeto_workloads.capture`
+LOSS = "loss"  # the scope of what runs behind the model, see `placeto_capture.capture`
 
 
 def is_within(scope: str, module: str) -> bool:
@@ -30,23 +30,7 @@ def is_within(scope: str, module: str) -> bool:
 
 
 class ModuleScopes:
-    """What the scopes of a graph say of the modules of its model.
-
-    Parameters
-    ----------
-    graph
-        The graph of V ops.
-
-    Raises
-    ------
-    InputError
-        When no op has a scope.
-
-    Attributes
-    ----------
-    graph
-        As given.
-    """
+    """Modules of a model by the scopes of the V ops of a graph; no scopes are an `InputError`."""
 
     def __init__(self, graph: OpGraph) -> None:
         if not any(scope not in (ROOT, LOSS) for scope in graph.scopes):

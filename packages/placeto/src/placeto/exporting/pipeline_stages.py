@@ -30,7 +30,7 @@ class PipelineStages:
     devices : texts
         The device of each stage, by its name in the cluster.
     price : `Price`
-        What it costs that whole modules, with their backward passes, are in one stage.
+        Cost of whole modules, with their backward passes, in one stage.
     """
 
     split_points: tuple[str, ...]

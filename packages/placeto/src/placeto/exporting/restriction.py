@@ -22,7 +22,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Price:
-    """What a restriction on placements costs, by the simulator.
+    """The cost of a restriction on placements, by the simulator.
 
     Attributes
     ----------
@@ -43,19 +43,11 @@ class Price:
 def labels_of_step(
     graph: OpGraph, forward_labels: NDArray[np.int64], otherwise: int
 ) -> NDArray[np.int64]:
-    """Label all ops of a step by those of its forward pass, with which they run.
+    """Label all ops of a step by those of its forward pass, int64[V], with which they run.
 
-    A backward op runs where the forward op did that it belongs to, an update with its parameter;
-    where that is not known, an op runs where its last input is made.
-
-    Parameters
-    ----------
-    graph
-        The graph of V ops.
-    forward_labels : int64[V]
-        At least 0; -1 for ops that are to be labelled.
-    otherwise
-        The label of an op of which nothing is known.
+    Ops that are to be labelled have -1. A backward op runs where the forward op did that it belongs
+    to, an update with its parameter; where that is not known, an op runs where its last input is
+    made, and an op of which nothing is known is labelled ``otherwise``.
     """
     together = colocate(graph, [colocate_by_id, colocate_gradients, colocate_updates])
     of_group = np.full(together.num_groups, UNKNOWN, np.int64)

@@ -20,18 +20,12 @@ from placeto.exporting.restriction import UNKNOWN, labels_of_step
 class WholeModules:
     """The modules that a device map names, and which of them share a device.
 
-    Attributes
-    ----------
-    first_op : texts to int
-        The modules, none inside another one, in the order in which they begin to compute, and the
-        op that each begins with. ``""`` is the whole model: its
-        inputs, its own weights, and what computes the loss behind it.
-    labels : int64[V]
-        Ops with equal labels share a device.
+    ``""`` is the whole model: its inputs, its own weights, and what computes the loss behind it.
     """
 
+    # The op that each module begins with, none inside another one, in the order in which they run.
     first_op: dict[str, int]
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64]  # [V]; ops with equal labels share a device
 
 
 def whole_modules(scopes: ModuleScopes, kept: Collection[str] = ()) -> WholeModules:
@@ -39,14 +33,7 @@ def whole_modules(scopes: ModuleScopes, kept: Collection[str] = ()) -> WholeModu
 
     A module that has weights of its own is whole, and so is one whose forward pass itself reads
     tensors of several places, one of them outside. Where all of them are inside, these are on one
-    device. So are modules that share a weight.
-
-    Parameters
-    ----------
-    scopes
-        The modules of a graph.
-    kept
-        Modules that are to be whole in any case; the whole model is none of them.
+    device. So are modules that share a weight, and those that are to be ``kept`` whole in any case.
     """
     whole = scopes.indivisible.union(kept)
     while True:

@@ -1,29 +1,28 @@
-"""Which of the differences between two placements the seconds come from."""
+"""Effects of the differences between two placements on the runtime."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.placing.explanation import costs
+from placeto.placing.costs import costs
 from placeto_graphs import Evaluator
 
 
 @dataclass(frozen=True)
 class Move:
-    """A group that is elsewhere, and what that does to the memory-penalised runtime, in seconds.
+    """A group that is elsewhere, and its effects on the memory-penalised runtime, in seconds.
 
     Attributes
     ----------
     group : int
         The group.
     first : float
-        What the runtime changes by if this group moves alone, from the placement before; below
-        zero it is faster.
+        Change if this group moves alone, from the placement before; below zero it is faster.
     last : float
-        What it changes by if this group moves after all others.
+        Change if this group moves after all others.
     share : float
-        What it changes by on the mean over orders of all moves (Shapley 1953): the sum of all
+        Mean change over orders of all moves (Shapley 1953): the sum of all
         shares is the difference between the two placements.
     """
 
@@ -40,18 +39,9 @@ def moves_between(
     num_orders: int,
     generator: np.random.Generator,
 ) -> list[Move]:
-    """Return the groups that two placements have on different devices, and what each does.
+    """Return the groups that int32[G] placements have on different devices, and their effects.
 
-    Parameters
-    ----------
-    evaluator
-        What judges placements.
-    before, after : int32[G]
-        The two placements.
-    num_orders
-        How many orders of the moves are drawn; each is also run through from its end.
-    generator
-        Where orders come from.
+    As many random orders of the moves are drawn as ``num_orders``; each also runs from its end.
     """
     groups = np.flatnonzero(before != after)
     if not len(groups):

@@ -1,4 +1,4 @@
-"""What placements cost: seconds of a step, and a penalty where the memory does not suffice."""
+"""Costs of placements: seconds of a step, and a penalty where the memory does not suffice."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,26 @@ from numpy.typing import NDArray
 
 from placeto_graphs import (
     EvaluationBatch,
+    Evaluator,
     PlacementProblem,
     PlacementResult,
     memory_penalised_runtime,
 )
-from placeto_simulator import Simulator, Timeline
+from placeto_simulator import Timeline
+
+PLACEMENTS_AT_ONCE = 4_096
+
+
+def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return float64[B], the memory-penalised runtimes of int32[B, G] placements, in seconds."""
+    parts = np.array_split(placements, -(-len(placements) // PLACEMENTS_AT_ONCE) or 1)
+    problem = evaluator.problem
+    return np.concatenate([costs_of(problem, evaluator.evaluate(part)) for part in parts])
+
+
+def cost_of(evaluator: Evaluator, placement: NDArray[np.int32]) -> float:
+    """Return the memory-penalised runtime of one placement int32[G], in seconds."""
+    return float(costs(evaluator, placement[None])[0])
 
 
 def costs_of(problem: PlacementProblem, batch: EvaluationBatch) -> NDArray[np.float64]:
@@ -34,11 +49,6 @@ def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int6
     return bool((np.asarray(peak_memory) <= memory).all())
 
 
-def cost_of(simulator: Simulator, placement: NDArray[np.int32]) -> float:
-    """Return what a placement int32[G] costs."""
-    return float(costs_of(simulator.problem, simulator.evaluate(placement[None]))[0])
-
-
 def first_as_good(curve: NDArray[np.float64], cost: float) -> int | None:
     """Return after how many evaluations a search was as good, or None if it never was.
 
@@ -47,7 +57,7 @@ def first_as_good(curve: NDArray[np.float64], cost: float) -> int | None:
     curve : float64[K, 2]
         Rows of (evaluations, the least cost so far in seconds).
     cost
-        What it is to come to, seconds.
+        The cost that it is to reach, in seconds.
 
     Examples
     --------

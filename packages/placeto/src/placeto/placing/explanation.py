@@ -8,16 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.placing.costs import costs_of
+from placeto.placing.costs import cost_of, costs
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_simulator import Timeline
-
-PLACEMENTS_AT_ONCE = 4_096
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """What it costs to have a group on a device.
+    """The cost of a group on a device.
 
     Attributes
     ----------
@@ -44,11 +42,11 @@ class Wait:
     group, for_group : text
         Which group waited, and for which: its tensor was the last to come.
     ops : int
-        How many ops waited.
+        Number of ops that waited.
     transferred : int
-        For how many of them the tensor came over a link.
+        Number of them whose tensor came over a link.
     idle : float
-        How long the device of the group stood idle right before them, in seconds.
+        Seconds for which the device of the group stood idle right before them.
     """
 
     group: str
@@ -67,15 +65,15 @@ class GroupExplanation:
     group, device : text
         The group, and where it is.
     runtime, cost : float
-        Of the whole step, in seconds: simulated, and penalised for memory.
+        Seconds of the whole step: simulated, and penalised for memory.
     critical_seconds : float
-        For how long ops of the group are on the critical path.
+        Seconds for which ops of the group are on the critical path.
     ops : int
-        How many ops it has.
+        Number of its ops.
     devices : `Alternative` of each device
-        What it would cost there.
+        Its cost there.
     waits, waited_for : of `Wait`
-        What it waited for, and what waited for it, the longest first.
+        Waits of the group for others, and of others for it, the longest first.
     """
 
     group: str
@@ -92,19 +90,7 @@ class GroupExplanation:
 def explain_group(
     evaluator: Evaluator, placement: NDArray[np.int32], timeline: Timeline, group: int
 ) -> GroupExplanation:
-    """Return what each device would cost a group, what it waited for, and what for it.
-
-    Parameters
-    ----------
-    evaluator
-        What judges placements.
-    placement : int32[G]
-        Where all groups are.
-    timeline
-        The simulated step of that placement.
-    group
-        The group.
-    """
+    """Return what each device would cost a group, what it waited for, and what for it."""
     problem = evaluator.problem
     name = problem.grouping.group_names[group]
     waited = waits(timeline)
@@ -112,7 +98,7 @@ def explain_group(
         group=name,
         device=problem.cluster.device_names[placement[group]],
         runtime=timeline.runtime,
-        cost=float(costs(evaluator, placement[None])[0]),
+        cost=cost_of(evaluator, placement),
         critical_seconds=float(seconds_on_path(timeline)[group]),
         ops=int((problem.grouping.group_of == group).sum()),
         devices=tuple(alternatives(evaluator, placement, group)),
@@ -122,13 +108,7 @@ def explain_group(
 
 
 def group_number(problem: PlacementProblem, name: str) -> int:
-    """Return the group of a name.
-
-    Raises
-    ------
-    InputError
-        When there is none; it says which names are nearest.
-    """
+    """Return the group of a name; the error of an unknown one names the nearest."""
     names = problem.grouping.group_names
     if name not in names:
         near = ", ".join(get_close_matches(name, names, cutoff=0.0))
@@ -136,27 +116,10 @@ def group_number(problem: PlacementProblem, name: str) -> int:
     return names.index(name)
 
 
-def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return float64[B], the memory-penalised runtimes of int32[B, G] placements, in seconds."""
-    parts = np.array_split(placements, -(-len(placements) // PLACEMENTS_AT_ONCE) or 1)
-    problem = evaluator.problem
-    return np.concatenate([costs_of(problem, evaluator.evaluate(part)) for part in parts])
-
-
 def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return what it costs to move each group alone to each device.
+    """Return float64[G, D], the cost of moving each group of a placement alone to each device.
 
-    Parameters
-    ----------
-    evaluator
-        What judges placements.
-    placement : int32[G]
-        Where all groups are.
-
-    Returns
-    -------
-    float64[G, D]
-        Memory-penalised runtimes in seconds; infinity where a device cannot run a group.
+    It is infinite where a device cannot run a group.
     """
     possible = _possible(evaluator.problem)
     groups, devices = np.nonzero(possible)
@@ -170,17 +133,7 @@ def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArr
 def alternatives(
     evaluator: Evaluator, placement: NDArray[np.int32], group: int
 ) -> list[Alternative]:
-    """Return what each device would cost a group, alone and with the groups next to it.
-
-    Parameters
-    ----------
-    evaluator
-        What judges placements.
-    placement : int32[G]
-        Where all groups are.
-    group
-        The group that is moved.
-    """
+    """Return what each device would cost a group, alone and with the groups next to it."""
     problem = evaluator.problem
     possible = _possible(problem)
     near = neighbours(problem, group)
@@ -221,11 +174,6 @@ def waits(timeline: Timeline) -> list[Wait]:
 
     The idle time right before an op counts for the group whose tensor came last. The longest waits
     come first. An op that other ops of its own group kept waiting is left out.
-
-    Parameters
-    ----------
-    timeline
-        The simulated step.
     """
     group_of = timeline.problem.grouping.group_of
     idle = _idle_before(timeline)

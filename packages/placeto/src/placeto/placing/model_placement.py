@@ -18,11 +18,10 @@ from placeto.exporting.pipeline_stages import PipelineStages, pipeline_stages
 from placeto.outputs import check_file, write_text
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import search_graph
-from placeto.problems.factories import step_of
+from placeto.problems.factories import PARTS, step_of
 from placeto.problems.making import read_cluster
-from placeto.problems.models import capture_step
+from placeto.problems.models import capture_step, executable
 from placeto.problems.sources import Target
-from placeto_capture import executable_step
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
 from placeto_execution.measuring.real_devices import CPU
@@ -42,7 +41,7 @@ class ModelPlacement:
     problem : `placeto_graphs.PlacementProblem`
         The graph of the step, the devices, and the G groups that were placed.
     result : `placeto_graphs.PlacementResult`
-        What was found, with the curve of the search.
+        The placement, its costs, and the curve of the search.
     lower_bound : float
         Seconds that no placement of these groups is faster than.
     """
@@ -150,9 +149,9 @@ class ModelPlacement:
         Parameters
         ----------
         path
-            The file.
+            File to write.
         to
-            ``"device-map"``, ``"pipeline"``, ``"dot"`` or ``"graphml"``.
+            Form: ``"device-map"``, ``"pipeline"``, ``"dot"`` or ``"graphml"``.
         force
             Whether a file that is there is overwritten.
 
@@ -168,16 +167,16 @@ class ModelPlacement:
     def run(self, devices: Sequence[str], *, steps: int = 20, threads: int = 1) -> MeasuredSteps:
         """Run steps as placed on devices of this machine, after one that does not count.
 
-        The model stays as it is. `placeto.placed_module.place_module` trains one.
+        The model stays as it is. `placeto.place_module` trains one.
 
         Parameters
         ----------
         devices
-            As many as the cluster has, such as ``["cuda:0", "cpu:0"]``.
+            As many devices as the cluster has, such as ``["cuda:0", "cpu:0"]``.
         steps
-            How many.
+            Number of steps.
         threads
-            How many threads work on one op on each CPU.
+            Number of threads that work on one op on each CPU.
 
         Raises
         ------
@@ -191,17 +190,8 @@ class ModelPlacement:
                 f"devices: expected {self.problem.num_devices}, one for each of "
                 f"{', '.join(self.problem.cluster.device_names)}, got {len(devices)}"
             )
-        executable = executable_step(
-            self.step.model,
-            self.step.example_inputs,
-            loss_fn=self.step.loss_fn,
-            optimizer=self.step.optimizer,
-            mode=self.step.mode,
-            target=_target(self.problem.cluster),
-            results=[],
-            threads_per_device=threads,
-        )
-        with Executor(self.problem, executable, devices) as executor:
+        step = executable(self.step, _target(self.problem.cluster), threads)
+        with Executor(self.problem, step, devices) as executor:
             return run_steps(executor, self.timeline(), self.placement, steps)
 
     @property
@@ -221,20 +211,20 @@ def place(
     seed: int = 0,
     quiet: bool = False,
 ) -> ModelPlacement:
-    """Capture a step of a model, and search from coarse to fine for where its ops run best.
+    """Capture a step of a model, and search for the devices where its ops run best.
 
     Parameters
     ----------
     model
-        On any device, also the meta device; it stays as it is.
+        Model on any device, also the meta device; it stays as it is.
     example_inputs, loss_fn, optimizer, mode
-        As for `placeto_workloads.capture`.
+        As of `placeto_capture.capture`; an optimizer of the model's own weights will do, too.
     cluster
-        The devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
+        Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
     seconds
-        How long it searches. Ctrl-C ends the search, and keeps the best so far.
+        Seconds of the search. Ctrl-C ends it, and keeps the best so far.
     seed
-        Fixes every random choice.
+        Seed of every random choice.
     quiet
         Whether nothing is shown meanwhile.
 
@@ -244,7 +234,7 @@ def place(
         When the optimizer is none.
     GraphError
         When there is no such cluster.
-    WorkloadError
+    CaptureError
         When the step cannot be captured.
 
     Examples
@@ -257,15 +247,9 @@ def place(
     ['0.bias', '0.weight', '2.bias', '2.weight']
     """
     described = read_cluster(cluster)
-    parts = {
-        "model": model,
-        "example_inputs": example_inputs,
-        "loss_fn": loss_fn,
-        "optimizer": optimizer,
-        "mode": mode,
-    }
     name = type(model).__name__
-    step = step_of(name, parts)
+    parts = (model, example_inputs, loss_fn, optimizer, mode)
+    step = step_of(name, dict(zip(PARTS, parts, strict=True)))
     graph = capture_step(step, target=_target(described))
     found = search_graph(name, graph, described, seconds=seconds, seed=seed, quiet=quiet)
     return ModelPlacement(step, *found)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from placeto.errors import InputError, reading
 from placeto.placing.placers import PLACER_NAMES, make_placer, start_of_search
 from placeto.placing.warming import warm_up, warm_up_placer
-from placeto.placing.watching import WatchedSchedulingEvaluator
+from placeto.placing.watching import WatchedEvaluator
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress, Progress, Shows, how_far, left_text
@@ -30,8 +30,8 @@ from placeto_simulator import Simulator
 
 # Of the levels that a search goes through, the finest has at most so many groups.
 MOST_GROUPS_OF_SEARCH = 1024
-# A pass of the policy in the box takes groups as those of its training; it also takes more of them,
-# if there are no coarser ones, up to where it takes many seconds.
+# The bundled policy takes groups as those of its training; it also takes more of them, if there are
+# no coarser ones, up to where it takes many seconds.
 GROUPS_OF_POLICY = 128
 MOST_GROUPS_OF_POLICY = 2048
 EVALUATIONS_OF_POLICY = 100  # of fewer, its sixteen would be too large a part
@@ -40,25 +40,12 @@ if TYPE_CHECKING:
     from placeto_policy import PlacetoPlacer, UpdateSummary
 
 
-def find_placement(
+def resolve_placement(
     text: str, problem: PlacementProblem, progress: Progress
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
     """Return the placement that a user named, int32[G], and the problem at its level.
 
-    Parameters
-    ----------
-    text
-        A placement file, of any level of the problem or op by op, the name of a device, or the
-        name of a placer.
-    problem
-        What is placed.
-    progress
-        Shows how far a placer is.
-
-    Raises
-    ------
-    InputError
-        When it is nothing of that.
+    It is a placement file, of any level of the problem or op by op, a device, or a placer.
     """
     names = problem.cluster.device_names
     if Path(text).is_file() or text.endswith(".json"):
@@ -77,14 +64,9 @@ def find_placement(
 def search_problem(
     problem: PlacementProblem, finest: int = MOST_GROUPS_OF_SEARCH
 ) -> PlacementProblem:
-    """Return a problem at the level that a search ends at.
+    """Return a problem at the level that a search ends at: the finest with at most so many groups.
 
-    Parameters
-    ----------
-    problem
-        The problem, at any level.
-    finest
-        How many groups that level has, at most. If no level has so few, it is that of the problem.
+    If no level has so few, it is that of the problem.
     """
     levels = [number for number, level in enumerate(problem.levels) if level.num_groups <= finest]
     return problem.at_level(levels[-1]) if levels else problem
@@ -95,29 +77,19 @@ def search(
     progress: Progress,
     *,
     seconds: float | None,
-    evaluations: int | None = None,
+    max_evaluations: int | None = None,
     seed: int = 0,
     start: NDArray[np.int32] | None = None,
 ) -> tuple[PlacementResult, float]:
-    """Search from coarse to fine with the simulator as the evaluator, and show how far it is.
+    """Search multilevel with the simulator as the evaluator, and show how far it is.
 
-    Parameters
-    ----------
-    problem
-        What is placed, at the level that the search ends at.
-    progress
-        Where it is shown.
-    seconds, evaluations
-        How long it searches, and how many placements it evaluates, at most.
-    seed
-        Fixes every random choice.
-    start : int32[G]
-        A placement to start from; what it found is no worse.
+    The problem is at the level that the search ends at. Limits are seconds, and evaluations. From a
+    ``start``, a placement int32[G], what it finds is no worse. Ctrl-C ends it early.
 
     Returns
     -------
     PlacementResult, float
-        What it found, and the seconds that no placement beats. Ctrl-C ends it early.
+        What it found, and the seconds that no placement beats.
     """
     progress.update("lower bound ...")
     bound = lower_bound(problem)
@@ -125,32 +97,23 @@ def search(
     began = time.monotonic()
 
     def report(count: int, best: float) -> None:
-        far = how_far(count, evaluations, time.monotonic() - began)
+        far = how_far(count, max_evaluations, time.monotonic() - began)
         progress.update(f"best {seconds_text(best)}, evaluated {far}")
 
-    placer = MultilevelSearch(seconds, evaluations, bound=bound, report=report)
+    placer = MultilevelSearch(seconds, max_evaluations, bound=bound, report=report)
     return placer.place(problem, simulator, seed=seed, start=start), bound
 
 
 def zero_shot(
     problem: PlacementProblem, progress: Progress, *, seed: int = 0
 ) -> tuple[PlacementProblem, PlacementResult] | None:
-    """Place a problem with the policy in the box, in groups as it was trained on.
-
-    Parameters
-    ----------
-    problem
-        What is placed, at any level.
-    progress
-        Where it is shown.
-    seed
-        Fixes every random choice.
+    """Place a problem with the bundled pretrained policy, in groups as it was trained on.
 
     Returns
     -------
     PlacementProblem, PlacementResult
         The problem at the level that was placed, and what was found. None where even the coarsest
-        level has more groups than a pass is worth its time for.
+        level has so many groups that the policy takes many seconds.
     """
     coarse = search_problem(problem, GROUPS_OF_POLICY)
     if coarse.num_groups > MOST_GROUPS_OF_POLICY:
@@ -165,32 +128,19 @@ def search_from_policy(
     progress: Progress,
     *,
     seconds: float | None,
-    evaluations: int | None = None,
+    max_evaluations: int | None = None,
     seed: int = 0,
 ) -> tuple[PlacementResult, float]:
-    """Place a problem with the policy in the box, and search on from there.
+    """Place a problem with the bundled pretrained policy, and search from there; see `search`.
 
-    Parameters
-    ----------
-    problem
-        What is placed, at the level that the search ends at.
-    progress
-        Where it is shown.
-    seconds, evaluations
-        How long both take, and how many placements both evaluate, at most; the policy is left out
-        where it would leave nothing to the search.
-    seed
-        Fixes every random choice.
-
-    Returns
-    -------
-    PlacementResult, float
-        As `search`.
+    The limits are those of both. The policy is left out where it would leave nothing to the search.
     """
-    enough = evaluations is None or evaluations > EVALUATIONS_OF_POLICY
+    enough = max_evaluations is None or max_evaluations > EVALUATIONS_OF_POLICY
     placed = zero_shot(problem, progress, seed=seed) if enough else None
     if placed is None:
-        return search(problem, progress, seconds=seconds, evaluations=evaluations, seed=seed)
+        return search(
+            problem, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed
+        )
     coarse, found = placed
     return search_from(
         found,
@@ -198,7 +148,7 @@ def search_from_policy(
         problem,
         progress,
         seconds=None if seconds is None else max(seconds - found.seconds, seconds / 2),
-        evaluations=None if evaluations is None else evaluations - found.evaluations,
+        max_evaluations=None if max_evaluations is None else max_evaluations - found.evaluations,
         seed=seed,
     )
 
@@ -210,34 +160,16 @@ def search_from(
     progress: Progress,
     *,
     seconds: float | None,
-    evaluations: int | None = None,
+    max_evaluations: int | None = None,
     seed: int = 0,
 ) -> tuple[PlacementResult, float]:
-    """Search on from what another placer has found, at another level of the problem.
+    """Search from what another placer found, at another level of its problem; see `search`.
 
-    Parameters
-    ----------
-    found
-        A placement of the problem.
-    problem
-        What was placed.
-    finer
-        The same problem at the level that the search ends at.
-    progress
-        Where it is shown.
-    seconds, evaluations
-        How long it searches, and how many placements it evaluates, at most.
-    seed
-        Fixes every random choice.
-
-    Returns
-    -------
-    PlacementResult, float
-        As `search`; its evaluations and seconds are those of both.
+    Evaluations, seconds and curve of the result are those of both.
     """
     start = finer.placement_of_ops(problem.expand(found.placement))
     result, bound = search(
-        finer, progress, seconds=seconds, evaluations=evaluations, seed=seed, start=start
+        finer, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed, start=start
     )
     both = replace(
         result,
@@ -251,25 +183,12 @@ def search_from(
 def search_graph(
     name: str, graph: OpGraph, cluster: Cluster, *, seconds: float, seed: int, quiet: bool
 ) -> tuple[PlacementProblem, PlacementResult, float]:
-    """Make a problem of a graph, and search it as `search_from_policy` does.
-
-    Parameters
-    ----------
-    name
-        What the graph is called.
-    graph, cluster
-        What is placed, and on what.
-    seconds
-        How long it searches.
-    seed
-        Fixes every random choice.
-    quiet
-        Whether nothing is shown meanwhile.
+    """Make a problem of a graph, and place it as `search_from_policy` does.
 
     Returns
     -------
     PlacementProblem, PlacementResult, float
-        The problem at the level that was searched, and as `search`.
+        The problem at the level that was searched, and as of `search`.
     """
     problem = search_problem(make_problem(Source(name, graph), cluster))
     progress = PlainProgress(None if quiet else sys.stderr)
@@ -289,22 +208,8 @@ def run_placer(
 ) -> PlacementResult:
     """Place a problem with the simulator as the evaluator, and show how far it is.
 
-    Parameters
-    ----------
-    placer
-        The placer.
-    problem
-        What it places.
-    progress
-        Where it is shown.
-    seed
-        Fixes every random choice.
-    budget
-        How many placements it may sample, if that is known.
-    label
-        What it is called there; by default its name.
-    num_threads
-        Of the simulator; by default as many as there are cores.
+    A budget is the number of placements that it may evaluate, if that is known. The label is its
+    name on the display, by default its own. The simulator has by default a thread for each core.
     """
     name = label or placer.name
     progress.update(f"{name}: compiling, once ...")
@@ -325,4 +230,4 @@ def run_placer(
     simulator = Simulator(problem, num_threads)
     if hasattr(placer, "on_update"):
         placer = replace(cast("PlacetoPlacer", placer), on_update=on_update)
-    return placer.place(problem, WatchedSchedulingEvaluator(simulator, report), seed=seed)
+    return placer.place(problem, WatchedEvaluator(simulator, report), seed=seed)

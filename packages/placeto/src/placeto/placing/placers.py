@@ -37,28 +37,14 @@ MOST_EVALUATIONS_OF_SWEEP = 4096  # beyond, a sweep takes longer than a search t
 
 
 @dataclass(frozen=True)
-class Scheme:
-    """A placer that can be asked for by name.
+class PlacerSpec:
+    """A placer that has a name in the command."""
 
-    Attributes
-    ----------
-    title : text
-        What it is called in tables.
-    make : function
-        From a problem and a budget to the placer.
-    budget : int or None
-        How many placements it samples by default; None where a budget means nothing.
-    random : bool
-        Whether another seed gives another result.
-    short_budget : int or None
-        What it has of that in a comparison that is to take a few minutes on two cores; None for
-        all of it.
-    """
-
-    title: str
-    make: Callable[[PlacementProblem, int], Placer]
-    budget: int | None = None
-    random: bool = False
+    title: str  # in tables
+    make: Callable[[PlacementProblem, int], Placer]  # of a problem and a budget
+    budget: int | None = None  # evaluations by default; None where that means nothing
+    random: bool = False  # whether another seed gives another result
+    # Of these evaluations, in a comparison of a few minutes on two cores; None for all.
     short_budget: int | None = None
 
 
@@ -67,44 +53,26 @@ def _expert(problem: PlacementProblem, _budget: int) -> Placer:
 
 
 def _placeto(_problem: PlacementProblem, budget: int) -> Placer:
-    from placeto_policy import PlacetoPlacer  # noqa: PLC0415,
+    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
 
     return PlacetoPlacer(training_evaluations=budget)
 
 
 def _published(_problem: PlacementProblem, budget: int) -> Placer:
-    from placeto_policy import (  # noqa: PLC0415
-        PlacetoPlacer,
-        preset,
-    )
+    from placeto_policy import PlacetoPlacer, preset  # noqa: PLC0415
 
     return PlacetoPlacer(training_evaluations=budget, settings=preset("paper"))
 
 
 def pretrained(problem: PlacementProblem, policy: "PlacementPolicy | None" = None) -> Placer:
-    """Return the policy in the box as it places without a search behind it.
-
-    Parameters
-    ----------
-    problem
-        What it is to place.
-    policy
-        Another policy in its stead.
-    """
+    """Return the bundled pretrained policy, or another one, as it places without a search."""
     is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_SWEEP
-    return _passes(policy, sweeps=SWEEPS_OF_PRETRAINED if is_quick else 0)
+    return start_of_search(policy, SWEEPS_OF_PRETRAINED if is_quick else 0)
 
 
-def start_of_search(policy: "PlacementPolicy | None" = None) -> Placer:
-    """Return the policy in the box as it places where a search goes on: that sweeps better."""
-    return _passes(policy, sweeps=0)
-
-
-def _passes(policy: "PlacementPolicy | None", sweeps: int) -> Placer:
-    from placeto_policy import (  # noqa: PLC0415
-        PlacetoPlacer,
-        load_pretrained,
-    )
+def start_of_search(policy: "PlacementPolicy | None" = None, sweeps: int = 0) -> Placer:
+    """Return the bundled pretrained policy, or another one, as it places before a search."""
+    from placeto_policy import PlacetoPlacer, load_pretrained  # noqa: PLC0415
 
     return PlacetoPlacer(
         policy=policy or load_pretrained(), samples=SAMPLES_OF_PRETRAINED, sweeps=sweeps
@@ -117,38 +85,38 @@ def _rnn(problem: PlacementProblem, budget: int) -> Placer:
 
 # In the order of the seconds that they take on Inception-V3, the least first: comparisons run and
 # show them in it, so that there is something to see at once.
-SCHEMES: Mapping[str, Scheme] = {
-    "cpu": Scheme("CPU only", lambda _problem, _budget: CpuOnly()),
-    "single": Scheme("Single GPU", lambda _problem, _budget: SingleDevice()),
-    "expert": Scheme("Expert", _expert),
-    "scotch": Scheme("Scotch", lambda _problem, _budget: ScotchPlacer(), random=True),
-    "metis": Scheme("METIS", lambda _problem, _budget: MetisPlacer(), random=True),
-    "m-topo": Scheme("m-TOPO", lambda _problem, _budget: MTopo()),
-    "critical-path": Scheme("Critical path", lambda _problem, _budget: CriticalPathPlacer()),
-    "heft": Scheme("HEFT", lambda _problem, _budget: Heft()),
-    "m-etf": Scheme("m-ETF", lambda _problem, _budget: MEtf()),
-    "m-sct": Scheme("m-SCT", lambda _problem, _budget: MSct()),
-    "pretrained": Scheme(
+SCHEMES: Mapping[str, PlacerSpec] = {
+    "cpu": PlacerSpec("CPU only", lambda _problem, _budget: CpuOnly()),
+    "single": PlacerSpec("Single GPU", lambda _problem, _budget: SingleDevice()),
+    "expert": PlacerSpec("Expert", _expert),
+    "scotch": PlacerSpec("Scotch", lambda _problem, _budget: ScotchPlacer(), random=True),
+    "metis": PlacerSpec("METIS", lambda _problem, _budget: MetisPlacer(), random=True),
+    "m-topo": PlacerSpec("m-TOPO", lambda _problem, _budget: MTopo()),
+    "critical-path": PlacerSpec("Critical path", lambda _problem, _budget: CriticalPathPlacer()),
+    "heft": PlacerSpec("HEFT", lambda _problem, _budget: Heft()),
+    "m-etf": PlacerSpec("m-ETF", lambda _problem, _budget: MEtf()),
+    "m-sct": PlacerSpec("m-SCT", lambda _problem, _budget: MSct()),
+    "pretrained": PlacerSpec(
         "Placeto, pretrained", lambda problem, _budget: pretrained(problem), random=True
     ),
-    "random": Scheme(
+    "random": PlacerSpec(
         "Random", lambda _problem, budget: RandomPlacer(budget), budget=10_000, random=True
     ),
-    "coarse-to-fine": Scheme(
+    "coarse-to-fine": PlacerSpec(
         "Coarse to fine",
         lambda _problem, budget: MultilevelSearch(evaluations=budget),
         budget=50_000,
         random=True,
     ),
-    "local-search": Scheme(
+    "local-search": PlacerSpec(
         "Local search", lambda _problem, budget: LocalSearch(budget), budget=50_000, random=True
     ),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
-    "published": Scheme(
+    "published": PlacerSpec(
         "Placeto, as published", _published, budget=500_000, random=True, short_budget=20_000
     ),
-    "placeto": Scheme("Placeto", _placeto, budget=100_000, random=True, short_budget=50_000),
-    "rnn": Scheme("RNN", _rnn, budget=100_000, random=True, short_budget=5_000),
+    "placeto": PlacerSpec("Placeto", _placeto, budget=100_000, random=True, short_budget=50_000),
+    "rnn": PlacerSpec("RNN", _rnn, budget=100_000, random=True, short_budget=5_000),
 }
 PLACER_NAMES = tuple(SCHEMES)
 
@@ -160,16 +128,6 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
 
 
 def make_placer(name: str, problem: PlacementProblem, budget: int | None = None) -> Placer:
-    """Return a placer.
-
-    Parameters
-    ----------
-    name
-        One of `PLACER_NAMES`.
-    problem
-        What it is to place.
-    budget
-        How many placements it may sample, if it searches; by default its own.
-    """
-    scheme = SCHEMES[name]
-    return scheme.make(problem, budget or scheme.budget or 1)
+    """Return a placer of `PLACER_NAMES` for a problem, with a budget or by default its own."""
+    spec = SCHEMES[name]
+    return spec.make(problem, budget or spec.budget or 1)

@@ -18,19 +18,7 @@ def timeline_report(
     timeline: Timeline,
     num_longest: int = 10,
 ) -> Report:
-    """Return what happened in a simulated step.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    placement : int32[G]
-        The device of each group.
-    timeline
-        Its simulation.
-    num_longest
-        How many members of the critical path are named.
-    """
+    """Return what happened in a simulated step, with the longest part of its critical path."""
     peak = timeline.peak_memory
     path = timeline.critical_path()
     return {

@@ -18,17 +18,8 @@ def warm_up(name: str) -> None:
     """Let a placer place a problem of a few ops, so that nothing is left to compile or import.
 
     The first call of a placer in a process reads or makes compiled code, and loads libraries: up to
-    many seconds, that say nothing of the scheme and would be counted for whichever comes first.
-
-    Parameters
-    ----------
-    name
-        Of a placer. One that is not known is none of the command's, and is left cold.
-
-    Raises
-    ------
-    ValueError
-        What the placer itself raises, where its library is missing.
+    many seconds, that would be counted for whichever comes first. A name that is none of the
+    command's is left cold. Raises what the placer raises where its library is missing.
     """
     name = SAME_CODE.get(name, name)
     if name in SCHEMES:
@@ -38,11 +29,8 @@ def warm_up(name: str) -> None:
 def warm_up_placer(placer: Placer) -> None:
     """Warm up what a placer is going to call, as `warm_up` does by name.
 
-    Parameters
-    ----------
-    placer
-        The placer. A policy for any number of devices that places as it is takes no part of what a
-        training compiles.
+    A policy for any number of devices that places as it is needs no part of what a training
+    compiles.
     """
     policy = getattr(placer, "policy", None)
     trains = getattr(placer, "training_evaluations", 0)

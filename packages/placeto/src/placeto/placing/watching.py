@@ -21,36 +21,37 @@ Report = Callable[[int, float], None]
 
 
 class WatchedEvaluator:
-    """Passes on what an evaluator returns, and reports how many placements it was asked for.
+    """Returns what an evaluator returns, and reports how many placements it evaluated.
 
-    A placer may sample a placement without asking for it, if it knows already what it costs.
-
-    Parameters
-    ----------
-    evaluator
-        The one that is asked.
-    report
-        Gets the number of placements evaluated, and the lowest memory-penalised runtime in seconds.
+    If the evaluator also returns schedules, this one does, too. A placer may sample a placement
+    without evaluating it, if it knows already what it costs. The report gets the number of
+    placements evaluated, and the lowest memory-penalised runtime in seconds.
     """
 
     def __init__(self, evaluator: Evaluator, report: Report) -> None:
+        self.problem: PlacementProblem = evaluator.problem
         self.evaluations = 0
         self.best = np.inf
         self._evaluator = evaluator
         self._report = report
         self._reported = time.monotonic()
+        if isinstance(evaluator, SchedulingEvaluator):
+            schedule = evaluator.schedule
 
-    @property
-    def problem(self) -> PlacementProblem:
-        """The problem whose placements are evaluated."""
-        return self._evaluator.problem
+            def watched(placements: NDArray[np.int32]) -> ScheduleBatch:
+                result = schedule(placements)
+                self._see(result)
+                return result
+
+            self.schedule = watched
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        """Return what each placement costs."""
-        return self.seen(self._evaluator.evaluate(placements))
+        """Return the runtime and memory of each placement."""
+        batch = self._evaluator.evaluate(placements)
+        self._see(batch)
+        return batch
 
-    def seen(self, batch: EvaluationBatch) -> EvaluationBatch:
-        """Count a batch, and report if it is time to."""
+    def _see(self, batch: EvaluationBatch) -> None:
         self.evaluations += len(batch.runtime)
         if len(batch.runtime):
             self.best = min(self.best, float(costs_of(self.problem, batch).min()))
@@ -58,24 +59,3 @@ class WatchedEvaluator:
         if now - self._reported >= SECONDS_BETWEEN_REPORTS:
             self._reported = now
             self._report(self.evaluations, self.best)
-        return batch
-
-
-class WatchedSchedulingEvaluator(WatchedEvaluator):
-    """A watched evaluator that also says when each group is at work.
-
-    Parameters
-    ----------
-    evaluator, report
-        As of `WatchedEvaluator`.
-    """
-
-    def __init__(self, evaluator: SchedulingEvaluator, report: Report) -> None:
-        super().__init__(evaluator, report)
-        self._scheduler = evaluator
-
-    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Return what each placement costs, and when its groups are at work."""
-        schedule = self._scheduler.schedule(placements)
-        self.seen(schedule)
-        return schedule

@@ -27,15 +27,9 @@ def cached_graph(
 ) -> OpGraph:
     """Return a graph from the cache; make it and keep it, if it is not there.
 
-    Parameters
-    ----------
-    name
-        What the graph is of; letters, digits and hyphens, as it is part of a file name.
-    parameters
-        All else that decides what graph it is, with the same ``repr`` in every process. The
-        version of PyTorch and the sources of the tracer and the models count anyway.
-    make
-        What captures the graph.
+    The name is letters, digits and hyphens, as it is part of a file name. Parameters are all else
+    that decides what graph it is, with the same ``repr`` in every process. The version of PyTorch
+    and the sources of the tracer and the models count anyway.
     """
     folder = cache_folder()
     if folder is None:

@@ -20,13 +20,7 @@ WHAT_FACTORIES_RETURN = (
 
 
 def find_factory(text: str) -> Callable[..., Any]:
-    """Return the function that a user named as ``package.module:factory``.
-
-    Raises
-    ------
-    InputError
-        When its module cannot be imported, or there is nothing to call.
-    """
+    """Return the function that a user named as ``package.module:factory``."""
     module_name, _, attribute = text.partition(":")
     if "" not in sys.path and os.getcwd() not in sys.path:  # a console script has its own folder
         sys.path.insert(0, os.getcwd())
@@ -63,21 +57,12 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any]) -> "TrainingStep":
-    """Call a factory, and return the step that it makes.
-
-    Parameters
-    ----------
-    text
-        What it is called in error messages.
-    factory
-        The function.
-    values
-        Its keyword arguments.
+    """Call a factory with values by name, and return the step that it makes.
 
     Raises
     ------
     InputError
-        When it fails, or does not return a step.
+        When it fails, or does not return a step; ``text`` is its name in the message.
     """
     from placeto_workloads import TrainingStep  # noqa: PLC0415 (torch takes seconds to import)
 
@@ -93,20 +78,7 @@ def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any])
 
 
 def step_of(text: str, parts: Mapping[str, Any]) -> "TrainingStep":
-    """Return a step of its parts by name, see `PARTS`; what is None is as usual.
-
-    Parameters
-    ----------
-    text
-        What it is called in error messages.
-    parts
-        A model, example inputs, and what else is known.
-
-    Raises
-    ------
-    InputError
-        When the optimizer is none.
-    """
+    """Return a step of its parts by name, see `PARTS`; what is None is as usual."""
     from placeto_workloads import TrainingStep  # noqa: PLC0415 (torch takes seconds to import)
 
     inputs = parts["example_inputs"]
@@ -145,26 +117,15 @@ def _optimizer(text: str, model: Any, given: Any) -> Any:
             )
         return given
     position = {id(weight): number for number, weight in enumerate(model.parameters())}
-    groups = [
-        (
-            {key: value for key, value in group.items() if key != "params"},
-            [position.get(id(weight)) for weight in group["params"]],
-        )
-        for group in given.param_groups
-    ]
-    if any(number is None for _, numbers in groups for number in numbers):
+    groups = given.param_groups
+    if any(id(weight) not in position for group in groups for weight in group["params"]):
         raise InputError(f"{text}: expected an optimizer of parameters of the model")
 
     def make(parameters: Any) -> Any:
         weights = list(parameters)
+        own = [[weights[position[id(weight)]] for weight in group["params"]] for group in groups]
         return type(given)(
-            [
-                {
-                    **settings,
-                    "params": [weights[number] for number in numbers if number is not None],
-                }
-                for settings, numbers in groups
-            ]
+            [{**group, "params": params} for group, params in zip(groups, own, strict=True)]
         )
 
     return make

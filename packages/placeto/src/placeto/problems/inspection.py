@@ -15,15 +15,7 @@ NUM_LARGEST = 10
 
 
 def inspect_problem(problem: PlacementProblem, scope_depth: int = 2) -> Report:
-    """Return what is in a problem.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    scope_depth
-        How many parts of a scope count; deeper scopes are added up.
-    """
+    """Return what is in a problem; parts of a scope beyond the depth are added up."""
     graph = problem.graph
     return {
         "ops": graph.num_ops,

@@ -30,13 +30,7 @@ DEFAULT_NUM_GPUS = 2
 
 
 def read_cluster(text: str, link: str | None = None) -> Cluster:
-    """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file.
-
-    Raises
-    ------
-    InputError
-        When a link is named beside a file, which has its own.
-    """
+    """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file with its links."""
     if text.endswith(".toml") or Path(text).is_file():
         if link is not None:
             raise InputError(f"--link: expected none beside a file, which has its links: {text}")
@@ -46,13 +40,7 @@ def read_cluster(text: str, link: str | None = None) -> Cluster:
 
 
 def default_cluster(source: Source, link: str | None = None) -> Cluster:
-    """Return two GPUs of the kind that suits a source.
-
-    Raises
-    ------
-    InputError
-        When the source is a problem, which has its devices.
-    """
+    """Return two GPUs of the kind that suits a source; a problem has its own devices."""
     if source.problem is not None:
         raise InputError(f"--link: expected --cluster beside it, as {source.name} has its devices")
     return parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}", link=link)
@@ -71,23 +59,16 @@ def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
 def make_problem(
     source: Source, cluster: Cluster | None = None, grouping: GroupingOptions | None = None
 ) -> PlacementProblem:
-    """Return the problem of a source.
+    """Return the problem of a source, in the micro-batches of the source.
 
     Parameters
     ----------
     source
-        What was named.
+        The source.
     cluster
         The devices; by default those of the source's problem, or else two GPUs of its kind.
     grouping
-        What the user says of groups; what is left open is as in the source's problem, or else as
-        suits the source.
-
-    Returns
-    -------
-    PlacementProblem
-        In the micro-batches of the source. Groups are made of the graph before that. Sums of
-        gradients take what the cost model says, where it says what the other ops take.
+        What the user says of groups; the rest is as in the source's problem, or suits the source.
     """
     problem = _problem_of_graph(source, cluster, grouping)
     if not source.is_part:
@@ -105,7 +86,9 @@ def read_source(text: str, asked: ProblemOptions) -> Source:
     choice, devices = asked.choice, _asked_cluster(asked)
     only_cpus = devices is not None and {device.kind for device in devices.devices} == {"cpu"}
     target: Target = "cpu" if only_cpus else "gpu"
-    return load_source(text, choice.sizes, choice.family_seed, asked.micro_batches, target)
+    return load_source(
+        text, choice.sizes, choice.family_seed, asked.micro_batches, target, trust=choice.trust
+    )
 
 
 def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:
@@ -121,15 +104,7 @@ def _asked_cluster(asked: ProblemOptions) -> Cluster | None:
 
 
 def read_problem(text: str, asked: ProblemOptions | None = None) -> PlacementProblem:
-    """Return a problem from its file, or from any other source.
-
-    Parameters
-    ----------
-    text
-        What the user named.
-    asked
-        What the user said of it; what is left open is as suits the source.
-    """
+    """Return a problem from its file, or from any other source, as the user wants it."""
     wanted = asked or ProblemOptions()
     return problem_of(read_source(text, wanted), wanted)
 
@@ -139,15 +114,8 @@ def read_to_train_on(
 ) -> dict[str, PlacementProblem]:
     """Return problems as `read_problem` does, and behind them others of the same graphs.
 
-    Parameters
-    ----------
-    sources
-        What the user named; also the names of the first problems.
-    groupings
-        In how many groupings each graph is to be, see `group_counts`. A graph that is too small for
-        some has less, and so has a problem file that does not say its rules, see `regrouped`.
-    asked
-        What the user said of all of them.
+    Each graph is in ``groupings`` numbers of groups, see `group_counts`. A graph that is too small
+    for some has less, and so has a problem file that does not say its rules, see `regrouped`.
     """
     wanted = asked or ProblemOptions()
     read = {text: read_source(text, wanted) for text in sources}
@@ -182,9 +150,7 @@ def _problem_of_graph(
     old = source.problem
     groups = _groups(source, options)
     if old is not None and cluster is None:
-        return replace(
-            old, grouping=groups.grouping, rules=groups.rules, hierarchy=groups.hierarchy
-        )
+        return replace(old, **groups._asdict())
     devices = cluster or default_cluster(source)
     if old is not None:  # a step in micro-batches stays one on other devices
         devices = replace(devices, queue=old.cluster.queue)
@@ -192,9 +158,7 @@ def _problem_of_graph(
         graph=source.graph,
         cluster=devices,
         compute_time=compute_times(source.graph, devices),
-        grouping=groups.grouping,
-        rules=groups.rules,
-        hierarchy=groups.hierarchy,
+        **groups._asdict(),
     )
 
 

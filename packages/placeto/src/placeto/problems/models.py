@@ -1,10 +1,10 @@
-"""The graphs of models: captured once, and kept in the user's cache folder."""
+"""The graphs of models, captured once and kept in the user's cache folder; and steps that run."""
 
 from typing import Any
 
 from placeto.problems.cache import cached_graph
-from placeto_capture import Target, capture
-from placeto_graphs import OpGraph
+from placeto_capture import Target, capture, executable_step
+from placeto_graphs import ExecutableStep, OpGraph
 from placeto_workloads import MODELS, FamilyMember, TrainingStep, training_step
 from placeto_workloads.registry import checked_sizes
 
@@ -72,15 +72,15 @@ def capture_step(step: TrainingStep, target: Target = "gpu") -> OpGraph:
     --------
     >>> from placeto import capture_step
     >>> from placeto_workloads import training_step
-    >>> graph = capture_step(training_step("inception-v3", batch_size=2))
-    >>> "aten.convolution" in graph.op_types
+    >>> step = training_step("nmt-2", steps=2, batch_size=2, units=8, vocabulary_size=10)
+    >>> "aten.addmm" in capture_step(step).op_types
     True
     """
-    return capture(
-        step.model,
-        step.example_inputs,
-        loss_fn=step.loss_fn,
-        optimizer=step.optimizer,
-        mode=step.mode,
-        target=target,
+    return capture(**step._asdict(), target=target)
+
+
+def executable(step: TrainingStep, target: Target, threads_per_device: int) -> ExecutableStep:
+    """Return a training step, ready to run op by op; what it computes is thrown away."""
+    return executable_step(
+        **step._asdict(), target=target, results=[], threads_per_device=threads_per_device
     )

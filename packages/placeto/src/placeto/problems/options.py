@@ -31,28 +31,14 @@ FEWEST, MOST = 0.7, 1.2
 
 @dataclass(frozen=True)
 class GroupingOptions:
-    """What the user says about co-location and merging.
+    """What the user says about co-location and merging."""
 
-    Attributes
-    ----------
-    rules : texts
-        Names of rules; ``"none"`` is none but the colocation ids, which every placement must keep.
-        Empty for those that suit the source.
-    patterns : texts
-        Regular expressions of scopes that stay together.
-    num_groups : int or None
-        At how many groups merging stops; None for what suits the source.
-    min_output_bytes : int or None
-        From what size on groups are left alone.
-    merging : bool
-        Whether groups are merged at all.
-    """
-
+    # Names of rules, none for those that suit the source; "none" is none but the colocation ids.
     rules: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-    num_groups: int | None = None
-    min_output_bytes: int | None = None
-    merging: bool = True
+    patterns: tuple[str, ...] = ()  # regular expressions of scopes that stay together
+    num_groups: int | None = None  # at which merging stops; None for what suits the source
+    min_output_bytes: int | None = None  # from which size on groups are left alone
+    merging: bool = True  # whether groups are merged at all
 
     @property
     def says_nothing(self) -> bool:
@@ -70,13 +56,7 @@ class GroupingOptions:
         return bool(self.num_groups or self.min_output_bytes or not self.merging)
 
     def chosen_rules(self, rules: tuple[Rule, ...] = DEFAULT_RULES) -> tuple[Rule, ...]:
-        """Return the rules of a graph.
-
-        Parameters
-        ----------
-        rules
-            Those that suit it.
-        """
+        """Return the rules of a graph: those that suit it, unless the user named others."""
         if self.rules:
             named = (NAMED_RULES[name] for name in self.rules if name != "none")
             rules = tuple(dict.fromkeys((colocate_by_id, *named)))
@@ -85,29 +65,13 @@ class GroupingOptions:
     def grouping(
         self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
     ) -> Grouping:
-        """Return the groups of a graph.
-
-        Parameters
-        ----------
-        graph
-            The graph.
-        rules
-            Those that suit it.
-        num_groups
-            How many suit it; by default 128.
-        """
+        """Return the groups of a graph; rules and a number of groups are those that suit it."""
         return self._merged(graph, colocate(graph, self.chosen_rules(rules)), num_groups)
 
     def levels(
         self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
     ) -> tuple[Grouping, tuple[Grouping, ...]]:
-        """Return the groups of a graph, and all levels of which they are one.
-
-        Parameters
-        ----------
-        graph, rules, num_groups
-            As of `grouping`.
-        """
+        """Return the groups of a graph as `grouping` does, and all levels of which they are one."""
         small = colocate(graph, self.chosen_rules(rules))
         groups = self._merged(graph, small, num_groups)
         return groups, nested_groupings(graph, small, [*LEVEL_SIZES, groups.num_groups])
@@ -125,47 +89,21 @@ class GroupingOptions:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Which member or size of a source is meant.
+    """Which member or size of a source is meant."""
 
-    Attributes
-    ----------
-    sizes : mapping
-        Values by name, of the model or its configuration.
-    family_seed : int
-        Which draw of a family's members.
-    """
-
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    family_seed: int = 0
-
-    @property
-    def says_nothing(self) -> bool:
-        """Whether the user left everything to the source."""
-        return self == SourceOptions()
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # of the model or its configuration
+    family_seed: int = 0  # of the draw of a family's members
+    trust: bool = False  # whether a file may be loaded that can run code, as a .pt2 file can
 
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """All that a user says of a problem besides its source.
+    """All that a user says of a problem besides its source; what is left open is as suits it."""
 
-    Attributes
-    ----------
-    cluster : text or None
-        The devices; None for those that suit the source.
-    link : text or None
-        What joins them.
-    choice : `SourceOptions`
-        Which member or size of the source.
-    micro_batches : int
-        In how many parts of its batch a step runs.
-    grouping : `GroupingOptions`
-        Which ops are kept together.
-    """
-
-    cluster: str | None = None
-    link: str | None = None
+    cluster: str | None = None  # the devices
+    link: str | None = None  # the links between them
     choice: SourceOptions = field(default_factory=SourceOptions)
-    micro_batches: int = 1
+    micro_batches: int = 1  # number of parts of its batch in which a step runs
     grouping: GroupingOptions = field(default_factory=GroupingOptions)
 
     @property
@@ -175,16 +113,9 @@ class ProblemOptions:
 
 
 def group_counts(usual: int, groupings: int) -> list[int]:
-    """Return the numbers of groups of so many groupings of one graph; the first is the usual one.
+    """Return so many numbers of groups of one graph; the first is its usual one.
 
-    A policy that learns from each graph in more and in fewer groups, too, learns less by heart.
-
-    Parameters
-    ----------
-    usual
-        How many groups the graph has otherwise.
-    groupings
-        How many groupings there are to be.
+    A policy that learns from each graph in more and in fewer groups, too, places others better.
 
     Examples
     --------

@@ -1,16 +1,20 @@
-"""From what a user names to the graph of a training step."""
+"""From what a user names to a model or to the graph of a training step.
+
+A source is a file of a graph, or a model (`source_model`): that one has a graph, and a step that
+runs.
+"""
 
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from placeto.errors import InputError, reading
 from placeto.problems.factories import defaults_of, find_factory, made_step
-from placeto.problems.options import Rule
+from placeto.problems.options import Rule, SourceOptions
 from placeto_graphs import (
     DEFAULT_RULES,
     GraphError,
@@ -23,54 +27,63 @@ from placeto_graphs import (
     rules_of_names,
 )
 
+if TYPE_CHECKING:
+    from placeto_workloads import TrainingStep
+
 Target = Literal["gpu", "cpu"]  # whose kernels what is captured runs
 PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on
 DEFAULT_KIND = "k80"
 JSON_SUFFIXES = (".json", ".json.gz")
+EXPORTED_SUFFIX = ".pt2"
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LIBRARY = re.compile(r"(diffusers|timm|torchvision|transformers):(.+)", re.DOTALL)
-# Files that are captured, so that they have sizes of their own.
-PROGRAM_SUFFIXES = (".pt2", ".onnx")
-WHAT_SOURCES_ARE = (
+PROGRAM = re.compile(r".+\.(pt2|onnx)", re.DOTALL)
+MODELS_ARE = (
     "a model (inception-v3), a member of a family (nmt:7), a model of a library "
-    "(transformers:gpt2, timm:resnet50), a problem file, a PipeDream profile, an ONNX file, "
-    "an exported program (.pt2), or package.module:factory"
+    "(transformers:gpt2, timm:resnet50), an ONNX file, an exported program (.pt2)"
 )
+WHAT_CAN_RUN = f"{MODELS_ARE}, or package.module:factory"
+WHAT_SOURCES_ARE = f"{MODELS_ARE}, package.module:factory, a problem file, or a PipeDream profile"
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A graph, and what suits it.
+    """A graph, and what suits it."""
 
-    Attributes
-    ----------
-    name : text
-        What it is called in tables and file names.
-    graph : `OpGraph`
-        One training step, or one micro-batch of it.
-    problem : `PlacementProblem` or None
-        The problem of which the graph was read, if it was one.
-    rules : rules of co-location
-        Those that suit the graph.
-    num_groups : int or None
-        How many groups suit the graph.
-    kind : text
-        The kind of GPU that its times are known of.
-    micro_batches : int
-        In how many micro-batches a step runs.
-    is_part : bool
-        Whether the graph is that of one micro-batch, captured with its size.
-    """
+    name: str  # in tables and file names
+    graph: OpGraph  # of one training step, or of one micro-batch of it
+    problem: PlacementProblem | None = None  # of which the graph was read, if it was one
+    rules: tuple[Rule, ...] = DEFAULT_RULES  # of co-location
+    num_groups: int | None = None
+    kind: str = DEFAULT_KIND  # of GPU, of which its times are known
+    micro_batches: int = 1  # number of them in a step
+    is_part: bool = False  # whether the graph was captured with the size of a micro-batch
 
-    name: str
-    graph: OpGraph
-    problem: PlacementProblem | None = None
+
+@dataclass(frozen=True, eq=False)
+class SourceModel:
+    """A model that a user named, and what suits it; nothing of it is made yet."""
+
+    name: str  # in tables and file names
+    make: "Callable[[str], TrainingStep]"  # on a device; on "meta" one without values
     rules: tuple[Rule, ...] = DEFAULT_RULES
     num_groups: int | None = None
-    kind: str = DEFAULT_KIND
-    micro_batches: int = 1
-    is_part: bool = False
+    is_part: bool = True  # as of `Source`
+    cached: Callable[[Target], OpGraph] | None = None  # its graph, where such graphs are kept
+
+    def source(self, target: Target) -> Source:
+        """Return the graph of the model for the kernels of a target, and what suits it."""
+        from placeto.problems.models import capture_step  # noqa: PLC0415 (torch takes seconds)
+
+        graph = self.cached(target) if self.cached else capture_step(self.make("meta"), target)
+        return Source(
+            self.name,
+            graph,
+            rules=self.rules,
+            num_groups=self.num_groups,
+            is_part=self.is_part,
+        )
 
 
 def load_source(
@@ -79,8 +92,10 @@ def load_source(
     family_seed: int = 0,
     micro_batches: int = 1,
     target: Target = "gpu",
+    *,
+    trust: bool = False,
 ) -> Source:
-    """Return what a user named.
+    """Return the graph of what a user named, and what suits it.
 
     Parameters
     ----------
@@ -89,44 +104,179 @@ def load_source(
         file, a graph file, a PipeDream profile, an ONNX file or an exported program; or
         ``package.module:factory``.
     sizes
-        Of the model, by name; of a model of a library and of a factory any values that JSON has.
+        Sizes of the model by name; of a model of a library and of a factory any values of JSON.
     family_seed
-        Of the family.
+        Seed of the draw of a family's members.
     micro_batches
-        In how many micro-batches a step runs. What is captured is captured with their size.
+        Number of micro-batches in which a step runs. Models are captured with their size.
     target
-        The device whose kernels what is captured runs, ``"gpu"`` or ``"cpu"``.
+        Device whose kernels the step runs, ``"gpu"`` or ``"cpu"``.
+    trust
+        Whether a ``.pt2`` file may be loaded: it can run code that it brings along.
 
     Raises
     ------
     InputError
         When it is nothing of that, cannot be read, or its batch cannot be divided.
     """
-    source = _source_of(text, dict(sizes or {}), family_seed, micro_batches, target)
+    choice = SourceOptions(sizes or {}, family_seed, trust)
+    if is_graph_file(text):
+        if choice.sizes:
+            name = next(iter(choice.sizes))
+            raise InputError(f"--set {name}: expected no sizes for the file {text}")
+        source = _of_file(Path(text))
+    else:
+        source = source_model(text, choice, micro_batches).source(target)
     if micro_batches == 1:
         return source
     name = f"{source.name} in {micro_batches} micro-batches"
     return replace(source, name=name, micro_batches=micro_batches)
 
 
-def _source_of(
-    text: str, given: dict[str, Any], family_seed: int, micro_batches: int, target: Target
-) -> Source:
-    if LIBRARY.fullmatch(text):
-        return _of_library(text, given, micro_batches, target)
-    if text.endswith(PROGRAM_SUFFIXES):
-        return _of_program(Path(text), given, target)
-    if Path(text).is_file() or _looks_like_a_file(text):
-        if given:
-            raise InputError(f"--set {next(iter(given))}: expected no sizes for the file {text}")
-        return _of_file(Path(text))
-    member = MEMBER.fullmatch(text)
-    if member:
-        sizes = _whole_numbers(given)
-        return _of_family(member[1], int(member[2]), sizes, family_seed, micro_batches)
-    if FACTORY.fullmatch(text):
-        return _of_factory(text, given, micro_batches, target)
-    return _of_model(text, _whole_numbers(given), micro_batches, target)
+def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> SourceModel:
+    """Return the model that a user named, with a part of its batch where it runs in micro-batches.
+
+    Raises
+    ------
+    InputError
+        When there is no such model, or its batch cannot be divided.
+    """
+    for pattern, find in _KINDS.items():
+        if pattern.fullmatch(text):
+            return find(text, choice, micro_batches)
+    return _registered(text, choice, micro_batches)
+
+
+def is_graph_file(text: str) -> bool:
+    """Return whether a user named a file, and not one that a model is made of."""
+    if PROGRAM.fullmatch(text) or LIBRARY.fullmatch(text):
+        return False
+    return text.endswith((*JSON_SUFFIXES, ".txt")) or os.sep in text or Path(text).is_file()
+
+
+def _registered(name: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
+    from placeto.problems.models import load_model_graph  # noqa: PLC0415 (torch takes seconds)
+    from placeto_workloads import MODELS, training_step  # noqa: PLC0415
+
+    given = _whole_numbers(choice.sizes)
+    if name not in MODELS:
+        raise InputError(
+            f"{name}: expected {WHAT_SOURCES_ARE}; there is no such file, "
+            f"and the models are {', '.join(MODELS)}"
+        )
+    sizes = given | _part_of_batch(name, {**MODELS[name].sizes, **given}, micro_batches)
+    return SourceModel(
+        name,
+        lambda device: training_step(name, device=device, **sizes),
+        rules=MODELS[name].colocation_rules,
+        cached=lambda target: load_model_graph(name, target, **sizes),
+    )
+
+
+def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
+    from placeto.problems.models import family_graph  # noqa: PLC0415 (torch takes seconds)
+    from placeto_workloads import family  # noqa: PLC0415
+
+    given = _whole_numbers(choice.sizes)
+    name, _, number = text.partition(":")
+    chosen = family(name, seed=choice.family_seed, sampler=None, **given)
+    members = {member.name: member for member in (*chosen.training, *chosen.test)}
+    if (wanted := f"{name}-{int(number):02}") not in members:
+        raise InputError(f"{text}: expected a member from 0 to {len(members) - 1}")
+    whole = members[wanted]
+    sizes = {**whole.sizes, **_part_of_batch(wanted, whole.sizes, micro_batches)}
+    member = replace(whole, sizes=sizes)
+    return SourceModel(
+        wanted,
+        lambda device: member.training_step(device=device),
+        rules=chosen.colocation_rules,
+        num_groups=chosen.num_groups,
+        cached=lambda _target: family_graph(member),
+    )
+
+
+def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
+    from placeto_workloads import LIBRARIES, library_step  # noqa: PLC0415 (torch takes seconds)
+
+    library, _, model = text.partition(":")
+    usual = defaults_of(LIBRARIES[library])
+    part = _part_of_batch(text, {**usual, **choice.sizes}, micro_batches)
+    values = {**choice.sizes, **part}
+    name = Path(model).name.removesuffix(".json")
+    return SourceModel(name, lambda device: library_step(text, device=device, **values))
+
+
+def _program(text: str, choice: SourceOptions, _micro_batches: int) -> SourceModel:
+    from placeto_capture import program_step  # noqa: PLC0415 (torch takes seconds)
+    from placeto_workloads import TrainingStep  # noqa: PLC0415
+
+    sizes = _whole_numbers(choice.sizes)
+    if text.endswith(EXPORTED_SUFFIX) and Path(text).exists() and not choice.trust:
+        raise InputError(f"{text}: can run code that it brings along; --trust loads it")
+
+    def make(_device: str) -> TrainingStep:
+        with reading(text):
+            return TrainingStep(*program_step(text, trust=choice.trust, **sizes))
+
+    return SourceModel(Path(text).stem, make, is_part=False)
+
+
+def _factory(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
+    factory = find_factory(text)
+    part = _part_of_batch(text, {**defaults_of(factory), **choice.sizes}, micro_batches)
+    values = {**choice.sizes, **part}
+    return SourceModel(text.rpartition(":")[2], lambda _device: made_step(text, factory, values))
+
+
+# What is none of these is the name of a registered model.
+_KINDS: Mapping[re.Pattern[str], Callable[[str, SourceOptions, int], SourceModel]] = {
+    LIBRARY: _of_library,
+    PROGRAM: _program,
+    MEMBER: _member,
+    FACTORY: _factory,
+}
+
+
+def _of_file(path: Path) -> Source:
+    name = path.name
+    with reading(path):
+        if not name.endswith(JSON_SUFFIXES):
+            graph = load_pipedream_profile(path)
+            return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
+        stem = name.removesuffix(".gz").removesuffix(".json")
+        try:
+            problem = load_problem(path)
+        except GraphError as error:
+            try:
+                return Source(stem, load_graph(path))
+            except GraphError:
+                raise error from None
+    kinds = [device.kind for device in problem.cluster.devices if device.kind != "cpu"]
+    return Source(
+        stem,
+        problem.graph,
+        problem,
+        rules=DEFAULT_RULES if problem.rules is None else rules_of_names(problem.rules),
+        num_groups=problem.num_groups,
+        kind=kinds[0] if kinds else DEFAULT_KIND,
+    )
+
+
+def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> dict[str, int]:
+    """Return the size of a micro-batch, as a size to capture with; none if there is only one."""
+    if micro_batches == 1:
+        return {}
+    batch_size = sizes.get("batch_size")
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool):
+        raise InputError(
+            f"--micro-batches: expected --batch-size beside it, as {text} says no batch_size"
+        )
+    if batch_size % micro_batches:
+        raise InputError(
+            f"--micro-batches: expected a number that divides the batch size {batch_size} of "
+            f"{text}, got {micro_batches}"
+        )
+    return {"batch_size": batch_size // micro_batches}
 
 
 def parse_sizes(
@@ -134,7 +284,7 @@ def parse_sizes(
     batch_size: int | None = None,
     sequence_length: int | None = None,
 ) -> dict[str, Any]:
-    """Return what was set: a value is JSON, or else the text itself.
+    """Return sizes by name: a value is JSON, or else the text itself.
 
     Parameters
     ----------
@@ -169,126 +319,3 @@ def _whole_numbers(given: Mapping[str, Any]) -> dict[str, int]:
         if not isinstance(value, int) or isinstance(value, bool):
             raise InputError(f"--set {name}: expected a whole number, got {value!r}")
     return dict(given)
-
-
-def _looks_like_a_file(text: str) -> bool:
-    return text.endswith((*JSON_SUFFIXES, ".txt")) or os.sep in text
-
-
-def _of_file(path: Path) -> Source:
-    name = path.name
-    with reading(path):
-        if not name.endswith(JSON_SUFFIXES):
-            graph = load_pipedream_profile(path)
-            return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
-        stem = name.removesuffix(".gz").removesuffix(".json")
-        try:
-            problem = load_problem(path)
-        except GraphError as error:
-            try:
-                return Source(stem, load_graph(path))
-            except GraphError:
-                raise error from None
-    return Source(
-        stem,
-        problem.graph,
-        problem,
-        rules=DEFAULT_RULES if problem.rules is None else rules_of_names(problem.rules),
-        num_groups=problem.num_groups,
-        kind=_gpu(problem),
-    )
-
-
-def _of_program(path: Path, given: dict[str, Any], target: Target) -> Source:
-    """Capture a model from a file that says what it computes; nothing in it is executed."""
-    from placeto.problems.models import capture_step  # noqa: PLC0415
-    from placeto_capture import program_step  # noqa: PLC0415
-    from placeto_workloads import TrainingStep  # noqa: PLC0415
-
-    with reading(path):
-        step = TrainingStep(*program_step(path, **_whole_numbers(given)))
-        graph = capture_step(step, target=target)
-    return Source(path.stem, graph)
-
-
-def _gpu(problem: PlacementProblem) -> str:
-    kinds = [device.kind for device in problem.cluster.devices if device.kind != "cpu"]
-    return kinds[0] if kinds else DEFAULT_KIND
-
-
-def _of_model(name: str, sizes: dict[str, int], micro_batches: int, target: Target) -> Source:
-    from placeto.problems.models import load_model_graph  # noqa: PLC0415
-    from placeto_workloads import MODELS  # noqa: PLC0415
-
-    if name not in MODELS:
-        raise InputError(
-            f"{name}: expected {WHAT_SOURCES_ARE}; there is no such file, "
-            f"and the models are {', '.join(MODELS)}"
-        )
-    whole = {**MODELS[name].sizes, **sizes}
-    graph = load_model_graph(
-        name, target, **{**sizes, **_part_of_batch(name, whole, micro_batches)}
-    )
-    return Source(name, graph, rules=MODELS[name].colocation_rules, is_part=True)
-
-
-def _of_family(
-    name: str, number: int, sizes: dict[str, int], seed: int, micro_batches: int
-) -> Source:
-    from placeto.problems.models import family_graph  # noqa: PLC0415
-    from placeto_workloads import family  # noqa: PLC0415,
-
-    chosen = family(name, seed=seed, sampler=None, **sizes)
-    members = {member.name: member for member in (*chosen.training, *chosen.test)}
-    wanted = f"{name}-{number:02}"
-    if wanted not in members:
-        raise InputError(f"{name}:{number}: expected a member from 0 to {len(members) - 1}")
-    member = members[wanted]
-    part = _part_of_batch(wanted, member.sizes, micro_batches)
-    graph = family_graph(replace(member, sizes={**member.sizes, **part}))
-    return Source(
-        wanted,
-        graph,
-        rules=chosen.colocation_rules,
-        num_groups=chosen.num_groups,
-        is_part=True,
-    )
-
-
-def _of_library(text: str, values: dict[str, Any], micro_batches: int, target: Target) -> Source:
-    """Capture a model that another library defines."""
-    from placeto.problems.models import capture_step  # noqa: PLC0415
-    from placeto_workloads import LIBRARIES, library_step  # noqa: PLC0415
-
-    usual = defaults_of(LIBRARIES[text.partition(":")[0]])
-    part = _part_of_batch(text, {**usual, **values}, micro_batches)
-    step = library_step(text, **{**values, **part})
-    name = Path(text.partition(":")[2]).name.removesuffix(".json")
-    return Source(name, capture_step(step, target=target), is_part=True)
-
-
-def _of_factory(text: str, values: dict[str, Any], micro_batches: int, target: Target) -> Source:
-    """Capture the user's own model, whose code the user named to be run."""
-    from placeto.problems.models import capture_step  # noqa: PLC0415
-
-    factory = find_factory(text)
-    part = _part_of_batch(text, {**defaults_of(factory), **values}, micro_batches)
-    graph = capture_step(made_step(text, factory, {**values, **part}), target=target)
-    return Source(text.rpartition(":")[2], graph, is_part=True)
-
-
-def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> dict[str, int]:
-    """Return the size of a micro-batch, as a size to capture with; none if there is only one."""
-    if micro_batches == 1:
-        return {}
-    batch_size = sizes.get("batch_size")
-    if not isinstance(batch_size, int) or isinstance(batch_size, bool):
-        raise InputError(
-            f"--micro-batches: expected --batch-size beside it, as {text} says no batch_size"
-        )
-    if batch_size % micro_batches:
-        raise InputError(
-            f"--micro-batches: expected a number that divides the batch size {batch_size} of "
-            f"{text}, got {micro_batches}"
-        )
-    return {"batch_size": batch_size // micro_batches}

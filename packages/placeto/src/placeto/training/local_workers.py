@@ -29,17 +29,11 @@ def is_first_of_its_machine() -> bool:
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
-def run_workers(arguments: Sequence[str], count: int) -> int:
-    """Run a ``placeto`` command in several processes, and return the exit code.
+def run_workers(command: Sequence[str], count: int) -> int:
+    """Run a program with its arguments in several processes, and return the exit code.
 
-    The first writes to this standard output and error. Ctrl-C is passed on to all of them.
-
-    Parameters
-    ----------
-    arguments
-        Those of the command.
-    count
-        How many processes.
+    The first writes to this standard output and error. Ctrl-C is passed on to all of them; each
+    reads its rank by `worker_rank`.
 
     Raises
     ------
@@ -59,7 +53,7 @@ def run_workers(arguments: Sequence[str], count: int) -> int:
             logs_specs=DefaultLogsSpecs(folder, dict.fromkeys(range(1, count), Std.ALL)),
         )
         try:
-            elastic_launch(config, sys.executable)("-m", "placeto_tools.main", *arguments)
+            elastic_launch(config, command[0])(*command[1:])
         except SignalException:
             return STOPPED
         except ChildFailedError as error:

@@ -33,18 +33,7 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_policy(path: Path) -> "PlacementPolicy":
-    """Return the policy of a folder of `placeto train`, or of a policy file.
-
-    Parameters
-    ----------
-    path
-        The folder or the file.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read.
-    """
+    """Return the policy of a folder of `placeto train`, or of a policy file."""
     from placeto_policy import load_policy  # noqa: PLC0415 (torch takes seconds)
 
     file = path / CHECKPOINT if path.is_dir() else path
@@ -53,18 +42,13 @@ def read_policy(path: Path) -> "PlacementPolicy":
 
 
 class RunFolder:
-    """A folder with all that a training needs to go on.
+    """A folder with all that a training needs to resume.
 
     ``run.json`` names the problems, the hyperparameters and the seed; ``problem-0.json.gz`` and so
     on are the problems; ``first-policy.safetensors`` is the policy that the training begins with,
     if it was given one; ``training.safetensors`` is the last checkpoint, which is a policy, too;
     ``log.jsonl`` has a line for each update; ``tensorboard`` the same for TensorBoard;
     ``placement-0.json`` and so on are the best placements.
-
-    Parameters
-    ----------
-    path
-        The folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,14 +73,12 @@ class RunFolder:
         ----------
         problems
             By the name under which the user gave them.
-        settings
-            The hyperparameters.
-        seed
-            Of all random choices.
+        settings, seed
+            The hyperparameters, and the seed of all random choices.
         force
             Whether an older training may be overwritten.
         first_policy
-            What it begins with, if that is given.
+            Policy that it begins with, if that is given.
         """
         make_folder(self.path, force=force)
         with writing(self.path):
@@ -117,13 +99,7 @@ class RunFolder:
         write_json(self.path / DESCRIPTION, described)
 
     def read(self) -> tuple[dict[str, PlacementProblem], Mapping[str, Any], int]:
-        """Return the problems by name, the hyperparameters and the seed.
-
-        Raises
-        ------
-        InputError
-            When the folder is not that of a training.
-        """
+        """Return the problems by name, the hyperparameters and the seed."""
         found = read_json(self.path / DESCRIPTION, _Description, "`placeto train`")
         with reading(self.path):
             problems = {
@@ -139,13 +115,7 @@ class RunFolder:
         seed: int,
         first_policy: "PlacementPolicy | None",
     ) -> bool:
-        """Return whether there is a training in the folder, and that is the one with these.
-
-        Raises
-        ------
-        InputError
-            When there is another one.
-        """
+        """Return whether the folder has this very training; another one is an `InputError`."""
         if not (self.path / DESCRIPTION).exists():
             return False
         found, *others = self.read()
@@ -175,17 +145,10 @@ class RunFolder:
         return all(path.name.startswith(".") for path in others)  # half-written files
 
     def as_on_first_machine(self, processes: "Processes", copies: Path) -> "RunFolder":
-        """Return this folder, or a copy of what the first process goes on from.
+        """Return this folder, or a copy of what the first process resumes from.
 
-        Only the first of several processes needs to see the folder, and none of them may go on from
-        another checkpoint than it.
-
-        Parameters
-        ----------
-        processes
-            Those that train together.
-        copies
-            A folder for the copies; nothing is written to it later.
+        Only the first of several processes needs to see the folder, and all of them resume from its
+        checkpoint. The copies go to a folder to which nothing is written later.
         """
         if processes.count == 1:
             return self

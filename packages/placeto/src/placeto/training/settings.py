@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from placeto.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,21 +28,9 @@ SettingsType = TypeVar("SettingsType", bound="DataclassInstance")
 def parse_settings(
     pairs: Sequence[tuple[str, str]], updates: int | None, preset_name: str | None = None
 ) -> "Settings":
-    """Return the hyperparameters of a training.
+    """Return the hyperparameters of a training: those of a preset, with others in their place.
 
-    Parameters
-    ----------
-    pairs
-        Names and values, as given.
-    updates
-        How many updates are made, if that is given.
-    preset_name
-        Where the others come from, by default ``"default"``; see `placeto_policy.preset`.
-
-    Raises
-    ------
-    InputError
-        When a name is unknown, or a value no number where one is needed.
+    By default the preset is ``"default"``; see `placeto_policy.preset` and `changed_fields`.
     """
     from placeto_policy import preset  # noqa: PLC0415 (torch takes seconds to import)
 
@@ -55,33 +45,19 @@ def changed_fields(
     *,
     option: str = "--set",
 ) -> SettingsType:
-    """Return hyperparameters with others in their place.
+    """Return a dataclass of hyperparameters with other values.
 
-    Parameters
-    ----------
-    settings
-        A dataclass.
-    pairs
-        Names and values, as ``--set`` gives them.
-    values
-        Others by name; ``pairs`` go before them.
-    option
-        Where the pairs are from, for messages.
-
-    Raises
-    ------
-    InputError
-        When a name is unknown, or a value no number where one is needed.
+    Values are those by name, and before them the pairs of texts, which ``option`` gave. An unknown
+    name, or a text where a number is needed, is an `InputError`.
     """
     kinds = {field.name: field.type for field in fields(settings)}
     chosen = dict(values)
     for name, text in pairs:
         if name not in kinds:
             raise InputError(f"{option} {name}: expected one of {', '.join(kinds)}")
-        kind = kinds[name]
         try:
-            chosen[name] = kind(text) if kind in {int, float} else text
-        except ValueError:
+            chosen[name] = msgspec.convert(text, kinds[name], strict=False)
+        except msgspec.ValidationError:
             raise InputError(f"{option} {name}: expected a number, got {text!r}") from None
     return replace(settings, **chosen)
 
@@ -89,21 +65,9 @@ def changed_fields(
 def with_network_of(
     policy: "PlacementPolicy", settings: "Settings", pairs: Sequence[tuple[str, str]]
 ) -> "Settings":
-    """Return hyperparameters of a training that begins with a policy, whose network stays as it is.
+    """Return the hyperparameters of a training that begins with a policy.
 
-    Parameters
-    ----------
-    policy
-        The policy.
-    settings
-        Of the training.
-    pairs
-        Those that were given one by one.
-
-    Raises
-    ------
-    InputError
-        When one of these is another than in the policy.
+    The network stays that of the policy. Pairs that say otherwise are an `InputError`.
     """
     network = {name: getattr(policy.settings, name) for name in NETWORK}
     for name, _ in pairs:
@@ -116,13 +80,7 @@ def with_network_of(
 
 
 def restored_settings(values: Mapping[str, Any]) -> "Settings":
-    """Return the hyperparameters that a run was begun with.
-
-    Raises
-    ------
-    InputError
-        When there are others than there should be.
-    """
+    """Return the hyperparameters that a run was begun with; `InputError` if others are needed."""
     from placeto_policy import Settings  # noqa: PLC0415 (torch takes seconds to import)
 
     known = {field.name for field in fields(Settings)}

@@ -31,18 +31,8 @@ def run_training(
 ) -> bool:
     """Make the updates that are left, with logs and checkpoints; return whether all were made.
 
-    Parameters
-    ----------
-    trainer
-        A new training, or one that was resumed. Of several processes, the first writes.
-    folder
-        Where to.
-    stop
-        Whether to stop after this update, at a checkpoint; all processes do if one is asked to.
-    updates_between_checkpoints
-        How many updates are at most lost if the process is killed.
-    report
-        Gets what each update did.
+    Of several processes, the first one writes. Each stops at a checkpoint after the update in which
+    one of them is asked to, and loses at most ``updates_between_checkpoints`` if it is killed.
 
     Raises
     ------
@@ -69,15 +59,7 @@ def run_training(
 
 
 def agreed_to_stop(processes: Processes, stop: StopRequest) -> bool:
-    """Return whether any process was asked to stop: all of them must at the same update.
-
-    Parameters
-    ----------
-    processes
-        Those that train together.
-    stop
-        What this one was asked.
-    """
+    """Return whether any process was asked to stop: all of them must at the same update."""
     wishes = torch.tensor([float(stop.requested)])
     processes.sum(wishes)
     return bool(wishes[0] > 0)

@@ -1,0 +1,50 @@
+"""From what a user names to a model: one table of kinds, for graphs and for steps that run."""
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from placeto.errors import InputError
+from placeto.problems.options import SourceOptions
+from placeto.problems.runnable_steps import runnable_source
+from placeto.problems.sources import load_source, source_model
+from placeto_workloads import MODELS, family
+
+SMALL = SourceOptions({"units": 8, "vocabulary_size": 10})
+
+
+def test_a_member_of_a_family_has_what_suits_its_family() -> None:
+    found = runnable_source("nmt:7", SMALL)
+    nmt = family("nmt", sampler=None, units=8, vocabulary_size=10)
+    assert (found.name, found.rules, found.num_groups) == (
+        *("nmt-07", nmt.colocation_rules, nmt.num_groups),
+    )
+    assert isinstance(found.make("meta").model, nn.Module)
+    with pytest.raises(InputError, match=r"^nmt:32: expected a member from 0 to 31$"):
+        source_model("nmt:32", SMALL)
+
+
+def test_a_model_has_its_rules_and_a_part_of_its_batch() -> None:
+    sizes = SourceOptions({"batch_size": 6, "steps": 2, "units": 8, "vocabulary_size": 10})
+    assert source_model("nmt-2", sizes).rules == MODELS["nmt-2"].colocation_rules
+    shapes = [
+        source_model("nmt-2", sizes, count).make("meta").example_inputs[0].shape for count in (1, 3)
+    ]
+    assert 6 in shapes[0]
+    assert 2 in shapes[1]
+    assert 6 not in shapes[1]
+
+
+@pytest.mark.parametrize("text", ["problem.json", "graph.json.gz", "profile.txt", "a/folder"])
+def test_a_file_of_a_graph_has_no_model(text: str) -> None:
+    with pytest.raises(InputError, match=r"other sources have no model to run$"):
+        runnable_source(text, SourceOptions())
+
+
+def test_a_file_that_can_run_code_is_loaded_where_it_is_trusted(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    path.write_bytes(b"no program")
+    with pytest.raises(InputError, match=r"can run code that it brings along; --trust loads it$"):
+        load_source(str(path))
+    assert source_model(str(path), SourceOptions(trust=True)).name == "model"
