@@ -34,6 +34,7 @@ def test_the_lines_of_a_page_run(
 def test_the_packages_that_can_be_used_show_how() -> None:
     assert {name.split("/README")[0] for name in BLOCKS if "/README" in name} == {
         "packages/baselines",
+        "packages/capture",
         "packages/execution",
         "packages/graphs",
         "packages/policy",

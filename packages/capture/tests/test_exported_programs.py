@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from placeto import capture_step
 from placeto_capture import CaptureError, capture, program_step
 from written_programs import Edit, attention, convolutions, edited, exported, rewritten, trap
 
@@ -26,7 +25,7 @@ def program(tmp_path: Path) -> Path:
 def test_a_program_is_captured_as_its_module_is(tmp_path: Path, name: str) -> None:
     model, inputs = MODELS[name]()
     path = exported(tmp_path / "model.pt2", model, inputs)
-    assert capture_step(program_step(path)) == capture(model, inputs)
+    assert capture(*program_step(path)) == capture(model, inputs)
 
 
 def test_inputs_by_keyword_and_a_named_loss_are_kept(tmp_path: Path) -> None:
@@ -37,7 +36,7 @@ def test_inputs_by_keyword_and_a_named_loss_are_kept(tmp_path: Path) -> None:
 
     model, inputs = WithLoss(4, 2), {"rows": torch.ones(3, 4)}
     torch.export.save(torch.export.export(model, (), inputs), tmp_path / "model.pt2")
-    assert capture_step(program_step(tmp_path / "model.pt2")) == capture(model, inputs)
+    assert capture(*program_step(tmp_path / "model.pt2")) == capture(model, inputs)
 
 
 def test_what_runs_without_gradients_stays_so(tmp_path: Path) -> None:
@@ -49,7 +48,7 @@ def test_what_runs_without_gradients_stays_so(tmp_path: Path) -> None:
 
     model, inputs = Partly(4, 2), (torch.ones(3, 4),)
     path = exported(tmp_path / "model.pt2", model, inputs)
-    assert capture_step(program_step(path)) == capture(model, inputs)
+    assert capture(*program_step(path)) == capture(model, inputs)
 
 
 def test_a_batch_that_was_left_open_has_the_size_that_is_asked_for(tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ def test_a_batch_that_was_left_open_has_the_size_that_is_asked_for(tmp_path: Pat
     path = tmp_path / "model.pt2"
     torch.export.save(program, path)
     for size in (3, 7):
-        graph = capture_step(program_step(path, batch_size=size))
+        graph = capture(*program_step(path, batch_size=size))
         assert graph == capture(model, torch.ones(size, 4))
 
 
@@ -69,9 +68,9 @@ def test_a_fixed_batch_has_no_other_size(program: Path) -> None:
 
 
 def test_weights_are_not_read(program: Path) -> None:
-    expected = capture_step(program_step(program))
+    expected = capture(*program_step(program))
     rewritten(program, {"data/weights/weight_0": lambda _: b""})
-    assert capture_step(program_step(program)) == expected
+    assert capture(*program_step(program)) == expected
 
 
 def test_nothing_is_unpickled(program: Path, tmp_path: Path) -> None:
@@ -90,7 +89,7 @@ def test_nothing_is_unpickled(program: Path, tmp_path: Path) -> None:
     assert (tmp_path / "sprung").exists()
     (tmp_path / "sprung").unlink()
     model, inputs = convolutions()
-    assert capture_step(program_step(program)).op_types == capture(model, inputs).op_types
+    assert capture(*program_step(program)).op_types == capture(model, inputs).op_types
     assert not (tmp_path / "sprung").exists()
 
 
@@ -164,7 +163,7 @@ def test_expressions_of_sizes_are_not_evaluated(
 
     edited(program, hostile)
     model, inputs = convolutions()
-    assert capture_step(program_step(program)) == capture(model, inputs)
+    assert capture(*program_step(program)) == capture(model, inputs)
     assert not Path("sprung").exists()
 
 
@@ -185,7 +184,7 @@ def test_a_damaged_archive_is_refused_wherever_it_is_cut(program: Path) -> None:
     for place in range(0, len(content), len(content) // 60):
         program.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
         with suppress(CaptureError):
-            capture_step(program_step(program))
+            capture(*program_step(program))
 
 
 def test_buffers_have_the_values_of_the_file(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-from placeto import capture_step
 from placeto_capture import CaptureError, capture, program_step
 from placeto_graphs import OpGraph
 from written_programs import convolutions
@@ -73,7 +72,7 @@ def test_a_file_is_captured_as_its_module_is(
     model, inputs = make()
     step = program_step(written(tmp_path / "model.onnx", model, inputs))
     assert [tuple(t.shape) for t in step.example_inputs] == [tuple(t.shape) for t in inputs]
-    graph = capture_step(step)
+    graph = capture(*step)
     for module in model.modules():  # what a file for inference leaves out
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -89,7 +88,7 @@ def test_a_file_is_captured_as_its_module_is(
 
 def test_training_a_file_is_training_its_module(tmp_path: Path) -> None:
     model, inputs = perceptron()
-    graph = capture_step(program_step(written(tmp_path / "model.onnx", model, inputs)))
+    graph = capture(*program_step(written(tmp_path / "model.onnx", model, inputs)))
     assert without_names(graph) == without_names(capture(model, inputs))
 
 
@@ -100,7 +99,7 @@ def test_open_dimensions_are_asked_for_and_given(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"dimension 0 of rows: --set batch=N$"):
         program_step(path)
     for sizes in ({"batch_size": 7}, {"batch": 7}):
-        graph = capture_step(program_step(path, **sizes))
+        graph = capture(*program_step(path, **sizes))
         assert without_names(graph) == without_names(capture(model, torch.ones(7, 6)))
     with pytest.raises(CaptureError, match=r"leaves open \(batch\), got 'width'$"):
         program_step(path, batch=7, width=3)
@@ -207,7 +206,7 @@ def test_shapes_that_are_computed_are_known(tmp_path: Path) -> None:
     constants = [numbers("first", 0), numbers("rest", -1), weight]
     path = made(tmp_path / "model.onnx", nodes, {"x": ("batch", 4, 6, 6)}, constants)
     step = program_step(path, batch_size=5)
-    types = Counter(capture_step(step).op_types)
+    types = Counter(capture(*step).op_types)
     assert types["aten.mm"] == 2  # one there, one back
     assert [tuple(weight.shape) for weight in step.model.parameters()] == [(144, 3)]
 
@@ -256,7 +255,7 @@ def test_what_is_no_op_on_tensors_is_refused(tmp_path: Path, what: str) -> None:
     node, constants, message = HOSTILE[what]
     path = made(tmp_path / "model.onnx", [node], {"x": (2, 3)}, constants)
     with pytest.raises(CaptureError) as caught:
-        capture_step(program_step(path))
+        capture(*program_step(path))
     assert message in str(caught.value)
 
 
@@ -278,7 +277,7 @@ def test_names_in_a_file_are_only_names(tmp_path: Path) -> None:
     node = helper.make_node("Mul", ["x", name], ["y"], name=f"/{name}/Mul")
     step = program_step(made(tmp_path / "model.onnx", [node], {"x": (2, 3)}, [weight]))
     assert [key for key, _ in step.model.named_parameters()] == ["initializer_0"]
-    assert "aten.mul" in capture_step(step).op_types
+    assert "aten.mul" in capture(*step).op_types
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"PK\x03\x04", b"{}"])
@@ -296,7 +295,7 @@ def test_a_damaged_file_ends_in_one_line(tmp_path: Path) -> None:
         for spoilt in (content[:place], content[:place] + b"\xff" + content[place + 1 :]):
             path.write_bytes(spoilt)
             with suppress(CaptureError):
-                capture_step(program_step(path))
+                capture(*program_step(path))
 
 
 def test_the_library_that_is_missing_is_named(
@@ -304,5 +303,5 @@ def test_the_library_that_is_missing_is_named(
 ) -> None:
     path = written(tmp_path / "model.onnx", *perceptron())
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(CaptureError, match=r"pip install 'placeto-workloads\[onnx\]'$"):
+    with pytest.raises(CaptureError, match=r"pip install 'placeto-capture\[onnx\]'$"):
         program_step(path)
