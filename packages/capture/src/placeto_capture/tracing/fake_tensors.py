@@ -1,6 +1,7 @@
 """A copy of a model with fake tensors: shapes and dtypes without memory."""
 
 import copy
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -52,7 +53,8 @@ class FakeModel:
         # that autograd has made cannot be copied.
         kept = {id(value): value.detach() for value in _kept_tensors(model)}
         try:
-            self.module = copy.deepcopy(model, {**kept, **self.memory.fake_of})
+            with warnings.catch_warnings(action="ignore", category=FutureWarning):
+                self.module = copy.deepcopy(model, {**kept, **self.memory.fake_of})
         except Exception as error:
             raise CaptureError(
                 f"model: expected one that copy.deepcopy can copy, got {type(error).__name__}: "
