@@ -6,13 +6,30 @@ run code of its own.
 
 import os
 import warnings
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.programs.importing import one_line
-from placeto_capture.programs.program_module import ProgramStep
+
+
+class ProgramStep(NamedTuple):
+    """A model that was read from a file, and the inputs of a step of it.
+
+    It begins as the tuple does that a factory of a user's own returns.
+
+    Attributes
+    ----------
+    model
+        In training mode.
+    example_inputs
+        Its positional arguments as a tuple, or its keyword arguments as a mapping.
+    """
+
+    model: nn.Module
+    example_inputs: Any
 
 
 def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> ProgramStep:
@@ -80,3 +97,8 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
 def _dropout(values: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """Drop by the function that capture replaces by the kernel of a GPU."""
     return functional.dropout(values, p, train)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the type of an error and its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

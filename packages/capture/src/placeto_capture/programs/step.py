@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.programs.exported import exported_step
-from placeto_capture.programs.program_module import ProgramStep
+from placeto_capture.programs.exported import ProgramStep, exported_step, one_line
 
 
 def program_step(path: str | os.PathLike[str], *, trust: bool = False, **sizes: int) -> ProgramStep:
@@ -50,7 +49,12 @@ or .onnx
             )
         return step
     if suffix == ".onnx":
-        from placeto_capture.programs.onnx_file import onnx_step  # noqa: PLC0415 (needs an extra)
-
+        try:
+            from placeto_capture.programs.onnx_file import onnx_step  # noqa: PLC0415 (an extra)
+        except ImportError as error:
+            raise CaptureError(
+                f"onnx: expected it to be installed, got {one_line(error)}: "
+                "pip install 'placeto-capture[onnx]'"
+            ) from error
         return onnx_step(path, **sizes)
     raise CaptureError(f"{path}: expected a file that ends in .pt2 or .onnx")

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-# Code of others: PyTorch's own modules, and capture.
-OTHERS = (Path(torch.__file__).parent, Path(__file__).parent)
+# Code that is not the model's: PyTorch's own modules, and this package.
+OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 
 class ModuleScopes:
