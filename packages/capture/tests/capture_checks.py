@@ -10,10 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from captured_models import Case
 from eager_step import EagerTraining, plain_kernels
+from placeto_capture.tracing.capture import OptimizerFactory, trace_step
 from placeto_capture.tracing.functions import ALLOCATIONS
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.step import OptimizerFactory, trace_step
 from placeto_capture.tracing.trace import Trace
 from placeto_graphs import OpGraph
 from topological_orders import random_order

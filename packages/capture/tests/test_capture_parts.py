@@ -16,8 +16,8 @@ from eager_step import plain_kernels
 from inplace_programs import InPlaceProgram, programs
 from placeto_capture import capture
 from placeto_capture.tracing import storage_parts
+from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.step import trace_step
 from placeto_capture.tracing.trace import Source
 from placeto_graphs import OpGraph
 from replay_apart import replay_apart

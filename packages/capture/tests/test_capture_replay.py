@@ -12,9 +12,9 @@ from capture_checks import check_replay, compared
 from captured_models import CASES, Case, case
 from inplace_programs import InPlaceProgram, programs
 from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.capture import OptimizerFactory, trace_step
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.step import OptimizerFactory, trace_step
 from topological_orders import random_order
 
 OPTIMIZERS: dict[str, OptimizerFactory] = {

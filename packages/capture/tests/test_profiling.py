@@ -14,8 +14,8 @@ from placeto_capture import CaptureError, capture, profile
 from placeto_capture.profiling import profiler
 from placeto_capture.profiling.timing import seconds_of
 from placeto_capture.tracing import replay
+from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.replay import Memory
-from placeto_capture.tracing.step import trace_step
 
 
 @pytest.mark.parametrize("name", CASES)

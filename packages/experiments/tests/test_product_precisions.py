@@ -16,7 +16,7 @@ from placeto_capture.costs.backward_convolutions import performed_flops
 from placeto_capture.costs.op_classes import OpClass, op_class
 from placeto_capture.costs.precisions import Tf32
 from placeto_capture.costs.roofline import single_device_runtime
-from placeto_capture.tracing.op_types import split_type
+from placeto_capture.tracing.functions import split_type
 from placeto_experiments.costs import precision_check
 from placeto_graphs import OpGraph, from_networkx, load_graph, save_graph
 from placeto_workloads import TrainingStep, WorkloadError

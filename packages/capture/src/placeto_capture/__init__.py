@@ -15,7 +15,7 @@ from placeto_capture.execution.training import ExecutableTraining
 from placeto_capture.profiling.profiler import profile
 from placeto_capture.programs.step import program_step
 from placeto_capture.tracing.capture import capture
-from placeto_capture.tracing.kernels import Target
+from placeto_capture.tracing.patches import Target
 
 __version__ = "0.3.0"
 

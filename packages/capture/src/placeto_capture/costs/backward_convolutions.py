@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_capture.costs.op_classes import OpClass, class_of_type
-from placeto_capture.tracing.op_types import split_type
+from placeto_capture.tracing.functions import split_type
 from placeto_graphs import OpGraph
 
 BACKWARD = "aten.convolution_backward"

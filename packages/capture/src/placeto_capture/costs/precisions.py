@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 from placeto_capture.costs.op_classes import OpClass
-from placeto_capture.tracing.op_types import DEFAULT_DTYPE, split_type
+from placeto_capture.tracing.functions import DEFAULT_DTYPE, split_type
 
 Tf32 = Literal["never", "convolutions", "always"]
 TF32_CHOICES: tuple[Tf32, ...] = get_args(Tf32)

@@ -13,7 +13,7 @@ from placeto_capture.costs.kinds import DEVICE_KINDS, DeviceKind
 from placeto_capture.costs.op_classes import RESIDENT_TYPES, OpClass, class_of_type, op_class
 from placeto_capture.costs.precisions import TF32_CHOICES, Tf32, precision_of
 from placeto_capture.errors import CaptureError, CaptureWarning
-from placeto_capture.tracing.op_types import split_type
+from placeto_capture.tracing.functions import split_type
 from placeto_graphs import OpGraph, parse_cluster
 
 FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name

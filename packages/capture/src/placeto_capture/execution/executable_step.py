@@ -8,9 +8,9 @@ from torch import nn
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.execution.traced_step import TracedStep
-from placeto_capture.tracing.example_values import example_values
-from placeto_capture.tracing.kernels import Target
-from placeto_capture.tracing.step import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.patches import Target
+from placeto_capture.tracing.replay import example_values
 from placeto_capture.tracing.trace import Source, TensorRef
 from placeto_graphs import ExecutableStep
 

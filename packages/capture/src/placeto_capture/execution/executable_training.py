@@ -8,8 +8,8 @@ from torch import nn
 from placeto_capture.errors import CaptureError
 from placeto_capture.execution.optimizer_numbers import OptimizerNumbers
 from placeto_capture.execution.training import ExecutableTraining
-from placeto_capture.tracing.kernels import Target
-from placeto_capture.tracing.step import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.patches import Target
 
 
 def executable_training(

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.step import OptimizerFactory
+from placeto_capture.tracing.capture import OptimizerFactory
 
 Number = int | float | complex
 

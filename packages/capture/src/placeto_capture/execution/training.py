@@ -15,9 +15,8 @@ from placeto_capture.errors import CaptureError
 from placeto_capture.execution.optimizer_numbers import NumberedCall, OptimizerNumbers
 from placeto_capture.execution.prepared_calls import PreparedCall
 from placeto_capture.execution.traced_step import TracedRun, TracedStep
-from placeto_capture.tracing.example_values import example_values
-from placeto_capture.tracing.replay import look_at
-from placeto_capture.tracing.step import input_name
+from placeto_capture.tracing.capture import input_name
+from placeto_capture.tracing.replay import example_values, look_at
 from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace
 from placeto_graphs import Phase
 

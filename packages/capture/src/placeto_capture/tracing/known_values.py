@@ -1,23 +1,34 @@
-"""Values that a step knows beforehand: of what it computes of constants, buffers and random draws.
+"""Values that a step knows beforehand, or that are assumed: a pass over what was recorded.
 
 Fake tensors have no values, but what code asks for in the middle of a step is often known: the
 rates of a schedule, the offsets of a window, a mask of positions, whether a layer is left out. Such
 a value is computed when it is asked for, by running the few ops again that led to it, on real
-tensors. Random numbers are those that `replay` draws with the seed 0. What is assumed of other
-values is in `placeto_capture.tracing.assumed_values`.
+tensors. Random numbers are those that `replay` draws with the seed 0.
+
+Of others three things are assumed. Numbers are finite, so that tests for infinities and for what is
+no number have one answer. What is chosen by unknown scores, such as the experts that a router sends
+a word to, may be one as well as another: the scores are drawn, independent and alike. And checks
+pass: of an ``if`` that ends in ``raise``, or an ``assert``, the line of code that asks for the
+value tells which answer lets the step go on.
 """
 
+import ast
+import linecache
+import sys
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from placeto_capture.tracing.assumed_values import Assumption, assumption_of
 from placeto_capture.tracing.functions import SHAPED_ALIKE, function_of
 from placeto_capture.tracing.replay import Memory
 from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace, references
@@ -148,3 +159,173 @@ class KnownValues:
 
 def _value(source: Source, name: str, _: TensorRef) -> torch.Tensor:
     return source.values[name].detach()
+
+
+aten = torch.ops.aten
+
+# What tests say of finite numbers.
+_TESTS = {
+    aten.isinf.default: False,
+    aten.isnan.default: False,
+    aten.isneginf.default: False,
+    aten.isposinf.default: False,
+}
+_EQUALITIES = {
+    aten.eq.Scalar: True,
+    aten.eq.Tensor: True,
+    aten.ne.Scalar: False,
+    aten.ne.Tensor: False,
+}
+
+# Functions that choose, and which of their results are the indices of what is chosen.
+_CHOICES = {
+    aten.argmax.default: 0,
+    aten.argmin.default: 0,
+    aten.max.dim: 1,
+    aten.min.dim: 1,
+    aten.multinomial.default: 0,
+    aten.sort.default: 1,
+    aten.sort.stable: 1,
+    aten.topk.default: 1,
+}
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What a call gives of values that are not known.
+
+    Attributes
+    ----------
+    output : int
+        Which of the tensors that it returns is assumed.
+    make : function of a seed
+        Returns that tensor.
+    """
+
+    output: int
+    make: Callable[[int], torch.Tensor]
+
+
+def assumption_of(call: Call) -> Assumption | None:
+    """Return what is assumed of a call; None if nothing is."""
+    says = _says_of_finite_numbers(call)
+    ref = call.outputs[0] if call.outputs else None
+    if says is not None and ref is not None:
+        size = ref.size
+        return Assumption(0, lambda _seed: torch.full(size, says))
+    chosen = _CHOICES.get(call.function)
+    if chosen is not None:
+        return Assumption(chosen, lambda seed: _drawn(call, chosen, seed))
+    return None
+
+
+def _says_of_finite_numbers(call: Call) -> bool | None:
+    if call.function in _TESTS:
+        return _TESTS[call.function]
+    if call.function in _EQUALITIES:
+        left, right = call.arguments
+        if left == right:  # only what is no number differs from itself
+            return _EQUALITIES[call.function]
+        if isinstance(right, float) and abs(right) == float("inf"):
+            return not _EQUALITIES[call.function]
+    return None
+
+
+def _drawn(call: Call, chosen: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+
+    def scores(value: Any) -> Any:
+        return (
+            torch.rand(value.size, generator=generator) if isinstance(value, TensorRef) else value
+        )
+
+    torch.manual_seed(seed)  # of what draws itself
+    keywords = {name: scores(value) for name, value in call.keywords.items()}
+    result = call.function(*map(scores, call.arguments), **keywords)
+    indices: torch.Tensor = result[chosen] if isinstance(result, tuple) else result
+    return indices
+
+
+_TORCH = Path(torch.__file__).parent
+# Code that stands between the line that asks and capture.
+_BETWEEN = (
+    str(Path(__file__).parent),
+    str(_TORCH / "_subclasses"),
+    str(_TORCH / "_dynamo"),
+    str(_TORCH / "_compile.py"),
+    str(_TORCH / "_ops.py"),
+    str(_TORCH / "overrides.py"),
+    str(_TORCH / "utils" / "_device.py"),
+    str(_TORCH / "utils" / "_python_dispatch.py"),
+)
+
+Position = tuple[int, int]  # line and column
+Span = tuple[Position, Position]
+
+
+def passing_answer() -> bool | None:
+    """Return what the check that asks for a value has to hear to pass; None if it is no check.
+
+    It is called while the value is asked for. The test may be made of several with ``not``, ``and``
+    and ``or``, and each then hears what lets the whole pass.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        frame = frame.f_back
+    return None if frame is None else _answer_in(frame)
+
+
+def _answer_in(frame: FrameType) -> bool | None:
+    positions = list(frame.f_code.co_positions())
+    running = frame.f_lasti // 2
+    here, before = (_span(positions[index]) for index in (running, running - 1))
+    if here is None:
+        return None
+    for test, answer in _tests(frame.f_code.co_filename):
+        # Either the value that is asked for is the test, or a jump asks for what was made before.
+        jumps = before is not None and _contains(here, test) and _contains(test, before)
+        if here == test or jumps:
+            return answer
+    return None
+
+
+def _span(found: tuple[int | None, int | None, int | None, int | None]) -> Span | None:
+    line, end_line, column, end_column = found
+    if line is None or end_line is None or column is None or end_column is None:
+        return None
+    return (line, column), (end_line, end_column)
+
+
+def _contains(outer: Span, inner: Span) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+@lru_cache(maxsize=64)
+def _tests(file: str) -> list[tuple[Span, bool]]:
+    """Return where the tests of all checks of a file stand, and what each has to be."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return []
+    found: list[tuple[Span, bool]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            found += _parts(node.test, True)
+        elif isinstance(node, ast.If) and _raises(node.body) != _raises(node.orelse):
+            found += _parts(node.test, _raises(node.orelse))
+    return found
+
+
+def _raises(statements: list[ast.stmt]) -> bool:
+    return bool(statements) and isinstance(statements[-1], ast.Raise)
+
+
+def _parts(test: ast.expr, answer: bool) -> Iterator[tuple[Span, bool]]:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _parts(test.operand, not answer)
+    elif isinstance(test, ast.BoolOp):
+        for part in test.values:
+            yield from _parts(part, answer)
+    elif test.end_lineno is not None and test.end_col_offset is not None:
+        start = test.lineno, test.col_offset
+        yield (start, (test.end_lineno, test.end_col_offset)), answer

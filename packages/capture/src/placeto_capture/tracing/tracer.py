@@ -20,15 +20,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.autograd_nodes import AutogradNodes
-from placeto_capture.tracing.checks import passing_answer
-from placeto_capture.tracing.counting import count_bytes, count_flops
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
 from placeto_capture.tracing.fake_results import Picking, own_result, picked_result
-from placeto_capture.tracing.functions import Function, function_of
-from placeto_capture.tracing.known_values import CONSTANT, KnownValues
-from placeto_capture.tracing.random_draws import RandomDraws
-from placeto_capture.tracing.scopes import ModuleScopes
+from placeto_capture.tracing.functions import Function, count_bytes, count_flops, function_of
+from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
+from placeto_capture.tracing.origins import AutogradNodes, ModuleScopes, RandomDraws
 from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace, tensor_leaves
 from placeto_graphs import Phase
 
