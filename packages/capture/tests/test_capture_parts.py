@@ -18,7 +18,7 @@ from placeto_capture import capture
 from placeto_capture.tracing import storage_parts
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.trace import Source
+from placeto_capture.tracing.trace import Placeholder
 from placeto_graphs import OpGraph
 from replay_apart import replay_apart
 
@@ -220,7 +220,7 @@ def test_the_tensors_of_an_op_are_no_more_than_the_storages_that_it_writes(name:
     graph = capture(example.model, example.inputs, optimizer=SGD)
     made = np.bincount(graph.tensor_producer, graph.tensor_bytes, minlength=graph.num_ops)
     for op, recorded in enumerate(trace.ops):
-        if isinstance(recorded, Source):
+        if isinstance(recorded, Placeholder):
             assert made[op] == trace.storage_bytes[recorded.storages[0]]
         else:
             storages = (*recorded.creates, *recorded.writes)

@@ -81,7 +81,7 @@ def test_the_random_numbers_of_a_replay_follow_from_its_seed() -> None:
     trace = trace_step(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), inputs, None, None, "training")
     state = {
         name: torch.zeros(ref.size)
-        for source in trace.sources
+        for source in trace.placeholders
         for name, ref in source.state.items()
     }
     losses = [replay(trace, state, seed=seed)["loss"].item() for seed in (0, 0, 1)]

@@ -47,7 +47,7 @@ def test_repeating_an_op_does_not_change_what_the_next_ones_read(
     memories: list[Memory] = []
     wanted = trace.results | {
         name: ref
-        for source in trace.sources
+        for source in trace.placeholders
         for name, ref in (source.tensors | source.state).items()
     }
 

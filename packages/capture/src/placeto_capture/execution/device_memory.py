@@ -9,8 +9,8 @@ import torch
 
 from placeto_capture.execution.prepared_calls import PreparedCall, Slots
 from placeto_capture.execution.step_parts import StepParts
-from placeto_capture.tracing.replay import look_at
-from placeto_capture.tracing.trace import TensorRef, tensor_leaves
+from placeto_capture.tracing.replay import view_of
+from placeto_capture.tracing.trace import View, tensor_leaves
 
 
 class Pool:
@@ -75,7 +75,7 @@ class DeviceMemory:
     def __init__(self, pool: Pool, parts: StepParts, slots: Slots) -> None:
         self.pool = pool
         self.device = pool.device
-        self.of_slot: list[torch.Tensor | None] = [None] * len(slots.refs)
+        self.of_slot: list[torch.Tensor | None] = [None] * len(slots.views)
         self._parts = parts
         self._slots = slots
         self._owner: dict[int, torch.Tensor] = {}  # a tensor of each storage that is there
@@ -115,7 +115,7 @@ class DeviceMemory:
         self._num_holds[part] = count + 1
         if count:
             return 0
-        storage = self._parts.refs[part].storage
+        storage = self._parts.views[part].storage
         self._num_held[storage] = self._num_held.get(storage, 0) + 1
         self.owner(storage)
         return self._parts.num_bytes[part]
@@ -125,19 +125,19 @@ class DeviceMemory:
         self._num_holds[part] -= 1
         if self._num_holds[part]:
             return 0
-        storage = self._parts.refs[part].storage
+        storage = self._parts.views[part].storage
         self._num_held[storage] -= 1
         self.drop(storage)
         return self._parts.num_bytes[part]
 
     def look(self, slot: int) -> torch.Tensor:
         """Make the tensor of a slot, and keep it."""
-        tensor = self.of_slot[slot] = self.tensor(self._slots.refs[slot])
+        tensor = self.of_slot[slot] = self.tensor(self._slots.views[slot])
         return tensor
 
-    def tensor(self, ref: TensorRef) -> torch.Tensor:
+    def tensor(self, view: View) -> torch.Tensor:
         """Return a look at a storage."""
-        return look_at(self.owner(ref.storage).untyped_storage(), ref)
+        return view_of(self.owner(view.storage).untyped_storage(), view)
 
     def keep(self, call: PreparedCall, result: Any) -> None:
         """Take over what a call returned."""
@@ -152,15 +152,15 @@ class DeviceMemory:
                     self._take_over(slot, tensor)
 
     def _take_over(self, slot: int, tensor: torch.Tensor) -> None:
-        ref = self._slots.refs[slot]
+        view = self._slots.views[slot]
         if (
-            tensor.stride() == ref.stride
-            and tensor.shape == ref.size
-            and tensor.storage_offset() == ref.offset
-            and tensor.untyped_storage().nbytes() == self.pool.storage_bytes[ref.storage]
-            and not (ref.is_conjugated or ref.is_negated)
+            tensor.stride() == view.stride
+            and tensor.shape == view.size
+            and tensor.storage_offset() == view.offset
+            and tensor.untyped_storage().nbytes() == self.pool.storage_bytes[view.storage]
+            and not (view.is_conjugated or view.is_negated)
         ):
-            self.put(ref.storage, tensor)
+            self.put(view.storage, tensor)
             self.of_slot[slot] = tensor
         else:  # a kernel may lay out its result in another way than fake tensors say
-            self.tensor(ref).copy_(tensor)
+            self.tensor(view).copy_(tensor)

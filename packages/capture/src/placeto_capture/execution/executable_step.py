@@ -11,7 +11,7 @@ from placeto_capture.execution.traced_step import TracedStep
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
 from placeto_capture.tracing.patches import Target
 from placeto_capture.tracing.replay import example_values
-from placeto_capture.tracing.trace import Source, TensorRef
+from placeto_capture.tracing.trace import Placeholder, View
 from placeto_graphs import ExecutableStep
 
 GRADIENT = ".grad"  # ends the names of gradients among the results of a trace
@@ -78,15 +78,19 @@ def executable_step(
         raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
     trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction)
     given = dict(values or {})
-    known = {name for source in trace.sources for name in (*source.tensors, *source.state)}
+    known = {
+        name
+        for placeholder in trace.placeholders
+        for name in (*placeholder.tensors, *placeholder.state)
+    }
     _check_names("values", given, known)
     if results is None:
         results = [name for name in trace.results if not name.endswith(GRADIENT)]
     _check_names("results", results, set(trace.results))
     by_default = example_values(torch.Generator().manual_seed(seed))
 
-    def value_of(source: Source, name: str, ref: TensorRef) -> torch.Tensor:
-        return given[name].detach() if name in given else by_default(source, name, ref)
+    def value_of(placeholder: Placeholder, name: str, view: View) -> torch.Tensor:
+        return given[name].detach() if name in given else by_default(placeholder, name, view)
 
     return TracedStep(
         trace,

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 
 from placeto_capture.tracing.op_graph import TensorsOfTrace
-from placeto_capture.tracing.trace import Source, TensorRef, Trace
+from placeto_capture.tracing.trace import Placeholder, Trace, View
 
 
 class StepParts:
@@ -21,7 +21,7 @@ class StepParts:
 
     Attributes
     ----------
-    refs : list of `TensorRef`
+    views : list of `View`
         The bytes of each part.
     num_bytes : list of int
         How many they are.
@@ -37,24 +37,24 @@ class StepParts:
     """
 
     def __init__(self, trace: Trace, tensors: TensorsOfTrace) -> None:
-        self.refs: list[TensorRef] = []
+        self.views: list[View] = []
         self.num_bytes: list[int] = []
         self.of_storage: defaultdict[int, list[int]] = defaultdict(list)
         for storage in range(len(trace.storage_bytes)):
-            for ref in tensors.parts.parts(storage):
-                self.of_storage[storage].append(len(self.refs))
-                self.refs.append(ref)
-                self.num_bytes.append(ref.num_bytes)
+            for view in tensors.parts.parts(storage):
+                self.of_storage[storage].append(len(self.views))
+                self.views.append(view)
+                self.num_bytes.append(view.num_bytes)
         self.of_tensor: list[tuple[int, ...]] = []
-        with_state: set[int] = set()  # sources
+        with_state: set[int] = set()  # placeholders
         for version in tensors.made:
             parts: list[int] = []
             if version.storage is not None:
                 parts += [self.of_storage[version.storage][part] for part in version.bytes_of_part]
-            source = trace.ops[version.producer]
-            if isinstance(source, Source) and version.producer not in with_state:
+            placeholder = trace.ops[version.producer]
+            if isinstance(placeholder, Placeholder) and version.producer not in with_state:
                 with_state.add(version.producer)
-                for storage in source.storages[1:]:
+                for storage in placeholder.storages[1:]:
                     parts += self.of_storage[storage]
             self.of_tensor.append(tuple(parts))
         self.last_op = {
@@ -64,7 +64,7 @@ class StepParts:
         }
 
         made = {
-            (self.refs[part].storage, version.producer)
+            (self.views[part].storage, version.producer)
             for version, parts in zip(tensors.made, self.of_tensor, strict=True)
             for part in parts
         }
@@ -73,4 +73,4 @@ class StepParts:
 
     def storages_of(self, tensors: Collection[int]) -> set[int]:
         """Return the storages of which some tensors are parts."""
-        return {self.refs[part].storage for tensor in tensors for part in self.of_tensor[tensor]}
+        return {self.views[part].storage for tensor in tensors for part in self.of_tensor[tensor]}

@@ -16,8 +16,8 @@ from placeto_capture.execution.prepared_calls import PreparedCall, Slots, prepar
 from placeto_capture.execution.step_parts import StepParts
 from placeto_capture.execution.torch_devices import torch_devices
 from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
-from placeto_capture.tracing.replay import ValueOf, look_at
-from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace
+from placeto_capture.tracing.replay import ValueOf, view_of
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
 from placeto_graphs import OpGraph
 
 # Storages and their owners where they are shared, else parts and copies of their bytes.
@@ -34,7 +34,7 @@ class TracedStep:
     trace
         The step.
     value_of
-        Gives the values that a tensor of a source has before the step; it is asked once.
+        Gives the values that a tensor of a placeholder has before the step; it is asked once.
     results
         The names of those results of the trace that outlive their last reader.
     seed
@@ -75,14 +75,14 @@ class TracedStep:
             tuple(part for tensor in made.tolist() for part in self.parts.of_tensor[tensor])
             for made in self.graph.tensors_of_op
         ]
-        self.results: dict[str, TensorRef] = {name: trace.results[name] for name in results}
-        for source in trace.sources:
-            if source.is_resident:
-                self.results |= {**source.tensors, **source.state}
-        self._values: dict[int, list[tuple[TensorRef, torch.Tensor]]] = {
-            op: _values_of(source, value_of)
-            for op, source in enumerate(trace.ops)
-            if isinstance(source, Source)
+        self.results: dict[str, View] = {name: trace.results[name] for name in results}
+        for placeholder in trace.placeholders:
+            if placeholder.is_resident:
+                self.results |= {**placeholder.tensors, **placeholder.state}
+        self._values: dict[int, list[tuple[View, torch.Tensor]]] = {
+            op: _values_of(placeholder, value_of)
+            for op, placeholder in enumerate(trace.ops)
+            if isinstance(placeholder, Placeholder)
         }
         self.last_run: TracedRun | None = None
         self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
@@ -100,8 +100,8 @@ class TracedStep:
         """
         return TracedRun(self, torch_devices(devices), op_device.tolist())
 
-    def values_before(self, op: int) -> Sequence[tuple[TensorRef, torch.Tensor]]:
-        """Return what is to be put where the tensors of a source are, before a run."""
+    def values_before(self, op: int) -> Sequence[tuple[View, torch.Tensor]]:
+        """Return what is to be put where the tensors of a placeholder are, before a run."""
         return self._values[op]
 
     def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
@@ -134,15 +134,15 @@ class TracedRun:
         ]
         self._memory_of_op = [self._memories[device] for device in op_device]
         self._generators = [torch.Generator(device) for device in devices]
-        for op, source in enumerate(step.trace.ops):
-            if isinstance(source, Source):
+        for op, placeholder in enumerate(step.trace.ops):
+            if isinstance(placeholder, Placeholder):
                 memory = self._memory_of_op[op]
-                for storage in source.storages if source.is_resident else ():
+                for storage in placeholder.storages if placeholder.is_resident else ():
                     memory.put(storage, step.resident_memory(storage, memory.device))
                     for part in step.parts.of_storage[storage]:
                         memory.hold(part)
-                for ref, value in step.values_before(op):
-                    memory.tensor(ref).copy_(value)
+                for view, value in step.values_before(op):
+                    memory.tensor(view).copy_(value)
         step.last_run = self
 
     @contextmanager
@@ -162,7 +162,7 @@ class TracedRun:
         step, memory = self._step, self._memory_of_op[op]
         for call in step.calls[op]:
             args, keywords = call.arguments(memory)
-            if call.draw is None:
+            if call.rng_index is None:
                 result = call.kernel(*args, **keywords)
             else:
                 result = self._drawn(op, call, args, keywords)
@@ -180,13 +180,13 @@ class TracedRun:
 
     def send(self, tensor: int, destination: int) -> Parcel:
         """Return the parts of a tensor; they are copied where the destination has other memory."""
-        source, target = self._memories[self._home(tensor)], self._memories[destination]
+        placeholder, target = self._memories[self._home(tensor)], self._memories[destination]
         parts = self._carried(tensor, destination)
-        if source.pool is target.pool:
-            storages = {self._step.parts.refs[part].storage for part in parts}
-            return [(storage, source.owner(storage)) for storage in storages]
+        if placeholder.pool is target.pool:
+            storages = {self._step.parts.views[part].storage for part in parts}
+            return [(storage, placeholder.owner(storage)) for storage in storages]
         return [
-            (part, source.tensor(self._step.parts.refs[part]).to(target.device, copy=True))
+            (part, placeholder.tensor(self._step.parts.views[part]).to(target.device, copy=True))
             for part in parts
         ]
 
@@ -199,7 +199,7 @@ class TracedRun:
         for part in self._carried(tensor, destination):
             more += memory.hold(part)
         for part, values in () if is_shared else parcel:
-            memory.tensor(self._step.parts.refs[part]).copy_(values)
+            memory.tensor(self._step.parts.views[part]).copy_(values)
         return more
 
     def free(self, tensor: int, device: int) -> int:
@@ -216,21 +216,21 @@ class TracedRun:
                 "results: expected to be asked for before the next run begins, got asked after it"
             )
         with torch.no_grad():
-            return {name: self._at_end(ref) for name, ref in self._step.results.items()}
+            return {name: self._at_end(view) for name, view in self._step.results.items()}
 
-    def _at_end(self, ref: TensorRef) -> torch.Tensor:
+    def _at_end(self, view: View) -> torch.Tensor:
         """Return a tensor of those values that the last op that made each part has left."""
-        parts, num_bytes = self._step.parts, self._step.trace.storage_bytes[ref.storage]
+        parts, num_bytes = self._step.parts, self._step.trace.storage_bytes[view.storage]
         storage = torch.empty(num_bytes, dtype=torch.uint8).untyped_storage()
-        for part in parts.of_storage[ref.storage]:
+        for part in parts.of_storage[view.storage]:
             if part in parts.last_op:
-                made = self._memory_of_op[parts.last_op[part]].tensor(parts.refs[part])
-                look_at(storage, parts.refs[part]).copy_(made)
-        return look_at(storage, ref)
+                made = self._memory_of_op[parts.last_op[part]].tensor(parts.views[part])
+                view_of(storage, parts.views[part]).copy_(made)
+        return view_of(storage, view)
 
     def _carried(self, tensor: int, device: int) -> Sequence[int]:
         """Return the parts of a tensor that are on a device; the optimizer's state stays."""
-        parts, refs = self._step.parts.of_tensor[tensor], self._step.parts.refs
+        parts, views = self._step.parts.of_tensor[tensor], self._step.parts.views
         if len(parts) < 2 or self._home(tensor) == device:
             return parts
         read = {
@@ -239,14 +239,14 @@ class TracedRun:
             if self._op_device[op] == device
             for storage in _touched(self._step.trace.ops[op])
         }
-        return [part for part in parts if refs[part].storage in read]
+        return [part for part in parts if views[part].storage in read]
 
     def _home(self, tensor: int) -> int:
         return self._op_device[int(self._step.graph.tensor_producer[tensor])]
 
     def _drawn(self, op: int, call: PreparedCall, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Call what draws random numbers; these follow from the seed and which draw it is."""
-        seed = self._step.seed + (call.draw or 0)
+        seed = self._step.seed + (call.rng_index or 0)
         if call.takes_generator:
             generator = self._generators[self._op_device[op]].manual_seed(seed)
             return call.kernel(*args, **{**keywords, "generator": generator})
@@ -256,10 +256,10 @@ class TracedRun:
             return call.kernel(*args, **keywords)
 
 
-def _values_of(source: Source, value_of: ValueOf) -> list[tuple[TensorRef, torch.Tensor]]:
-    tensors = {**source.tensors, **source.state}
-    return [(ref, value_of(source, name, ref).clone()) for name, ref in tensors.items()]
+def _values_of(placeholder: Placeholder, value_of: ValueOf) -> list[tuple[View, torch.Tensor]]:
+    tensors = {**placeholder.tensors, **placeholder.state}
+    return [(view, value_of(placeholder, name, view).clone()) for name, view in tensors.items()]
 
 
-def _touched(op: Source | Call) -> tuple[int, ...]:
+def _touched(op: Placeholder | Call) -> tuple[int, ...]:
     return (*op.reads, *op.writes) if isinstance(op, Call) else ()

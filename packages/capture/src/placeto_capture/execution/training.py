@@ -16,8 +16,8 @@ from placeto_capture.execution.optimizer_numbers import NumberedCall, OptimizerN
 from placeto_capture.execution.prepared_calls import PreparedCall
 from placeto_capture.execution.traced_step import TracedRun, TracedStep
 from placeto_capture.tracing.capture import input_name
-from placeto_capture.tracing.replay import example_values, look_at
-from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace
+from placeto_capture.tracing.replay import example_values, view_of
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
 from placeto_graphs import Phase
 
 
@@ -84,24 +84,25 @@ class ExecutableTraining(TracedStep):
         self._numbers = numbers
         self._first_seed = seed
         self._num_draws = 1 + max(
-            (part.draw or 0 for call in trace.calls for part in call.parts or (call,)), default=0
+            (part.rng_index or 0 for call in trace.calls for part in call.parts or (call,)),
+            default=0,
         )
         self._example = _leaves(example_inputs)
         self._batch: dict[str, torch.Tensor] = {}
         self._is_spoiled = False
         self._has_begun = False  # whether what the optimizer keeps is what it begins with, or later
         self._updates = list(_updates(trace, self.calls, weights, numbers))
-        self._kept: dict[str, TensorRef] = {}
+        self._kept: dict[str, View] = {}
         self._memory_of_storage: dict[int, torch.Tensor] = {}
-        for op, source in enumerate(trace.ops):
-            if isinstance(source, Source) and source.is_resident:
-                self._kept |= {**source.tensors, **source.state}
-                for storage in source.storages:
+        for op, placeholder in enumerate(trace.ops):
+            if isinstance(placeholder, Placeholder) and placeholder.is_resident:
+                self._kept |= {**placeholder.tensors, **placeholder.state}
+                for storage in placeholder.storages:
                     self._memory_of_storage[storage] = torch.zeros(
                         trace.storage_bytes[storage], dtype=torch.uint8
                     )
-                for ref, value in self._values.pop(op):
-                    self._tensor(ref).copy_(value)
+                for view, value in self._values.pop(op):
+                    self._tensor(view).copy_(value)
 
     def load(self, batch: Any) -> None:
         """Take the batch of the next run, which has to be like the example.
@@ -156,7 +157,7 @@ class ExecutableTraining(TracedStep):
         """
         if self._is_spoiled:
             raise CaptureError("weights: expected those that a whole step has left, got none")
-        return {name: self._tensor(ref).to("cpu", copy=True) for name, ref in self._kept.items()}
+        return {name: self._tensor(view).to("cpu", copy=True) for name, view in self._kept.items()}
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Put other values in the place of all weights, buffers, and what the optimizer keeps.
@@ -174,15 +175,15 @@ class ExecutableTraining(TracedStep):
         for name in state:
             if name not in self._kept:
                 raise CaptureError(f"state: expected names of this step, got {name!r}")
-        for name, ref in self._kept.items():
+        for name, view in self._kept.items():
             if name not in state:
                 raise CaptureError(f"state: expected a tensor for {name!r}, got none")
-            if tuple(state[name].shape) != ref.size:
+            if tuple(state[name].shape) != view.size:
                 raise CaptureError(
-                    f"{name}: expected shape {ref.size}, got {tuple(state[name].shape)}"
+                    f"{name}: expected shape {view.size}, got {tuple(state[name].shape)}"
                 )
-        for name, ref in self._kept.items():
-            self._tensor(ref).copy_(state[name])
+        for name, view in self._kept.items():
+            self._tensor(view).copy_(state[name])
         self._numbers.go_on_from(
             {
                 update.group: {
@@ -194,12 +195,12 @@ class ExecutableTraining(TracedStep):
         )
         self._is_spoiled, self._has_begun = False, True
 
-    def values_before(self, op: int) -> Sequence[tuple[TensorRef, torch.Tensor]]:
-        """Return what is to be put where the tensors of a source are: those of the batch only."""
-        source = self.trace.ops[op]
-        if not isinstance(source, Source) or source.is_resident:
+    def values_before(self, op: int) -> Sequence[tuple[View, torch.Tensor]]:
+        """Return the values of the tensors of a placeholder: those of the batch only."""
+        placeholder = self.trace.ops[op]
+        if not isinstance(placeholder, Placeholder) or placeholder.is_resident:
             return []
-        return [(ref, self._batch[name].detach()) for name, ref in source.tensors.items()]
+        return [(view, self._batch[name].detach()) for name, view in placeholder.tensors.items()]
 
     def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
         """Return the memory of a storage of weights, which moves to the device."""
@@ -207,8 +208,8 @@ class ExecutableTraining(TracedStep):
         self._memory_of_storage[storage] = memory
         return memory
 
-    def _tensor(self, ref: TensorRef) -> torch.Tensor:
-        return look_at(self._memory_of_storage[ref.storage].untyped_storage(), ref)
+    def _tensor(self, view: View) -> torch.Tensor:
+        return view_of(self._memory_of_storage[view.storage].untyped_storage(), view)
 
     def _take_numbers(self) -> None:
         """Put the numbers of the optimizer's next step into the calls of all updates."""
@@ -267,14 +268,18 @@ def _updates(
     weights: Mapping[str, nn.Parameter],
     numbers: OptimizerNumbers,
 ) -> Iterator[_Update]:
-    ops_of_source: defaultdict[int, list[int]] = defaultdict(list)
+    ops_of_placeholder: defaultdict[int, list[int]] = defaultdict(list)
     for op, call in enumerate(trace.ops):
         if isinstance(call, Call) and call.phase == Phase.UPDATE and call.belongs_to is not None:
-            ops_of_source[call.belongs_to].append(op)
+            ops_of_placeholder[call.belongs_to].append(op)
     group_of_weight = dict(zip(weights, numbers.group_of_weight, strict=True))
-    for source_op, ops in ops_of_source.items():
-        source = trace.ops[source_op]
-        names = source.tensors.keys() & weights.keys() if isinstance(source, Source) else set()
+    for placeholder_op, ops in ops_of_placeholder.items():
+        placeholder = trace.ops[placeholder_op]
+        names = (
+            placeholder.tensors.keys() & weights.keys()
+            if isinstance(placeholder, Placeholder)
+            else set()
+        )
         if len(names) != 1:
             raise CaptureError(
                 f"{', '.join(sorted(names))}: expected weights that share no memory, got these"
@@ -292,7 +297,7 @@ def _updates(
         )
 
 
-def _parts(op: Source | Call) -> Sequence[Call]:
+def _parts(op: Placeholder | Call) -> Sequence[Call]:
     return (op.parts or (op,)) if isinstance(op, Call) else ()
 
 

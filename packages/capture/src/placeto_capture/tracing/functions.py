@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from placeto_capture.tracing.trace import Call, Source, TensorRef, references
+from placeto_capture.tracing.trace import Call, Placeholder, View, views_in
 
 # Functions that change an argument although their schema does not say so: in training mode, the
 # running mean and variance.
@@ -229,7 +229,7 @@ def count_flops(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     result: Any,
-    tensors: Iterable[TensorRef],
+    tensors: Iterable[View],
 ) -> int:
     """Return the floating-point operations of a call; ``tensors`` are all that it touches."""
     packet = FORMULA_OF.get(overload.overloadpacket, overload.overloadpacket)
@@ -252,9 +252,9 @@ def _grouped_flops(left: torch.Tensor, right: torch.Tensor) -> int:
 
 def count_bytes(
     function: Function,
-    inputs: Sequence[TensorRef],
-    written: Sequence[TensorRef],
-    outputs: Sequence[TensorRef],
+    inputs: Sequence[View],
+    written: Sequence[View],
+    outputs: Sequence[View],
 ) -> int:
     """Return the bytes that a call reads and writes.
 
@@ -285,7 +285,7 @@ DEFAULT_DTYPE = "float32"
 TYPE_WITH_DTYPE = re.compile(r"(?P<function>.+)\[(?P<dtype>\w+)\]")
 
 
-def op_type_of(op: Source | Call) -> str:
+def op_type_of(op: Placeholder | Call) -> str:
     """Return the type of an op in a graph.
 
     The dtype of a product is the narrowest one among its floating-point arguments: that of its
@@ -296,9 +296,9 @@ def op_type_of(op: Source | Call) -> str:
     op
         As it was recorded.
     """
-    if isinstance(op, Source) or not _is_product(op):
+    if isinstance(op, Placeholder) or not _is_product(op):
         return op.op_type
-    dtypes = [ref.dtype for ref in references((op.arguments, op.keywords))]
+    dtypes = [view.dtype for view in views_in((op.arguments, op.keywords))]
     floating = [dtype for dtype in dtypes if dtype.is_floating_point]
     narrowest = min(floating, key=lambda dtype: dtype.itemsize, default=torch.float32)
     name = str(narrowest).removeprefix("torch.")

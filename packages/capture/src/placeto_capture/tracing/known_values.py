@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from placeto_capture.tracing.functions import SHAPED_ALIKE, function_of
 from placeto_capture.tracing.replay import Memory
-from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace, references
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
 
 CONSTANT = "constant"  # the name of a tensor that is no parameter, buffer or input
 LARGEST_BYTES = 2**26  # of all that has to be computed for a value
@@ -49,20 +49,22 @@ class KnownValues:
     def __init__(self, storages: Sequence[torch.UntypedStorage]) -> None:
         self._storages = storages
         self._known: set[int] = set()
-        self._source_of_storage: dict[int, Source] = {}
+        self._placeholder_of_storage: dict[int, Placeholder] = {}
         self._calls: dict[int, Call] = {}  # those whose results are known, by op
         self._writers: defaultdict[int, list[int]] = defaultdict(list)  # of these, by storage
         self._assumptions: dict[int, Assumption] = {}
 
-    def add(self, source: Source) -> None:
-        """Remember a source if its values may decide what runs: no weights, no measured data."""
-        values = source.values.values()
-        is_constant = source.op_type == "buffer" or source.name.rpartition(".")[2] == CONSTANT
+    def add(self, placeholder: Placeholder) -> None:
+        """Note a placeholder if its values may decide what runs: no weights, no measured data."""
+        values = placeholder.values.values()
+        is_constant = (
+            placeholder.op_type == "buffer" or placeholder.name.rpartition(".")[2] == CONSTANT
+        )
         says = is_constant or not any(v.is_floating_point() or v.is_complex() for v in values)
         has_values = not any(v.is_meta or isinstance(v, FakeTensor) for v in values)
-        if says and has_values and source.op_type != "parameter":
-            self._known.update(source.storages)
-            self._source_of_storage.update(dict.fromkeys(source.storages, source))
+        if says and has_values and placeholder.op_type != "parameter":
+            self._known.update(placeholder.storages)
+            self._placeholder_of_storage.update(dict.fromkeys(placeholder.storages, placeholder))
 
     def follow(self, op: int, call: Call) -> None:
         """Note an op that ran: what it makes is known if all is that it depends on."""
@@ -70,12 +72,12 @@ class KnownValues:
         asked = call.writes if call.op_type in SHAPED_ALIKE else (*call.reads, *call.writes)
         if not self._known.issuperset(asked):
             assumption = None if call.writes else assumption_of(call)
-            ref = None if assumption is None else call.outputs[assumption.output]
-            if assumption is None or ref is None:
+            view = None if assumption is None else call.outputs[assumption.output]
+            if assumption is None or view is None:
                 self._known.difference_update(made)
                 return
             self._assumptions[op] = assumption
-            made = (ref.storage,)
+            made = (view.storage,)
         elif function_of(call.function).allocates:  # there is no value in it yet
             return
         self._known.update(made)
@@ -99,7 +101,7 @@ class KnownValues:
             The result, with real tensors; None where it depends on other values, or on
             uninitialised memory, or is too much work.
         """
-        read = {ref.storage for ref in references((arguments, keywords))}
+        read = {view.storage for view in views_in((arguments, keywords))}
         if not self._known.issuperset(read):
             return None
         ops, needed = self._slice(read)
@@ -138,12 +140,12 @@ class KnownValues:
         return (*call.reads, *call.writes, *call.creates)
 
     def _trace(self, ops: Sequence[int], sizes: Mapping[int, int]) -> Trace:
-        sources = {
-            id(source): source
+        placeholders = {
+            id(placeholder): placeholder
             for storage in sizes
-            if (source := self._source_of_storage.get(storage)) is not None
+            if (placeholder := self._placeholder_of_storage.get(storage)) is not None
         }
-        return Trace([*sources.values(), *(self._calls[op] for op in ops)], sizes, {})
+        return Trace([*placeholders.values(), *(self._calls[op] for op in ops)], sizes, {})
 
     def _run(self, op: int, memory: Memory) -> None:
         call = self._calls[op]
@@ -157,8 +159,8 @@ class KnownValues:
         memory.finish(call)
 
 
-def _value(source: Source, name: str, _: TensorRef) -> torch.Tensor:
-    return source.values[name].detach()
+def _value(placeholder: Placeholder, name: str, _: View) -> torch.Tensor:
+    return placeholder.values[name].detach()
 
 
 aten = torch.ops.aten
@@ -209,9 +211,9 @@ class Assumption:
 def assumption_of(call: Call) -> Assumption | None:
     """Return what is assumed of a call; None if nothing is."""
     says = _says_of_finite_numbers(call)
-    ref = call.outputs[0] if call.outputs else None
-    if says is not None and ref is not None:
-        size = ref.size
+    view = call.outputs[0] if call.outputs else None
+    if says is not None and view is not None:
+        size = view.size
         return Assumption(0, lambda _seed: torch.full(size, says))
     chosen = _CHOICES.get(call.function)
     if chosen is not None:
@@ -235,9 +237,7 @@ def _drawn(call: Call, chosen: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
 
     def scores(value: Any) -> Any:
-        return (
-            torch.rand(value.size, generator=generator) if isinstance(value, TensorRef) else value
-        )
+        return torch.rand(value.size, generator=generator) if isinstance(value, View) else value
 
     torch.manual_seed(seed)  # of what draws itself
     keywords = {name: scores(value) for name, value in call.keywords.items()}

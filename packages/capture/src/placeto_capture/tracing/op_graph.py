@@ -31,17 +31,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_capture.tracing.functions import op_type_of
-from placeto_capture.tracing.storage_parts import PartsOfStorages, Use
-from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace
+from placeto_capture.tracing.storage_parts import Access, StorageAccesses
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
 from placeto_graphs import OpGraph, Phase
 
-FREE = -1
+FREE = -1  # the colocation id of an op that may be anywhere
+LONGEST_SEARCH = 1_000  # ops that `EarlierOps` looks at before the answer is no
 
 
 def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGraph:
     """Return the graph of the ops of a trace, with equal indices; its tensors may be known."""
     tensors = tensors or TensorsOfTrace(trace)
-    sources = [op if isinstance(op, Source) else None for op in trace.ops]
+    placeholders = [op if isinstance(op, Placeholder) else None for op in trace.ops]
     calls = [op if isinstance(op, Call) else None for op in trace.ops]
     return OpGraph(
         op_names=_unique_names(trace),
@@ -52,10 +53,10 @@ def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGrap
         bytes_accessed=np.array([call.bytes_accessed if call else 0 for call in calls], np.float64),
         parameter_bytes=np.array(
             [
-                sum(trace.storage_bytes[storage] for storage in source.storages)
-                if source is not None and source.is_resident
+                sum(trace.storage_bytes[storage] for storage in placeholder.storages)
+                if placeholder is not None and placeholder.is_resident
                 else 0
-                for source in sources
+                for placeholder in placeholders
             ],
             np.int64,
         ),
@@ -74,7 +75,7 @@ class TensorsOfTrace:
     ----------
     made : list of `Version`
         The op that makes each tensor, and the parts of a storage that it is.
-    parts : `PartsOfStorages`
+    parts : `StorageAccesses`
         What these are parts of.
     edges : list of (tensor, op)
         Who reads what, in the order of the ops.
@@ -84,20 +85,20 @@ class TensorsOfTrace:
 
     def __init__(self, trace: Trace) -> None:
         self.home_of_storage: dict[int, int] = {}
-        self.parts = PartsOfStorages(trace)
+        self.parts = StorageAccesses(trace)
         self._versions = Versions()
         self._version_of_home: dict[int, int] = {}
         self._version_of_part: dict[tuple[int, int], int] = {}  # by storage and part
         self._readers: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # of these
         self._before: list[tuple[int, ...]] = []  # for each op those right before it
         for op, made in enumerate(trace.ops):
-            if isinstance(made, Source):
-                self._add_source(op, made)
+            if isinstance(made, Placeholder):
+                self._add_placeholder(op, made)
             else:
                 self._add_call(op, made)
         self.made, self.edges = self._versions.as_tensors()
 
-    def contents(self, tensor: int) -> list[TensorRef]:
+    def contents(self, tensor: int) -> list[View]:
         """Return the bytes of a tensor; those of one that is in resident memory are none."""
         made = self.made[tensor]
         if made.storage is None or not made.num_bytes:
@@ -105,19 +106,19 @@ class TensorsOfTrace:
         parts = self.parts.parts(made.storage)
         return [parts[part] for part in made.bytes_of_part]
 
-    def _add_source(self, op: int, source: Source) -> None:
+    def _add_placeholder(self, op: int, placeholder: Placeholder) -> None:
         self._before.append(())
-        sizes = self.parts.sizes(source.storages[0])
-        home = self._versions.add(Version(op, source.storages[0], dict(enumerate(sizes))))
+        sizes = self.parts.sizes(placeholder.storages[0])
+        home = self._versions.add(Version(op, placeholder.storages[0], dict(enumerate(sizes))))
         self._version_of_home[op] = home
-        for storage in source.storages:
+        for storage in placeholder.storages:
             for part in range(len(self.parts.sizes(storage))):
                 self._version_of_part[storage, part] = home
-            if source.is_resident:
+            if placeholder.is_resident:
                 self.home_of_storage[storage] = op
 
     def _add_call(self, op: int, call: Call) -> None:
-        uses = {storage: self.parts.used(op, storage) for storage in (*call.reads, *call.writes)}
+        uses = {storage: self.parts.access(op, storage) for storage in (*call.reads, *call.writes)}
         before = []
         for version, parts in self._read_versions(uses).items():
             before.append(self._versions.versions[version].producer)
@@ -138,7 +139,7 @@ class TensorsOfTrace:
         for storage in call.writes:
             self._add_version(op, storage, uses[storage].written)
 
-    def _read_versions(self, uses: Mapping[int, Use]) -> dict[int, set[int]]:
+    def _read_versions(self, uses: Mapping[int, Access]) -> dict[int, set[int]]:
         """Return the versions that a call reads, and which of their parts."""
         read: dict[int, set[int]] = {}
         for storage, use in uses.items():
@@ -156,7 +157,7 @@ class TensorsOfTrace:
         made = self._versions.versions[version]
         return parts if made.storage == storage else made.bytes_of_part
 
-    def _ops_to_wait_for(self, uses: Mapping[int, Use]) -> list[int]:
+    def _ops_to_wait_for(self, uses: Mapping[int, Access]) -> list[int]:
         """Return who made or reads what a call replaces, the last one first.
 
         It may come after the others.
@@ -182,11 +183,11 @@ class TensorsOfTrace:
 
 def _unique_names(trace: Trace) -> tuple[str, ...]:
     """Return names of the ops; of equal ones the later ones get a number."""
-    taken = {source.name for source in trace.sources}
+    taken = {placeholder.name for placeholder in trace.placeholders}
     counts = dict.fromkeys(taken, 0)
     names = []
     for op in trace.ops:
-        name = op.name if isinstance(op, Source) else _call_name(trace, op)
+        name = op.name if isinstance(op, Placeholder) else _call_name(trace, op)
         counts[name] = counts.get(name, 0) + 1
         unique = name
         if counts[name] > 1 or (name in taken and isinstance(op, Call)):
@@ -200,7 +201,7 @@ def _unique_names(trace: Trace) -> tuple[str, ...]:
 
 def _call_name(trace: Trace, call: Call) -> str:
     owner = None if call.belongs_to is None else trace.ops[call.belongs_to]
-    if call.phase == Phase.UPDATE and isinstance(owner, Source):
+    if call.phase == Phase.UPDATE and isinstance(owner, Placeholder):
         return f"{owner.name}/{call.op_type}"
     return f"{call.scope}/{call.op_type}" if call.scope else call.op_type
 
@@ -322,9 +323,6 @@ class Versions:
             for tensor in dict.fromkeys(tensor_of_part[index][part] for part in parts)
         ]
         return tensors, edges
-
-
-LONGEST_SEARCH = 1_000  # ops that are looked at before the answer is no
 
 
 class EarlierOps:

@@ -1,7 +1,6 @@
 """What is recorded of one step: the ATen calls that ran, and the storages that they read and wrote.
 
-A tensor argument is kept as a `TensorRef`: which storage it looks at, and how. Views need no calls
-of their own then, and a storage, not a tensor, is what ops hand to each other. At the end
+A tensor argument is kept as a `View` of a storage. Views need no calls of their own then, and a storage, not a tensor, is what ops hand to each other. At the end
 `with_whole_updates` joins the ops of each update, as fused optimizers and TensorFlow run it.
 """
 
@@ -18,19 +17,19 @@ UPDATE_TYPE = "placeto.update"
 
 
 @dataclass(frozen=True, slots=True)
-class TensorRef:
-    """A tensor as a strided look at a storage.
+class View:
+    """A tensor as a strided view of a storage.
 
     Attributes
     ----------
     storage : int
         Index into `Trace.storage_bytes`.
     dtype : torch.dtype
-        Of its elements.
+        Dtype of its elements.
     size, stride : tuples of int
-        In elements.
+        Sizes and strides, in elements.
     offset : int
-        Of its first element, in elements.
+        Offset of its first element, in elements.
     is_conjugated, is_negated : bool
         Whether it shows the conjugate or the negative of what is stored, as lazy views do.
     """
@@ -62,7 +61,7 @@ class TensorRef:
 
 
 @dataclass(slots=True)
-class Source:
+class Placeholder:
     """An op that holds what is there before the step: weights, a buffer, or an input.
 
     Attributes
@@ -71,10 +70,10 @@ class Source:
         Such as ``"layer.0.weight"`` and ``"layer.0"``.
     op_type : str
         ``"parameter"``, ``"buffer"`` or ``"input"``.
-    tensors : dict of str to `TensorRef`
+    tensors : dict of str to `View`
         What it holds, by name, in one storage. Tied tensors have several names, and tensors that
         overlap are parts of it.
-    state : dict of str to `TensorRef`
+    state : dict of str to `View`
         What the optimizer keeps for it, by name (``"layer.0.weight.exp_avg"``).
     values : dict of str to `torch.Tensor`
         The tensors that it stands for, by name, as they were given to `capture`.
@@ -83,9 +82,9 @@ class Source:
     name: str
     scope: str
     op_type: str
-    tensors: dict[str, TensorRef]
+    tensors: dict[str, View]
     values: dict[str, torch.Tensor]
-    state: dict[str, TensorRef] = field(default_factory=dict)
+    state: dict[str, View] = field(default_factory=dict)
 
     @property
     def is_resident(self) -> bool:
@@ -95,8 +94,8 @@ class Source:
     @property
     def storages(self) -> tuple[int, ...]:
         """Its storages, the one of its tensors first."""
-        refs = (*self.tensors.values(), *self.state.values())
-        return tuple(dict.fromkeys(ref.storage for ref in refs))
+        views = (*self.tensors.values(), *self.state.values())
+        return tuple(dict.fromkeys(view.storage for view in views))
 
 
 @dataclass(slots=True)
@@ -108,8 +107,8 @@ class Call:
     function : torch._ops.OpOverload
         What was called.
     arguments, keywords : tuple, dict
-        What it was called with; tensors are replaced by their `TensorRef`.
-    outputs : tuple of `TensorRef` or None
+        What it was called with; tensors are replaced by their `View`.
+    outputs : tuple of `View` or None
         The tensors that it returned, flattened.
     reads, writes, creates : tuples of int
         Storages: those that it reads, those that existed before and that it changes in place (which
@@ -123,7 +122,7 @@ class Call:
     belongs_to : int or None
         Index of the op that it has to share a device with: the forward op of a gradient op, the
         parameter of an update op.
-    draw : int or None
+    rng_index : int or None
         Which of the draws of random numbers it is; one that was drawn before has its number again,
         as where activations are computed again. None for what draws none.
     parts : tuple of `Call`
@@ -133,7 +132,7 @@ class Call:
     function: Any
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
-    outputs: tuple[TensorRef | None, ...]
+    outputs: tuple[View | None, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     creates: tuple[int, ...]
@@ -142,7 +141,7 @@ class Call:
     flops: int
     bytes_accessed: int
     belongs_to: int | None
-    draw: int | None = None
+    rng_index: int | None = None
     parts: "tuple[Call, ...]" = ()
 
     @property
@@ -157,23 +156,23 @@ class Trace:
 
     Attributes
     ----------
-    ops : list of `Source` or `Call`
+    ops : list of `Placeholder` or `Call`
         The index of an op here is its index in the `OpGraph`.
     storage_bytes : sequence of int, or mapping
         The size of each storage.
-    results : dict of str to `TensorRef`
+    results : dict of str to `View`
         The loss (``"loss"``) and the gradients (``"layer.0.weight.grad"``); of an inference step
         the output tensors (``"output.0"``).
     """
 
-    ops: list[Source | Call]
+    ops: list[Placeholder | Call]
     storage_bytes: Sequence[int] | Mapping[int, int]
-    results: dict[str, TensorRef]
+    results: dict[str, View]
 
     @property
-    def sources(self) -> list[Source]:
+    def placeholders(self) -> list[Placeholder]:
         """The ops that hold what is there before the step."""
-        return [op for op in self.ops if isinstance(op, Source)]
+        return [op for op in self.ops if isinstance(op, Placeholder)]
 
     @property
     def calls(self) -> list[Call]:
@@ -190,15 +189,15 @@ def tensor_leaves(value: Any) -> Iterator[torch.Tensor | None]:
         yield value if isinstance(value, torch.Tensor) else None
 
 
-def references(value: Any) -> Iterator[TensorRef]:
-    """Yield the references to tensors in the arguments of a call."""
-    if isinstance(value, TensorRef):
+def views_in(value: Any) -> Iterator[View]:
+    """Yield the views in the arguments of a call."""
+    if isinstance(value, View):
         yield value
     elif isinstance(value, dict):
-        yield from references(tuple(value.values()))
+        yield from views_in(tuple(value.values()))
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from references(item)
+            yield from views_in(item)
 
 
 def with_whole_updates(trace: Trace) -> Trace:
@@ -213,7 +212,7 @@ def with_whole_updates(trace: Trace) -> Trace:
     kept = [op for op in range(len(trace.ops)) if op not in removed]
     place = {op: index for index, op in enumerate(kept)}
     users = _users(trace)
-    ops: list[Source | Call] = []
+    ops: list[Placeholder | Call] = []
     for op in kept:
         made = trace.ops[op]
         if op in merged:
@@ -282,7 +281,7 @@ def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> C
         flops=sum(part.flops for part in parts),
         bytes_accessed=_bytes_of(parts, made - kept),
         belongs_to=next(part.belongs_to for part in parts if part.belongs_to is not None),
-        draw=None,
+        rng_index=None,
         parts=parts,
     )
 
@@ -298,8 +297,8 @@ def _users(trace: Trace) -> Mapping[int, set[int]]:
         if isinstance(call, Call):
             for storage in (*call.reads, *call.writes):
                 users[storage].add(op)
-    for ref in trace.results.values():
-        users[ref.storage].add(-1)
+    for view in trace.results.values():
+        users[view.storage].add(-1)
     return users
 
 
@@ -308,11 +307,11 @@ def _bytes_of(parts: Sequence[Call], inside: set[int]) -> int:
     read: defaultdict[int, int] = defaultdict(int)
     written: defaultdict[int, int] = defaultdict(int)
     for part in parts:
-        for ref in references((part.arguments, part.keywords, part.outputs)):
-            if ref.storage in inside:
+        for view in views_in((part.arguments, part.keywords, part.outputs)):
+            if view.storage in inside:
                 continue
-            if ref.storage in (*part.writes, *part.creates):
-                written[ref.storage] = max(written[ref.storage], ref.num_bytes)
-            if ref.storage not in part.creates:
-                read[ref.storage] = max(read[ref.storage], ref.num_bytes)
+            if view.storage in (*part.writes, *part.creates):
+                written[view.storage] = max(written[view.storage], view.num_bytes)
+            if view.storage not in part.creates:
+                read[view.storage] = max(read[view.storage], view.num_bytes)
     return sum(read.values()) + sum(written.values())
