@@ -12,7 +12,7 @@ from captured_models import CASES, case
 from eager_step import EagerTraining
 from placeto_capture import CaptureError, capture, profile
 from placeto_capture.profiling import profiler
-from placeto_capture.profiling.timing import seconds_of
+from placeto_capture.profiling.profiler import seconds_of
 from placeto_capture.tracing import replay
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.replay import Memory

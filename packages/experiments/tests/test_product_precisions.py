@@ -12,10 +12,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from placeto_capture import DEVICE_KINDS, DeviceKind, capture, cost_model
-from placeto_capture.costs.backward_convolutions import performed_flops
 from placeto_capture.costs.op_classes import OpClass, op_class
-from placeto_capture.costs.precisions import Tf32
-from placeto_capture.costs.roofline import single_device_runtime
+from placeto_capture.costs.roofline import Tf32, performed_flops, single_device_runtime
 from placeto_capture.tracing.functions import split_type
 from placeto_experiments.costs import precision_check
 from placeto_graphs import OpGraph, from_networkx, load_graph, save_graph

@@ -4,19 +4,27 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_capture.costs.backward_convolutions import performed_flops
 from placeto_capture.costs.kinds import DEVICE_KINDS, DeviceKind
 from placeto_capture.costs.op_classes import RESIDENT_TYPES, OpClass, class_of_type, op_class
-from placeto_capture.costs.precisions import TF32_CHOICES, Tf32, precision_of
 from placeto_capture.errors import CaptureError, CaptureWarning
-from placeto_capture.tracing.functions import split_type
+from placeto_capture.tracing.functions import DEFAULT_DTYPE, split_type
 from placeto_graphs import OpGraph, parse_cluster
 
 FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name
+BACKWARD = "aten.convolution_backward"
+GRADIENTS = 2  # of the input and of the weights, each as much work as the convolution itself
+
+Tf32 = Literal["never", "convolutions", "always"]
+TF32_CHOICES: tuple[Tf32, ...] = get_args(Tf32)
+TF32 = "tf32"  # beside the names of dtypes
+
+CONVOLUTIONS = frozenset({OpClass.CONVOLUTION, OpClass.DEPTHWISE_CONVOLUTION})
+PRODUCTS = CONVOLUTIONS | {OpClass.MATRIX_PRODUCT}
 
 
 def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDArray[np.float64]:
@@ -289,3 +297,69 @@ def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutio
 def overhead_between(num_ops: int | np.integer, kind: str) -> float:
     """Return the seconds that pass between some ops on one device of a kind."""
     return max(int(num_ops) - 1, 0) * parse_cluster(f"1x{kind}").devices[0].op_overhead
+
+
+def performed_flops(graph: OpGraph) -> NDArray[np.float64]:
+    """Return float64[V], the FLOPs that each op performs.
+
+    They are those of the graph, but a backward convolution has at most twice as many as the
+    largest convolution that it shares its colocation id with: a step in micro-batches has several
+    of equal size. The formula of ``torch.utils.flop_counter`` for the gradient of the weights
+    leaves groups out of account, and so counts those of a depthwise convolution as many times as
+    it has channels.
+
+    Parameters
+    ----------
+    graph
+        The V ops.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("depthwise", op_type="aten.convolution", flops=1e6, colocation=0)
+    >>> ops.add_node("its gradient", op_type=BACKWARD, flops=65e6, colocation=0)
+    >>> performed_flops(from_networkx(ops)).tolist()
+    [1000000.0, 2000000.0]
+    """
+    backward = np.array([split_type(op_type)[0] == BACKWARD for op_type in graph.op_types])
+    colocated = graph.colocation >= 0
+    forward = colocated & ~backward & _convolutions(graph)
+    flops_of_id = np.zeros(int(graph.colocation.max()) + 1)
+    np.maximum.at(flops_of_id, graph.colocation[forward], graph.flops[forward])
+    limited = colocated & backward
+    limited[limited] &= flops_of_id[graph.colocation[limited]] > 0
+    flops = graph.flops.copy()
+    flops[limited] = np.minimum(flops[limited], GRADIENTS * flops_of_id[graph.colocation[limited]])
+    return flops
+
+
+def _convolutions(graph: OpGraph) -> NDArray[np.bool_]:
+    return np.array([class_of_type(op_type) is OpClass.CONVOLUTION for op_type in graph.op_types])
+
+
+def precision_of(op_type: str, op_class: OpClass, tf32: Tf32) -> str:
+    """Return the precision of an op: the name of a dtype, or ``"tf32"``.
+
+    Parameters
+    ----------
+    op_type
+        Such as ``"aten.mm[bfloat16]"``.
+    op_class
+        Its class.
+    tf32
+        Which products of float32 may be computed in TensorFloat-32.
+
+    Examples
+    --------
+    >>> precision_of("aten.convolution", OpClass.CONVOLUTION, "convolutions")
+    'tf32'
+    >>> precision_of("aten.mm", OpClass.MATRIX_PRODUCT, "convolutions")
+    'float32'
+    >>> precision_of("aten.mm[float16]", OpClass.MATRIX_PRODUCT, "always")
+    'float16'
+    """
+    _, dtype = split_type(op_type)
+    rounded = {"never": frozenset(), "convolutions": CONVOLUTIONS, "always": PRODUCTS}[tf32]
+    return TF32 if dtype == DEFAULT_DTYPE and op_class in rounded else dtype

@@ -15,7 +15,8 @@ from placeto_capture.errors import CaptureError
 from placeto_capture.execution.optimizer_numbers import NumberedCall, OptimizerNumbers
 from placeto_capture.execution.prepared_calls import PreparedCall
 from placeto_capture.execution.traced_step import TracedRun, TracedStep
-from placeto_capture.tracing.capture import input_name
+from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, input_name, trace_step
+from placeto_capture.tracing.patches import Target
 from placeto_capture.tracing.replay import example_values, view_of
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
 from placeto_graphs import Phase
@@ -321,3 +322,66 @@ def _description(leaf: Any) -> str:
     if isinstance(leaf, torch.Tensor):
         return f"{str(leaf.dtype).removeprefix('torch.')}{tuple(leaf.shape)}"
     return repr(leaf)
+
+
+def executable_training(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    loss_fn: LossFunction | None = None,
+    optimizer: OptimizerFactory | None = None,
+    target: Target = "gpu",
+    mask_fraction: float | None = None,
+    seed: int = 0,
+    threads_per_device: int = 1,
+    shared_memory: bool = True,
+) -> ExecutableTraining:
+    """Return a training step that can be run on several devices, op by op, batch after batch.
+
+    The ops are those of ``capture(model, example_inputs, ...)``, in the same order. The model stays
+    as it is: the step has weights of its own. What the model computes in Python from values of its
+    tensors, or from how often it has run, stays as it was when the step was captured.
+
+    Parameters
+    ----------
+    model, example_inputs, loss_fn, optimizer, target, mask_fraction
+        As for `placeto_workloads.capture`. The optimizer's schedule of learning rates, if any, is
+        made for the ``optimizer`` of what is returned.
+    seed, threads_per_device, shared_memory
+        As for `placeto_workloads.executable_step`.
+
+    Raises
+    ------
+    CaptureError
+        As `placeto_workloads.capture` does; when the model has no weights that are trained, when
+        some of them share memory, or when the optimizer is made for others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> model = torch.nn.Linear(4, 1)
+    >>> step = executable_training(model, torch.ones(8, 4), optimizer=torch.optim.SGD)
+    >>> everything = np.zeros(step.graph.num_ops, np.int32)
+    >>> for batch in torch.ones(3, 8, 4):
+    ...     step.load(batch)
+    ...     run = step.begin(["cpu:0"], everything)
+    ...     with run.worker(0):
+    ...         held = [run.run(op) for op in range(step.graph.num_ops)]
+    ...     loss = step.finish(run.results())
+    >>> torch.equal(step.state()["weight"], model.weight)
+    False
+    """
+    if threads_per_device < 1:
+        raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
+    factory = optimizer or torch.optim.Adam
+    trace = trace_step(model, example_inputs, loss_fn, factory, "training", target, mask_fraction)
+    weights = dict(model.named_parameters())
+    return ExecutableTraining(
+        trace,
+        example_inputs,
+        weights,
+        OptimizerNumbers(factory, list(weights.values())),
+        seed=seed,
+        threads_per_device=threads_per_device,
+        shared_memory=shared_memory,
+    )

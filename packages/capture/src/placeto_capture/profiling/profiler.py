@@ -1,5 +1,8 @@
 """Measures each op of a captured graph."""
 
+import statistics
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.profiling.timing import median_seconds
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
 from placeto_capture.tracing.patches import Target
 from placeto_capture.tracing.replay import Memory, example_values
@@ -133,3 +135,43 @@ def checked_device(device: str | torch.device) -> torch.device:
     if place.type == "meta":
         raise CaptureError("device: expected one that computes, got 'meta'")
     return place
+
+
+Run = Callable[[], object]
+
+
+def seconds_of(run: Run, device: torch.device) -> float:
+    """Return the seconds that a run takes on a device, all of its work included.
+
+    On a GPU they are those between two CUDA events around it, so the time in which the processor
+    prepares the work counts only where the GPU waits for it.
+    """
+    if device.type == "cuda":
+        return _seconds_of_events(run, device)
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def median_seconds(
+    run: Run, device: torch.device, warmup: int, repeats: int, before: Run | None = None
+) -> float:
+    """Return the median of several runs, after some that do not count; ``before`` precedes each."""
+    taken = []
+    for _ in range(warmup + repeats):
+        if before is not None:
+            before()
+        taken.append(seconds_of(run, device))
+    return statistics.median(taken[warmup:])
+
+
+def _seconds_of_events(run: Run, device: torch.device) -> float:
+    with torch.cuda.device(device):
+        new_event: Callable[..., Any] = torch.cuda.Event
+        start, end = new_event(enable_timing=True), new_event(enable_timing=True)
+        torch.cuda.synchronize()
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3

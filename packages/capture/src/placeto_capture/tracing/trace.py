@@ -1,7 +1,8 @@
 """What is recorded of one step: the ATen calls that ran, and the storages that they read and wrote.
 
-A tensor argument is kept as a `View` of a storage. Views need no calls of their own then, and a storage, not a tensor, is what ops hand to each other. At the end
-`with_whole_updates` joins the ops of each update, as fused optimizers and TensorFlow run it.
+A tensor argument is kept as a `View` of a storage. Views need no calls of their own then, and a
+storage, not a tensor, is what ops hand to each other. At the end `with_whole_updates` joins the ops
+of each update, as fused optimizers and TensorFlow run it.
 """
 
 from collections import defaultdict
