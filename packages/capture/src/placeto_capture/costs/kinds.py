@@ -10,7 +10,7 @@ takes on the device on top of its work, however small that is. What a device nee
 is the `op_overhead` of a cluster's device, which a simulator adds after every op: published on a
 K80 and its host (5.7 microseconds, Addanki et al. 2019), and on later GPUs what is left, without
 the launch overhead, of the time from one empty kernel to the next. That number and the memory of
-each kind, with their sources, are those of the devices that `parse_cluster` of placeto-graphs makes.
+each kind, with their sources, are those of the devices that `parse_cluster` makes.
 """
 
 from collections.abc import Mapping
@@ -144,9 +144,9 @@ K80 = DeviceKind(
 """One GK210, half of a K80 board, as eight of them are in an Amazon p2.8xlarge.
 
 Peak: the data sheet's 8.74 TFLOP/s of a board with GPU Boost (2 x 2,496 cores, 875 MHz, 2 FLOPs),
-halved; in double precision its 2.91, halved. Bandwidth: its 480 GB/s, halved. Efficiencies: those of convolutions are fitted to the single-GPU
-runtimes of Addanki et al. (2019) by ``costs/fit.py``, the others the round figures that stand there
-with their source.
+halved; in double precision its 2.91, halved. Bandwidth: its 480 GB/s, halved. Efficiencies: those
+of convolutions are fitted to the single-GPU runtimes of Addanki et al. (2019) by ``costs/fit.py``,
+the others the round figures that stand there with their source.
 """
 
 P100 = DeviceKind(
@@ -267,11 +267,11 @@ CPU = DeviceKind(
 
 Peak: 16 cores at the base clock of 2.3 GHz, each with two units that multiply and add 8 floats at a
 time (AVX2 of Broadwell, Intel's optimization manual): 32 FLOPs a cycle, of doubles half as many.
-Numbers of 16 bits have no units. Bandwidth: four channels of
-DDR4-2400 of one socket (Intel's product page of the E5-2600 v4 family). Launch overhead: none; starting an op is a function call, and what the
-executor does between two ops is the cluster's `op_overhead`. Efficiencies: those of convolutions
-are fitted to the CPU-only runtimes of Addanki et al. (2019) by ``costs/fit.py``, the others the
-round figures that stand there.
+Numbers of 16 bits have no units. Bandwidth: four channels of DDR4-2400 of one socket (Intel's
+product page of the E5-2600 v4 family). Launch overhead: none; starting an op is a function call,
+and what the executor does between two ops is the cluster's `op_overhead`. Efficiencies: those of
+convolutions are fitted to the CPU-only runtimes of Addanki et al. (2019) by ``costs/fit.py``, the
+others the round figures that stand there.
 """
 
 DEVICE_KINDS: dict[str, DeviceKind] = {
