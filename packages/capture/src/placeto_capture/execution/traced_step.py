@@ -319,7 +319,7 @@ def executable_step(
     Parameters
     ----------
     model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction
-        As for `placeto_workloads.capture`. Tensors on the meta device get random values from
+        As for `capture`. Tensors on the meta device get random values from
         ``seed`` where they hold floating-point numbers, else zeros.
     values
         Values to begin with, by name, in place of those of the model, such as the optimizer's state
@@ -340,7 +340,7 @@ def executable_step(
     Raises
     ------
     CaptureError
-        As `placeto_workloads.capture` does, and when there is no such value or result.
+        As `capture` does, and when there is no such value or result.
 
     Examples
     --------

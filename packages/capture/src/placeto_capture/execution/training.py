@@ -50,7 +50,7 @@ class ExecutableTraining(TracedStep):
 
     Examples
     --------
-    `placeto_workloads.executable_training` makes one:
+    `executable_training` makes one:
 
     >>> from placeto_capture import executable_training
     >>> step = executable_training(nn.Linear(4, 1), torch.ones(8, 4))
@@ -345,15 +345,15 @@ def executable_training(
     Parameters
     ----------
     model, example_inputs, loss_fn, optimizer, target, mask_fraction
-        As for `placeto_workloads.capture`. The optimizer's schedule of learning rates, if any, is
+        As for `capture`. The optimizer's schedule of learning rates, if any, is
         made for the ``optimizer`` of what is returned.
     seed, threads_per_device, shared_memory
-        As for `placeto_workloads.executable_step`.
+        As for `executable_step`.
 
     Raises
     ------
     CaptureError
-        As `placeto_workloads.capture` does; when the model has no weights that are trained, when
+        As `capture` does; when the model has no weights that are trained, when
         some of them share memory, or when the optimizer is made for others.
 
     Examples
