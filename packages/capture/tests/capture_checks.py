@@ -2,13 +2,13 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from captured_models import Case
+from captured_models import Case, case
 from eager_step import EagerTraining, plain_kernels
 from placeto_capture.tracing.capture import OptimizerFactory, trace_step
 from placeto_capture.tracing.functions import ALLOCATIONS
@@ -75,6 +75,12 @@ def compared(
         flops={str(op): count for op, count in counter.get_flop_counts().get("Global", {}).items()},
         resident_bytes=sum(value.nbytes for value in resident if isinstance(value, torch.Tensor)),
     )
+
+
+@cache
+def comparison(name: str) -> Comparison:
+    """Compare one of the small models, once for all tests."""
+    return compared(case(name))
 
 
 def check_replay(step: Comparison, num_orders: int = 2) -> None:

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from capture_checks import check_replay, compared
+from capture_checks import (
+    check_flops,
+    check_parameter_bytes,
+    check_replay,
+    check_tensors,
+    compared,
+    comparison,
+)
 from captured_models import CASES, Case, case
 from inplace_programs import InPlaceProgram, programs
 from placeto_capture.errors import CaptureError
@@ -36,8 +43,12 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_replayed_step_gives_what_pytorch_gives(name: str) -> None:
-    check_replay(compared(case(name)))
+def test_a_captured_step_is_what_pytorch_runs(name: str) -> None:
+    step = comparison(name)
+    check_replay(step)
+    check_flops(step)
+    check_tensors(step)
+    check_parameter_bytes(step)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

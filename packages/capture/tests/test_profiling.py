@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from captured_models import CASES, case
+from captured_models import case
 from eager_step import EagerTraining
 from placeto_capture import CaptureError, capture, profile
 from placeto_capture.profiling import profiler
@@ -18,7 +18,7 @@ from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.replay import Memory
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["residual network", "LSTM", "tied weights"])
 def test_every_op_that_computes_has_a_time(name: str) -> None:
     example = case(name)
     graph = capture(example.model, example.inputs)
