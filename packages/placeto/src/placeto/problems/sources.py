@@ -206,7 +206,7 @@ def _of_program(path: Path, given: dict[str, Any], target: Target) -> Source:
     from placeto_workloads import TrainingStep  # noqa: PLC0415
 
     with reading(path):
-        step = TrainingStep(*program_step(path, **_whole_numbers(given)))
+        step = TrainingStep(*program_step(path, trust=False, **_whole_numbers(given)))
         graph = capture_step(step, target=target)
     return Source(path.stem, graph)
 
