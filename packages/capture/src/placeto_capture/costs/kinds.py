@@ -30,7 +30,7 @@ class Efficiency:
     Raises
     ------
     CaptureError
-        When a number is out of range.
+        If a number is out of range.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class DeviceKind:
     memory_bytes : int
         Bytes that a placement may use.
     efficiency : `Efficiency`
-        What of the peak and the bandwidth each class of op reaches, whatever the precision.
+        Parts of the peak and the bandwidth that each class of op reaches, in any precision.
     peak_flops_in : mapping of text to float
         Operations per second on other numbers than float32, by the name of their torch dtype, and
         on float32 rounded to TensorFloat-32 by ``"tf32"``.
@@ -80,7 +80,7 @@ class DeviceKind:
     Raises
     ------
     CaptureError
-        When a number is out of range.
+        If a number is out of range.
 
     Examples
     --------

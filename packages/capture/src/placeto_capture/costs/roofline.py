@@ -50,7 +50,7 @@ def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDA
     kind
         A kind that the graph has measured times for, or one of `DEVICE_KINDS`.
     tf32
-        Which products of float32 are computed in TensorFloat-32 on kinds that have it, A100, H100
+        Products of float32 that are computed in TensorFloat-32 on kinds that have it, A100, H100
         and H200: ``"convolutions"``, as PyTorch's defaults are
         (``torch.backends.cudnn.allow_tf32`` is True, ``torch.backends.cuda.matmul.allow_tf32``
         False), ``"always"`` or ``"never"``.
@@ -63,14 +63,14 @@ def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDA
     Raises
     ------
     CaptureError
-        When the kind or the choice of TensorFloat-32 is unknown, or nothing tells what an op does:
+        If the kind or the choice of TensorFloat-32 is unknown, or nothing tells what an op does:
         its type is of no known class, it is no function of torch, and it has neither FLOPs nor
         bytes.
 
     Warns
     -----
     CaptureWarning
-        When the graph has ops of types in no class, and no measured times for the kind.
+        If the graph has ops of types in no class, and no measured times for the kind.
 
     Examples
     --------
@@ -190,7 +190,7 @@ def roofline(
     graph
         The V ops.
     device
-        What is known of the device.
+        Kind of the device.
     tf32
         As for `cost_model`.
 
@@ -202,7 +202,7 @@ def roofline(
     Raises
     ------
     CaptureError
-        When nothing tells what an op does.
+        If nothing tells what an op does.
     """
     work = work_of(graph, device, tf32)
     by_class = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
@@ -221,7 +221,7 @@ class Work:
     op_class : int64[V]
         The position of its class in `OpClass`; 0 if it is resident.
     seconds : float64[V]
-        What its work takes at the full peak and bandwidth.
+        Seconds that its work takes at the full peak and bandwidth.
     """
 
     resident: NDArray[np.bool_]
@@ -242,7 +242,7 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
     Raises
     ------
     CaptureError
-        When nothing tells what an op does.
+        If nothing tells what an op does.
     """
     flops, moved = performed_flops(graph), graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
@@ -349,7 +349,7 @@ def precision_of(op_type: str, op_class: OpClass, tf32: Tf32) -> str:
     op_class
         Its class.
     tf32
-        Which products of float32 may be computed in TensorFloat-32.
+        Products of float32 that may be computed in TensorFloat-32.
 
     Examples
     --------

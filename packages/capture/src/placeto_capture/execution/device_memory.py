@@ -31,14 +31,14 @@ class StepParts:
     views : list of `View`
         The bytes of each part.
     num_bytes : list of int
-        How many they are.
+        Number of bytes of each part.
     of_storage : dict of int to list of int
         The parts of each storage.
     of_tensor : list of tuple of int
         The parts that each tensor of the graph is. What an optimizer keeps for a weight belongs to
         the weight's first tensor.
     last_op : dict of int to int
-        Which op is the last one that makes each part; what no op makes is not there.
+        Last op that makes each part; a part that no op makes is not there.
     made_by_several : set of int
         The storages of which several ops make something.
     """
@@ -94,7 +94,7 @@ class Pool:
     Parameters
     ----------
     device
-        Where the memory is.
+        Device that has the memory.
     storage_bytes
         The size of each storage.
     """
@@ -135,7 +135,7 @@ class DeviceMemory:
     Parameters
     ----------
     pool
-        Where the storages are.
+        Pool of the storages.
     parts
         The parts of the storages.
     slots

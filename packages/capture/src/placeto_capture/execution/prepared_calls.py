@@ -41,7 +41,7 @@ class Slots:
     Attributes
     ----------
     views : list of `View`
-        What each slot looks at.
+        View of each slot.
     of_storage : dict of int to list of int
         The slots of each storage.
     """
@@ -67,17 +67,17 @@ class PreparedCall:
     Attributes
     ----------
     kernel
-        What is called: the function of the call, without the wrapper that PyTorch puts around it.
+        Function of the call, without the wrapper that PyTorch puts around it.
     positions : list
         Its positional arguments; what depends on the device is missing.
     holes : tuple of (int, int)
         The position and slot of each argument that is a tensor.
     other_positions, other_keywords : tuples of (int or text, function)
-        What fills in the other arguments that depend on the device.
+        Functions that make the other arguments that depend on the device.
     keywords : dict
         The keyword arguments that do not.
     made : tuple of (int, int)
-        Of the tensors that it returns, which is to be kept in which slot.
+        Place among the tensors that it returns, and slot, of each that is kept.
     rng_index : int or None
         As in `Call`.
     takes_generator : bool

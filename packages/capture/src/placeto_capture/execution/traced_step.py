@@ -41,7 +41,7 @@ class TracedStep:
     seed
         As for `placeto_capture.tracing.replay.replay`.
     threads_per_device
-        How many threads work on one op on a CPU.
+        Number of threads of one op on a CPU.
     shared_memory
         Whether all CPU workers see the same memory, so that what one sends the other is not copied.
     """
@@ -272,7 +272,7 @@ def torch_devices(names: Sequence[str]) -> list[torch.device]:
     Raises
     ------
     CaptureError
-        When there is no such device.
+        If there is no such device.
     """
     return [_device(number, name) for number, name in enumerate(names)]
 
@@ -329,10 +329,10 @@ def executable_step(
         and gradients (``"layer.weight.grad"``), or outputs (``"output.0"``). They outlive their
         last reader. By default all but gradients.
     seed
-        Of what is drawn: an op draws what it draws after ``torch.manual_seed(seed + n)``, with n
-        the number of the draw, on whatever device and in whatever order it runs.
+        Seed of random numbers: an op draws after ``torch.manual_seed(seed + n)``, with n the number
+        of the draw, on whatever device and in whatever order it runs.
     threads_per_device
-        How many threads work on one op on each ``"cpu:N"``.
+        Number of threads of one op on each ``"cpu:N"``.
     shared_memory
         Whether all ``"cpu:N"`` see the same memory. Otherwise what one sends the other is copied,
         as it is between GPUs.

@@ -46,7 +46,7 @@ class ExecutableTraining(TracedStep):
         One with the groups and settings of the optimizer, but tiny weights. A schedule of learning
         rates is made for this one.
     num_steps : int
-        How many batches have been loaded.
+        Number of batches that have been loaded.
 
     Examples
     --------
@@ -111,8 +111,8 @@ class ExecutableTraining(TracedStep):
         Raises
         ------
         CaptureError
-            When it is of another structure, shape or dtype, or something in it that is no tensor
-            has another value; when a run has failed half way; or when the optimizer now calls other
+            If it is of another structure, shape or dtype, or something in it that is no tensor
+            has another value; if a run has failed half way; or if the optimizer now calls other
             functions than when the step was traced.
         """
         leaves = _leaves(batch)
@@ -154,7 +154,7 @@ class ExecutableTraining(TracedStep):
         Raises
         ------
         CaptureError
-            When a run has failed half way.
+            If a run has failed half way.
         """
         if self._is_spoiled:
             raise CaptureError("weights: expected those that a whole step has left, got none")
@@ -171,7 +171,7 @@ class ExecutableTraining(TracedStep):
         Raises
         ------
         CaptureError
-            When names or shapes are others.
+            If names or shapes are others.
         """
         for name in state:
             if name not in self._kept:
@@ -252,7 +252,7 @@ class _Update:
     group : int
         Its group of the optimizer.
     functions : list
-        What is called.
+        Functions that are called.
     calls : list of `PreparedCall`
         The same, ready to run.
     """
@@ -353,8 +353,8 @@ def executable_training(
     Raises
     ------
     CaptureError
-        As `capture` does; when the model has no weights that are trained, when
-        some of them share memory, or when the optimizer is made for others.
+        As `capture` does; if the model has no weights that are trained, if some of them share
+        memory, or if the optimizer is made for others.
 
     Examples
     --------

@@ -43,11 +43,11 @@ def profile(
         As for `capture`. Tensors on the meta device get random values from ``seed`` where they hold
         floating-point numbers, else zeros.
     device
-        Where to run, such as ``"cpu"`` or ``"cuda:0"``. On a GPU, CUDA events are what measures.
+        Device to run on, such as ``"cpu"`` or ``"cuda:0"``. On a GPU, CUDA events measure.
     warmup, repeats
-        How often an op runs before it is measured, and how often then; the median counts.
+        Number of runs of an op before it is measured, and of those measured; the median counts.
     seed
-        Of values that are not given.
+        Seed of values that are not given.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def profile(
     Raises
     ------
     CaptureError
-        When the model cannot be captured, the device is not there, or an op does not run on it.
+        If the model cannot be captured, the device is not there, or an op does not run on it.
 
     Examples
     --------

@@ -48,9 +48,9 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
     Raises
     ------
     CaptureError
-        When the file is not trusted, is no exported program, or has no example inputs.
+        If the file is not trusted, is no exported program, or has no example inputs.
     OSError
-        When it cannot be read.
+        If it cannot be read.
 
     Examples
     --------

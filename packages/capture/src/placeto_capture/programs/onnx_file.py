@@ -70,9 +70,9 @@ def onnx_step(path: str | os.PathLike[str], **sizes: int) -> ProgramStep:
     Raises
     ------
     CaptureError
-        When it is damaged, a size is missing, or it has ops that are not known.
+        If it is damaged, a size is missing, or it has ops that are not known.
     OSError
-        When it cannot be read.
+        If it cannot be read.
     """
     if Path(path).stat().st_size > MAX_BYTES:
         raise CaptureError(f"{path}: expected at most {MAX_BYTES} bytes")

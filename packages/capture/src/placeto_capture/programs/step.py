@@ -26,10 +26,10 @@ def program_step(path: str | os.PathLike[str], *, trust: bool = False, **sizes: 
     Raises
     ------
     CaptureError
-        When the file is of another kind, damaged or not trusted, leaves other dimensions open, or
+        If the file is of another kind, damaged or not trusted, leaves other dimensions open, or
         computes what this package does not know.
     OSError
-        When it cannot be read.
+        If it cannot be read.
 
     Examples
     --------

@@ -54,32 +54,32 @@ def capture(
     Parameters
     ----------
     model
-        The model, on any device, also the meta device, which needs no memory for weights. An LSTM
+        Model on any device, also the meta device, which needs no memory for weights. An LSTM
         or GRU is captured in its single ops, as any device can run them. For training the model is
         captured as it is if it is in training mode (so submodules may be in evaluation mode), else
         it is put into it.
     example_inputs
-        Its positional arguments as a tuple, or its keyword arguments as a mapping; a single tensor
-        is a tuple of one. Only the shapes, strides and dtypes of tensors matter, but for whole and
-        boolean numbers that the model makes decisions by.
+        Positional arguments of the model as a tuple, or keyword arguments as a mapping; a single
+        tensor is a tuple of one. Only the shapes, strides and dtypes of tensors matter, but for
+        whole and boolean numbers that the model makes decisions by.
     loss_fn
-        Takes what the model returns, gives the loss. The default is what the model itself calls
+        Function from the model's outputs to the loss. The default is what the model itself calls
         the loss, ``outputs.loss`` or ``outputs["loss"]``; else the one scalar that it returns, if
         all weights are behind it that are behind its other outputs; else, if it returns no scalar,
         the sum of the means of its floating-point tensors.
     optimizer
-        Takes a list of parameters, gives a `torch.optim.Optimizer`, such as
+        Function from a list of parameters to a `torch.optim.Optimizer`, such as
         ``functools.partial(torch.optim.SGD, lr=0.1)``; Adam by default. The step is not the first
         one of the training: the optimizer's state is there. The update of each parameter is one
         op of type ``"placeto.update"``, as of fused optimizers.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
     target
-        The device whose kernels run: ``"gpu"``, where dropout is one op, or ``"cpu"``. On either
+        Device whose kernels run: ``"gpu"``, where dropout is one op, or ``"cpu"``. On either
         attention is one op forward and one backward, unless its weights are dropped or its mask is
         learned.
     mask_fraction
-        Which part of all elements is picked where that depends on values that are not known, by a
+        Part of all elements that is picked where that depends on values that are not known, by a
         mask, ``nonzero`` or ``unique``: above 0 and up to 1, which is an upper bound. By default
         such a step is refused.
 
@@ -100,7 +100,7 @@ def capture(
     Raises
     ------
     CaptureError
-        When a mode or a fraction is none of these, or the model returns several
+        If a mode or a fraction is none of these, or the model returns several
         scalars or one that leaves weights out, so that a loss function is needed. When the step
         fails or depends on values of weights or of floating-point inputs; the message then begins
         with the path of the module where that happens, and ends with the line of its code.
@@ -303,7 +303,7 @@ def default_loss(outputs: Any) -> torch.Tensor:
     Parameters
     ----------
     outputs
-        What the model returned, with gradients recorded.
+        Outputs of the model, with gradients recorded.
 
     Returns
     -------
@@ -315,7 +315,7 @@ def default_loss(outputs: Any) -> torch.Tensor:
     Raises
     ------
     CaptureError
-        When there are several scalars, or one that leaves a part of the network out, as a scale or
+        If there are several scalars, or one that leaves a part of the network out, as a scale or
         the loss of a router does: which one is meant then stands in nothing but a loss function.
 
     Examples

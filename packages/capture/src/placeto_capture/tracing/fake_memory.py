@@ -54,7 +54,7 @@ class Region:
     span : `Span`
         The real bytes that it stands for.
     storage : `torch.UntypedStorage`
-        Of the fake tensors.
+        Storage of the fake tensors.
     tensors : dict of str to (fake tensor, real tensor)
         By name.
     """
@@ -119,7 +119,7 @@ class FakeMemory:
         Parameters
         ----------
         name
-            Of the tensor.
+            Name of the tensor.
         tensor
             It becomes a part of the region that contains it, else a region of its own.
 
@@ -262,7 +262,7 @@ class FakeModel:
     module : `torch.nn.Module`
         The copy.
     memory : `FakeMemory`
-        Of parameters, buffers and inputs.
+        Memory of parameters, buffers and inputs.
     """
 
     def __init__(self, model: nn.Module, inputs: NamedTensors, fake_mode: FakeTensorMode) -> None:

@@ -261,7 +261,7 @@ def count_bytes(
     Parameters
     ----------
     function
-        What is called.
+        Function that is called.
     inputs
         Its tensor arguments.
     written

@@ -91,9 +91,9 @@ class KnownValues:
         Parameters
         ----------
         func
-            What is called.
+            Function that is called.
         arguments, keywords
-            With what, with references in place of tensors.
+            Its arguments, with views in place of tensors.
 
         Returns
         -------
@@ -199,7 +199,7 @@ class Assumption:
     Attributes
     ----------
     output : int
-        Which of the tensors that it returns is assumed.
+        Place of the assumed tensor among those that it returns.
     make : function of a seed
         Returns that tensor.
     """

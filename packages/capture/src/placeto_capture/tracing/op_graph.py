@@ -76,9 +76,9 @@ class TensorsOfTrace:
     made : list of `Version`
         The op that makes each tensor, and the parts of a storage that it is.
     parts : `StorageAccesses`
-        What these are parts of.
+        Parts of the storages.
     edges : list of (tensor, op)
-        Who reads what, in the order of the ops.
+        Readers of tensors, in the order of the ops.
     home_of_storage : dict of int to int
         The op of each storage that is resident.
     """

@@ -26,9 +26,9 @@ class Memory:
     Parameters
     ----------
     trace
-        What runs.
+        Step that runs.
     device
-        Where.
+        Device that has the storages.
     value_of
         Called with a placeholder, the name of one of its tensors and the view that it is; returns
         the values that the tensor has before the step.

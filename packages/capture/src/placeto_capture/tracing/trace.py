@@ -72,10 +72,10 @@ class Placeholder:
     op_type : str
         ``"parameter"``, ``"buffer"`` or ``"input"``.
     tensors : dict of str to `View`
-        What it holds, by name, in one storage. Tied tensors have several names, and tensors that
-        overlap are parts of it.
+        Tensors that it holds, by name, in one storage. Tied tensors have several names, and
+        tensors that overlap are parts of it.
     state : dict of str to `View`
-        What the optimizer keeps for it, by name (``"layer.0.weight.exp_avg"``).
+        State of the optimizer for it, by name (``"layer.0.weight.exp_avg"``).
     values : dict of str to `torch.Tensor`
         The tensors that it stands for, by name, as they were given to `capture`.
     """
@@ -106,9 +106,9 @@ class Call:
     Attributes
     ----------
     function : torch._ops.OpOverload
-        What was called.
+        Function that was called.
     arguments, keywords : tuple, dict
-        What it was called with; tensors are replaced by their `View`.
+        Its arguments; tensors are replaced by their `View`.
     outputs : tuple of `View` or None
         The tensors that it returned, flattened.
     reads, writes, creates : tuples of int
@@ -117,15 +117,15 @@ class Call:
     scope : str
         Path of the module that it belongs to.
     phase : Phase
-        Of the training step.
+        Phase of the training step.
     flops, bytes_accessed : int
         As `placeto_capture.tracing.functions` defines them.
     belongs_to : int or None
         Index of the op that it has to share a device with: the forward op of a gradient op, the
         parameter of an update op.
     rng_index : int or None
-        Which of the draws of random numbers it is; one that was drawn before has its number again,
-        as where activations are computed again. None for what draws none.
+        Index of its draw of random numbers; one that was drawn before has its index again, as where
+        activations are computed again. None for a call that draws none.
     parts : tuple of `Call`
         The ops that it stands for, one after the other, where it is the whole update of a weight.
     """

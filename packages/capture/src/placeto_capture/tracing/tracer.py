@@ -40,18 +40,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     memory
         The tensors that are there before the step: each region is an op.
     scopes
-        Which module is running.
+        Modules that are being called.
     mask_fraction
         The part of all elements that a mask of unknown values picks; None refuses such masks.
 
     Attributes
     ----------
     ops : list of `Placeholder` or `Call`
-        What ran so far.
+        Ops that ran so far.
     scope : str
         The scope of ops that run outside of all modules.
     phase : Phase
-        Of the ops that run.
+        Phase of the ops that run.
     """
 
     def __init__(
