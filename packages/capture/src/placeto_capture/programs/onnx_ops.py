@@ -108,7 +108,7 @@ def _modulo(first: Any, second: Any, fmod: int = 0) -> Any:
     return (torch.fmod if fmod else torch.remainder)(as_operand(first), as_operand(second))
 
 
-# Products and reductions
+# Products
 
 
 def _gemm(
@@ -128,48 +128,6 @@ def _gemm(
     if bias is None:
         return torch.mm(first, second) * alpha if alpha != 1.0 else torch.mm(first, second)
     return torch.addmm(bias, first, second, alpha=alpha, beta=beta)
-
-
-def _reduce(function: Op) -> Op:
-    def run(
-        x: Tensor,
-        given: Any = None,
-        axes: Sequence[int] | None = None,
-        keepdims: int = 1,
-        noop_with_empty_axes: int = 0,
-    ) -> Tensor:
-        chosen = axes if given is None else whole_numbers(given)
-        if not chosen and noop_with_empty_axes:
-            return x
-        result: Tensor = function(x, dim=tuple(chosen or range(x.dim())), keepdim=bool(keepdims))
-        return result
-
-    return run
-
-
-def _product(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
-    for axis in sorted((axis % x.dim() for axis in dim), reverse=True):
-        x = x.prod(axis, keepdim=keepdim)
-    return x
-
-
-def _arg(function: Op) -> Op:
-    def run(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
-        if select_last_index:
-            return x.shape[axis] - 1 - function(x.flip(axis), dim=axis, keepdim=bool(keepdims))
-        return function(x, dim=axis, keepdim=bool(keepdims))
-
-    return run
-
-
-def _top_k(x: Tensor, count: Any, axis: int = -1, largest: int = 1, **_: Any) -> Any:
-    return tuple(torch.topk(x, whole_numbers(count)[0], dim=axis, largest=bool(largest)))
-
-
-def _cumulative_sum(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    if exclusive or reverse:
-        raise CaptureError("expected a sum from the beginning on")
-    return torch.cumsum(x, whole_numbers(axis)[0])
 
 
 # Layers
@@ -365,8 +323,6 @@ def _resize(x: Tensor, *inputs: Any, version: int, mode: str = "nearest", **how:
 ON_TENSORS: dict[str, Op] = {
     "Abs": torch.abs,
     "Acos": torch.acos,
-    "ArgMax": _arg(torch.argmax),
-    "ArgMin": _arg(torch.argmin),
     "Asin": torch.asin,
     "Atan": torch.atan,
     "AveragePool": _average_pool,
@@ -379,7 +335,6 @@ ON_TENSORS: dict[str, Op] = {
     "ConvTranspose": _transposed_convolution,
     "Cos": torch.cos,
     "Cosh": torch.cosh,
-    "CumSum": _cumulative_sum,
     "Einsum": lambda *inputs, equation: torch.einsum(equation, *map(as_operand, inputs)),
     "Elu": F.elu,
     "Erf": torch.erf,
@@ -407,15 +362,6 @@ ON_TENSORS: dict[str, Op] = {
     "Not": torch.logical_not,
     "RMSNormalization": _rms_normalization,
     "Reciprocal": torch.reciprocal,
-    "ReduceL1": _reduce(partial(torch.linalg.vector_norm, ord=1)),
-    "ReduceL2": _reduce(torch.linalg.vector_norm),
-    "ReduceLogSumExp": _reduce(torch.logsumexp),
-    "ReduceMax": _reduce(torch.amax),
-    "ReduceMean": _reduce(torch.mean),
-    "ReduceMin": _reduce(torch.amin),
-    "ReduceProd": _reduce(_product),
-    "ReduceSum": _reduce(torch.sum),
-    "ReduceSumSquare": _reduce(lambda x, **named: x.square().sum(**named)),
     "Relu": F.relu,
     "Round": torch.round,
     "Selu": _selu,
@@ -428,7 +374,6 @@ ON_TENSORS: dict[str, Op] = {
     "Sqrt": torch.sqrt,
     "Tan": torch.tan,
     "Tanh": torch.tanh,
-    "TopK": _top_k,
 }
 ON_OPERANDS: dict[str, Op] = {
     "Add": operator.add,

@@ -1,7 +1,8 @@
-"""Ops of ONNX that move elements: shapes, slices, gathers; called as those of `onnx_ops` are."""
+"""Ops of ONNX that move, pick or sum up elements, called as those of `onnx_ops` are."""
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -167,8 +168,53 @@ def _space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return moved.reshape(batch, depth * blocksize**2, rows, columns)
 
 
+def _reduce(function: Op) -> Op:
+    def run(
+        x: Tensor,
+        given: Any = None,
+        axes: Sequence[int] | None = None,
+        keepdims: int = 1,
+        noop_with_empty_axes: int = 0,
+    ) -> Tensor:
+        chosen = axes if given is None else whole_numbers(given)
+        if not chosen and noop_with_empty_axes:
+            return x
+        result: Tensor = function(x, dim=tuple(chosen or range(x.dim())), keepdim=bool(keepdims))
+        return result
+
+    return run
+
+
+def _product(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
+    for axis in sorted((axis % x.dim() for axis in dim), reverse=True):
+        x = x.prod(axis, keepdim=keepdim)
+    return x
+
+
+def _arg(function: Op) -> Op:
+    def run(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
+        if select_last_index:
+            return x.shape[axis] - 1 - function(x.flip(axis), dim=axis, keepdim=bool(keepdims))
+        return function(x, dim=axis, keepdim=bool(keepdims))
+
+    return run
+
+
+def _top_k(x: Tensor, count: Any, axis: int = -1, largest: int = 1, **_: Any) -> Any:
+    return tuple(torch.topk(x, whole_numbers(count)[0], dim=axis, largest=bool(largest)))
+
+
+def _cumulative_sum(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    if exclusive or reverse:
+        raise CaptureError("expected a sum from the beginning on")
+    return torch.cumsum(x, whole_numbers(axis)[0])
+
+
 SHAPES: dict[str, Op] = {
+    "ArgMax": _arg(torch.argmax),
+    "ArgMin": _arg(torch.argmin),
     "Concat": lambda *inputs, axis: torch.cat([as_operand(each) for each in inputs], dim=axis),
+    "CumSum": _cumulative_sum,
     "DepthToSpace": _depth_to_space,
     "Expand": _expand,
     "EyeLike": lambda x, dtype=1: torch.eye(*x.shape),  # noqa: ARG005 (a constant, of any dtype)
@@ -176,6 +222,15 @@ SHAPES: dict[str, Op] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "Pad": _pad,
+    "ReduceL1": _reduce(partial(torch.linalg.vector_norm, ord=1)),
+    "ReduceL2": _reduce(torch.linalg.vector_norm),
+    "ReduceLogSumExp": _reduce(torch.logsumexp),
+    "ReduceMax": _reduce(torch.amax),
+    "ReduceMean": _reduce(torch.mean),
+    "ReduceMin": _reduce(torch.amin),
+    "ReduceProd": _reduce(_product),
+    "ReduceSum": _reduce(torch.sum),
+    "ReduceSumSquare": _reduce(lambda x, **named: x.square().sum(**named)),
     "Reshape": _reshape,
     "ScatterElements": _scatter(_scatter_elements),
     "ScatterND": _scatter(_scatter_nd),
@@ -184,6 +239,7 @@ SHAPES: dict[str, Op] = {
     "Split": _split,
     "Squeeze": _squeeze,
     "Tile": _tile,
+    "TopK": _top_k,
     "Transpose": lambda x, perm=None: x.permute(perm or list(range(x.dim()))[::-1]),
     "Trilu": _triangle,
     "Unsqueeze": _unsqueeze,

@@ -27,6 +27,11 @@ from torch.utils.flop_counter import flop_registry
 
 from placeto_capture.tracing.trace import Call, Placeholder, View, views_in
 
+
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten.{name}" for name in names.split())
+
+
 # Functions that change an argument although their schema does not say so: in training mode, the
 # running mean and variance.
 UNDECLARED_WRITES = {
@@ -37,123 +42,40 @@ UNDECLARED_WRITES = {
 TRAINING_ARGUMENT = 5  # of these functions
 
 # Functions that allocate memory and leave it as it is.
-ALLOCATIONS = frozenset(
-    f"aten.{name}"
-    for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
-)
+ALLOCATIONS = _aten("empty empty_like empty_strided new_empty new_empty_strided")
 
 # In-place functions that do not look at what was there before.
-OVERWRITES = frozenset(
-    f"aten.{name}_"
-    for name in (
-        "bernoulli",
-        "cauchy",
-        "copy",
-        "exponential",
-        "fill",
-        "geometric",
-        "log_normal",
-        "normal",
-        "random",
-        "uniform",
-        "zero",
-    )
-)
+OVERWRITES = _aten("""
+    bernoulli_ cauchy_ copy_ exponential_ fill_ geometric_ log_normal_ normal_ random_ uniform_
+    zero_
+""")
 
 # Functions that look at the shape of a tensor, and not at its values.
-SHAPED_ALIKE = frozenset(
-    f"aten.{name}"
-    for name in (
-        "full_like",
-        "new_full",
-        "new_ones",
-        "new_zeros",
-        "ones_like",
-        "rand_like",
-        "randint_like",
-        "randn_like",
-        "zeros_like",
-    )
-)
+SHAPED_ALIKE = _aten("""
+    full_like new_full new_ones new_zeros ones_like rand_like randint_like randn_like zeros_like
+""")
 
 # Functions that move or make data and compute nothing.
-MOVES = frozenset(
-    f"aten.{name}"
-    for name in (
-        "_to_copy",
-        "_pin_memory",
-        "_unsafe_index",
-        "arange",
-        "cat",
-        "clone",
-        "col2im",
-        "constant_pad_nd",
-        "copy",
-        "copy_",
-        "embedding",
-        "eye",
-        "fill",
-        "fill_",
-        "flip",
-        "full",
-        "full_like",
-        "gather",
-        "im2col",
-        "index",
-        "index_copy",
-        "index_copy_",
-        "index_fill_",
-        "index_put",
-        "index_put_",
-        "index_select",
-        "lift_fresh",
-        "linspace",
-        "masked_fill",
-        "masked_fill_",
-        "new_full",
-        "new_ones",
-        "new_zeros",
-        "ones",
-        "ones_like",
-        "reflection_pad1d",
-        "reflection_pad2d",
-        "repeat",
-        "replication_pad1d",
-        "replication_pad2d",
-        "roll",
-        "scalar_tensor",
-        "scatter",
-        "scatter_",
-        "select_backward",
-        "select_scatter",
-        "slice_backward",
-        "slice_scatter",
-        "split_with_sizes_copy",
-        "stack",
-        "tril",
-        "triu",
-        "unfold_backward",
-        "upsample_nearest2d",
-        "where",
-        "zero_",
-        "zeros",
-        "zeros_like",
-    )
-)
+MOVES = _aten("""
+    _to_copy _pin_memory _unsafe_index arange cat clone col2im constant_pad_nd copy copy_
+    embedding eye fill fill_ flip full full_like gather im2col index index_copy index_copy_
+    index_fill_ index_put index_put_ index_select lift_fresh linspace masked_fill masked_fill_
+    new_full new_ones new_zeros ones ones_like reflection_pad1d reflection_pad2d repeat
+    replication_pad1d replication_pad2d roll scalar_tensor scatter scatter_ select_backward
+    select_scatter slice_backward slice_scatter split_with_sizes_copy stack tril triu
+    unfold_backward upsample_nearest2d where zero_ zeros zeros_like
+""")
 
 # Functions that read of a table only the rows that they pick.
-PICKS = frozenset(
-    f"aten.{name}"
-    for name in ("_unsafe_index", "embedding", "gather", "index", "index_select", "take")
-)
+PICKS = _aten("_unsafe_index embedding gather index index_select take")
 
 # Products of a matrix or vector with a vector, for which torch has no formula: a multiplication and
 # an addition per element of the larger one.
-VECTOR_PRODUCTS = frozenset(f"aten.{name}" for name in ("addmv", "dot", "mv", "vdot"))
+VECTOR_PRODUCTS = _aten("addmv dot mv vdot")
 
 
 # Products of groups of rows, each with a matrix of its own, for which torch has no formula.
-GROUPED_PRODUCTS = frozenset({"aten._grouped_mm"})
+GROUPED_PRODUCTS = _aten("_grouped_mm")
 
 
 @dataclass(frozen=True)
