@@ -79,6 +79,14 @@ def test_inputs_by_keyword_are_kept(tmp_path: Path) -> None:
     assert capture(*step) == capture(model, inputs)
 
 
+def test_sizes_that_were_left_open_are_those_of_the_example_inputs(tmp_path: Path) -> None:
+    model, inputs = nn.Linear(4, 2), (torch.ones(3, 4),)
+    shapes = ({0: torch.export.Dim("batch", min=2, max=64)},)
+    program = torch.export.export(model, inputs, dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "model.pt2")
+    assert capture(*program_step(tmp_path / "model.pt2", trust=True)) == capture(model, inputs)
+
+
 def test_nothing_is_loaded_without_trust(program: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(program) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
