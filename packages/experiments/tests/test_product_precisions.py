@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from placeto_capture import DEVICE_KINDS, DeviceKind, capture, cost_model
+from placeto_capture import DEVICE_KINDS, CaptureError, DeviceKind, capture, cost_model
 from placeto_capture.costs.op_classes import OpClass, op_class
 from placeto_capture.costs.roofline import Tf32, performed_flops, single_device_runtime
 from placeto_capture.tracing.functions import split_type
 from placeto_experiments.costs import precision_check
 from placeto_graphs import OpGraph, from_networkx, load_graph, save_graph
-from placeto_workloads import TrainingStep, WorkloadError
+from placeto_workloads import TrainingStep
 
 WIDTH = 4096
 
@@ -190,7 +190,7 @@ def test_convolutions_are_rounded_unless_told_otherwise() -> None:
 
 def test_an_unknown_choice_is_named() -> None:
     choice: Any = "sometimes"
-    with pytest.raises(WorkloadError, match=r"tf32: expected one of never, .*, got 'sometimes'"):
+    with pytest.raises(CaptureError, match=r"tf32: expected one of never, .*, got 'sometimes'"):
         cost_model(one_op("aten.mm"), "a100", tf32=choice)
 
 
@@ -212,7 +212,7 @@ def test_a_depthwise_convolution_is_one_in_any_precision() -> None:
 
 
 def test_a_peak_is_a_number_above_0() -> None:
-    with pytest.raises(WorkloadError, match=r"peak_flops_in\['float16'\]: expected a finite numb"):
+    with pytest.raises(CaptureError, match=r"peak_flops_in\['float16'\]: expected a finite numb"):
         replace(DEVICE_KINDS["v100"], peak_flops_in={"float16": 0.0})
 
 
