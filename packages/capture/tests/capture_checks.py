@@ -107,7 +107,7 @@ def check_flops(step: Comparison) -> None:
 def check_tensors(step: Comparison) -> None:
     """Check the bytes of the storages that each op makes."""
     made = []
-    calls = [part for call in step.trace.calls for part in call.parts or (call,)]
+    calls = [part for call in step.trace.calls for part in call.single_calls]
     for call in calls:
         storages = dict.fromkeys(ref.storage for ref in call.outputs if ref is not None)
         sizes = [step.trace.storage_bytes[s] for s in storages if s in call.creates]

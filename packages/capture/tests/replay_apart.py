@@ -65,6 +65,6 @@ def replay_apart(
 
 def _storages_of_arguments(call: Call) -> set[int]:
     """Return the storages that are there when a call begins, and those that it then writes."""
-    refs = views_in([(part.arguments, part.keywords) for part in call.parts or (call,)])
+    refs = views_in([(part.arguments, part.keywords) for part in call.single_calls])
     made_between = {storage for part in call.parts for storage in part.creates}
     return {ref.storage for ref in refs} - made_between

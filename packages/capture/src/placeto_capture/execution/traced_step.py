@@ -67,7 +67,7 @@ class TracedStep:
         self.calls: list[tuple[PreparedCall, ...]] = []
         self.passing: list[tuple[int, ...]] = []  # storages that an op has and no tensor is of
         for index, op in enumerate(trace.ops):
-            calls = (op.parts or (op,)) if isinstance(op, Call) else ()
+            calls = op.single_calls if isinstance(op, Call) else ()
             self.calls.append(tuple(prepared(call, self.slots) for call in calls))
             tensors_at_op = (*self.graph.inputs_of_op[index], *self.graph.tensors_of_op[index])
             touched = {storage for call in calls for storage in (*_touched(call), *call.creates)}

@@ -85,7 +85,7 @@ class ExecutableTraining(TracedStep):
         self._numbers = numbers
         self._first_seed = seed
         self._num_draws = 1 + max(
-            (part.rng_index or 0 for call in trace.calls for part in call.parts or (call,)),
+            (part.rng_index or 0 for call in trace.calls for part in call.single_calls),
             default=0,
         )
         self._example = _leaves(example_inputs)
@@ -289,17 +289,14 @@ def _updates(
         group = group_of_weight[name]
         if group is None:
             raise CaptureError(f"optimizer: expected one for all weights, got none for {name}")
-        parts = [part for op in ops for part in _parts(trace.ops[op])]
+        calls = [call for call in (trace.ops[op] for op in ops) if isinstance(call, Call)]
+        parts = [part for call in calls for part in call.single_calls]
         yield _Update(
             name,
             group,
             [part.function for part in parts],
             [call for op in ops for call in prepared[op]],
         )
-
-
-def _parts(op: Placeholder | Call) -> Sequence[Call]:
-    return (op.parts or (op,)) if isinstance(op, Call) else ()
 
 
 def _put_numbers(call: NumberedCall, prepared: PreparedCall) -> None:

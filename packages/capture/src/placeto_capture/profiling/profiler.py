@@ -92,7 +92,7 @@ def measured_times(
         for op, call in enumerate(trace.ops):
             if isinstance(call, Call):
                 try:
-                    for part in call.parts or (call,):
+                    for part in call.single_calls:
                         seconds[op] += _measure(part, memory, device, warmup, repeats)
                     memory.finish(call)
                 except Exception as error:

@@ -65,7 +65,7 @@ class Memory:
 
     def run(self, call: Call, seed: int) -> None:
         """Run an op; what it draws follows from a seed and from which draw it is."""
-        for part in call.parts or (call,):
+        for part in call.single_calls:
             args, kwargs = self.arguments(part)
             if part.rng_index is not None:
                 torch.manual_seed(seed + part.rng_index)

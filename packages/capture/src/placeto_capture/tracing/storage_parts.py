@@ -286,7 +286,7 @@ class StorageAccesses:
 def _accesses(call: Call) -> dict[int, _Views]:
     """Return what a call, or each of its parts, reads and changes in each storage."""
     accesses: defaultdict[int, _Views] = defaultdict(_Views)
-    for part in call.parts or (call,):
+    for part in call.single_calls:
         function = function_of(part.function)
         written = list(views_in(function.written(part.arguments, part.keywords)))
         read = list(views_in((part.arguments, part.keywords)))

@@ -150,6 +150,11 @@ class Call:
         """Such as ``"aten.mm"``: the name of the function without the overload."""
         return UPDATE_TYPE if self.parts else str(self.function.overloadpacket)
 
+    @property
+    def single_calls(self) -> "tuple[Call, ...]":
+        """The ops that it stands for, or it alone."""
+        return self.parts or (self,)
+
 
 @dataclass(frozen=True)
 class Trace:
