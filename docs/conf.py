@@ -19,7 +19,7 @@ from sphinx.util.nodes import make_refnode
 project = "Placeto"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/contents"  # what it lists is the site's order
-include_patterns = ["README.md", "docs/**", "packages/*/README.md", "tools/README.md"]
+include_patterns = ["README.md", "docs/**", "lab/**", "packages/*/README.md", "tools/README.md"]
 exclude_patterns = [".git", "dist", "**/__pycache__"]
 templates_path = ["site"]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from small_problems import small_problem
 
-from placeto_baselines import LocalSearch, lower_bound, optimal
+from placeto_baselines import LocalSearch, exhaustive_search, lower_bound
 from placeto_baselines.bounds.crowding import crowding_bound
 from placeto_baselines.bounds.paths import longest_paths
 from placeto_graphs import PlacementProblem
@@ -12,7 +12,7 @@ from placeto_simulator import Simulator
 
 
 def least_runtime(problem: PlacementProblem) -> float:
-    return optimal(problem, Simulator(problem, num_threads=1)).runtime
+    return exhaustive_search(problem, Simulator(problem, num_threads=1)).runtime
 
 
 def parts_of_the_optimum(seed: int, count: int, max_groups: int) -> list[float]:

@@ -48,9 +48,9 @@ def test_a_search_starts_from_it_unless_told_otherwise(problem: Path, tmp_path: 
     for report in (usual, named):
         assert report["runtime"] == from_policy.runtime
         assert report["evaluations"] == from_policy.evaluations <= 300
-        assert report["placer"] == "pretrained, coarse-to-fine"
+        assert report["placer"] == "pretrained, multilevel"
     assert nothing["runtime"] == alone.runtime
-    assert nothing["placer"] == "coarse-to-fine"
+    assert nothing["placer"] == "multilevel"
     assert from_policy.runtime <= placed.runtime
     finer, found = load_placement_of_any_level(tmp_path / "placement.json", finest)
     assert Simulator(finer).runtimes(found[None])[0] == nothing["runtime"]

@@ -85,7 +85,7 @@ def test_without_a_scheme_a_search_goes_from_coarse_to_fine(tmp_path: Path) -> N
     problem, placement = tmp_path / "problem.json.gz", tmp_path / "placement.json"
     succeed("build", "nmt-2", *sizes, "--groups=8", "-o", problem)
     report = succeed_json("place", problem, "--budget=500", "-o", placement)
-    assert report["placer"] == "pretrained, coarse-to-fine"
+    assert report["placer"] == "pretrained, multilevel"
     assert report["evaluations"] <= 500
     read = load_problem(problem)
     assert report["groups"] == read.levels[-1].num_groups > 8

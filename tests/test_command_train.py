@@ -27,7 +27,7 @@ from command_runs import (
 )
 from placeto.placing.placements import search_from, search_problem
 from placeto.training.run_folder import RunFolder
-from placeto_baselines import CoarseToFine
+from placeto_baselines import MultilevelSearch
 from placeto_graphs import load_placement, load_placement_of_any_level, load_problem
 from placeto_policy import PlacetoPlacer, load_policy
 from placeto_policy.workers import OneProcess
@@ -143,7 +143,7 @@ def test_a_search_goes_on_from_where_the_policy_leaves(
 def test_a_search_from_a_placement_is_never_worse_at_any_level(problem: Path) -> None:
     read = load_problem(problem)
     simulator = Simulator(read)
-    good = CoarseToFine(evaluations=2000).place(read, simulator)
+    good = MultilevelSearch(evaluations=2000).place(read, simulator)
     with showing_progress(quiet=True) as progress:
         for level in (read, search_problem(read)):
             result, _ = search_from(good, read, level, progress, seconds=1e-6)

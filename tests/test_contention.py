@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from placeto_execution.measuring.contention import contended_timeline, overlaps
 from placeto_graphs import PlacementProblem, parse_cluster
 from placeto_simulator import Simulator
-from placeto_simulator.conformance import random_problem
+from simulated_problems import random_problem
 
 
 def problem_on_two_devices(seed: int) -> tuple[PlacementProblem, np.ndarray]:

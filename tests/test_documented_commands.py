@@ -24,7 +24,7 @@ PAGES = sorted(
         *(Path("README.md"), Path("tools/README.md")),
         *Path("packages").glob("*/README.md"),
         *Path("docs").glob("*.md"),
-        *Path("docs/notes").glob("*.md"),
+        *Path("lab/notes").glob("*.md"),
     ]
 )
 PROGRAM = re.compile(r"^(?:\./pants run tools:placeto -- |placeto )")

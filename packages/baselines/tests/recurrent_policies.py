@@ -5,8 +5,7 @@ import torch
 
 from baseline_problems import cluster, op_graph, problem_of
 from placeto_baselines import RnnSettings
-from placeto_baselines.rnn.embedding import GroupEmbedding
-from placeto_baselines.rnn.graphs import GraphBatch, batch_of
+from placeto_baselines.rnn.graphs import GraphBatch, GroupEmbedding, batch_of
 from placeto_baselines.rnn.model import PlacementModel
 from placeto_graphs import PlacementProblem
 

@@ -22,7 +22,7 @@ from placeto_baselines import (
     RnnSettings,
     ScotchPlacer,
     SingleDevice,
-    optimal,
+    exhaustive_search,
 )
 from placeto_graphs import PlacementProblem, PlacementResult, Placer, memory_penalised_runtime
 from plain_evaluator import PlainEvaluator
@@ -90,11 +90,11 @@ def test_every_placer_has_the_name_that_the_command_knows() -> None:
 
 
 @pytest.mark.slow
-def test_no_placer_beats_the_optimum_of_two_hundred_problems() -> None:
+def test_no_placer_beats_the_optimum_of_sixty_problems() -> None:
     found = 0
-    for problem in random_problems(200):
+    for problem in random_problems(60):
         evaluator = PlainEvaluator(problem)
-        best = penalised(problem, optimal(problem, evaluator))
+        best = penalised(problem, exhaustive_search(problem, evaluator))
         has_cpu = any(device.kind == "cpu" for device in problem.cluster.devices)
         for placer in PLACERS:
             if placer.name != "cpu" or has_cpu:
@@ -103,7 +103,7 @@ def test_no_placer_beats_the_optimum_of_two_hundred_problems() -> None:
                 assert penalised(problem, result) >= best
         searched = LocalSearch(budget=400).place(problem, evaluator)
         found += penalised(problem, searched) == best
-    assert found >= 190
+    assert found >= 57
 
 
 @pytest.mark.parametrize("placer", PLACERS, ids=name_of)

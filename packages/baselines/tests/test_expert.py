@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from baseline_problems import cluster, op_graph, problem_of
 from placeto_baselines import BaselineError, ExpertPlacer, ExpertScopes
-from placeto_baselines.expert.regions import parallel_branches
+from placeto_baselines.expert import parallel_branches
 from placeto_graphs import Phase, PlacementProblem
 from plain_evaluator import PlainEvaluator
 

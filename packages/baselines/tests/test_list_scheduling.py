@@ -7,9 +7,8 @@ from baseline_problems import cluster, op_graph, problem_of, random_problems, tw
 from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MTopo
 from placeto_baselines.scheduling.earliest_first import EarliestFirst
 from placeto_baselines.scheduling.favourite_children import favourite_children
-from placeto_baselines.scheduling.gaps import Gaps
-from placeto_baselines.scheduling.schedule import Schedule
-from placeto_baselines.scheduling.scheduled import ListScheduler
+from placeto_baselines.scheduling.placers import ListScheduler
+from placeto_baselines.scheduling.schedule import Gaps, Schedule
 from placeto_baselines.scheduling.tasks import TaskGraph
 from placeto_graphs import Cluster, Device, Grouping, PlacementProblem
 from plain_evaluator import PlainEvaluator

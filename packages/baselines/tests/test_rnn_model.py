@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from baseline_problems import random_problem, two_chains
-from placeto_baselines.rnn import attention
+from placeto_baselines.rnn import gradients
 from placeto_baselines.rnn.graphs import GraphBatch, placements_of
 from placeto_baselines.rnn.model import PlacementModel, entropy
 from recurrent_policies import SMALL, chains, model_of, unequal_problems
@@ -101,7 +101,7 @@ def plain_log_probability(
 def test_log_probability_and_gradient_are_those_of_plain_autograd(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "CHUNK", chunk)
+    monkeypatch.setattr(gradients, "CHUNK", chunk)
     model, graphs = model_of(unequal_problems(), seed=9)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -111,17 +111,17 @@ def test_log_probability_and_gradient_are_those_of_plain_autograd(
     written = model.sample(encoded, 5, generator)
     factors = torch.randn(3, 5, generator=generator)
 
-    def gradients(log_probability: torch.Tensor) -> list[torch.Tensor]:
+    def by_weights(log_probability: torch.Tensor) -> list[torch.Tensor]:
         total = (factors * log_probability).sum()
         return list(torch.autograd.grad(total, list(model.parameters())))
 
     expected = plain_log_probability(model, graphs, written.devices)
     assert torch.allclose(written.log_probability, expected, atol=1e-4)
-    by_autograd = gradients(expected)
+    by_autograd = by_weights(expected)
     for known in (None, written):  # teacher forcing, and from what sampling computed
         found = model.log_probability(model.encode(graphs), written.devices, known)
         assert torch.allclose(found, expected, atol=1e-4)
-        for gradient, other in zip(gradients(found), by_autograd, strict=True):
+        for gradient, other in zip(by_weights(found), by_autograd, strict=True):
             assert torch.allclose(gradient, other, rtol=1e-3, atol=1e-4)
             assert other.abs().max() > 1e-3
 

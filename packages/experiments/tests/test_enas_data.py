@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from placeto_experiments.enas import cifar10, grammar_text, penn_treebank, shape_images
-from placeto_experiments.enas.images import CIFAR_FILES
+from placeto_experiments.enas.data import CIFAR_FILES
 from placeto_workloads import WorkloadError
 
 RECORD = 3073

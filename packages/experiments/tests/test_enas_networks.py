@@ -1,92 +1,30 @@
-"""Search spaces as choices, and super-networks against networks of one architecture."""
+"""Super-networks against networks of one architecture."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from placeto_experiments.enas.shared_images import SharedImageNetwork
-from placeto_experiments.enas.shared_text import SharedLanguageModel
+from placeto_experiments.enas.shared_networks import SharedImageNetwork, SharedLanguageModel
 from placeto_workloads import (
-    NASNET_A,
     Activation,
     Block,
     ConvolutionalArchitecture,
+    ConvolutionalSpace,
     Operation,
     RecurrentCell,
-    WorkloadError,
-    cell_with_loose_ends,
-)
-from placeto_workloads.families.search_spaces import (
-    ConvolutionalSpace,
     RecurrentSpace,
-    SearchSpace,
-    decisions_of,
-    space_of,
+    cell_with_loose_ends,
 )
 from placeto_workloads.models.cell_network import CellNetwork
 from placeto_workloads.models.enas_recurrent import LanguageModel
 
-SPACES: list[SearchSpace] = [ConvolutionalSpace(), ConvolutionalSpace(2), RecurrentSpace()]
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
-
-
-@settings(deadline=None)
-@given(seed=strategies.integers(0, 2**32), space=strategies.sampled_from(SPACES))
-def test_an_architecture_and_its_choices_are_the_same(seed: int, space: SearchSpace) -> None:
-    architecture = space.uniform(np.random.default_rng(seed))
-    choices = space.choices(architecture)
-    assert space.architecture(choices) == architecture
-    assert len(choices) == len(decisions_of(space))
-    generator = np.random.default_rng(seed)
-    drawn = tuple(int(generator.integers(decision.count)) for decision in decisions_of(space))
-    assert space.choices(space.architecture(drawn)) == drawn
-
-
-def test_the_spaces_have_the_sizes_of_the_publication() -> None:
-    # Pham et al. (2018): 4 to the 12th times 11! cells, and for each of two convolutional cells
-    # (5 operations, twice) for 5 blocks with 2, 3, 4, 5, 6 states to read, twice.
-    recurrent = np.prod([float(decision.count) for decision in decisions_of(RecurrentSpace())])
-    assert recurrent == 4.0**12 * np.prod(np.arange(1.0, 12.0))
-    cells = np.prod([float(decision.count) for decision in decisions_of(ConvolutionalSpace())])
-    assert cells == pytest.approx((25.0**5 * 720.0**2) ** 2)
-
-
-@pytest.mark.parametrize(
-    ("choices", "message"),
-    [
-        ([0, 0, 0, 0], "choices: expected 23, got 4"),
-        ([4] + [0] * 22, r"choices\[0\]: expected a number from 0 to 3, got 4"),
-        ([0, 1] + [0] * 21, r"choices\[1\]: expected a number from 0 to 0, got 1"),
-        ([0] * 22 + [-1], r"choices\[22\]: expected a number from 0 to 3, got -1"),
-    ],
-)
-def test_choices_that_are_none_are_refused(choices: list[int], message: str) -> None:
-    with pytest.raises(WorkloadError, match=message):
-        RecurrentSpace().architecture(choices)
-
-
-def test_architectures_of_other_spaces_are_refused() -> None:
-    with pytest.raises(WorkloadError, match="expected a recurrent cell of 12 nodes"):
-        RecurrentSpace().choices(RecurrentCell((Activation.TANH,), ()))
-    with pytest.raises(WorkloadError, match="expected convolutional cells"):
-        ConvolutionalSpace().choices(RecurrentCell((Activation.TANH,), ()))
-    with pytest.raises(WorkloadError, match="expected 5 blocks and their loose ends"):
-        ConvolutionalSpace().choices(NASNET_A)
-    seven = Block(0, Operation.SEPARABLE_CONVOLUTION_7, 1, Operation.IDENTITY)
-    cell = cell_with_loose_ends((seven,))
-    with pytest.raises(WorkloadError, match="got 'separable convolution 7x7'"):
-        ConvolutionalSpace(1).choices(ConvolutionalArchitecture(cell, cell))
-    with pytest.raises(WorkloadError, match="space: expected convolutional or recurrent"):
-        space_of("macro", 3)
-    with pytest.raises(WorkloadError, match="num_nodes: expected an integer from 1"):
-        space_of("recurrent", 0)
 
 
 def gradients(shared: torch.nn.Module) -> dict[str, Tensor]:
@@ -123,6 +61,69 @@ def test_a_super_network_restricted_to_an_architecture_is_its_network(seed: int)
         shared.get_parameter("stem.convolution.weight").grad,
         plain.get_parameter("stem.convolution.weight").grad,
     )
+
+
+def padded_logits(
+    shared: SharedImageNetwork, cells: ConvolutionalArchitecture, images: Tensor
+) -> Tensor:
+    """Run the shared layers one by one; where states are side by side, those left out are zeros."""
+    filters, normal = shared.sizes["filters"], shared.sizes["cells_per_stage"]
+    reductions = {f"cell{normal}", f"cell{2 * normal + 1}"}
+
+    def padded(joined: Tensor, states: Sequence[int], width: int) -> Tensor:
+        channels = joined.shape[1] // len(states)
+        wide = joined.new_zeros(joined.shape[0], width, *joined.shape[2:])
+        for part, state in zip(torch.split(joined, channels, dim=1), states, strict=True):
+            wide[:, state * channels : (state + 1) * channels] = part
+        return wide
+
+    def adjusted(name: str, part: str, before: tuple[Tensor, Sequence[int]], side: int) -> Tensor:
+        layer = shared.get_submodule(f"cells.{name}.{part}.layer")
+        if before[0].shape[1:] == (filters, side, side):
+            return before[0]
+        read = next(weight for weight in layer.parameters() if weight.dim() == 4).shape[1]
+        result: Tensor = layer(padded(*before, width=read))
+        return result
+
+    features: Tensor = shared.stem(images)
+    previous: tuple[Tensor, Sequence[int]] = (features, [0])
+    current = previous
+    for name, _ in shared.cells.named_children():
+        side = current[0].shape[-1]
+        is_reduction = name in reductions
+        cell = cells.reduction if is_reduction else cells.normal
+        filters *= 2 if is_reduction else 1
+        first = previous[0] if name == "cell0" else adjusted(name, "previous", previous, side)
+        states = [first, adjusted(name, "current", current, side)]
+        for index, block in enumerate(cell.blocks):
+            total = torch.zeros(())
+            for place, state, operation in (
+                ("left", block.left, block.left_operation),
+                ("right", block.right, block.right_operation),
+            ):
+                chosen = f"block{index}_{place}_state{state}_{operation.name.lower()}"
+                total = total + shared.get_submodule(f"cells.{name}.layers.{chosen}")(states[state])
+            states.append(total)
+        outputs = [
+            shared.get_submodule(f"cells.{name}.outputs.state{state}")(states[state])
+            for state in cell.outputs
+        ]
+        previous, current = current, (torch.cat(outputs, dim=1), cell.outputs)
+    classifier = shared.get_submodule("classifier.layer")
+    assert isinstance(classifier, nn.Linear)
+    joined = torch.relu(current[0]).mean(dim=(2, 3), keepdim=True)
+    logits: Tensor = classifier(padded(joined, current[1], classifier.in_features).flatten(1))
+    return logits
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_architecture_runs_the_layers_of_its_choices(seed: int) -> None:
+    cells = ConvolutionalSpace(3).uniform(np.random.default_rng(seed))
+    shared = SharedImageNetwork(
+        num_blocks=3, num_classes=4, cells_per_stage=1 + seed % 2, filters=4, seed=seed
+    )
+    images = torch.randn(5, 3, 12, 12, generator=torch.Generator().manual_seed(seed))
+    assert_close(shared(cells, images), padded_logits(shared, cells, images))
 
 
 def test_cells_with_one_loose_end_need_no_projection_and_agree_too() -> None:
@@ -205,7 +206,7 @@ def test_the_seed_decides_the_weights_and_leaves_other_random_numbers_alone() ->
     one, same = (SharedLanguageModel(num_nodes=2, units=3, vocabulary_size=4) for _ in range(2))
     assert torch.equal(one.first, same.first)
     networks = [SharedImageNetwork(num_blocks=1, filters=2, seed=seed) for seed in (1, 1, 2)]
-    weights = [network.classifier.layer.weight for network in networks]
+    weights = [network.get_parameter("classifier.layer.weight") for network in networks]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     networks[0].network_of(ConvolutionalSpace(1).uniform(np.random.default_rng(0)))

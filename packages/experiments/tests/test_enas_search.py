@@ -1,6 +1,6 @@
 """The controller, and training that alternates between it and shared weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -16,26 +16,26 @@ from torch import Tensor, nn
 from placeto_experiments.enas import (
     PUBLISHED,
     Controller,
-    ConvolutionalSpace,
     ImageTask,
-    RecurrentSpace,
     Search,
-    SearchSpace,
     Settings,
     Task,
     TextTask,
-    Trajectory,
     grammar_text,
-    load_trajectory,
     resume_search,
     save_search,
-    save_trajectory,
     shape_images,
     train,
 )
-from placeto_workloads import RecurrentCell, WorkloadError
-from placeto_workloads.families.search_spaces import Architecture, decisions_of
-from placeto_workloads.models.cell_architecture import Activation
+from placeto_workloads import (
+    Activation,
+    ConvolutionalSpace,
+    RecurrentCell,
+    RecurrentSpace,
+    SearchSpace,
+    WorkloadError,
+)
+from placeto_workloads.families.search_spaces import Architecture
 
 SMALL = Settings(rounds=3, shared_steps=3, controller_steps=2, samples=3, controller_units=8)
 
@@ -49,13 +49,11 @@ def image_task() -> ImageTask:
     return ImageTask(data, num_nodes=2, filters=2, batch_size=20)
 
 
-class CountOfTanh:
+class CountOfTanh(Task):
     """A toy task: the reward is the share of nodes that apply tanh and read the first node."""
 
     def __init__(self) -> None:
-        self.space = RecurrentSpace(4)
-        self.network = nn.Linear(1, 1)
-        self.description: Mapping[str, str | int | float] = {"task": "toy"}
+        super().__init__(RecurrentSpace(4), nn.Linear(1, 1), {"task": "toy"})
 
     def loss(self, architecture: Architecture, generator: np.random.Generator) -> Tensor:
         del architecture, generator
@@ -80,8 +78,8 @@ def test_the_probabilities_of_all_architectures_add_up_to_one(space: SearchSpace
     controller = Controller(space, units=8, seed=3)
     with torch.no_grad():
         for weight in controller.parameters():
-            weight.mul_(20)  # far from even
-        every = list(product(*(range(decision.count) for decision in decisions_of(space))))
+            weight.mul_(20)  # far from uniform
+        every = list(product(*(range(decision.count) for decision in space.decisions)))
         log_probability, entropy = controller(torch.tensor(every))
     probability = log_probability.double().exp()
     assert float(probability.sum()) == pytest.approx(1, abs=1e-4)
@@ -119,7 +117,7 @@ def test_the_controller_learns_a_toy_reward_that_uniform_sampling_does_not_get()
     controlled = Search(CountOfTanh(), settings, seed=1)
     uniform = Search(CountOfTanh(), replace(settings, uniform=True), seed=1)
     rewards = [[search.round() for _ in range(settings.rounds)] for search in (controlled, uniform)]
-    # Even draws get 1/4 of 4 activations, and 1, 1/2 and 1/3 of the 3 inputs.
+    # Uniform samples get 1/4 of 4 activations, and 1, 1/2 and 1/3 of the 3 inputs.
     assert np.mean(rewards[1]) == pytest.approx((4 / 4 + 1 + 1 / 2 + 1 / 3) / 7, abs=0.03)
     assert rewards[0][0] < 0.6
     assert min(rewards[0][-3:]) > 0.85
@@ -254,73 +252,6 @@ def metadata_of(path: Path) -> dict[str, str]:
     with safe_open(path, framework="pt") as file:
         found: dict[str, str] = file.metadata()
     return found
-
-
-@pytest.mark.parametrize("name", ["architectures.json", "architectures.json.gz"])
-def test_a_trajectory_comes_back_from_its_file(name: str, tmp_path: Path) -> None:
-    search = Search(text_task(), SMALL)
-    means = [search.round(), search.round()]
-    saved = search.trajectory
-    save_trajectory(saved, tmp_path / name)
-    loaded = load_trajectory(tmp_path / name)
-    assert loaded.space == saved.space
-    assert dict(loaded.task) == dict(saved.task)
-    for field in ("rounds", "choices", "rewards"):
-        np.testing.assert_array_equal(getattr(loaded, field), getattr(saved, field))
-    assert loaded.round_means() == pytest.approx(means)
-    cells = [loaded.architecture(index) for index in range(len(loaded))]
-    assert len(cells) == 2 * SMALL.controller_steps * SMALL.samples
-
-
-VALID = (
-    '{"format":"placeto-architectures","version":1,"space":"recurrent","num_nodes":2,"task":{},'
-    '"rounds":[0],"choices":[[2,0,3]],"rewards":[0.5]}'
-)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("placeto-architectures", "other", "expected format 'placeto-architectures'"),
-        ('"version":1', '"version":2', "version 1, got 'placeto-architectures', 2"),
-        ('"recurrent"', '"macro"', "space: expected convolutional or recurrent, got 'macro'"),
-        ("[2,0,3]", "[2,0]", "choices: expected as many small numbers"),
-        ("[2,0,3]", "[2,0,99999]", "choices: expected as many small numbers"),
-        ("[2,0,3]", "[2,1,3]", r"choices\[0\]\[1\]: expected a number from 0 to 0, got 1"),
-        ("[0.5]", "[0.5, 0.25]", "expected 1 of 3 choices each"),
-        ('"rounds":[0],', "", "missing required field `rounds`"),
-        ('"task":{}', '"task":{},"more":1', "unknown field `more`"),
-        (VALID, "no JSON", "expected a placeto-architectures file"),
-        (VALID, "", "expected a placeto-architectures file"),
-    ],
-)
-def test_files_of_architectures_that_are_none_are_refused(
-    old: str, new: str, message: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "architectures.json"
-    path.write_text(VALID)
-    assert len(load_trajectory(path)) == 1
-    assert old in VALID
-    path.write_text(VALID.replace(old, new))
-    with pytest.raises(WorkloadError, match=message) as caught:
-        load_trajectory(path)
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_packed_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "architectures.json.gz"
-    with pytest.raises(WorkloadError, match="No such file"):
-        load_trajectory(path)
-    path.write_text(VALID)
-    with pytest.raises(WorkloadError, match=r"architectures\.json\.gz: expected a packed file"):
-        load_trajectory(path)
-
-
-def test_a_trajectory_checks_what_it_holds() -> None:
-    rounds, rewards = np.zeros(1, np.int32), np.zeros(1)
-    with pytest.raises(WorkloadError, match=r"choices\[0\]\[2\]: expected .* 0 to 3, got 4"):
-        Trajectory(RecurrentSpace(2), rounds, np.array([[0, 0, 4]], np.int16), rewards, {})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How the policy in the box is made, from search to table, at the smallest scale."""
+"""How the bundled policy is made, from search to table, at the smallest scale."""
 
 import os
 from itertools import islice
@@ -10,14 +10,14 @@ import torch
 from click.testing import CliRunner
 
 from placeto.stopping import StopRequest
+from placeto_experiments.pretraining import __main__ as pretraining
+from placeto_experiments.pretraining import evaluation, learning
 from placeto_experiments.pretraining.__main__ import main
-from placeto_experiments.pretraining.judging import BUDGETS, Judged, summary
+from placeto_experiments.pretraining.evaluation import BUDGETS, Evaluation, summary
 from placeto_experiments.pretraining.learning import Validation, weights_of
 from placeto_experiments.pretraining.searched import searched_problems, training_problems
-from placeto_experiments.problem_set.graphs import Part
+from placeto_experiments.problem_set.problems import Part
 from placeto_policy import PlacementPolicy, load_policy, preset, save_policy
-from placeto_tools.pretraining import __main__ as pretraining
-from placeto_tools.pretraining import learning, tuning
 
 SMALL = ["--evaluations", "40"]
 
@@ -36,7 +36,7 @@ def fail(*arguments: str | Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_policy_is_searched_for_trained_and_judged(
+def test_a_policy_is_searched_for_trained_and_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 2)
@@ -62,7 +62,7 @@ def test_a_policy_is_searched_for_trained_and_judged(
         assert (tmp_path / "policy.safetensors").read_bytes() == first
 
     policy = tmp_path / "policy.safetensors"
-    table = run("judge", tmp_path, "--part", "validation", "--policy", policy)
+    table = run("evaluate", tmp_path, "--part", "validation", "--policy", policy)
     rows = [line.split("|") for line in table.splitlines() if line.startswith(("| ptb", "| layer"))]
     assert len(rows) == 2
     for row in rows:
@@ -71,7 +71,7 @@ def test_a_policy_is_searched_for_trained_and_judged(
         assert ratios[1] <= ratios[0]  # the best of 16 has the greedy one among them
         assert all(behind <= ratios[1] for behind in ratios[5:])  # a search goes on from it
 
-    monkeypatch.setattr(tuning, "BUDGETS", (700, 1500))
+    monkeypatch.setattr(evaluation, "TRAINING_BUDGETS", (700, 1500))
     table = run("tune", tmp_path, "--part", "training", "--limit", "1", "--policy", policy)
     (row,) = [line.split("|") for line in table.splitlines()[2:]]
     zero_shot, sooner, later = (float(cell) for cell in row[2:5])
@@ -79,7 +79,7 @@ def test_a_policy_is_searched_for_trained_and_judged(
 
 
 @pytest.mark.slow
-def test_a_training_that_goes_on_comes_to_the_same_policy(
+def test_a_training_that_resumes_reaches_the_same_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 1)
@@ -122,48 +122,48 @@ def test_kinds_of_graphs_are_drawn_equally_often() -> None:
     assert weights_of(names) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0, 1.0, 1.0])
 
 
-def judged(greedy: float, search: float, behind: float, until: int | None, *, fits: bool) -> Judged:
+def evaluated(
+    greedy: float, search: float, behind: float, until: int | None, *, fits: bool
+) -> Evaluation:
     count = len(BUDGETS)
-    return Judged(
+    return Evaluation(
         name="grid-1.0",
         groups=32,
         devices=4,
         best_known=1.0,
         greedy=greedy,
         best_of_some=1.0,
-        swept=1.1,
+        refined=1.1,
         as_long=search,
-        swept_evaluations=272,
+        refined_evaluations=272,
         search=(search,) * count,
         search_from_policy=(behind,) * count,
         until_as_good=until,
-        until_as_swept=until and 2 * until,
+        until_as_refined=until and 2 * until,
         seconds=0.1,
-        swept_seconds=0.3,
+        refined_seconds=0.3,
         fits_where_search_fits=fits,
     )
 
 
 def test_the_summary_says_what_the_rows_do() -> None:
     rows = [
-        judged(1.0, 1.2, 1.1, 40, fits=True),
-        judged(4.0, 1.0, 1.0, 5, fits=False),
-        judged(2.0, 1.5, 1.3, None, fits=True),
+        evaluated(1.0, 1.2, 1.1, 40, fits=True),
+        evaluated(4.0, 1.0, 1.0, 5, fits=False),
+        evaluated(2.0, 1.5, 1.3, None, fits=True),
     ]
     text = summary(rows)
     assert "| median | 2.000 | 1.000 | 1.100 | 1.200" in text
     assert "| geometric mean | 2.000 | 1.000 | 1.100 | 1.216" in text
     assert "| within 5 % of the best known | 0.333 | 1.000 | 0.000 | 0.333" in text
     assert f"With {BUDGETS[0]} evaluations, search alone is worse on 67%." in text
-    assert (
-        "needs 40 evaluations for the runtime of the greedy pass (median), and at least 10 on 67%"
-        in text
-    )
-    swept = "272 placements are evaluated (median); a search with as many is worse on 67%"
-    assert swept in text
+    alone = "needs 40 evaluations for the runtime of the greedy rollout (median), and at least 10"
+    assert f"{alone} on 67%" in text
+    refined = "272 placements are evaluated (median); a search with as many is worse on 67%"
+    assert refined in text
     assert f"one with {BUDGETS[-1]:,} never as good on 33%" in text
     assert "66.7% fit where search finds one" in text
-    assert "0.10 s (median, 0.10 s at most), all to the end of the sweeps 0.30 s" in text
+    assert "0.10 s (median, 0.10 s at most), all to the end of the rounds 0.30 s" in text
 
 
 def test_a_validation_scores_by_the_geometric_mean_of_the_best() -> None:
@@ -182,11 +182,11 @@ def test_wrong_budgets_and_empty_folders_are_named(tmp_path: Path) -> None:
     policy, other = tmp_path / "policy.safetensors", tmp_path / "other.safetensors"
     save_policy(PlacementPolicy(settings=preset("general")), policy)
     assert "expected placements of the test part, got none" in fail(
-        "judge", tmp_path, "--policy", policy
+        "evaluate", tmp_path, "--policy", policy
     )
     other.write_bytes(os.urandom(64))
     assert "other.safetensors: expected a placeto-policy file" in fail(
-        "judge", tmp_path, "--policy", other
+        "evaluate", tmp_path, "--policy", other
     )
 
 

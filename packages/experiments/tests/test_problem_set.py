@@ -1,4 +1,4 @@
-"""The corpus: no model in two parts, the same problems everywhere, steps as models have them."""
+"""The problem set: no model in two parts, one problem of a name, steps as models have them."""
 
 import itertools
 
@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placeto_capture.costs.memory import activation_bytes
-from placeto_experiments.problem_set import corpus, corpus_graphs
-from placeto_experiments.problem_set.clusters import random_cluster, with_drawn_memory
-from placeto_experiments.problem_set.graphs import TRANSFORMERS, Part
-from placeto_experiments.problem_set.random_steps import random_step
-from placeto_experiments.problem_set.shapes import SHAPES
+from placeto_experiments.problem_set import problem_set, problem_set_graphs
+from placeto_experiments.problem_set.problems import (
+    TRANSFORMERS,
+    Part,
+    random_cluster,
+    with_drawn_memory,
+)
+from placeto_experiments.problem_set.random_steps import SHAPES, random_step
 from placeto_graphs import Phase, parse_cluster
 from placeto_workloads import MODELS, WorkloadError
 from placeto_workloads.families.family import PAPER_FAMILIES, family
@@ -23,18 +26,18 @@ any_shape, any_seed = st.sampled_from(list(SHAPES)), st.integers(0, 10**6)
 
 
 def test_no_model_is_in_two_parts() -> None:
-    names = {part: {graph.name for graph in corpus_graphs(part)} for part in PARTS}
+    names = {part: {graph.name for graph in problem_set_graphs(part)} for part in PARTS}
     for one, other in itertools.combinations(PARTS, 2):
         assert not names[one] & names[other]
         assert not {*TRANSFORMERS[one]} & {*TRANSFORMERS[other]}
     for part in PARTS:
-        assert len(names[part]) == len(corpus_graphs(part))
-        assert {graph.part for graph in corpus_graphs(part)} == {part}
+        assert len(names[part]) == len(problem_set_graphs(part))
+        assert {graph.part for graph in problem_set_graphs(part)} == {part}
 
 
-def test_what_the_paper_judges_by_is_in_the_test_part_alone() -> None:
-    test = {graph.name for graph in corpus_graphs("test")}
-    others = {graph.name for part in PARTS[:2] for graph in corpus_graphs(part)}
+def test_what_the_paper_evaluates_on_is_in_the_test_part_alone() -> None:
+    test = {graph.name for graph in problem_set_graphs("test")}
+    others = {graph.name for part in PARTS[:2] for graph in problem_set_graphs(part)}
     assert {*MODELS} <= test
     for name in PAPER_FAMILIES:
         assert {member.name for member in family(name).test} <= test
@@ -79,7 +82,7 @@ def test_layers_are_read_by_higher_ones(shape: str, seed: int) -> None:
 
 def test_a_name_gives_one_problem() -> None:
     for part in PARTS:
-        first, again = corpus(part)[3].problem(), corpus(part)[3].problem()
+        first, again = problem_set(part)[3].problem(), problem_set(part)[3].problem()
         assert np.array_equal(first.compute_time, again.compute_time)
         assert np.array_equal(first.grouping.group_of, again.grouping.group_of)
         assert first.cluster.device_names == again.cluster.device_names
@@ -87,7 +90,7 @@ def test_a_name_gives_one_problem() -> None:
 
 
 def test_variants_of_a_graph_are_on_different_clusters() -> None:
-    problems = [entry.problem() for entry in corpus("test", variants=6)[:6]]
+    problems = [entry.problem() for entry in problem_set("test", variants=6)[:6]]
     assert len({problem.cluster.device_names for problem in problems}) > 2
 
 
@@ -116,8 +119,8 @@ def test_scarce_memory_holds_what_a_step_keeps_on_all_gpus_but_not_on_one() -> N
 
 def test_what_there_is_not_is_refused() -> None:
     with pytest.raises(WorkloadError, match="part: expected one of training, validation, test"):
-        corpus("train")  # type: ignore[arg-type]
+        problem_set("train")  # type: ignore[arg-type]
     with pytest.raises(WorkloadError, match="variants: expected at least 1, got 0"):
-        corpus("test", variants=0)
+        problem_set("test", variants=0)
     with pytest.raises(WorkloadError, match="shape: expected one of chain, layered"):
         random_step("tree", 0)

@@ -5,10 +5,10 @@ import doctest
 import pytest
 
 import placeto_simulator
-from placeto_simulator import conformance, errors, reference, simulator, timeline
+from placeto_simulator import errors, reference, simulator, timeline
 
 
-@pytest.mark.parametrize("module", [conformance, errors, reference, simulator, timeline])
+@pytest.mark.parametrize("module", [errors, reference, simulator, timeline])
 def test_examples_in_docstrings(module: object) -> None:
     results = doctest.testmod(module)  # type: ignore[arg-type]
     assert results.attempted > 0

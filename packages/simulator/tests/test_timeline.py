@@ -9,9 +9,7 @@ from test_simulator import two_chains
 
 from placeto_graphs import PlacementProblem
 from placeto_simulator import SimulationError, Simulator, Timeline
-from simulated_problems import placed_problems
-
-Placed = tuple[PlacementProblem, NDArray[np.int32]]
+from simulated_problems import Placed, placed_problems
 
 
 def timeline_of(placed: Placed) -> Timeline:

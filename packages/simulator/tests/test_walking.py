@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from placeto_graphs import GraphError, MoveEvaluator, Moves, PlacementProblem, Walks, plain_walk
 from placeto_simulator import SimulationError, Simulator
-from placeto_simulator.benchmark_problems import random_layered_problem
-from simulated_problems import placed_problems
-
-Placed = tuple[PlacementProblem, NDArray[np.int32]]
+from simulated_problems import Placed, layered_problem, placed_problems
 
 
 def random_moves(
@@ -63,7 +59,7 @@ def test_where_a_group_cannot_run_no_walk_goes(placed: Placed, seed: int) -> Non
 
 
 def test_a_walk_keeps_the_best_that_it_accepted() -> None:
-    problem = random_layered_problem(200, 2, 20, np.random.default_rng(0))
+    problem = layered_problem(200, 2, 20, np.random.default_rng(0))
     simulator = Simulator(problem, num_threads=1)
     start = np.zeros((1, problem.num_groups), np.int32)
     moves = random_moves(problem, 1, 300, 0, 1e-3)
@@ -77,7 +73,7 @@ def test_a_walk_keeps_the_best_that_it_accepted() -> None:
 
 
 def test_the_simulator_walks() -> None:
-    problem = random_layered_problem(50, 2, 10, np.random.default_rng(0))
+    problem = layered_problem(50, 2, 10, np.random.default_rng(0))
     assert isinstance(Simulator(problem), MoveEvaluator)
     start = np.zeros((2, problem.num_groups), np.int32)
     moves = random_moves(problem, 1, 3, 0, 0.0)

@@ -5,30 +5,26 @@ compare. Every placer minimises the memory-penalised runtime, with the memory of
 limits.
 """
 
+import warnings
+from typing import TYPE_CHECKING, Any
+
 from placeto_baselines.bounds.lower_bound import bound_parts, lower_bound
 from placeto_baselines.errors import BaselineError, StoppedSearchError
-from placeto_baselines.exact.optimal import optimal
-from placeto_baselines.expert.expert import ExpertPlacer
-from placeto_baselines.expert.scopes import ExpertScopes
-from placeto_baselines.fixed.random_placer import RandomPlacer
-from placeto_baselines.fixed.single_device import CpuOnly, SingleDevice
+from placeto_baselines.expert import ExpertPlacer, ExpertScopes
+from placeto_baselines.fixed import CpuOnly, RandomPlacer, SingleDevice
 from placeto_baselines.partitioning.metis import MetisPlacer
 from placeto_baselines.partitioning.scotch import ScotchPlacer
 from placeto_baselines.rnn.placer import RnnPlacer, TrainedRnnPlacer
 from placeto_baselines.rnn.settings import RnnSettings
-from placeto_baselines.scheduling.critical_path import CriticalPathPlacer
-from placeto_baselines.scheduling.heft import Heft
-from placeto_baselines.scheduling.m_etf import MEtf
-from placeto_baselines.scheduling.m_sct import MSct
-from placeto_baselines.scheduling.m_topo import MTopo
-from placeto_baselines.search.coarse_to_fine import CoarseToFine
+from placeto_baselines.scheduling.placers import CriticalPathPlacer, Heft, MEtf, MSct, MTopo
+from placeto_baselines.search.exhaustive_search import exhaustive_search
 from placeto_baselines.search.local_search import LocalSearch
+from placeto_baselines.search.multilevel_search import MultilevelSearch
 
 __version__ = "0.3.0"
 
 __all__ = [
     "BaselineError",
-    "CoarseToFine",
     "CpuOnly",
     "CriticalPathPlacer",
     "ExpertPlacer",
@@ -39,6 +35,7 @@ __all__ = [
     "MSct",
     "MTopo",
     "MetisPlacer",
+    "MultilevelSearch",
     "RandomPlacer",
     "RnnPlacer",
     "RnnSettings",
@@ -47,6 +44,16 @@ __all__ = [
     "StoppedSearchError",
     "TrainedRnnPlacer",
     "bound_parts",
+    "exhaustive_search",
     "lower_bound",
-    "optimal",
 ]
+_RENAMED = {"CoarseToFine": "MultilevelSearch", "optimal": "exhaustive_search"}
+
+if not TYPE_CHECKING:  # a name that is not there stays an error of types
+
+    def __getattr__(name: str) -> Any:
+        if name not in _RENAMED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        new = _RENAMED[name]
+        warnings.warn(f"{name} is called {new} now", DeprecationWarning, stacklevel=2)
+        return globals()[new]

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from placeto_graphs import PlacementProblem
 
 CPU = "cpu"  # the kind of the devices that are no accelerators
+NOWHERE = -1  # in place of a device: none has been chosen
 
 
 def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
@@ -70,3 +71,47 @@ def repaired(problem: PlacementProblem, placement: NDArray[np.integer]) -> NDArr
     runs = allowed_devices(problem)[np.arange(problem.num_groups), placement]
     fastest = problem.group_graph.compute_time.argmin(axis=1)
     return np.where(runs, placement, fastest).astype(np.int32)
+
+
+def majority_devices(
+    problem: PlacementProblem, device_of_op: NDArray[np.integer], num_devices: int
+) -> NDArray[np.int64]:
+    """Return int64[G], the device of most of the work of each group whose ops have one.
+
+    Of several the first one; -1 for a group none of whose ops has a device.
+    """
+    least = np.finfo(np.float64).tiny  # ops without work vote, too
+    weight = mean_seconds(problem.compute_time) + least
+    votes = np.zeros((problem.num_groups, num_devices))
+    named = device_of_op != NOWHERE
+    np.add.at(votes, (problem.grouping.group_of[named], device_of_op[named]), weight[named])
+    return np.where(votes.any(axis=1), votes.argmax(axis=1), NOWHERE)
+
+
+class DeviceChoices:
+    """Draws devices that can run something, all equally likely.
+
+    Parameters
+    ----------
+    allowed : bool[N, D]
+        The devices that can run each of N groups or sets of groups; at least one.
+    """
+
+    def __init__(self, allowed: NDArray[np.bool_]) -> None:
+        self._count: NDArray[np.int64] = allowed.sum(axis=1)
+        # The devices that can run each, in order, at the front of each row.
+        self._in_front = np.argsort(~allowed, axis=1, kind="stable")
+
+    def draw(self, rows: NDArray[np.integer], generator: np.random.Generator) -> NDArray[np.int32]:
+        """Return int32[...], a device for each of int[...] rows."""
+        picked = generator.integers(0, self._count[rows])
+        devices: NDArray[np.int32] = self._in_front[rows, picked].astype(np.int32)
+        return devices
+
+
+def random_placements(
+    problem: PlacementProblem, count: int, generator: np.random.Generator
+) -> NDArray[np.int32]:
+    """Return int32[count, G]: each group on a device that can run it, all equally likely."""
+    rows = np.tile(np.arange(problem.num_groups), (count, 1))
+    return DeviceChoices(allowed_devices(problem)).draw(rows, generator)

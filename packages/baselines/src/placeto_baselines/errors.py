@@ -1,4 +1,8 @@
-"""The errors of this package."""
+"""The errors of this package, and what raises them in several places."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 from placeto_graphs import PlacementResult
 
@@ -29,7 +33,7 @@ class StoppedSearchError(BaselineError):
     Examples
     --------
     >>> try:
-    ...     found = CoarseToFine(evaluations=200).place(problem, evaluator)
+    ...     found = MultilevelSearch(evaluations=200).place(problem, evaluator)
     ... except StoppedSearchError as error:
     ...     found = error.result
     """
@@ -44,3 +48,15 @@ def check_at_least(name: str, value: float, minimum: float, unit: str = "") -> N
     """Refuse a setting below its minimum; NaN is below every minimum."""
     if not value >= minimum:
         raise BaselineError(f"{name}: expected at least {minimum}{unit}, got {value}")
+
+
+def import_extra(module: str, extra: str, libraries: Sequence[str | None]) -> Any:
+    """Import a module that needs libraries of an extra, which a user installs when needed."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in libraries:
+            raise
+        raise BaselineError(
+            f"{error.name} is not installed: pip install 'placeto-baselines[{extra}]'"
+        ) from None

@@ -1,4 +1,4 @@
-"""What a placer has tried so far: the best of it, how many placements, how long."""
+"""What a placer has tried so far, and the base of those that try what a rule makes."""
 
 import time
 
@@ -27,9 +27,9 @@ class Trials:
     Parameters
     ----------
     problem
-        What is placed.
+        Problem to place.
     evaluator
-        Says what placements of that problem cost.
+        Evaluator of its placements.
 
     Raises
     ------
@@ -96,18 +96,6 @@ class Trials:
         """int32[G], the best placement so far."""
         return self.result().placement
 
-    def include(self, other: "Trials") -> None:
-        """Count the trials of a search for the same problem with only the first of its devices."""
-        found = other.result()
-        peak_memory = np.zeros((1, self.problem.num_devices), np.int64)
-        peak_memory[0, : len(found.peak_memory)] = found.peak_memory
-        batch = EvaluationBatch(runtime=np.array([found.runtime]), peak_memory=peak_memory)
-        before = self.count
-        if other.best_cost < self.best_cost:
-            self.count += int(found.curve[-2, 0]) - 1  # `_keep` adds the row
-            self._keep(found.placement, batch, 0, other.best_cost)
-        self.count = before + other.count
-
     def result(self) -> PlacementResult:
         """Return the best placement so far.
 
@@ -132,3 +120,23 @@ class Trials:
         self.best_cost = cost
         self._best = (placement.copy(), float(batch.runtime[row]), batch.peak_memory[row].copy())
         self._curve.append((self.count + row + 1, cost))
+
+
+class RulePlacer:
+    """Base of the placers whose rule makes one placement or a few; the best of them is kept."""
+
+    def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
+        """Return int32[B, G], what the rule makes of a problem."""
+        raise NotImplementedError
+
+    def place(
+        self,
+        problem: PlacementProblem,
+        evaluator: Evaluator,
+        *,
+        seed: int = 0,  # noqa: ARG002
+    ) -> PlacementResult:
+        """Return the placement that the rule makes; nothing of it is random."""
+        trials = Trials(problem, evaluator)
+        trials.evaluate(self.placements(problem))
+        return trials.result()

@@ -1,18 +1,42 @@
-"""How loops that NumPy cannot express are compiled."""
+"""How loops that NumPy cannot express are compiled, and where the code is kept on disk.
 
-from collections.abc import Callable
-from collections.abc import Set as AbstractSet
+Numba keeps the code of a function by the source file that it lies in. It compiles it anew when that
+file changes, but not when another one does whose functions are compiled into it. So the sources of
+a package are copied into a folder that is named by what they hold, and each function is told that
+it lies there: what Numba keeps is then found from wherever the same sources lie, and is of no use
+to any others.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from threading import get_ident
 from time import time
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 # Of what may be compiled nothing is read before this: it is the first module of its package.
 IMPORT_BEGAN = time()  # seconds since the epoch, as the times of files
+# Compiled functions may call those of their own package and of this one, but of no other.
+SHARED_PACKAGE = "placeto_graphs"
+# What a few branches or worktrees need, and one who goes back and forth between them.
+NUM_VERSIONS_KEPT = 8
 
 
 def compiled(
-    function: Callable[Parameters, Result], *, fastmath: AbstractSet[str] = frozenset()
+    function: Callable[Parameters, Result],
+    *,
+    name: str | None = None,
+    constants: Mapping[str, object] | None = None,
 ) -> Callable[Parameters, Result]:
     """Compile a function with Numba on its first call, and keep the code on disk.
 
@@ -20,17 +44,20 @@ def compiled(
     that modules with compiled functions are best imported by the functions that need them.
 
     The code of a function in a package is kept in ``placeto/compiled`` in the user's cache folder
-    (``$XDG_CACHE_HOME`` or ``~/.cache`` on Linux), or ``compiled`` in ``$NUMBA_CACHE_DIR``. What
-    is kept there is of no use once any source file of the package changes, or of `placeto_graphs`:
-    a function may call compiled functions of these two packages, and of no other. A function that
-    is not in a package, or when that folder cannot be written, is compiled in each process.
+    (``$XDG_CACHE_HOME`` or ``~/.cache``), or in ``$NUMBA_CACHE_DIR``. What is kept there is of no
+    use once any source file of the package changes, or of `placeto_graphs`: a function may call
+    compiled functions of these two packages, and of no other. A function that is not in a package,
+    or when that folder cannot be used, is compiled in each process.
 
     Parameters
     ----------
     function
-        What is compiled; arrays, numbers and named tuples of them go in and out.
-    fastmath
-        What LLVM may do to floating-point arithmetic, such as ``{"contract", "reassoc"}``.
+        The function to compile; arrays, numbers and named tuples of them go in and out. It has no
+        variables of functions around it.
+    name
+        Name of this variant of the function, of which its module may have several.
+    constants
+        Values of global names in this variant, in place of those in the function's module.
 
     Examples
     --------
@@ -46,13 +73,121 @@ def compiled(
     """
     import numba  # noqa: PLC0415
 
-    from placeto_graphs.code_cache import (  # noqa: PLC0415
-        code_cache,
-        name_closure,
-    )
-
-    name_closure(function)
-    dispatcher: Any = numba.njit(nogil=True, fastmath=set(fastmath) or False)(function)
-    if dispatcher is not function:  # as it is with NUMBA_DISABLE_JIT
-        dispatcher._cache = code_cache(function, set(fastmath))
+    variant = cast(FunctionType, function)
+    if name is not None:
+        variant = FunctionType(variant.__code__, {**variant.__globals__, **(constants or {})}, name)
+        variant.__qualname__ = name
+    config: Any = numba.config
+    source = None if config.DISABLE_JIT else _kept_source(variant)
+    if source is not None:
+        variant.__code__ = variant.__code__.replace(co_filename=str(source))
+    dispatcher: Any = numba.njit(nogil=True, cache=source is not None)(variant)
     return cast(Callable[Parameters, Result], dispatcher)
+
+
+def _kept_source(function: FunctionType) -> Path | None:
+    """Return the copy of a function's source file beside which its code is kept, if it can be.
+
+    It cannot when a source was edited since this process began to read them: it may have read some
+    before that, and some after.
+    """
+    if os.name != "posix":  # there is no telling who may write to a folder
+        return None
+    package = (function.__module__ or "").partition(".")[0]
+    file = os.path.abspath(function.__code__.co_filename)
+    with suppress(OSError, RuntimeError):  # no access, no home
+        sources = dict(_sources(package))
+        statuses = map(os.stat, [*sources, *dict(_sources(SHARED_PACKAGE))])
+        if file in sources and all(
+            max(status.st_mtime, status.st_ctime) <= IMPORT_BEGAN for status in statuses
+        ):
+            copy = _folder(package) / sources[file]
+            if _is_private(_root()) and _is_private(_folder(package)) and copy.exists():
+                _save_one_at_a_time(_root())
+                return copy
+    return None
+
+
+def _sources(package: str) -> Iterator[tuple[str, str]]:
+    """Yield the path of each source file of a package, and the path within the package."""
+    for root in getattr(sys.modules.get(package), "__path__", ()):
+        for folder, _, names in sorted(os.walk(os.path.abspath(root), followlinks=True)):
+            paths = [os.path.join(folder, name) for name in sorted(names) if name.endswith(".py")]
+            yield from ((path, os.path.relpath(path, root)) for path in paths)
+
+
+def _root() -> Path:
+    import numba  # noqa: PLC0415
+
+    config: Any = numba.config
+    of_user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "placeto")
+    return Path(config.CACHE_DIR or of_user, "compiled")
+
+
+@cache
+def _folder(package: str) -> Path:
+    """Return the folder with a copy of a package's sources, named by all that is compiled."""
+    import numba  # noqa: PLC0415
+    import numpy as np  # noqa: PLC0415
+
+    contents = {within: Path(file).read_bytes() for file, within in _sources(package)}
+    shared = [Path(file).read_bytes() for file, _ in _sources(SHARED_PACKAGE)]
+    hashed = hashlib.sha256(repr((sys.version, numba.__version__, np.__version__)).encode())
+    for content in [*contents.values(), *shared]:
+        hashed.update(hashlib.sha256(content).digest())
+    folder = _root() / f"{package}-{hashed.hexdigest()[:16]}"
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent))  # which only this user may enter
+        for within, content in contents.items():
+            (temporary / within).parent.mkdir(parents=True, exist_ok=True)
+            (temporary / within).write_bytes(content)
+        with suppress(OSError):  # another process was faster
+            temporary.rename(folder)
+        shutil.rmtree(temporary, ignore_errors=True)
+        versions = sorted(folder.parent.glob(f"{package}-*"), key=lambda path: path.stat().st_mtime)
+        for version in versions[:-NUM_VERSIONS_KEPT]:
+            shutil.rmtree(version, ignore_errors=True)
+    os.utime(folder)  # the last used are kept
+    return folder
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether only this user and the superuser can write to a folder, and this one does.
+
+    What Numba reads there is unpickled, and then run.
+    """
+    status = folder.stat()
+    is_own = status.st_uid in {0, os.geteuid()} and not status.st_mode & stat.S_IWOTH
+    return is_own and os.access(folder, os.W_OK)
+
+
+@cache
+def _save_one_at_a_time(root: Path) -> None:
+    """Hold a lock in the folder from the end of each compilation until its code is on disk.
+
+    Numba numbers the code of a function's signatures: of two processes that save different ones of
+    one function at once both could take the same number.
+    """
+    import fcntl  # noqa: PLC0415
+
+    from numba.core import event  # noqa: PLC0415
+
+    register: Any = event.register
+    locked: dict[int, int] = {}  # thread -> file
+
+    class Saving(event.Listener):
+        def on_start(self, _: object) -> None:
+            pass
+
+        def on_end(self, ended: event.Event) -> None:
+            if ended.kind == "numba:compile":
+                with suppress(OSError):  # a file system without locks
+                    file = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+                    locked[get_ident()] = file
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            elif get_ident() in locked:
+                os.close(locked.pop(get_ident()))
+
+    register("numba:compile", saving := Saving())
+    register("numba:compiler_lock", saving)

@@ -1,15 +1,26 @@
 """What a placement costs: a simulator of a training step on several devices."""
 
+import warnings
+from typing import TYPE_CHECKING, Any
+
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.simulator import Simulator
-from placeto_simulator.timeline import Event, PathStep, Timeline
+from placeto_simulator.timeline import PathStep, SimEvent, Timeline
 
 __version__ = "0.3.0"
 
 __all__ = [
-    "Event",
     "PathStep",
+    "SimEvent",
     "SimulationError",
     "Simulator",
     "Timeline",
 ]
+
+if not TYPE_CHECKING:  # a name that is not there stays an error of types
+
+    def __getattr__(name: str) -> Any:
+        if name != "Event":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warnings.warn("Event is called SimEvent now", DeprecationWarning, stacklevel=2)
+        return SimEvent

@@ -1,103 +1,164 @@
-"""Batches of placements, simulated one by one in compiled code."""
+"""Batches of placements and searches' moves, each simulated in compiled code."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import compiled
-from placeto_simulator.event_loop import Simulate, event_loop
+from placeto_simulator.event_loop import simulate
 from placeto_simulator.state import NEVER, Log, Memory, State
-from placeto_simulator.tables import Tables
-from placeto_simulator.walking import Walk, walking
+from placeto_simulator.tables import Sets, Tables
+
+FEW = 16
+"""Events of so many resources are looked through one by one; among more a knockout is faster."""
 
 
 class Loops(NamedTuple):
-    """What is simulated: one placement with a log, walks, and batches."""
+    """One variant of the event loop: one placement with a log, and what goes through many."""
 
-    log: Simulate
-    walk: Walk
+    log: Callable[..., float]
+    walk: Callable[..., None]
     runtimes: Callable[..., None]
     evaluate: Callable[..., None]
-    schedule: Callable[..., None]
 
 
-def _loops(name: str, *, has_many_resources: bool, backward_first: bool) -> Loops:
-    simulate_runtime = event_loop(
-        f"simulate_runtime_{name}",
-        tracks_memory=False,
-        keeps_log=False,
-        has_many_resources=has_many_resources,
-        backward_first=backward_first,
+def loops_of(queue: str, num_resources: int) -> Loops:
+    """Return the loops for a queue discipline (`Cluster.queue`) and so many resources."""
+    if queue == "backward-first":
+        return variant("backward_first", has_many_resources=True, backward_first=True)
+    if num_resources > FEW:
+        return variant("fifo_many", has_many_resources=True, backward_first=False)
+    return variant("fifo_few", has_many_resources=False, backward_first=False)
+
+
+@cache
+def variant(name: str, *, has_many_resources: bool, backward_first: bool) -> Loops:
+    """Return the loops, compiled for some kind of problem, under names of their own."""
+
+    def loop(kind: str, *, tracks_memory: bool, keeps_log: bool) -> Callable[..., float]:
+        constants = {
+            "TRACKS_MEMORY": tracks_memory,
+            "KEEPS_LOG": keeps_log,
+            "HAS_MANY_RESOURCES": has_many_resources,
+            "BACKWARD_FIRST": backward_first,
+        }
+        return compiled(simulate, name=f"simulate_{kind}_{name}", constants=constants)
+
+    def over(function: Callable[..., Any], simulated: Callable[..., float]) -> Callable[..., Any]:
+        constants = {"simulate": simulated}
+        return compiled(function, name=f"{function.__name__}_{name}", constants=constants)
+
+    with_memory = loop("memory", tracks_memory=True, keeps_log=False)
+    return Loops(
+        log=loop("log", tracks_memory=True, keeps_log=True),
+        walk=over(walk, with_memory),
+        runtimes=over(runtimes, loop("runtime", tracks_memory=False, keeps_log=False)),
+        evaluate=over(evaluate, with_memory),
     )
-    simulate_memory = event_loop(
-        f"simulate_memory_{name}",
-        tracks_memory=True,
-        keeps_log=False,
-        has_many_resources=has_many_resources,
-        backward_first=backward_first,
-    )
-    simulate_log = event_loop(
-        f"simulate_log_{name}",
-        tracks_memory=True,
-        keeps_log=True,
-        has_many_resources=has_many_resources,
-        backward_first=backward_first,
-    )
 
-    def evaluate_runtimes(
-        tables: Tables,
-        state: State,
-        memory: Memory,
-        log: Log,
-        placements: NDArray[np.int32],
-        runtime: NDArray[np.float64],
-    ) -> None:
-        """Simulate placements int32[B, G] one by one into runtime[B]."""
-        for row in range(len(placements)):
-            runtime[row] = simulate_runtime(tables, state, memory, log, placements[row])
 
-    def evaluate(
-        tables: Tables,
-        state: State,
-        memory: Memory,
-        log: Log,
-        placements: NDArray[np.int32],
-        runtime: NDArray[np.float64],
-        peak_memory: NDArray[np.int64],
-    ) -> None:
-        """Simulate placements int32[B, G] one by one into runtime[B] and peak_memory[B, D]."""
-        for row in range(len(placements)):
-            runtime[row] = simulate_memory(tables, state, memory, log, placements[row])
-            add_parameters(tables, memory, placements[row], peak_memory[row])
+def runtimes(
+    tables: Tables,
+    state: State,
+    memory: Memory,
+    log: Log,
+    placements: NDArray[np.int32],
+    runtime: NDArray[np.float64],
+) -> None:
+    """Simulate placements int32[B, G] one by one into runtime[B]."""
+    for row in range(len(placements)):
+        runtime[row] = simulate(tables, state, memory, log, placements[row])
 
-    def evaluate_schedules(
-        tables: Tables,
-        state: State,
-        memory: Memory,
-        log: Log,
-        placements: NDArray[np.int32],
-        runtime: NDArray[np.float64],
-        peak_memory: NDArray[np.int64],
-        start: NDArray[np.float64],
-        end: NDArray[np.float64],
-    ) -> None:
-        """Do what `evaluate` does, and write when groups are at work into start and end[B, G]."""
-        for row in range(len(placements)):
-            runtime[row] = simulate_memory(tables, state, memory, log, placements[row])
-            add_parameters(tables, memory, placements[row], peak_memory[row])
-            start[row], end[row] = NEVER, 0.0
-            for op in range(len(tables.num_inputs)):
-                group = tables.group_of[op]
-                start[row, group] = min(start[row, group], state.op_start[op])
-                end[row, group] = max(end[row, group], state.op_end[op])
 
-    functions: list[Callable[..., None]] = [evaluate_runtimes, evaluate, evaluate_schedules]
-    for function in functions:
-        function.__name__ = function.__qualname__ = f"{function.__name__}_{name}"
-    walk = walking(name, simulate_memory, add_parameters)
-    return Loops(simulate_log, walk, *[compiled(function) for function in functions])
+def evaluate(
+    tables: Tables,
+    state: State,
+    memory: Memory,
+    log: Log,
+    placements: NDArray[np.int32],
+    runtime: NDArray[np.float64],
+    peak_memory: NDArray[np.int64],
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+) -> None:
+    """Simulate placements int32[B, G] one by one into runtime[B] and peak_memory[B, D].
+
+    When groups are at work goes into start and end[B, G], unless these are of shape [B, 0].
+    """
+    for row in range(len(placements)):
+        runtime[row] = simulate(tables, state, memory, log, placements[row])
+        add_parameters(tables, memory, placements[row], peak_memory[row])
+        if start.shape[1] == 0:
+            continue
+        start[row], end[row] = NEVER, 0.0
+        for op in range(len(tables.num_inputs)):
+            group = tables.group_of[op]
+            start[row, group] = min(start[row, group], state.op_start[op])
+            end[row, group] = max(end[row, group], state.op_end[op])
+
+
+def walk(
+    tables: Tables,
+    state: State,
+    memory: Memory,
+    log: Log,
+    placements: NDArray[np.int32],
+    runtime: NDArray[np.float64],
+    peak_memory: NDArray[np.int64],
+    best: NDArray[np.int32],
+    cost: NDArray[np.float64],
+    set_of: NDArray[np.int32],
+    device: NDArray[np.int32],
+    allowance: NDArray[np.float64],
+    sets: Sets,
+) -> None:
+    """Move placements int32[C, G]; write runtime[C] and peak_memory[C, D] of best[C, G]."""
+    peak = np.empty(peak_memory.shape[1], np.int64)
+    before = np.empty(placements.shape[1], np.int32)
+
+    def penalised(seconds: float) -> float:
+        """Return what the placement that was simulated costs."""
+        excess = 0
+        for number in range(len(peak)):
+            excess = max(excess, peak[number] - sets.memory_bytes[number])
+        return seconds + sets.seconds_per_byte * excess
+
+    for row in range(len(placements)):
+        placement = placements[row]
+        runtime[row] = simulate(tables, state, memory, log, placement)
+        add_parameters(tables, memory, placement, peak)
+        peak_memory[row] = peak
+        best[row] = placement
+        now = best_cost = cost[row, 0] = penalised(runtime[row])
+        for move in range(set_of.shape[1]):
+            chosen, there = set_of[row, move], device[row, move]
+            start, end = sets.first_member[chosen], sets.first_member[chosen + 1]
+            changes = False
+            for position in range(start, end):
+                group = sets.members[position]
+                before[position - start] = placement[group]
+                changes |= placement[group] != there
+            if not changes or sets.cannot_run[chosen, there]:
+                cost[row, 1 + move] = np.nan
+                continue
+            for position in range(start, end):
+                placement[sets.members[position]] = there
+            seconds = simulate(tables, state, memory, log, placement)
+            add_parameters(tables, memory, placement, peak)
+            then = cost[row, 1 + move] = penalised(seconds)
+            if then <= now + allowance[row, move]:
+                now = then
+                if now < best_cost:
+                    best_cost = now
+                    runtime[row] = seconds
+                    peak_memory[row] = peak
+                    best[row] = placement
+            else:
+                for position in range(start, end):
+                    placement[sets.members[position]] = before[position - start]
 
 
 @compiled
@@ -111,18 +172,3 @@ def add_parameters(
     peak_memory[:] = memory.peak
     for group in range(len(placement)):
         peak_memory[placement[group]] += tables.group_parameter_bytes[group]
-
-
-FEW = 16
-"""Events of so many resources are looked through one by one; among more a knockout is faster."""
-
-FIFO_FEW = _loops("fifo_few", has_many_resources=False, backward_first=False)
-FIFO_MANY = _loops("fifo_many", has_many_resources=True, backward_first=False)
-BACKWARD_FIRST = _loops("backward_first", has_many_resources=True, backward_first=True)
-
-
-def loops_of(queue: str, num_resources: int) -> Loops:
-    """Return the loops for a queue discipline (`Cluster.queue`) and so many resources."""
-    if queue == "backward-first":
-        return BACKWARD_FIRST
-    return FIFO_FEW if num_resources <= FEW else FIFO_MANY

@@ -1,8 +1,8 @@
 """What the simulator does, written to be read: plain Python, a hundred times slower.
 
-`simulate` is the definition. The compiled loop (`event_loop.py`) is the same, faster; the tests and
-``python -m placeto_simulator.conformance`` compare the two event by event. Times are float64, and a
-duration is computed before it is added to a time, so that equal inputs tie exactly.
+`simulate` is the definition. The compiled loop (`event_loop.py`) is the same, faster; the tests
+compare the two event by event. Times are float64, and a duration is computed before it is added to
+a time, so that equal inputs tie exactly.
 """
 
 import heapq
@@ -23,7 +23,7 @@ class Transfer:
     Attributes
     ----------
     tensor, source, destination : int
-        What goes from which device to which.
+        The tensor, and the devices that it goes from and to.
     start, end : float
         Seconds; NaN before it starts.
 
@@ -57,7 +57,7 @@ class Happening:
     resource : int
         The device, or D + the link.
     element : op or transfer
-        What is done, or starts.
+        The op or transfer that is done, or starts.
 
     Examples
     --------
@@ -78,9 +78,9 @@ class Resource(Generic[Element]):
     Attributes
     ----------
     queue : ops or transfers
-        What waits.
+        The ops or transfers that wait.
     running : op or transfer
-        What runs, or nothing.
+        The op or transfer that runs, or nothing.
     end : float
         When what runs is done; seconds.
     free_at : float

@@ -21,9 +21,8 @@ from placeto_graphs import (
 )
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.state import Memory, State, new_log, new_memory, new_state
-from placeto_simulator.tables import tables_of
+from placeto_simulator.tables import Sets, tables_of
 from placeto_simulator.timeline import Timeline, timeline_of
-from placeto_simulator.walking import Sets
 
 NO_LOG = new_log(0, 0)
 
@@ -40,8 +39,8 @@ class Simulator:
     problem
         The problem whose placements are simulated.
     num_threads
-        How many placements of a batch are simulated at once; by default one per core that this
-        process may use. The threads run without the interpreter lock.
+        Number of placements of a batch that are simulated at once; by default one per core that
+        this process may use. The threads run without the interpreter lock.
 
     Raises
     ------
@@ -112,7 +111,8 @@ class Simulator:
         rows = self._checked(placements)
         runtime = np.empty(len(rows))
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        self._share_out(self._loops.evaluate, rows, runtime, peak_memory)
+        no_times = np.empty((len(rows), 0))
+        self._share_out(self._loops.evaluate, rows, runtime, peak_memory, no_times, no_times)
         return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
@@ -137,7 +137,7 @@ class Simulator:
         rows = self._checked(placements)
         runtime, start, end = np.empty(len(rows)), np.empty(rows.shape), np.empty(rows.shape)
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        self._share_out(self._loops.schedule, rows, runtime, peak_memory, start, end)
+        self._share_out(self._loops.evaluate, rows, runtime, peak_memory, start, end)
         return ScheduleBatch(runtime=runtime, peak_memory=peak_memory, start=start, end=end)
 
     def runtimes(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -169,9 +169,9 @@ class Simulator:
         Parameters
         ----------
         placements : int32[C, G]
-            Where each walk starts.
+            Placements where walks start.
         moves
-            What each tries.
+            Moves that each walk tries.
 
         Returns
         -------

@@ -33,7 +33,7 @@ class State(NamedTuple):
     device_of : uint16[V]
         The device of each op.
     missing : int32[V]
-        How many inputs each op still waits for.
+        Number of inputs that each op still waits for.
     sent_to : uint32[D]
         The tensor that each device got last; a tensor is named by its first read, and 1 more.
     after : uint32[V + E + R + 1]
@@ -57,7 +57,7 @@ class State(NamedTuple):
     heap : uint32[V]
         The ranks of the ops that wait for each device, where backward comes first.
     first_ready, num_ready : uint32[D]
-        Where the heap of each device starts, and how many ops are on it.
+        Start of the heap of each device, and the number of ops on it.
     op_start, op_end : float64[V]
         When each op ran, seconds; not written where only runtimes are wanted.
     """
@@ -89,11 +89,11 @@ class Memory(NamedTuple):
     store_of_input : uint32[E]
         The store that each input holds on to (see `Tables`).
     uses_left : int32[E + T]
-        How many reads and outgoing transfers each store still has to outlive.
+        Number of reads and outgoing transfers that each store still has to outlive.
     store_on : uint32[D]
         The store on each device of the tensor that is handed over.
     num_holds : int64[1]
-        How many of what follows there are.
+        Number of what follows.
     hold_start, hold_device, hold_bytes : float64[V + E], uint32[V + E], int64[V + E]
         From when on (seconds) what was started takes how many bytes where, until the clock has
         passed that time.
@@ -118,9 +118,9 @@ class Log(NamedTuple):
     Attributes
     ----------
     num_events, num_memory_changes, round : int64[1]
-        How much has been written, and how often something completed so far.
+        Numbers of what has been written, and of the times at which something completed so far.
     event_time, event_round, event_is_wakeup, event_resource, event_element : [2 (V + E)]
-        What happened: when (seconds), in which round, whether a resource at rest started something
+        Events: when (seconds), in which round, whether a resource at rest started something
         or what it ran was done, and what that was.
     memory_time, memory_device, memory_bytes : [4 (V + E)]
         From when on (seconds) which device holds how many bytes more, or fewer.

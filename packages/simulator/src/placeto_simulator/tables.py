@@ -31,35 +31,35 @@ class Tables(NamedTuple):
     group_of : uint32[V]
         The group of each op.
     group_parameter_bytes : int64[G]
-        What the ops of each group keep for the whole step.
+        Bytes that the ops of each group keep for the whole step.
     compute_time : float64[V, D]
         Seconds.
     num_inputs : int32[V]
-        How many tensors each op reads.
+        Number of tensors that each op reads.
     rank, op_of_rank : uint32[V]
         The place of each op among all where backward comes first: update, backward, forward, by
         number within each; and the op of each place.
     ready_ops : uint32[]
         The ops that read none.
     first_output_read : uint32[V + 1]
-        Where the reads of each op's tensors start.
+        Start of the reads of each op's tensors.
     readers : uint32[E]
         The op of each read, and in the highest bits whether it is the first or the last read of
         its tensor, and the last of the tensors of its producer.
     tensor_of_read, producer_of_read : uint32[E]
         The tensor of each read, and the op that makes it.
     first_input : uint32[V + 1]
-        Where the inputs of each op start.
+        Start of the inputs of each op.
     input_of_read : uint32[E]
-        Which input each read is.
+        Number of the input that each read is.
     tensor_bytes : int64[T]
-        What a copy of each tensor takes.
+        Bytes of a copy of each tensor.
     store_bytes : int64[E + T]
-        What each store takes: nothing for a tensor that lives in parameters.
+        Bytes of each store: 0 for a tensor that lives in parameters.
     start_bytes : int64[V]
-        What each op takes when it starts: its workspace and its tensors.
+        Bytes that each op takes when it starts: its workspace and its tensors.
     end_bytes : int64[V]
-        What each op releases when it is done: its workspace and the tensors that nothing reads.
+        Bytes that each op releases at its end: its workspace and the tensors that nothing reads.
     op_overhead, transfer_overhead : float64[D]
         Seconds.
     bandwidth, latency : float64[D, D]
@@ -68,7 +68,7 @@ class Tables(NamedTuple):
         The resource that carries what one device sends another: D + its link. From a device to
         itself it is D + L, which is none: nothing is ever sent there.
     first_fed_link, fed_links : uint32[D + L + 1], uint32[]
-        Where the links of each resource start, and the resources that they are: those that a device
+        Start of the links of each resource, and the resources that they are: those that a device
         feeds, or the link itself.
     num_resources : int
         D devices and L links.
@@ -99,6 +99,28 @@ class Tables(NamedTuple):
     first_fed_link: NDArray[np.uint32]
     fed_links: NDArray[np.uint32]
     num_resources: int
+
+
+class Sets(NamedTuple):
+    """What all walks share: S sets of groups, D devices.
+
+    Attributes
+    ----------
+    first_member, members : int32[S + 1], int32[]
+        As of `placeto_graphs.Moves`.
+    cannot_run : bool[S, D]
+        Devices where a group of a set cannot run.
+    memory_bytes : int64[D]
+        Memory of each device.
+    seconds_per_byte : float
+        Seconds that each byte more than that costs.
+    """
+
+    first_member: NDArray[np.int32]
+    members: NDArray[np.int32]
+    cannot_run: NDArray[np.bool_]
+    memory_bytes: NDArray[np.int64]
+    seconds_per_byte: float
 
 
 def tables_of(problem: PlacementProblem) -> Tables:

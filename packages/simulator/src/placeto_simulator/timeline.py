@@ -18,7 +18,7 @@ _Happening = Literal["op-done", "transfer-done", "wakeup"]
 
 
 @dataclass(frozen=True)
-class Event:
+class SimEvent:
     """Something that happened.
 
     Attributes
@@ -35,7 +35,7 @@ class Event:
 
     Examples
     --------
-    >>> Event(0.5, "transfer-done", "k80:0 bus", "conv1:0 -> k80:1").kind
+    >>> SimEvent(0.5, "transfer-done", "k80:0 bus", "conv1:0 -> k80:1").kind
     'transfer-done'
     """
 
@@ -47,7 +47,7 @@ class Event:
 
 @dataclass(frozen=True)
 class PathStep:
-    """One member of the critical path.
+    """One op or transfer of the critical path.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class PathStep:
     start, end : float
         Seconds.
     waits_for : text
-        What the start waited for: ``"nothing"``, an ``"input"``, or the ``"resource"``, which was
+        Cause of the start: ``"nothing"``, an ``"input"``, or the ``"resource"``, which was
         busy with the step before.
 
     Examples
@@ -116,7 +116,7 @@ class Timeline(StepTimeline):
     transfer_before: NDArray[np.int32]
     happened: list[tuple[float, _Happening, int, int]]
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[SimEvent]:
         """Return what happened, in order.
 
         At one time everything that completes comes first, ops by device and then transfers by link,
@@ -126,7 +126,7 @@ class Timeline(StepTimeline):
         num_devices = self.problem.num_devices
         op_names = self.problem.graph.op_names
         return [
-            Event(
+            SimEvent(
                 time,
                 kind,
                 names[resource],

@@ -3,9 +3,16 @@
 Each is a factory of a training step: a model, example inputs, and how outputs become a loss.
 """
 
-from placeto_workloads.errors import WorkloadError, WorkloadWarning
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from warnings import warn
+
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.controller_sampler import ControllerSampler
 from placeto_workloads.families.family import Family, FamilyMember, family, family_names
 from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
+from placeto_workloads.families.search_spaces import ConvolutionalSpace, RecurrentSpace, SearchSpace
+from placeto_workloads.families.trajectory import Trajectory, load_trajectory, save_trajectory
 from placeto_workloads.libraries.named import LIBRARIES, library_step
 from placeto_workloads.models.cell_architecture import (
     Activation,
@@ -38,17 +45,21 @@ __all__ = [
     "Activation",
     "ArchitectureSampler",
     "Block",
+    "ControllerSampler",
     "ConvolutionalArchitecture",
     "ConvolutionalCell",
+    "ConvolutionalSpace",
     "Family",
     "FamilyMember",
     "Operation",
     "RecurrentCell",
+    "RecurrentSpace",
     "RegisteredModel",
+    "SearchSpace",
     "TrainingStep",
+    "Trajectory",
     "UniformSampler",
     "WorkloadError",
-    "WorkloadWarning",
     "cell_with_loose_ends",
     "enas_image_network",
     "enas_language_model",
@@ -56,8 +67,33 @@ __all__ = [
     "family_names",
     "inception_v3",
     "library_step",
+    "load_trajectory",
     "model_names",
     "nasnet",
     "nmt",
+    "save_trajectory",
     "training_step",
 ]
+
+# What other packages have since 0.3, by the package that has it and its name there.
+_MOVED = {
+    **dict.fromkeys(
+        (
+            *("DEVICE_KINDS", "DeviceKind", "Efficiency", "ExecutableTraining", "capture"),
+            *("cost_model", "cost_models", "executable_step", "executable_training"),
+            *("profile", "program_step"),
+        ),
+        "placeto_capture",
+    ),
+    **dict.fromkeys(("capture_step", "load"), "placeto"),
+}
+_RENAMED = {"load": "load_model_graph"}
+
+if not TYPE_CHECKING:  # a name that is not there stays an error of types
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MOVED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        package, now = _MOVED[name], _RENAMED.get(name, name)
+        warn(f"placeto_workloads.{name} is {package}.{now}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(package), now)

@@ -1,25 +1,14 @@
-"""The one error of this package, and its one warning."""
+"""The one error of this package."""
 
 
 class WorkloadError(ValueError):
-    """A model, input, op or name that this package cannot work with, said in one line.
+    """A model, size or name that this package cannot work with, said in one line.
 
     Examples
     --------
     >>> from placeto_workloads import WorkloadError
-    >>> raise WorkloadError("kind: expected one of cpu, k80, got 'abacus'")
+    >>> raise WorkloadError("steps: expected an integer from 1, got 0")
     Traceback (most recent call last):
     ...
-    placeto_workloads.errors.WorkloadError: kind: expected one of cpu, k80, got 'abacus'
-    """
-
-
-class WorkloadWarning(UserWarning):
-    """What this package had to assume, said in one line.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from placeto_workloads import WorkloadWarning
-    >>> warnings.simplefilter("ignore", WorkloadWarning)
+    placeto_workloads.errors.WorkloadError: steps: expected an integer from 1, got 0
     """

@@ -19,7 +19,7 @@ from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.texts import bytes_text, seconds_text
 from placeto.training.run_folder import read_policy
-from placeto_baselines import CoarseToFine
+from placeto_baselines import MultilevelSearch
 from placeto_graphs import PlacementProblem, PlacementResult, Placer, save_placement
 from placeto_tools.options import (
     Command,
@@ -130,7 +130,9 @@ def place(
     read = read_problem(problem, asked)
     bound = None
     if placer is None and policy is None:
-        name = CoarseToFine.name if start == "nothing" else f"pretrained, {CoarseToFine.name}"
+        name = (
+            MultilevelSearch.name if start == "nothing" else f"pretrained, {MultilevelSearch.name}"
+        )
         if seconds is None and budget is None:
             seconds = DEFAULT_SECONDS
         if not asked.grouping.fixes_how_many:
@@ -146,7 +148,7 @@ def place(
         with showing_progress() as progress:
             result = run_placer(chosen, read, progress, seed=seed, budget=total)
             if seconds is not None:
-                name = f"{name}, {CoarseToFine.name}"
+                name = f"{name}, {MultilevelSearch.name}"
                 placed = read
                 if not asked.grouping.fixes_how_many:
                     read = search_problem(read)

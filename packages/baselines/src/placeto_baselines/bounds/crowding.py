@@ -1,9 +1,11 @@
 """How long a step lasts because ops that could run side by side are too many for the devices."""
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from placeto_baselines.bounds.paths import Paths
-from placeto_baselines.bounds.relaxed_ops import relax_ops
 from placeto_graphs import PlacementProblem
 
 
@@ -14,15 +16,132 @@ def crowding_bound(problem: PlacementProblem, paths: Paths) -> float:
     any links and any order in which a device takes its ops. It needs no solver.
     """
     # Numba takes half a second to import.
-    from placeto_baselines.bounds import (  # noqa: PLC0415
-        regions,
-        windows,
-    )
+    from placeto_baselines.bounds import windows  # noqa: PLC0415
 
     ops = relax_ops(problem, paths)
-    band = min(regions.BAND, problem.graph.num_ops)
-    lags = regions.region_lags(ops, band, regions.LARGEST_REGION, regions.LEVELS)
+    band = min(windows.BAND, problem.graph.num_ops)
+    lags = windows.region_lags(ops, band, windows.LARGEST_REGION, windows.LEVELS)
     head = windows.heads(ops, lags)
     tail = windows.heads(ops.reversed(), lags.reversed())[::-1].copy()
     order = np.argsort(-head)
     return windows.window_bound(ops, head, tail, order, windows.window_ends(tail))
+
+
+class RelaxedOps(NamedTuple):
+    """The ops of a problem in an order of execution, with the least costs over all devices.
+
+    Ops are in the order in which they can start at the earliest, so that ops that run at about the
+    same time are close to each other; producers come before their consumers.
+
+    Attributes
+    ----------
+    seconds, rest : float64[V]
+        Seconds of each op, and of the overhead that follows it.
+    share : float64[V]
+        The part that each op takes of the capacity 1 per second of all devices together.
+    group : int64[V]
+        Group of each op: its ops share a device.
+    offsets : int64[V + 1]
+        Start of the producers of each op.
+    producers : int64[E]
+        The producers of each op's inputs.
+    transfer : float64[E]
+        Seconds of the input from another device; infinite where there is none.
+    speed : float64[D]
+        The capacity of each device, falling, of sum 1.
+    overhead : float64
+        The longest overhead of all devices.
+    """
+
+    seconds: NDArray[np.float64]
+    rest: NDArray[np.float64]
+    share: NDArray[np.float64]
+    group: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    producers: NDArray[np.int64]
+    transfer: NDArray[np.float64]
+    speed: NDArray[np.float64]
+    overhead: float
+
+    def reversed(self) -> "RelaxedOps":
+        """Return the same ops backwards in time: consumers are producers."""
+        last = len(self.seconds) - 1
+        consumers = np.repeat(np.arange(last + 1), np.diff(self.offsets))
+        order = np.argsort(-self.producers, kind="stable")
+        return self._replace(
+            seconds=self.seconds[::-1].copy(),
+            rest=self.rest[::-1].copy(),
+            share=self.share[::-1].copy(),
+            group=self.group[::-1].copy(),
+            offsets=np.searchsorted(last - self.producers[order], np.arange(last + 2)),
+            producers=last - consumers[order],
+            transfer=self.transfer[order],
+        )
+
+
+def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
+    """Return the ops of a problem without their devices.
+
+    Proof that ``share`` is right. Device ``d`` is busy for ``busy[v, d]`` seconds with op ``v`` and
+    the overhead after it. With any ``speed >= 0`` of sum 1, let
+    ``share[v] = min_d speed[d] busy[v, d]``. The ops that device ``d`` runs in ``L_d`` seconds then
+    have shares of ``speed[d] L_d`` at most. (For equal devices this is the work over their
+    number.) The speeds are in proportion to how fast a device runs what it can run, beside the
+    fastest device for each op: any would do, these are good.
+    """
+    graph, cluster = problem.graph, problem.cluster
+    can_run = np.isfinite(paths.seconds)
+    overhead = np.array([device.op_overhead for device in cluster.devices])
+    rest = np.where(paths.seconds > 0, overhead, 0.0)
+    busy = paths.seconds + rest
+    speed = _speeds(busy, can_run)
+    weighted = np.where(can_run, np.where(can_run, busy, 0.0) * speed, np.inf)
+    order = np.lexsort((problem.graph.topological_index, _earliest_starts(problem, paths)))
+    position = np.empty(graph.num_ops, np.int64)
+    position[order] = np.arange(graph.num_ops)
+    readers = position[graph.edge_consumers]
+    by_reader = np.argsort(readers, kind="stable")
+    return RelaxedOps(
+        seconds=paths.seconds.min(axis=1)[order],
+        rest=np.where(can_run, rest, np.inf).min(axis=1)[order],
+        share=weighted.min(axis=1)[order],
+        group=problem.grouping.group_of[order].astype(np.int64),
+        offsets=np.searchsorted(readers[by_reader], np.arange(graph.num_ops + 1)),
+        producers=position[graph.tensor_producer[graph.edges[:, 0]]][by_reader],
+        transfer=_least_transfers(problem)[graph.edges[:, 0]][by_reader],
+        speed=-np.sort(-speed),
+        overhead=float(overhead.max()),
+    )
+
+
+def _speeds(busy: NDArray[np.float64], can_run: NDArray[np.bool_]) -> NDArray[np.float64]:
+    fastest = busy.min(axis=1)
+    taken = np.where(can_run, busy, 0.0).sum(axis=0)
+    needed = np.where(can_run, fastest[:, None], 0.0).sum(axis=0)
+    speed = np.divide(needed, taken, out=np.ones(len(taken)), where=taken > 0)
+    if not speed.any():
+        speed = np.ones(len(taken))
+    scaled: NDArray[np.float64] = speed / speed.sum()
+    return scaled
+
+
+def _earliest_starts(problem: PlacementProblem, paths: Paths) -> NDArray[np.float64]:
+    """Return float64[V], rising from each op to its consumers or equal."""
+    graph = problem.graph
+    earliest = np.zeros(graph.num_ops)
+    seconds = paths.seconds.min(axis=1)
+    for op in graph.topological_order:
+        for tensor in graph.inputs_of_op[op]:
+            maker = graph.tensor_producer[tensor]
+            earliest[op] = max(earliest[op], earliest[maker] + seconds[maker])
+    return earliest
+
+
+def _least_transfers(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Return float64[T], the seconds of each tensor between the two devices where it is fastest."""
+    cluster = problem.cluster
+    least = np.full(len(problem.graph.tensor_bytes), np.inf)
+    for pair in zip(*np.nonzero(~np.eye(problem.num_devices, dtype=np.bool_)), strict=True):
+        seconds = cluster.latency[pair] + problem.graph.tensor_bytes / cluster.bandwidth[pair]
+        least = np.minimum(least, seconds)
+    return least

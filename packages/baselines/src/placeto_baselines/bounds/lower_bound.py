@@ -1,13 +1,16 @@
-"""A runtime that no placement can beat."""
+"""A runtime that no placement can beat: begin to read here."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from placeto_baselines.bounds.crowding import crowding_bound
-from placeto_baselines.bounds.paths import longest_paths
-from placeto_baselines.bounds.split import split_bound
-from placeto_baselines.bounds.work import work_programme
+from placeto_baselines.bounds.paths import Paths, longest_paths
+from placeto_baselines.bounds.work import WorkProgramme, work_programme
 from placeto_baselines.errors import BaselineError
-from placeto_graphs import PlacementProblem
+from placeto_graphs import SECONDS_PER_BYTE, PlacementProblem
 
-SECONDS_PER_BYTE = 2e-9  # 2 s/GB, as `placeto_graphs.memory_penalised_runtime` takes it
 MOST_OPS_OF_CROWDING = 20_000  # its time grows with the square of the ops
 ROUNDING = 1e-9  # in parts of the bound: more than sums of a million float64 can be off
 
@@ -24,17 +27,17 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
       speed and memory, with the paths through each group (`bounds.work`);
     - what ops that could run side by side take because there are too few devices for them, between
       each two ops that they lie between, transfers there and back included, and in windows of time
-      (`bounds.regions`, `bounds.windows`; of graphs of up to 20,000 ops, where it takes seconds);
+      (`bounds.crowding`; of graphs of up to 20,000 ops, where it takes seconds);
     - for each connected part of the graph, the lesser of its work on one device with the penalty
       of the memory that it lacks, and of the shortest path with a transfer in it: what memory
-      forces to be transferred (`bounds.split`).
+      forces to be transferred (`split_bound`).
 
     Each is proven where it is computed, and lowered by a billionth against rounding.
 
     Parameters
     ----------
     problem
-        What is to be placed.
+        Problem to place.
     scale
         Seconds that each byte over the memory of a device costs.
 
@@ -45,7 +48,7 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
 
     Examples
     --------
-    >>> lower_bound(problem) <= optimal(problem, evaluator).runtime
+    >>> lower_bound(problem) <= exhaustive_search(problem, evaluator).runtime
     True
     >>> round(lower_bound(problem), 6)
     1.0
@@ -84,3 +87,60 @@ def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
         "crowding": crowding_bound(problem, paths) if is_small else 0.0,
     }
     return {name: max(0.0, bound) * (1 - ROUNDING) for name, bound in parts.items()}
+
+
+def split_bound(problem: PlacementProblem, paths: Paths, programme: WorkProgramme) -> float:
+    """Return a lower bound on the memory-penalised runtime from the parts that hang together.
+
+    Proof. Take a connected part of the graph of groups. Either all of it runs on one device, which
+    then does all its work and holds what it needs, so that the penalty of that device's memory is
+    due; or two of its groups that share a tensor are on different devices, and that tensor is
+    transferred: the step lasts no less than the path to its producer, the transfer, and the path
+    from its reader. The lesser of the two holds for every placement, the greatest over all parts.
+    """
+    groups = problem.group_graph
+    joined = csr_array(
+        (np.ones(groups.num_edges), (groups.edges[:, 0], groups.edges[:, 1])),
+        shape=(groups.num_groups, groups.num_groups),
+    )
+    num_parts, part_of = connected_components(joined, directed=False)
+    together = _on_one_device(programme, part_of, num_parts).min(axis=1)
+    apart = _least_transfers(problem, paths, part_of, num_parts)
+    return float(np.minimum(together, apart).max())
+
+
+def _on_one_device(
+    programme: WorkProgramme, part_of: NDArray[np.int32], num_parts: int
+) -> NDArray[np.float64]:
+    """Return float64[P, D], what each part costs on each device alone."""
+    shape = (num_parts, programme.work.shape[1])
+    work, path = np.zeros(shape), np.zeros(shape)
+    running = np.zeros(shape, np.int64)
+    resident = np.zeros(num_parts, np.int64)
+    np.add.at(work, part_of, programme.work)
+    np.maximum.at(path, part_of, programme.path)
+    np.maximum.at(running, part_of, programme.needs.running)
+    np.add.at(resident, part_of, programme.needs.resident)
+    excess = np.maximum(resident[:, None] + running - programme.memory, 0)
+    costs: NDArray[np.float64] = np.maximum(work - programme.overhead, path)
+    costs += programme.scale * excess
+    return costs
+
+
+def _least_transfers(
+    problem: PlacementProblem, paths: Paths, part_of: NDArray[np.int32], num_parts: int
+) -> NDArray[np.float64]:
+    """Return float64[P], the shortest path of each part with a transfer between groups in it."""
+    graph, cluster = problem.graph, problem.cluster
+    group_of = problem.grouping.group_of
+    least = np.full(num_parts, np.inf)
+    elsewhere = np.where(np.eye(problem.num_devices, dtype=np.bool_), np.inf, 0.0)
+    for tensor, reader in graph.edges:
+        maker = graph.tensor_producer[tensor]
+        if group_of[maker] != group_of[reader]:
+            transfer = cluster.latency + graph.tensor_bytes[tensor] / cluster.bandwidth + elsewhere
+            after = paths.seconds[reader] + paths.tail[reader]
+            shortest = (paths.end[maker][:, None] + transfer + after).min()
+            part = part_of[group_of[reader]]
+            least[part] = min(least[part], shortest)
+    return least

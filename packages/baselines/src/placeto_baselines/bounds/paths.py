@@ -19,7 +19,7 @@ class Paths:
     Attributes
     ----------
     seconds : float64[V, D]
-        What each op takes; infinity where its group cannot run.
+        Seconds of each op; infinity where its group cannot run.
     end : float64[V, D]
         The op ends at this time or later.
     tail : float64[V, D]

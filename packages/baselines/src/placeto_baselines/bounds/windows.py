@@ -1,13 +1,197 @@
-"""Energetic reasoning: what has to run in a window of time has to fit into it."""
+"""What must run between two ops, or in a window of time, has to fit into it: compiled loops.
+
+`region_lags` is what two devices or more can save between two ops, after the transfers that it
+takes; `heads` and `window_bound` are energetic reasoning over a whole step.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.bounds.regions import Lags
-from placeto_baselines.bounds.relaxed_ops import RelaxedOps
+from placeto_baselines.bounds.crowding import RelaxedOps
 from placeto_graphs import compiled
 
+BAND = 200  # how far apart, in the order of ops, the two ends of a region may be
+LARGEST_REGION = 60  # ops in a region: larger ones brought nothing on any problem
+LEVELS = 16  # thresholds by which the ops of a region are left out
 MAX_WINDOW_ENDS = 400
+
+
+class Lags(NamedTuple):
+    """From the end of one op to the start of another, by whether the two share a device.
+
+    Attributes
+    ----------
+    together, apart : float64[V, B]
+        At ``[a, v - a]`` the least seconds between ops ``a`` and ``v``; -1 where ``v`` does not
+        depend on ``a``, or is too far from it; infinite where the case cannot be.
+    """
+
+    together: NDArray[np.float64]
+    apart: NDArray[np.float64]
+
+    def reversed(self) -> "Lags":
+        """Return the lags of the ops backwards in time."""
+        return Lags(_from_the_end(self.together), _from_the_end(self.apart))
+
+
+def _from_the_end(lags: NDArray[np.float64]) -> NDArray[np.float64]:
+    found = np.full_like(lags, -1.0)
+    for distance in range(min(lags.shape)):
+        found[: len(lags) - distance, distance] = lags[: len(lags) - distance, distance][::-1]
+    return found
+
+
+@compiled
+def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) -> Lags:
+    """Return the lags between ops that are close to each other.
+
+    Proof, by induction over the distance. *Paths:* let ``u`` be a producer of ``v`` that is ``a``
+    or depends on it. If ``u`` and ``v`` share a device, ``v`` starts after the overhead of ``u``;
+    if not, after the transfer. In a group they share it. Whether ``a`` shares a device with ``v``
+    follows from the two answers, or is open when both are no, which is no better than one yes.
+
+    *Regions:* let ``R`` be any of the ops that depend on ``a`` and on which ``v`` depends, and
+    ``L`` the seconds from the end of ``a`` to the start of ``v``. Whatever of ``R`` a device runs,
+    it starts no earlier than the least lag from ``a`` to an op in ``R`` after the end of ``a``
+    (``together`` on the device of ``a``, ``apart`` on others), and ends no later than the least
+    lag to ``v`` before its start. The two lags on a device make its *delay*; all of ``R`` fits into
+    ``L`` only if ``sum_d speed[d] max(0, L - delay[d]) >= sum_R share``, where the overhead that
+    may follow the last op is taken off each delay. If ``a`` and ``v`` share a device, this has the
+    least delay and all others the longest; if not, one device is close to ``a`` and one to ``v``.
+    The left side is largest when shorter delays are those of faster devices, and so the least
+    ``L`` for which it holds is a bound. Left out of ``R`` are ops with short ways to other devices,
+    by falling thresholds: any choice is right, and the best counts.
+
+    This is "one device or a transfer" at each fork and join, for any number of devices; bounds of
+    regions one after the other add up, as they are lags of further paths.
+
+    Parameters
+    ----------
+    ops
+        V ops.
+    band
+        Lags between ops at this distance and beyond are not computed.
+    largest_region
+        Regions with more ops than this bring no bound of their own.
+    levels
+        Number of thresholds.
+    """
+    num_ops = len(ops.seconds)
+    together = np.full((num_ops, band), -1.0)
+    apart = np.full((num_ops, band), -1.0)
+    between = np.empty(largest_region, np.int64)
+    for a in range(num_ops - 1, -1, -1):
+        for v in range(a + 1, min(num_ops, a + band)):
+            near, far = path_lags(ops, together, apart, a, v)
+            if near < 0:
+                continue
+            size = 0
+            for u in range(a + 1, v):
+                inside = together[a, u - a] >= 0 and together[u, v - u] >= 0
+                if inside and ops.share[u] > 0:
+                    if size == largest_region:
+                        size = 0
+                        break
+                    between[size] = u
+                    size += 1
+            if size > 1:
+                region = between[:size]
+                near = split_lag(ops, together, apart, a, v, region, near, levels, True)
+                if far < np.inf:
+                    far = split_lag(ops, together, apart, a, v, region, far, levels, False)
+            together[a, v - a] = min(near, far)
+            apart[a, v - a] = far
+    return Lags(together, apart)
+
+
+@compiled
+def path_lags(
+    ops: RelaxedOps, together: NDArray[np.float64], apart: NDArray[np.float64], a: int, v: int
+) -> tuple[float, float]:
+    """Return the longest lags by way of the producers of an op, on the same device and not."""
+    near, far = -1.0, -1.0
+    for edge in range(ops.offsets[v], ops.offsets[v + 1]):
+        u = ops.producers[edge]
+        if u < a or (u > a and together[a, u - a] < 0):
+            continue
+        at_near, at_far = 0.0, np.inf
+        if u > a:
+            at_near = together[a, u - a] + ops.seconds[u]
+            at_far = apart[a, u - a] + ops.seconds[u]
+        stays = ops.rest[u]
+        moves = np.inf if ops.group[u] == ops.group[v] else ops.transfer[edge]
+        near = max(near, min(at_near + stays, at_far + moves))
+        far = max(far, min(at_near + moves, at_far + stays))
+    if near >= 0 and ops.group[a] == ops.group[v]:
+        far = np.inf
+    return near, far
+
+
+@compiled
+def split_lag(
+    ops: RelaxedOps,
+    together: NDArray[np.float64],
+    apart: NDArray[np.float64],
+    a: int,
+    v: int,
+    region: NDArray[np.int64],
+    lag: float,
+    levels: int,
+    shared: bool,
+) -> float:
+    """Return the lag that a region makes, or the one given where that is longer.
+
+    ``shared`` says whether the two ends share a device.
+    """
+    share = np.zeros(levels)
+    into_near, into_far = np.full(levels, np.inf), np.full(levels, np.inf)
+    out_near, out_far = np.full(levels, np.inf), np.full(levels, np.inf)
+    for u in region:
+        detour = apart[a, u - a] + apart[u, v - u]
+        level = int(levels * detour / lag) if detour < lag else levels - 1
+        level = min(level, levels - 1)
+        share[level] += ops.share[u]
+        into_near[level] = min(into_near[level], together[a, u - a])
+        into_far[level] = min(into_far[level], apart[a, u - a])
+        out_near[level] = min(out_near[level], together[u, v - u])
+        out_far[level] = min(out_far[level], apart[u, v - u])
+    for level in range(levels - 1, -1, -1):
+        if level < levels - 1:
+            share[level] += share[level + 1]
+            into_near[level] = min(into_near[level], into_near[level + 1])
+            into_far[level] = min(into_far[level], into_far[level + 1])
+            out_near[level] = min(out_near[level], out_near[level + 1])
+            out_far[level] = min(out_far[level], out_far[level + 1])
+        if share[level] > 0:
+            longest = into_far[level] + out_far[level]
+            if shared:
+                first, second = into_near[level] + out_near[level], longest
+            else:
+                one = into_near[level] + out_far[level]
+                other = into_far[level] + out_near[level]
+                first, second = min(one, other), max(one, other)
+            lag = max(lag, least_length(ops, share[level], first, second, longest))
+    return lag
+
+
+@compiled
+def least_length(
+    ops: RelaxedOps, share: float, first: float, second: float, others: float
+) -> float:
+    """Return the least time in which devices with these delays, rising, have such a capacity."""
+    speed: float = ops.speed[0]
+    weighted: float = speed * (first - ops.overhead)
+    least = (share + weighted) / speed
+    for device in range(1, len(ops.speed)):
+        delay = second if device == 1 else others
+        if delay == np.inf:
+            break
+        speed += ops.speed[device]
+        weighted += ops.speed[device] * (delay - ops.overhead)
+        least = min(least, (share + weighted) / speed)
+    return least
 
 
 @compiled
@@ -15,11 +199,11 @@ def heads(ops: RelaxedOps, lags: Lags) -> NDArray[np.float64]:
     """Return float64[V], seconds before which no op starts.
 
     Proof, by induction in the order of ops. Op ``v`` starts a lag after each op on which it depends
-    (`bounds.regions`). Take any of those ops: all end before ``v`` starts, and start no earlier
-    than the least of their heads. The devices have a capacity of 1 per second together, so the
-    shares of these ops, less one overhead that may follow the last op on each device, fit into the
-    time between. Those of one group run on one device, one after the other. What is taken are the
-    last ones in the order of ops, as many as is best.
+    (`region_lags`). Take any of those ops: all end before ``v`` starts, and start no earlier than
+    the least of their heads. The devices have a capacity of 1 per second together, so the shares of
+    these ops, less one overhead that may follow the last op on each device, fit into the time
+    between. Those of one group run on one device, one after the other. What is taken are the last
+    ones in the order of ops, as many as is best.
 
     The same ops backwards in time give tails: seconds from the end of an op to the end of the step.
     """
@@ -76,7 +260,7 @@ def window_bound(
     order : int64[V]
         The ops by falling heads.
     ends : float64[W]
-        Which ``s`` are tried; ``t`` are all heads.
+        Values of ``s`` that are tried; ``t`` are all heads.
     """
     bound = (head + ops.seconds + tail).max()
     num_groups = ops.group.max() + 1

@@ -1,23 +1,21 @@
 """Graph partitioning with the METIS library."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import accelerators
-from placeto_baselines.errors import check_at_least
-from placeto_baselines.extras import missing
-from placeto_baselines.partitioning.nodes import (
-    Nodes,
-    check_nodes,
-    graph_of_nodes,
-    placement_of_parts,
+from placeto_baselines.errors import import_extra
+from placeto_baselines.partitioning.partitioner import (
+    Partitioner,
+    WeightedGraph,
+    speeds,
+    weighted_graph,
 )
-from placeto_baselines.partitioning.weights import WeightedGraph, speeds, weighted_graph
-from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
+from placeto_graphs import Cluster, GroupGraph
 
 
-class MetisPlacer:
+class MetisPlacer(Partitioner):
     """METIS (Karypis and Kumar 1998): parts in proportion to speed, with little traffic.
 
     The library itself cuts the graph into as many parts as there are devices: nodes weigh their
@@ -27,10 +25,10 @@ class MetisPlacer:
     Parameters
     ----------
     imbalance
-        How much more than its share of the work a device may get, as a part of it; at least a
+        Most that a device may get beyond its share of the work, as a fraction of it; at least a
         thousandth, which is METIS' unit.
     nodes
-        What is partitioned: ``"groups"``, or ``"ops"``, of which each group then goes to where most
+        Nodes that are partitioned: ``"groups"``, or ``"ops"``: each group then goes to where most
         of its work was mapped.
     only_accelerators
         Whether CPUs get nothing but what no accelerator can run.
@@ -48,32 +46,14 @@ class MetisPlacer:
     """
 
     name = "metis"
+    least_imbalance = 0.001
 
-    def __init__(
-        self,
-        imbalance: float = 0.05,
-        nodes: Nodes = "groups",
-        *,
-        only_accelerators: bool = True,
-    ) -> None:
-        check_at_least("imbalance", imbalance, 0.001)
-        check_nodes(nodes)
-        self.imbalance = imbalance
-        self.nodes = nodes
-        self.only_accelerators = only_accelerators
-
-    def place(
-        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
-    ) -> PlacementResult:
-        """Return the placement that METIS finds with the random numbers of a seed."""
-        trials = Trials(problem, evaluator)
-        every_device = np.arange(problem.num_devices)
-        devices = accelerators(problem) if self.only_accelerators else every_device
-        graph = graph_of_nodes(problem, self.nodes)
+    def parts(
+        self, graph: GroupGraph, _: Cluster, devices: NDArray[np.intp], seed: int
+    ) -> Iterator[NDArray[np.int64]]:
+        """Yield METIS' partition."""
         shares = speeds(graph.compute_time[:, devices])
-        parts = metis_parts(weighted_graph(graph), shares / shares.sum(), self.imbalance, seed)
-        trials.evaluate(placement_of_parts(problem, self.nodes, devices[parts])[None])
-        return trials.result()
+        yield metis_parts(weighted_graph(graph), shares / shares.sum(), self.imbalance, seed)
 
 
 def metis_parts(
@@ -81,28 +61,9 @@ def metis_parts(
 ) -> NDArray[np.int64]:
     """Partition a graph with METIS; return int64[N], the part of each node.
 
-    Parameters
-    ----------
-    graph
-        The graph of N nodes.
-    shares : float64[D]
-        The part of the work that each part is to get; they sum to 1.
-    imbalance
-        How much more than its share a part may get.
-    seed
-        Of METIS' random numbers.
-
-    Raises
-    ------
-    BaselineError
-        When pymetis is not installed.
+    ``shares`` float64[D] are the parts of the work that each is to get; they sum to 1.
     """
-    try:
-        import pymetis  # noqa: PLC0415 (an extra)
-    except ModuleNotFoundError as error:
-        if error.name != "pymetis":
-            raise
-        raise missing("pymetis", "metis") from None
+    pymetis = import_extra("pymetis", "metis", ["pymetis"])
     if len(graph.work) <= len(shares):
         order = np.argsort(-shares, kind="stable")
         return order[: len(graph.work)]

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import tempfile
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -10,25 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import accelerators
-from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.extras import missing
-from placeto_baselines.partitioning.architecture import (
-    architecture_file,
-    whole_distances,
-    whole_speeds,
+from placeto_baselines.errors import BaselineError, import_extra
+from placeto_baselines.partitioning.partitioner import (
+    Partitioner,
+    WeightedGraph,
+    speeds,
+    weighted_graph,
 )
-from placeto_baselines.partitioning.nodes import (
-    Nodes,
-    check_nodes,
-    graph_of_nodes,
-    placement_of_parts,
-)
-from placeto_baselines.partitioning.weights import WeightedGraph, speeds, weighted_graph
-from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
+from placeto_graphs import Cluster, GroupGraph
 
 DETERMINISTIC = 0  # SCOTCH_OPTIONNUMDETERMINISTIC of scotch.h
+SPEED_UNITS = 1000  # the fastest device
+DISTANCE_UNITS = 100  # the nearest two devices
+MAX_DISTANCE = 10_000
 
 
 class Strategy(IntEnum):
@@ -38,7 +33,7 @@ class Strategy(IntEnum):
     QUALITY = 1
 
 
-class ScotchPlacer:
+class ScotchPlacer(Partitioner):
     """Scotch (Pellegrini 2009): balanced work, little traffic ("Scotch" of Addanki et al. 2019).
 
     The library itself maps the graph onto the cluster: nodes weigh their seconds, edges their
@@ -50,10 +45,10 @@ class ScotchPlacer:
     Parameters
     ----------
     imbalance
-        How much more than its share of the work a device may get, as a part of it.
+        Most that a device may get beyond its share of the work, as a fraction of it.
     nodes
-        What is mapped: ``"groups"``, or ``"ops"``, of which each group then goes to where most of
-        its work was mapped.
+        Nodes that are mapped: ``"groups"``, or ``"ops"``: each group then goes to where most of its
+        work was mapped.
     only_accelerators
         Whether CPUs get nothing but what no accelerator can run: "MinCut" of Mirhoseini et al.
         (2017), whose "Scotch" maps to the CPU, too.
@@ -72,35 +67,16 @@ class ScotchPlacer:
 
     name = "scotch"
 
-    def __init__(
-        self,
-        imbalance: float = 0.05,
-        nodes: Nodes = "groups",
-        *,
-        only_accelerators: bool = True,
-    ) -> None:
-        check_at_least("imbalance", imbalance, 0)
-        check_nodes(nodes)
-        self.imbalance = imbalance
-        self.nodes = nodes
-        self.only_accelerators = only_accelerators
-
-    def place(
-        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
-    ) -> PlacementResult:
-        """Return the better placement of two strategies, with the random numbers of a seed."""
-        trials = Trials(problem, evaluator)
-        every_device = np.arange(problem.num_devices)
-        devices = accelerators(problem) if self.only_accelerators else every_device
-        graph = graph_of_nodes(problem, self.nodes)
+    def parts(
+        self, graph: GroupGraph, cluster: Cluster, devices: NDArray[np.intp], seed: int
+    ) -> Iterator[NDArray[np.int64]]:
+        """Yield the mappings of two strategies."""
         tensor_bytes = float(graph.edge_bytes.mean()) if graph.num_edges else 0.0
         weighted = weighted_graph(graph)
         device_speeds = whole_speeds(speeds(graph.compute_time[:, devices]))
-        distances = whole_distances(problem.cluster, devices, tensor_bytes)
+        distances = whole_distances(cluster, devices, tensor_bytes)
         for strategy in Strategy:
-            parts = scotch_map(weighted, device_speeds, distances, self.imbalance, seed, strategy)
-            trials.evaluate(placement_of_parts(problem, self.nodes, devices[parts])[None])
-        return trials.result()
+            yield scotch_map(weighted, device_speeds, distances, self.imbalance, seed, strategy)
 
 
 def scotch_map(
@@ -113,25 +89,8 @@ def scotch_map(
 ) -> NDArray[np.int64]:
     """Map a graph with Scotch; return int64[N], the device of each node.
 
-    Parameters
-    ----------
-    graph
-        The graph of N nodes.
-    device_speeds : int64[D]
-        The weight of each device.
-    distances : int64[D, D]
-        How often traffic between two devices counts.
-    imbalance
-        How much more than its share a device may get.
-    seed
-        Of Scotch's random numbers.
-    strategy
-        What it spends its time on.
-
-    Raises
-    ------
-    BaselineError
-        When pyscotch is not installed, or set to integers of 32 bits.
+    ``device_speeds`` int64[D] are weights, and ``distances`` int64[D, D] say how often traffic
+    between two devices counts.
     """
     pyscotch = _pyscotch()
     _settle(pyscotch)
@@ -176,16 +135,63 @@ def _describe(
 
 
 def _pyscotch() -> Any:
-    try:
-        # It is an extra, and loads the library; what it prints of that is of no use here.
-        import pyscotch  # noqa: PLC0415
-
-        with contextlib.redirect_stderr(io.StringIO()):
-            bits = pyscotch.get_scotch_int_size()
-    except ModuleNotFoundError as error:
-        if error.name != "pyscotch":
-            raise
-        raise missing("pyscotch", "scotch") from None
+    with contextlib.redirect_stderr(io.StringIO()):  # what loading the library prints is of no use
+        pyscotch = import_extra("pyscotch", "scotch", ["pyscotch"])
+        bits = pyscotch.get_scotch_int_size()
     if bits != 64:
         raise BaselineError(f"PYSCOTCH_INT_SIZE: expected 64, got {bits}")
     return pyscotch
+
+
+def whole_speeds(speeds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return int64[D], speeds in whole numbers; devices of equal speed have 1 each."""
+    if np.ptp(speeds) <= 1e-9 * speeds.max():
+        return np.ones(len(speeds), np.int64)
+    units: NDArray[np.float64] = np.round(speeds / speeds.max() * SPEED_UNITS)
+    return np.maximum(units, 1).astype(np.int64)
+
+
+def whole_distances(
+    cluster: Cluster, devices: NDArray[np.intp], tensor_bytes: float
+) -> NDArray[np.int64]:
+    """Return int64[D, D], the seconds of a typical tensor between two devices, in whole numbers.
+
+    Scotch's distances are the same in both directions: the mean counts. All are 1 where all pairs
+    are equal. That pairs share a link is not told. ``devices`` are those of the cluster that count.
+    """
+    pairs = np.ix_(devices, devices)
+    seconds = (cluster.latency + tensor_bytes / cluster.bandwidth)[pairs]
+    seconds = (seconds + seconds.T) / 2
+    between = seconds[~np.eye(len(devices), dtype=np.bool_)]
+    if not len(between) or np.ptp(between) <= 1e-9 * between.max():
+        return np.ones(seconds.shape, np.int64)
+    nearest = between[between > 0].min()
+    units: NDArray[np.float64] = np.round(seconds / nearest * DISTANCE_UNITS)
+    return np.clip(units, 1, MAX_DISTANCE).astype(np.int64)
+
+
+def architecture_file(speeds: NDArray[np.int64], distances: NDArray[np.int64]) -> str:
+    """Return a decomposition-defined target architecture, the text of a ``deco 0`` file.
+
+    Scotch splits the devices in two again and again, and maps the halves of the graph to the halves
+    of the devices: here to the lower and the higher indices, which is how clusters list what
+    belongs together. The format is that of the Scotch user's guide, section on target files: the
+    number of devices and the largest number of a half (the whole is 1, the halves of i are 2 i and
+    2 i + 1), a line with label, weight and number for each, and the distances below the diagonal.
+    """
+    numbers = _numbers_of_halves(len(speeds))
+    lines = ["deco", "0", f"{len(speeds)} {max(numbers)}"]
+    lines += [
+        f"{device} {speed} {number}"
+        for device, (speed, number) in enumerate(zip(speeds.tolist(), numbers, strict=True))
+    ]
+    lines += [" ".join(map(str, distances[row, :row])) for row in range(1, len(speeds))]
+    return "\n".join(lines) + "\n"
+
+
+def _numbers_of_halves(count: int, number: int = 1) -> list[int]:
+    if count == 1:
+        return [number]
+    half = (count + 1) // 2
+    lower = _numbers_of_halves(half, 2 * number)
+    return lower + _numbers_of_halves(count - half, 2 * number + 1)

@@ -1,6 +1,6 @@
-"""Several graphs as one padded batch of sequences."""
+"""How the policy reads graphs: a vector for each group, and several graphs as one padded batch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +9,103 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from placeto_baselines.devices import allowed_devices
-from placeto_baselines.rnn.embedding import GroupEmbedding
+from placeto_baselines.errors import BaselineError
 from placeto_graphs import PlacementProblem
+
+LARGEST = float(np.log1p(2.0**40))  # brings the logarithms of sizes below 1, up to a terabyte
+
+
+@dataclass(frozen=True)
+class GroupEmbedding:
+    """Turns the groups of a graph into the sequence of vectors that the policy reads.
+
+    Of each group: the part of its ops of each type, the logarithms of the sizes of its largest
+    outputs, padded with zeros, and which groups send to it and read from it (Mirhoseini et al.
+    2017; 2018). Groups are ordered topologically, of several possible ones
+    by their index, and neighbours are named by their place in that order: **the same graph with
+    its groups numbered otherwise may have another embedding, and get another placement**. That a
+    policy should not depend on this is the point of Addanki et al. (2019).
+
+    Attributes
+    ----------
+    op_types : tuple of text
+        The types that are told apart; all others share a place.
+    max_groups : int
+        The longest sequence.
+    max_outputs : int
+        Number of sizes of outputs that are kept.
+
+    Examples
+    --------
+    >>> embedding = GroupEmbedding.of_problems([problem], max_groups=4, max_outputs=1)
+    >>> embedding.vectors(problem).shape
+    (4, 11)
+    """
+
+    op_types: tuple[str, ...]
+    max_groups: int
+    max_outputs: int
+
+    @classmethod
+    def of_problems(
+        cls, problems: Iterable[PlacementProblem], max_groups: int, max_outputs: int
+    ) -> "GroupEmbedding":
+        """Return the embedding that tells apart the op types of some problems."""
+        op_types = {name for problem in problems for name in problem.graph.op_types}
+        return cls(tuple(sorted(op_types)), max_groups, max_outputs)
+
+    @property
+    def num_features(self) -> int:
+        """F, the length of the vector of a group."""
+        return len(self.op_types) + 1 + self.max_outputs + 2 * self.max_groups
+
+    def vectors(self, problem: PlacementProblem) -> NDArray[np.float32]:
+        """Return float32[G, F], the vectors of the groups in topological order.
+
+        Raises
+        ------
+        BaselineError
+            When the graph has more groups than ``max_groups``.
+        """
+        order = problem.group_graph.topological_order
+        if len(order) > self.max_groups:
+            raise BaselineError(
+                f"problem: expected at most {self.max_groups} groups (max_groups), "
+                f"got {len(order)}; merge them first"
+            )
+        parts = [self._types(problem)[order], self._outputs(problem)[order]]
+        return np.concatenate([*parts, *self._neighbours(problem)], axis=1).astype(np.float32)
+
+    def _types(self, problem: PlacementProblem) -> NDArray[np.float64]:
+        column = {name: index for index, name in enumerate(self.op_types)}
+        other = len(self.op_types)
+        columns = np.array([column.get(name, other) for name in problem.graph.op_types])
+        counts = np.zeros((problem.num_groups, other + 1))
+        np.add.at(counts, (problem.grouping.group_of, columns), 1)
+        parts: NDArray[np.float64] = counts / counts.sum(axis=1, keepdims=True)
+        return parts
+
+    def _outputs(self, problem: PlacementProblem) -> NDArray[np.float64]:
+        graph = problem.graph
+        makers = problem.grouping.group_of[graph.tensor_producer]
+        sizes = np.zeros((problem.num_groups, self.max_outputs))
+        filled = np.zeros(problem.num_groups, int)
+        for tensor in np.argsort(-graph.tensor_bytes, kind="stable"):
+            group = makers[tensor]
+            if filled[group] < self.max_outputs:
+                sizes[group, filled[group]] = np.log1p(graph.tensor_bytes[tensor]) / LARGEST
+                filled[group] += 1
+        return sizes
+
+    def _neighbours(self, problem: PlacementProblem) -> list[NDArray[np.float64]]:
+        groups = problem.group_graph
+        place = np.empty(groups.num_groups, int)
+        place[groups.topological_order] = np.arange(groups.num_groups)
+        sources, readers = place[groups.edges[:, 0]], place[groups.edges[:, 1]]
+        reads, sends = np.zeros((2, groups.num_groups, self.max_groups))
+        reads[readers, sources] = 1
+        sends[sources, readers] = 1
+        return [reads, sends]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +119,7 @@ class GraphBatch:
     lengths : int64[N]
         The number of groups of each graph.
     allowed : bool[N, L, D]
-        Where each group can run; true where padded.
+        Devices where each group can run; true where padded.
     """
 
     vectors: Tensor

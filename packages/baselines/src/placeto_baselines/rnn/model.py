@@ -7,8 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from placeto_baselines.rnn.attention import AttentionScores
-from placeto_baselines.rnn.decoder import DecodedStates, DecoderStates, DecoderWeights
+from placeto_baselines.rnn.gradients import (
+    AttentionScores,
+    DecodedStates,
+    DecoderStates,
+    DecoderWeights,
+)
 from placeto_baselines.rnn.graphs import GraphBatch
 from placeto_baselines.rnn.settings import RnnSettings
 
@@ -22,7 +26,7 @@ class Encoded:
     states : float32[N, L, H]
         The encoder's state at each group; zero where padded.
     keys : float32[N, L, H]
-        What the attention compares with.
+        Keys that the attention compares with.
     hidden, cell : float32[N, H]
         The last states of both directions, from which the decoder starts.
     graphs : `GraphBatch`
@@ -45,11 +49,11 @@ class Written:
     devices : int64[N, B, L]
         The device of each group; of no meaning where padded.
     log_probability : float32[N, B]
-        Of each placement.
+        Log-probability of each placement.
     states : `DecoderStates`
-        Of the N B sequences.
+        States of the N B sequences.
     scores : float32[N, B, L, L]
-        Of the attention of each place.
+        Scores of the attention of each place.
     """
 
     devices: Tensor
@@ -117,21 +121,10 @@ class PlacementModel(nn.Module):
     def attention(
         self, encoded: Encoded, hidden: Tensor, known: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return how much each group counts, 0 where padded and in sum 1, and the scores of it.
+        """Return float32[N, M, L] twice: how much each group counts, in sum 1, and its score.
 
-        Parameters
-        ----------
-        encoded
-            N graphs.
-        hidden : float32[N, M, H]
-            M states of the decoder for each graph.
-        known : float32[N, M, L]
-            The scores, if they have been computed before.
-
-        Returns
-        -------
-        two of float32[N, M, L]
-            Weights and scores.
+        They are those of M states of the decoder for each graph, float32[N, M, H]. Scores that have
+        been computed before can be given.
         """
         scores: Tensor = AttentionScores.apply(  # type: ignore[no-untyped-call]
             encoded.keys, self.attention_query(hidden), self.attention_score.weight[0], known
@@ -142,14 +135,8 @@ class PlacementModel(nn.Module):
     def logits(self, encoded: Encoded, hidden: Tensor, weights: Tensor) -> Tensor:
         """Return float32[N, M, D], the logits of devices before some are ruled out.
 
-        Parameters
-        ----------
-        encoded
-            N graphs.
-        hidden : float32[N, M, H]
-            M states of the decoder for each graph.
-        weights : float32[N, M, L]
-            The attention of these states.
+        ``hidden`` float32[N, M, H] are states of the decoder, ``weights`` float32[N, M, L] their
+        attention.
         """
         raw = self.device_logits(torch.cat([hidden, weights @ encoded.states], dim=-1))
         return self.settings.tanh_constant * torch.tanh(raw / self.settings.temperature)
@@ -187,7 +174,7 @@ class PlacementModel(nn.Module):
         devices : int64[N, B, L]
             The device of each group of B placements.
         written
-            What writing these placements computed, if this policy wrote them with the weights
+            Result of writing these placements, if this policy wrote them with the weights
             that it has now. Else it is computed, by teacher forcing.
         """
         number, samples, length = devices.shape
@@ -256,12 +243,7 @@ def _start(encoded: Encoded, samples: int) -> tuple[Tensor, Tensor]:
 def entropy(log_probabilities: Tensor, encoded: Encoded) -> Tensor:
     """Return float32[N, B], the sum over groups of the entropy of where each is put.
 
-    Parameters
-    ----------
-    log_probabilities : float32[N, B, L, D]
-        Of each device, as `PlacementModel.log_probabilities` returns them.
-    encoded
-        The N graphs.
+    The log-probabilities float32[N, B, L, D] are those of `PlacementModel.log_probabilities`.
     """
     counts = encoded.graphs.mask[..., None] & encoded.graphs.allowed
     finite = log_probabilities.masked_fill(~counts[:, None], 0.0)
@@ -269,16 +251,6 @@ def entropy(log_probabilities: Tensor, encoded: Encoded) -> Tensor:
 
 
 def chosen(log_probabilities: Tensor, devices: Tensor, encoded: Encoded) -> Tensor:
-    """Return float32[N, B], the log-probability of placements.
-
-    Parameters
-    ----------
-    log_probabilities : float32[N, B, L, D]
-        Of each device, as `PlacementModel.log_probabilities` returns them.
-    devices : int64[N, B, L]
-        The device of each group.
-    encoded
-        The N graphs.
-    """
+    """Return float32[N, B], the log-probability of placements int64[N, B, L] of N graphs."""
     picked = log_probabilities.gather(-1, devices[..., None]).squeeze(-1)
     return picked.where(encoded.graphs.mask[:, None], 0.0).sum(dim=-1)

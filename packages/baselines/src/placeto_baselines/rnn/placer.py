@@ -2,17 +2,14 @@
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from placeto_baselines.errors import check_at_least
-from placeto_baselines.extras import missing
+from placeto_baselines.errors import check_at_least, import_extra
 from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from placeto_baselines.rnn.policy import RnnPolicy
 
 
@@ -93,7 +90,7 @@ class TrainedRnnPlacer:
     policy
         The policy, as `RnnPlacer.train` and `load` make it.
     samples
-        How many of its placements are evaluated, of which the best is the result: the likeliest,
+        Number of its placements that are evaluated, of which the best is the result: the likeliest,
         and ones that are drawn.
 
     Raises
@@ -145,12 +142,6 @@ class TrainedRnnPlacer:
         return cls(_policy_module().RnnPolicy.load(path), samples)
 
 
-def _policy_module() -> "ModuleType":
-    try:
-        # torch takes seconds to import, and is an extra.
-        from placeto_baselines.rnn import policy  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if error.name not in {"torch", "safetensors", "msgspec"}:
-            raise
-        raise missing(error.name, "rnn") from None
-    return policy
+def _policy_module() -> Any:
+    libraries = ["torch", "safetensors", "msgspec"]  # they take seconds to import
+    return import_extra("placeto_baselines.rnn.policy", "rnn", libraries)

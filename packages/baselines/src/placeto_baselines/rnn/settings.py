@@ -19,20 +19,20 @@ class RnnSettings:
         Units of the encoder, half of them for each direction, of the decoder, of the attention, and
         of the embedding of a device: 512 (2018, Grappler).
     forget_bias : float
-        What the forget gates' bias starts from: 1 (2018, Grappler).
+        First bias of the forget gates: 1 (2018, Grappler).
     tanh_constant : float
         ``C`` in ``C tanh(logits / T)``: 5 (2017).
     temperature : float
         ``T`` in it: 10 (2017).
     learning_rate : float
-        Of Adam, fixed: 0.001. Published is 0.1 (2017), by which the policy puts all
-        groups on one device; docs/notes/recurrent-policy.md has what each gave.
+        Rate of Adam, fixed: 0.001. Published is 0.1 (2017), by which the policy puts all
+        groups on one device; lab/notes/recurrent-policy.md has what each gave.
     gradient_norm : float
         To which the norm of the gradient is clipped: 1 (2017).
     baseline_decay : float
-        How much of the moving average of rewards stays at each update: 0.9 (2018, Grappler).
+        Fraction of the moving average of rewards that stays at each update: 0.9 (2018, Grappler).
     entropy_weight : float
-        How much a nat of entropy in the choice of a device counts at the start, as a part of the
+        Weight of a nat of entropy in the choice of a device at the start, as a fraction of the
         average reward: 0.004, chosen here; it decays linearly to 0 at the end of the training. None
         is published; without it the policy puts all groups of Inception-V3 on one device.
     samples_per_update : int
@@ -46,7 +46,7 @@ class RnnSettings:
     max_groups : int
         The longest sequence of groups, to which adjacency is padded: 256 (2018, Grappler).
     max_outputs : int
-        How many output sizes of a group are in its embedding: 5 (2018, Grappler).
+        Number of output sizes of a group in its embedding: 5 (2018, Grappler).
 
     Raises
     ------

@@ -6,12 +6,75 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.devices import accelerated
-from placeto_baselines.scheduling.demand import MemoryBook
+from placeto_baselines.scheduling.favourite_children import NOBODY
 from placeto_baselines.scheduling.schedule import Schedule, Timetable
 from placeto_baselines.scheduling.tasks import TaskGraph
 from placeto_graphs import PlacementProblem
 
-NOBODY = -1
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """Bytes that each of G groups takes on its device (Jeon et al. 2020, sections 3 and 4).
+
+    Attributes
+    ----------
+    permanent : int64[G]
+        Weights and optimizer state, and what the forward pass keeps for the backward pass: the
+        outputs that ops of another phase read.
+    temporary : int64[G]
+        The most that an op of the group takes besides: its other outputs and its workspace.
+    """
+
+    permanent: NDArray[np.int64]
+    temporary: NDArray[np.int64]
+
+    @property
+    def total(self) -> NDArray[np.int64]:
+        """int64[G], what each group takes while it runs."""
+        return self.permanent + self.temporary
+
+
+def demand(problem: PlacementProblem) -> Demand:
+    """Return the memory of each group; outputs that live in parameters are not counted twice."""
+    graph, group_of = problem.graph, problem.grouping.group_of
+    owned = graph.parameter_bytes[graph.tensor_producer] > 0
+    size = np.where(owned, 0, graph.tensor_bytes)
+    kept = np.zeros(graph.num_tensors, np.bool_)
+    later = graph.phases[graph.edge_producers] != graph.phases[graph.edge_consumers]
+    kept[graph.edges[later, 0]] = True
+    permanent = problem.group_graph.parameter_bytes.copy()
+    np.add.at(permanent, group_of[graph.tensor_producer[kept]], size[kept])
+    of_op = graph.workspace_bytes.copy()
+    np.add.at(of_op, graph.tensor_producer[~kept], size[~kept])
+    temporary = np.zeros(problem.num_groups, np.int64)
+    np.maximum.at(temporary, group_of, of_op)
+    return Demand(permanent, temporary)
+
+
+class MemoryBook:
+    """What memory is free on each device while groups are placed: int64[D] bytes."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.demand = demand(problem)
+        self.free = np.array([device.memory_bytes for device in problem.cluster.devices])
+
+    def take(self, group: int, device: int) -> None:
+        """Reserve all that a group demands."""
+        self.free[device] -= self.demand.total[group]
+
+    def give_back_temporary(self, group: int, device: int) -> None:
+        """Keep only what is permanent of a group whose ops have all been scheduled."""
+        self.free[device] += self.demand.temporary[group]
+
+    def eligible(self, candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return bool[G, D], the devices that can take what a group demands.
+
+        Where none of bool[G, D] candidates can, the one with the most memory to spare has to.
+        """
+        fits = candidates & (self.demand.total[:, None] <= self.free)
+        roomiest = np.where(candidates, self.free, np.iinfo(np.int64).min).argmax(axis=1)
+        fits[np.arange(len(fits)), roomiest] |= ~fits.any(axis=1)
+        return fits
 
 
 @dataclass(frozen=True)
@@ -41,16 +104,7 @@ class EarliestFirst:
     A device that has run ``i`` is *awake* from then until what ``i`` sends to its favourite child
     ``j`` could be anywhere. As long as ``j`` can still become ready here within that time, the
     device only takes ``j`` and *urgent* tasks, and these first: those whose inputs could by then be
-    on any device that the task may go to.
-
-    Parameters
-    ----------
-    problem
-        What is scheduled.
-    tasks
-        Its tasks.
-    favourite
-        The favourite child of each task, or -1.
+    on any device that the task may go to. ``favourite`` has the child of each task, or -1.
     """
 
     def __init__(self, problem: PlacementProblem, tasks: TaskGraph, favourite: list[int]) -> None:
@@ -59,7 +113,7 @@ class EarliestFirst:
         self.candidates = accelerated(problem)
         self.memory = MemoryBook(problem)
         self.timetable = Timetable(tasks, self.memory.eligible(self.candidates))
-        self.level = tasks.static_level()
+        self.level = tasks.upward_rank(with_transfers=False)
         self.fastest = tasks.seconds.min(axis=1)
         self.missing = [len(sources) for sources in tasks.predecessors]
         self.scheduled = tasks.is_data.copy()

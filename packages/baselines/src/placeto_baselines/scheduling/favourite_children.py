@@ -26,16 +26,6 @@ def favourite_children(tasks: TaskGraph) -> list[int]:
 
     and ``j`` is the favourite child of ``i`` where ``x[i, j] < 1/2`` (Hanen and Munier 1995; Jeon
     et al. 2020). The last two make it one at most. Times are means over devices.
-
-    Parameters
-    ----------
-    tasks
-        The graph of G tasks.
-
-    Raises
-    ------
-    BaselineError
-        When the solver finds no optimum.
     """
     edges = [
         (task, reader, sent)

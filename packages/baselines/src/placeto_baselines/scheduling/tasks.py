@@ -21,17 +21,17 @@ class TaskGraph:
     group_of : int32[V]
         The group of each task.
     seconds : float64[V, D]
-        What each task takes on each device; infinity where it cannot run.
+        Seconds of each task on each device; infinity where it cannot run.
     mean_seconds : float64[V]
         The mean over the devices that can run it.
     is_data : bool[V]
         True where a task is data.
     predecessors : V lists of (task, bytes)
-        What each task waits for, without data.
+        Tasks that each task waits for, without data.
     data : V lists of (data, bytes)
         The data that each task reads of other groups.
     successors : V lists of (task, seconds)
-        What waits for each task, and how long it is sent there on average; 0 in the same group.
+        Tasks that wait for each task, and mean seconds of the transfer; 0 in the same group.
     order : list of int
         The tasks without data, in topological order.
     """
@@ -75,23 +75,17 @@ class TaskGraph:
         total = self._latency.sum() + size * self._seconds_per_byte.sum()
         return float(total / pairs)
 
-    def upward_rank(self) -> NDArray[np.float64]:
+    def upward_rank(self, *, with_transfers: bool = True) -> NDArray[np.float64]:
         """Return float64[V], the longest path from each task to an exit, by mean costs.
 
         ``rank(i) = w_i + max over successors j of (c_ij + rank(j))``, with the mean computation
-        ``w`` and the mean communication ``c`` (Topcuoglu et al. 2002).
+        ``w`` and the mean communication ``c`` (Topcuoglu et al. 2002), or 0 without transfers.
         """
         rank: list[float] = self.mean_seconds.tolist()
         for task in reversed(self.order):
-            rank[task] += max((sent + rank[j] for j, sent in self.successors[task]), default=0.0)
+            after = [sent * with_transfers + rank[j] for j, sent in self.successors[task]]
+            rank[task] += max(after, default=0.0)
         return np.array(rank)
-
-    def static_level(self) -> NDArray[np.float64]:
-        """Return float64[V], the longest path from each task to an exit, without communication."""
-        level: list[float] = self.mean_seconds.tolist()
-        for task in reversed(self.order):
-            level[task] += max((level[j] for j, _ in self.successors[task]), default=0.0)
-        return np.array(level)
 
 
 def _traffic(problem: PlacementProblem) -> list[tuple[int, int, int]]:

@@ -1,1 +1,1 @@
-"""Search over placements: sampling, and moves of single groups."""
+"""Search over placements: all of them, and moves of groups of one or of all levels."""

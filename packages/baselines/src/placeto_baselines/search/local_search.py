@@ -3,9 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import allowed_devices
+from placeto_baselines.devices import allowed_devices, random_placements
 from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.fixed.random_placer import random_placements
 from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
@@ -21,9 +20,9 @@ class LocalSearch:
     Parameters
     ----------
     budget
-        How many placements are evaluated, at most.
+        Number of placements that are evaluated, at most.
     restarts
-        From how many starts, at least: each may anneal with its share of the budget, and what hill
+        Number of starts, at least: each may anneal with its share of the budget, and what hill
         climbing leaves of the shares goes to further starts.
     annealing
         The part of each share that is spent on annealing; 0 is hill climbing alone.

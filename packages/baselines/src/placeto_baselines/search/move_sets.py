@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.devices import DeviceChoices
 from placeto_graphs import PlacementProblem
 
 
@@ -16,13 +17,13 @@ class MoveSets:
     Attributes
     ----------
     sizes : ints
-        How many groups each level has, from coarse to fine.
+        Number of groups of each level, from coarse to fine.
     first_set : int64[L + 1]
         The number of the first set of each level.
     first_member, members : int32[S + 1], int32[]
         The groups of the finest level in each set, as `placeto_graphs.Moves` holds them.
     allowed : bool[S, D]
-        Where all groups of a set can run.
+        Devices where all groups of a set can run.
     """
 
     sizes: tuple[int, ...]
@@ -39,24 +40,14 @@ class MoveSets:
     def draw(
         self, levels: NDArray[np.int64], generator: np.random.Generator
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Return a set of each of some levels and a device that can run it, all equally likely.
-
-        Parameters
-        ----------
-        levels : int64[N]
-            Which levels.
-        generator
-            Draws them.
-        """
+        """Return a set of each of int64[N] levels and a device for it, all equally likely."""
         set_of = generator.integers(self.first_set[levels], self.first_set[levels + 1])
-        picked = generator.integers(0, self._choices[set_of])
-        return set_of.astype(np.int32), self._in_front[set_of, picked].astype(np.int32)
+        return set_of.astype(np.int32), self._choices.draw(set_of, generator)
 
     def random_placement(self, level: int, generator: np.random.Generator) -> NDArray[np.int32]:
         """Return int32[G]: each set of a level on a device that can run it, all equally likely."""
         first, end = self.first_set[level], self.first_set[level + 1]
-        picked = generator.integers(0, self._choices[first:end])
-        device = self._in_front[first:end][np.arange(end - first), picked]
+        device = self._choices.draw(np.arange(first, end), generator)
         placement = np.empty(self.sizes[-1], np.int32)
         start, stop = self.first_member[first], self.first_member[end]
         lengths = np.diff(self.first_member[first : end + 1])
@@ -64,25 +55,14 @@ class MoveSets:
         return placement
 
     @cached_property
-    def _choices(self) -> NDArray[np.int64]:
-        choices: NDArray[np.int64] = self.allowed.sum(axis=1)
-        return choices
-
-    @cached_property
-    def _in_front(self) -> NDArray[np.int64]:
-        """The devices that can run a set, in order, at the front of each row."""
-        return np.argsort(~self.allowed, axis=1, kind="stable")
+    def _choices(self) -> DeviceChoices:
+        return DeviceChoices(self.allowed)
 
 
 def move_sets(problem: PlacementProblem, coarsest: int = 1) -> MoveSets:
     """Return the sets of the levels of a problem, from a coarse one to its own.
 
-    Parameters
-    ----------
-    problem
-        What is placed; finer levels than its own are left out.
-    coarsest
-        How many groups a level has at least, but for the problem's own.
+    Coarse levels of fewer groups than ``coarsest`` are left out.
     """
     levels = [
         level

@@ -146,7 +146,7 @@ K80 = DeviceKind(
 Peak: the data sheet's 8.74 TFLOP/s of a board with GPU Boost (2 x 2,496 cores, 875 MHz, 2 FLOPs),
 halved; in double precision its 2.91, halved. Bandwidth: its 480 GB/s, halved. Efficiencies: those
 of convolutions are fitted to the single-GPU runtimes of Addanki et al. (2019) by
-``placeto_experiments.costs.fit``, the others the round figures that stand there with their source.
+``lab/costs/fit.py``, the others the round figures that stand there with their source.
 """
 
 P100 = DeviceKind(
@@ -162,7 +162,7 @@ P100 = DeviceKind(
 
 Peaks, bandwidth: the data sheet's 10.6 TFLOP/s in single precision, 5.3 in double and 21.2 in half
 precision, and 732 GB/s. Efficiencies: that of dense convolutions is fitted by
-``placeto_experiments.costs.fit`` to a step of Inception-V3 (142 images a second, batches of 64,
+``lab/costs/fit.py`` to a step of Inception-V3 (142 images a second, batches of 64,
 TensorFlow's own benchmarks of May 2017), the others the K80's.
 """
 
@@ -179,7 +179,7 @@ V100 = DeviceKind(
 
 Peaks, bandwidth: the data sheet's 15.7 TFLOP/s in single precision, 7.8 in double and 125 on tensor
 cores, which take float16 only; 900 GB/s. Efficiencies: that of dense convolutions is fitted by
-``placeto_experiments.costs.fit`` to a step of Inception-V3 (259 images a second in float32,
+``lab/costs/fit.py`` to a step of Inception-V3 (259 images a second in float32,
 TensorFlow 1.12, Lambda Labs' benchmarks of March 2019), the others the K80's. It is high as cuDNN
 multiplies less often than a convolution's FLOPs say (Winograd).
 """
@@ -271,7 +271,7 @@ Numbers of 16 bits have no units. Bandwidth: four channels of DDR4-2400 of one s
 product page of the E5-2600 v4 family). Launch overhead: none; starting an op is a function call,
 and what the executor does between two ops is the cluster's `op_overhead`. Efficiencies: those of
 convolutions are fitted to the CPU-only runtimes of Addanki et al. (2019) by
-``placeto_experiments.costs.fit``, the others the round figures that stand there.
+``lab/costs/fit.py``, the others the round figures that stand there.
 """
 
 DEVICE_KINDS: dict[str, DeviceKind] = {

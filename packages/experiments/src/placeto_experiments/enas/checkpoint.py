@@ -1,4 +1,4 @@
-"""A training as a file, and in a folder in which it goes on after it was cut.
+"""A training as a file, and in a folder in which it resumes after it was cut.
 
 Tensors are safetensors, everything else is JSON in them: one file, replaced at once.
 """
@@ -13,18 +13,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from placeto_experiments.enas.search import Search
-from placeto_experiments.enas.settings import Settings
+from placeto_experiments.enas.search import Search, Settings
 from placeto_experiments.enas.tasks import Task
 from placeto_graphs import write_atomically
-from placeto_workloads.errors import WorkloadError
+from placeto_workloads import WorkloadError
 from placeto_workloads.families.trajectory import Trajectory, save_trajectory
 
 FORMAT = "placeto-enas"
 VERSION = 1
 CHECKPOINT = "search.safetensors"
 ARCHITECTURES = "architectures.json"
-_SCALARS = ("step",)  # of optimizers; all else has the shape of its parameter
 
 
 class _Description(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,33 +41,11 @@ def train(
     seed: int = 0,
     report: Callable[[Search, float], None] | None = None,
 ) -> Search:
-    """Train to the last round, from where the folder has come to.
+    """Train to the last round, from the round that the folder has reached.
 
-    Parameters
-    ----------
-    task
-        Super-network and data.
-    settings
-        All hyperparameters.
-    folder
-        Where ``search.safetensors`` and ``architectures.json`` are kept after each round; it is
-        made where it is not there.
-    seed
-        Of the training.
-    report
-        Called after each round, with the training and the mean reward of the round.
-
-    Returns
-    -------
-    Search
-        The training, at its end. It is the same whether it was cut or not.
-
-    Raises
-    ------
-    WorkloadError
-        When the folder holds another training, or a file that is none.
-    OSError
-        When the folder cannot be written.
+    It ends in the same weights whether it was cut or not. The folder holds ``search.safetensors``
+    and ``architectures.json``, which are written after each round; a folder of another training
+    raises a `WorkloadError`. After each round the training and its mean reward are reported.
 
     Examples
     --------
@@ -77,8 +53,8 @@ def train(
     >>> task = TextTask(grammar_text(num_sentences=50), num_nodes=2, units=4, steps=3)
     >>> settings = Settings(rounds=2, shared_steps=2, controller_steps=3)
     >>> search = train(task, settings, "run")
-    >>> sorted(path.name for path in Path("run").iterdir())
-    ['architectures.json', 'search.safetensors']
+    >>> resume_search("run/search.safetensors", task).rounds
+    2
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -100,29 +76,18 @@ def train(
 
 
 def save_search(search: Search, path: str | os.PathLike[str]) -> None:
-    """Write all that a training has come to.
-
-    Parameters
-    ----------
-    search
-        The training.
-    path
-        The file, which is replaced at once.
-
-    Examples
-    --------
-    See `resume_search`.
-    """
+    """Write a training to a file, which is replaced at once."""
     description = _Description(
         dict(search.task.description), search.settings, search.seed, search.rounds, search.baseline
     )
-    tensors = {
-        **_module_tensors("controller", search.controller, search.controller_optimizer),
-        **_module_tensors("shared", search.task.network, search.shared_optimizer),
-    }
+    tensors: dict[str, Tensor] = {}
+    for prefix, (module, optimizer) in _trained(search).items():
+        for name, parameter in module.named_parameters():
+            state = {"weight": parameter, **optimizer.state.get(parameter, {})}
+            tensors |= {f"{prefix}.{key}.{name}": v for key, v in state.items() if v is not None}
     trajectory = search.trajectory
-    for name in ("rounds", "choices", "rewards"):
-        tensors[f"trajectory.{name}"] = torch.from_numpy(getattr(trajectory, name))
+    for field in ("rounds", "choices", "rewards"):
+        tensors[f"trajectory.{field}"] = torch.from_numpy(getattr(trajectory, field))
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
@@ -133,65 +98,40 @@ def save_search(search: Search, path: str | os.PathLike[str]) -> None:
 
 
 def resume_search(path: str | os.PathLike[str], task: Task) -> Search:
-    """Return the training of a file that `save_search` wrote, to go on from there.
+    """Return the training of a file that `save_search` wrote, to resume it.
 
-    Parameters
-    ----------
-    path
-        The file.
-    task
-        The one that was trained on, as new; its weights are those of the file afterwards.
-
-    Raises
-    ------
-    WorkloadError
-        When the file is none, is of another version, or of another task.
-    OSError
-        When the file cannot be read.
-
-    Examples
-    --------
-    >>> from placeto_experiments.enas import TextTask, grammar_text
-    >>> task = TextTask(grammar_text(num_sentences=50), num_nodes=2, units=4, steps=3)
-    >>> search = Search(task, Settings(rounds=2, shared_steps=2, controller_steps=3))
-    >>> _ = search.round()
-    >>> save_search(search, "search.safetensors")
-    >>> resume_search("search.safetensors", task).rounds
-    1
+    The task is as new; its weights are those of the file afterwards. A file that is none, or is of
+    another version or task, raises a `WorkloadError`.
     """
     description, tensors = _read(path)
     _check_same(path, "task", description.task, dict(task.description))
     if description.rounds < 0:
         raise WorkloadError(f"{path}: rounds: expected at least 0, got {description.rounds}")
     search = Search(task, description.settings, seed=description.seed)
-    _restore(path, "controller", search.controller, search.controller_optimizer, tensors)
-    _restore(path, "shared", task.network, search.shared_optimizer, tensors)
     try:
-        search.restore_trajectory(_trajectory(task, tensors))
+        search.restore_trajectory(
+            Trajectory(
+                task.space,
+                tensors.pop("trajectory.rounds").numpy(),
+                tensors.pop("trajectory.choices").numpy(),
+                tensors.pop("trajectory.rewards").numpy(),
+                dict(task.description),
+            )
+        )
     except (KeyError, TypeError, WorkloadError) as error:
         raise WorkloadError(f"{path}: trajectory: expected architectures: {error}") from None
+    for prefix, trained in _trained(search).items():
+        _restore(path, prefix, *trained, tensors)
     search.rounds = description.rounds
     search.baseline = description.baseline
     return search
 
 
-def _trajectory(task: Task, tensors: Mapping[str, Tensor]) -> Trajectory:
-    rounds, choices, rewards = (
-        tensors[f"trajectory.{name}"].numpy() for name in ("rounds", "choices", "rewards")
-    )
-    return Trajectory(task.space, rounds, choices, rewards, dict(task.description))
-
-
-def _module_tensors(
-    prefix: str, module: nn.Module, optimizer: torch.optim.Optimizer
-) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in module.named_parameters():
-        tensors[f"{prefix}.weight.{name}"] = parameter
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if value is not None:
-                tensors[f"{prefix}.{key}.{name}"] = value
-    return tensors
+def _trained(search: Search) -> dict[str, tuple[nn.Module, torch.optim.Optimizer]]:
+    return {
+        "controller": (search.controller, search.controller_optimizer),
+        "shared": (search.task.network, search.shared_optimizer),
+    }
 
 
 def _restore(
@@ -202,37 +142,27 @@ def _restore(
     tensors: Mapping[str, Tensor],
 ) -> None:
     parameters = dict(module.named_parameters())
-    for name, parameter in parameters.items():
-        given = f"{prefix}.weight.{name}"
-        _check_tensor(path, given, tensors.get(given), parameter.shape, parameter.dtype)
-        with torch.no_grad():
-            parameter.copy_(tensors[given])
+    missing = [name for name in parameters if f"{prefix}.weight.{name}" not in tensors]
+    if missing:
+        raise WorkloadError(f"{path}: expected a tensor '{prefix}.weight.{missing[0]}', found none")
     for given, value in tensors.items():
         owner, _, rest = given.partition(".")
         key, _, name = rest.partition(".")
-        if owner != prefix or key == "weight":
+        if owner != prefix:
             continue
         if name not in parameters:
             raise WorkloadError(f"{path}: expected no tensor {given!r}")
-        shape = torch.Size() if key in _SCALARS else parameters[name].shape
-        _check_tensor(path, given, value, shape, torch.float32)
-        optimizer.state[parameters[name]][key] = value.clone()
-
-
-def _check_tensor(
-    path: str | os.PathLike[str],
-    name: str,
-    found: Tensor | None,
-    shape: torch.Size,
-    dtype: torch.dtype,
-) -> None:
-    if found is None:
-        raise WorkloadError(f"{path}: expected a tensor {name!r}, found none")
-    if found.shape != shape or found.dtype != dtype:
-        raise WorkloadError(
-            f"{path}: {name}: expected {dtype} of shape {tuple(shape)}, "
-            f"got {found.dtype} of shape {tuple(found.shape)}"
-        )
+        parameter = parameters[name]
+        shape = torch.Size() if key == "step" else parameter.shape  # the rest is per weight
+        if value.shape != shape or value.dtype != torch.float32:
+            raise WorkloadError(
+                f"{path}: {given}: expected torch.float32 of shape {tuple(shape)}, "
+                f"got {value.dtype} of shape {tuple(value.shape)}"
+            )
+        if key == "weight":
+            parameter.data.copy_(value)
+        else:
+            optimizer.state[parameter][key] = value.clone()
 
 
 def _check_same(path: str | os.PathLike[str], field: str, found: object, given: object) -> None:
@@ -248,17 +178,14 @@ def _read(path: str | os.PathLike[str]) -> tuple[_Description, dict[str, Tensor]
     try:
         with safe_open(os.fspath(path), framework="pt") as file:
             metadata = file.metadata() or {}
-            _check_format(path, metadata)
+            found = (metadata.get("format"), metadata.get("version"))
+            if found != (FORMAT, str(VERSION)):
+                raise WorkloadError(
+                    f"{path}: expected format {FORMAT!r}, version {VERSION}, "
+                    f"got {found[0]!r}, {found[1]}"
+                )
             description = msgspec.json.decode(metadata.get("description", ""), type=_Description)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise WorkloadError(f"{path}: expected a {FORMAT} file: {error}") from None
     return description, tensors
-
-
-def _check_format(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> None:
-    found = (metadata.get("format"), metadata.get("version"))
-    if found != (FORMAT, str(VERSION)):
-        raise WorkloadError(
-            f"{path}: expected format {FORMAT!r}, version {VERSION}, got {found[0]!r}, {found[1]}"
-        )

@@ -21,27 +21,15 @@ class Controller(nn.Module):
     LSTM reads next. Logits x become ``tanh_constant * tanh(x / temperature)``, which keeps every
     choice possible (Bello et al. 2017).
 
-    Parameters
-    ----------
-    space
-        What is decided.
-    units
-        Of the LSTM.
-    temperature, tanh_constant
-        Of the logits.
-    seed
-        Of the weights. The state of PyTorch's random numbers is left as it was.
+    The state of PyTorch's random numbers is left as it was.
 
     Examples
     --------
-    >>> from placeto_experiments.enas import RecurrentSpace
+    >>> from placeto_workloads import RecurrentSpace
     >>> controller = Controller(RecurrentSpace(num_nodes=3))
     >>> choices = controller.sample(4, np.random.default_rng(0))
     >>> choices.shape
     (4, 5)
-    >>> log_probability, entropy = controller(torch.from_numpy(choices))
-    >>> bool((log_probability < 0).all() and (entropy > 0).all())
-    True
     """
 
     def __init__(
@@ -70,28 +58,15 @@ class Controller(nn.Module):
                 nn.init.uniform_(weight, -_INITIAL_RANGE, _INITIAL_RANGE)
 
     def forward(self, choices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probability and the entropy of architectures, each float32[batch].
+        """Return log-probability and entropy, each float32[batch], of int64[batch, decisions].
 
         The entropy is that of each decision given those before it, summed.
-
-        Parameters
-        ----------
-        choices
-            int64[batch, decisions].
         """
         _, log_probability, entropy = self._decide(len(choices), lambda index, _: choices[:, index])
         return log_probability, entropy
 
     def sample(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return the choices of sampled architectures, int64[count, decisions].
-
-        Parameters
-        ----------
-        count
-            How many.
-        generator
-            The source of chance.
-        """
+        """Return the choices of sampled architectures, int64[count, decisions]."""
 
         def choose(_index: int, log_probabilities: Tensor) -> Tensor:
             up_to = log_probabilities.double().exp().cumsum(dim=1)
@@ -105,26 +80,34 @@ class Controller(nn.Module):
     def _decide(self, count: int, choose: Choose) -> tuple[Tensor, Tensor, Tensor]:
         """Make all decisions of a batch; return choices, log-probabilities and entropies."""
         start = self.start.expand(count, -1)
-        memory = _Memory(self.lstm, start)
+        state: tuple[Tensor, Tensor] = self.lstm(start)
         chosen: list[Tensor] = []
         log_probability, entropy = torch.zeros(count), torch.zeros(count)
         for _cell in range(self.space.num_cells):
-            marks = [memory.step(start) for _ in range(self.space.given_states)]
+            marks: list[Tensor] = []
+            for _ in range(self.space.given_states):
+                state = self.lstm(start, state)
+                marks.append(state[0])
             for node in self.space.nodes:
                 for decision in node:
-                    log_probabilities = self._logits(decision, memory.output, marks)
+                    log_probabilities = self._log_probabilities(decision, state[0], marks)
                     choice = choose(len(chosen), log_probabilities)
                     chosen.append(choice)
                     picked = log_probabilities.gather(1, choice[:, None]).squeeze(1)
                     log_probability = log_probability + picked
                     surprise = log_probabilities.exp() * log_probabilities
                     entropy = entropy - surprise.sum(dim=1)
-                    memory.step(self._reading(decision, choice, marks))
-                marks.append(memory.step(start))
+                    if decision.kind is Kind.OPERATION:
+                        read = self.operations(choice)
+                    else:
+                        read = torch.stack(marks, dim=1)[torch.arange(count), choice]
+                    state = self.lstm(read, state)
+                state = self.lstm(start, state)
+                marks.append(state[0])
         return torch.stack(chosen, dim=1), log_probability, entropy
 
-    def _logits(self, decision: Decision, output: Tensor, marks: list[Tensor]) -> Tensor:
-        """Return the log-probabilities of the choices, float32[batch, count]."""
+    def _log_probabilities(self, decision: Decision, output: Tensor, marks: list[Tensor]) -> Tensor:
+        """Return the log-probabilities of the choices, float32[batch, decision.count]."""
         if decision.kind is Kind.OPERATION:
             raw = self.operation_scores(output)
         else:
@@ -132,24 +115,3 @@ class Controller(nn.Module):
             raw = self.state_scores(torch.tanh(keys + self.query(output)[:, None])).squeeze(2)
         squashed = self.tanh_constant * torch.tanh(raw / self.temperature)
         return torch.log_softmax(squashed, dim=1)
-
-    def _reading(self, decision: Decision, choice: Tensor, marks: list[Tensor]) -> Tensor:
-        """Return what the LSTM reads after a choice, float32[batch, units]."""
-        if decision.kind is Kind.OPERATION:
-            embedded: Tensor = self.operations(choice)
-            return embedded
-        return torch.stack(marks, dim=1)[torch.arange(len(choice)), choice]
-
-
-class _Memory:
-    """The state of the LSTM while it decides; it has read the start once."""
-
-    def __init__(self, lstm: nn.LSTMCell, start: Tensor) -> None:
-        self.lstm = lstm
-        self.state: tuple[Tensor, Tensor] | None = None
-        self.output = self.step(start)
-
-    def step(self, read: Tensor) -> Tensor:
-        self.state = self.lstm(read, self.state)
-        self.output = self.state[0]
-        return self.output

@@ -1,5 +1,7 @@
 """Training that alternates between shared weights and the controller (Pham et al. 2018)."""
 
+import math
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from statistics import fmean
 
@@ -8,18 +10,101 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_experiments.enas.controller import Controller
-from placeto_experiments.enas.settings import Settings
 from placeto_experiments.enas.tasks import Task
-from placeto_workloads.families.search_spaces import Architecture, decisions_of
+from placeto_workloads import WorkloadError
+from placeto_workloads.families.search_spaces import Architecture
 from placeto_workloads.families.trajectory import Trajectory
+from placeto_workloads.models.training_step import whole_number
 
 
-class Stream(IntEnum):
-    """What a stream of random numbers is for; each begins anew in each round."""
+@dataclass(frozen=True)
+class Settings:
+    """All hyperparameters of a training.
+
+    The defaults suit the small data sets, and take minutes; `PUBLISHED` are those of Pham et al.
+    (2018). A number out of its range raises a `WorkloadError`.
+
+    Examples
+    --------
+    >>> Settings(rounds=5).samples
+    8
+    """
+
+    rounds: int = 30
+    shared_steps: int = 40  # batches of training data in a round, each for one architecture
+    controller_steps: int = 10  # updates of the controller in a round
+    samples: int = 8  # architectures of an update, evaluated on one batch of validation data
+    shared_rate: float = 0.05  # learning rate of the shared weights in the first round
+    least_shared_rate: float = 0.001  # and, along a cosine, in the last round
+    momentum: float = 0.9  # of the shared weights, as of Nesterov
+    weight_decay: float = 1e-4  # of the shared weights
+    gradient_limit: float = 5.0  # largest norm of a gradient of the shared weights
+    controller_units: int = 64
+    controller_rate: float = 0.0035  # learning rate of Adam
+    entropy_weight: float = 1e-4  # reward for each nat of a sample's entropy
+    temperature: float = 5.0  # of the controller's logits
+    tanh_constant: float = 2.5  # of the controller's logits
+    baseline_decay: float = 0.95  # fraction of the moving average of rewards that an update keeps
+    uniform: bool = False  # whether to sample uniformly, and to leave the controller as it is
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "shared_steps", "controller_steps", "samples", "controller_units"):
+            whole_number(name, getattr(self, name))
+        may_be_zero = ("momentum", "weight_decay", "entropy_weight", "baseline_decay", "uniform")
+        for name, value in asdict(self).items():
+            if not math.isfinite(value) or value < 0:
+                raise WorkloadError(f"{name}: expected a number of at least 0, got {value!r}")
+            if value == 0 and name not in may_be_zero:
+                raise WorkloadError(f"{name}: expected a number above 0, got 0")
+        for name in ("momentum", "baseline_decay"):
+            if getattr(self, name) >= 1:
+                raise WorkloadError(f"{name}: expected less than 1, got {getattr(self, name)!r}")
+
+    def rate(self, round_index: int) -> float:
+        """Return the learning rate of the shared weights in a round."""
+        if self.rounds == 1:
+            return self.shared_rate
+        along = (1 + math.cos(math.pi * round_index / (self.rounds - 1))) / 2
+        return self.least_shared_rate + (self.shared_rate - self.least_shared_rate) * along
+
+
+PUBLISHED = {
+    "convolutional": Settings(
+        rounds=310,
+        shared_steps=312,
+        controller_steps=30,
+        samples=10,
+        controller_units=100,
+        controller_rate=0.00035,
+        entropy_weight=0.1,
+    ),
+    "recurrent": Settings(
+        rounds=150,
+        shared_steps=415,
+        controller_steps=2000,
+        samples=1,
+        shared_rate=20.0,
+        least_shared_rate=0.1,
+        momentum=0.0,
+        weight_decay=1e-7,
+        gradient_limit=0.25,
+        controller_units=100,
+        controller_rate=0.00035,
+    ),
+}
+"""The settings of Pham et al. (2018), by search space, as near as they can be told here.
+
+What the publication leaves open is near to the authors' own program, whose moving baseline is
+slower (0.99 and 0.999), and the learning rate of the shared weights falls along one cosine.
+"""
+
+
+class _Stream(IntEnum):
+    """Streams of random numbers; each begins anew in each round."""
 
     SHARED = 0
     CONTROLLER = 1
-    JUDGEMENT = 2
+    EVALUATION = 2
 
 
 class Search:
@@ -28,25 +113,7 @@ class Search:
     In a round the shared weights are trained on batches of training data, each for one sampled
     architecture; then the controller by REINFORCE (Williams 1992) with rewards from batches of
     validation data. Every stream of random numbers begins anew in each round, from the seed and
-    the number of the round, so that a training can be cut and go on.
-
-    Parameters
-    ----------
-    task
-        Super-network and data.
-    settings
-        All hyperparameters.
-    seed
-        Of the controller's weights and of all that is drawn.
-
-    Attributes
-    ----------
-    controller : `Controller`
-        The controller.
-    rounds : int
-        How many are over.
-    baseline : float or None
-        The moving average of rewards.
+    the number of the round, so that a training can be cut and resumed.
 
     Examples
     --------
@@ -81,58 +148,53 @@ class Search:
         )
         self.rounds = 0
         self.baseline: float | None = None
-        self._passed: list[tuple[int, list[int], float]] = []
+        self._evaluated: list[tuple[int, list[int], float]] = []  # round, choices, reward
 
     @property
     def trajectory(self) -> Trajectory:
-        """The architectures that were judged so far."""
-        width = len(decisions_of(self.task.space))
+        """The architectures that the training has evaluated so far."""
+        width = len(self.task.space.decisions)
         return Trajectory(
             self.task.space,
-            np.array([number for number, _, _ in self._passed], dtype=np.int32),
-            np.array([row for _, row, _ in self._passed], dtype=np.int16).reshape(-1, width),
-            np.array([reward for _, _, reward in self._passed], dtype=np.float64),
+            np.array([number for number, _, _ in self._evaluated], dtype=np.int32),
+            np.array([row for _, row, _ in self._evaluated], dtype=np.int16).reshape(-1, width),
+            np.array([reward for _, _, reward in self._evaluated], dtype=np.float64),
             dict(self.task.description),
         )
 
     def restore_trajectory(self, trajectory: Trajectory) -> None:
-        """Take up the architectures that were judged before a training was cut."""
+        """Take up the architectures that were evaluated before a training was cut."""
         rows = (trajectory.rounds.tolist(), trajectory.choices.tolist())
-        self._passed = list(zip(*rows, trajectory.rewards.tolist(), strict=True))
+        self._evaluated = list(zip(*rows, trajectory.rewards.tolist(), strict=True))
 
     def round(self) -> float:
         """Train the shared weights, then the controller; return the mean reward of the round."""
-        self._train_shared_weights(self._generator(Stream.SHARED))
-        mean_reward = self._train_controller(self._generator(Stream.CONTROLLER))
+        self._train_shared_weights(self._generator(_Stream.SHARED))
+        mean_reward = self._train_controller(self._generator(_Stream.CONTROLLER))
         self.rounds += 1
         return mean_reward
 
     def sample(self, number: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return the choices of architectures that a training takes now, int64[number, decisions].
+        """Return the choices of sampled architectures, int64[number, decisions].
 
-        They are the controller's, or are drawn evenly where the settings say so.
+        They are the controller's, or uniform if the settings say so.
         """
         if not self.settings.uniform:
             return self.controller.sample(number, generator)
         space = self.task.space
         return np.array([space.choices(space.uniform(generator)) for _ in range(number)])
 
-    def judged(self, architectures: list[Architecture], batches: int) -> NDArray[np.float64]:
+    def evaluate(self, architectures: list[Architecture], batches: int) -> NDArray[np.float64]:
         """Return the mean rewards of architectures, float64[architectures], as weights are now.
 
-        Parameters
-        ----------
-        architectures
-            What is judged.
-        batches
-            Of validation data; the same ones in every call after the same round.
+        The batches of validation data are the same in every call after the same round.
         """
-        generator = self._generator(Stream.JUDGEMENT)
+        generator = self._generator(_Stream.EVALUATION)
         rewards = [self.task.rewards(architectures, generator) for _ in range(batches)]
         means: NDArray[np.float64] = np.array(rewards).mean(axis=0)
         return means
 
-    def _generator(self, stream: Stream) -> np.random.Generator:
+    def _generator(self, stream: _Stream) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.rounds, stream])
 
     def _train_shared_weights(self, generator: np.random.Generator) -> None:
@@ -153,8 +215,8 @@ class Search:
             choices = self.sample(self.settings.samples, generator)
             architectures = [self.task.space.architecture(row.tolist()) for row in choices]
             rewards = self.task.rewards(architectures, generator)
-            judged = zip(choices.tolist(), rewards, strict=True)
-            self._passed += [(self.rounds, row, reward) for row, reward in judged]
+            rows = zip(choices.tolist(), rewards, strict=True)
+            self._evaluated += [(self.rounds, row, reward) for row, reward in rows]
             if not self.settings.uniform:
                 self._reinforce(torch.from_numpy(choices), torch.tensor(rewards))
             means.append(fmean(rewards))

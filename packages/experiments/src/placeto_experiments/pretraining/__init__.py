@@ -1,1 +1,1 @@
-"""How the bundled pretrained policy is made."""
+"""How the bundled pretrained policy is made: ``python -m placeto_experiments.pretraining``."""

@@ -1,4 +1,4 @@
-"""How the policy in the box is made: ``python -m placeto_experiments.pretraining``."""
+"""How the bundled pretrained policy is made: ``python -m placeto_experiments.pretraining``."""
 
 import sys
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import get_args
 import click
 
 from placeto.errors import InputError, reading
-from placeto_experiments.pretraining import judging, tuning
+from placeto_experiments.pretraining import evaluation
 from placeto_experiments.pretraining.learning import learn, weights_of
 from placeto_experiments.pretraining.searched import (
     Budget,
@@ -18,7 +18,7 @@ from placeto_experiments.pretraining.searched import (
     searched_problems,
     training_problems,
 )
-from placeto_experiments.problem_set.graphs import Part
+from placeto_experiments.problem_set.problems import Part
 from placeto_policy import (
     Imitation,
     PlacementPolicy,
@@ -37,35 +37,55 @@ POLICY = "policy.safetensors"
 
 folder_argument = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 variants_option = click.option(
-    "--variants", type=click.IntRange(min=1), default=1, show_default=True, help="Of each graph."
+    "--variants",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Problems of each graph.",
 )
 seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is drawn."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of all random choices.",
 )
 
 
 def steps_option(default: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return ``--steps``."""
     return click.option(
-        "--steps", type=click.IntRange(min=1), default=default, show_default=True, help="Of Adam."
+        "--steps",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=True,
+        help="Steps of Adam.",
     )
 
 
 @click.group(cls=OneLineErrors)
 def main() -> None:
-    """Make a policy for every graph and cluster: search, learn from what was found, and judge."""
+    """Make a policy for every graph and cluster: search, learn from it, and evaluate."""
 
 
 @main.command()
 @folder_argument
-@click.option("--part", type=click.Choice(get_args(Part)), required=True, help="Of the corpus.")
-@variants_option
-@click.option("--evaluations", type=click.IntRange(min=1), help="Of the search of each problem.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), help="Of that search, of one core."
+    "--part", type=click.Choice(get_args(Part)), required=True, help="Part of the problem set."
 )
-@click.option("--limit", type=click.IntRange(min=1), help="So many problems.  [default: all]")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@variants_option
+@click.option(
+    "--evaluations", type=click.IntRange(min=1), help="Evaluations of the search of each problem."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="CPU seconds of that search, on one core.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Number of problems.  [default: all]")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
+)
 def demonstrate(
     folder: Path,
     part: Part,
@@ -75,7 +95,7 @@ def demonstrate(
     limit: int | None,
     jobs: int,
 ) -> None:
-    """Search problems of the corpus, and keep the placements in FOLDER.
+    """Search problems of the problem set, and keep the placements in FOLDER.
 
     What is there already is left as it is.
     """
@@ -93,7 +113,7 @@ def demonstrate(
 def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
     """Learn from the placements in FOLDER, and keep the policy there.
 
-    The same command goes on after a stop. Under torchrun, all its processes train together.
+    The same command resumes after a stop. Under torchrun, all its processes train together.
     """
     with join_processes() as processes:
         training = _found(folder, "training", variants)
@@ -118,7 +138,7 @@ def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
 @click.option(
     "--random-graphs",
     type=click.IntRange(min=1),
-    help="So many of each random shape.  [default: all]",
+    help="Graphs of each random shape.  [default: all]",
 )
 @steps_option(3_000)
 @click.option(
@@ -126,14 +146,14 @@ def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
     type=click.IntRange(min=1),
     default=ReinforcementSettings().graphs,
     show_default=True,
-    help="From how many graphs a step learns.",
+    help="Graphs from which a step learns.",
 )
 @click.option(
     "--learning-rate",
     type=click.FloatRange(min=0, min_open=True),
     default=ReinforcementSettings().learning_rate,
     show_default=True,
-    help="Of Adam, when it begins.",
+    help="Learning rate of Adam in the first step.",
 )
 @click.option(
     "--policy",
@@ -152,9 +172,9 @@ def reinforce(
     start: Path | None,
     seed: int,
 ) -> None:
-    """Let a policy learn from passes of its own, and keep the best one in FOLDER.
+    """Let a policy learn from rollouts of its own, and keep the best one in FOLDER.
 
-    It needs the placements of the validation part there, to choose by. The same command goes on
+    It needs the placements of the validation part there, to choose by. The same command resumes
     after a stop. Under torchrun, all its processes train together.
     """
     with join_processes() as processes:
@@ -205,7 +225,7 @@ part_option = click.option(
 policy_option = click.option(
     "--policy",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A policy file.  [default: the policy in the box]",
+    help="A policy file.  [default: the bundled one]",
 )
 
 
@@ -215,34 +235,36 @@ policy_option = click.option(
 @variants_option
 @policy_option
 @seed_option
-def judge(folder: Path, part: Part, variants: int, policy: Path | None, seed: int) -> None:
+def evaluate(folder: Path, part: Part, variants: int, policy: Path | None, seed: int) -> None:
     """Print how a policy places the problems that have a placement in FOLDER."""
     chosen = _chosen(policy)
-    click.echo(judging.header())
+    click.echo(evaluation.header())
     found = []
-    for judged in judging.judge(chosen, searched_problems(folder, part, variants=variants), seed):
-        found.append(judged)
-        click.echo(judging.row(judged))
+    for each in evaluation.evaluate(
+        chosen, searched_problems(folder, part, variants=variants), seed
+    ):
+        found.append(each)
+        click.echo(evaluation.row(each))
         sys.stdout.flush()
     _refuse_none(folder, part, len(found))
-    click.echo("\n" + judging.summary(found))
+    click.echo("\n" + evaluation.summary(found))
 
 
 @main.command()
 @folder_argument
 @part_option
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=12, show_default=True, help="Problems."
+    "--limit", type=click.IntRange(min=1), default=12, show_default=True, help="Number of problems."
 )
 @policy_option
 @seed_option
 def tune(folder: Path, part: Part, limit: int, policy: Path | None, seed: int) -> None:
-    """Print what it is worth to train a policy on for each of some problems in FOLDER."""
+    """Print the effect of training a policy on each of some problems in FOLDER."""
     chosen = _chosen(policy)
-    click.echo(tuning.header())
+    click.echo(evaluation.training_header())
     problems = islice(searched_problems(folder, part, variants=1), limit)
     count = 0
-    for row in tuning.rows(chosen, problems, seed):
+    for row in evaluation.training_rows(chosen, problems, seed):
         count += 1
         click.echo(row)
         sys.stdout.flush()

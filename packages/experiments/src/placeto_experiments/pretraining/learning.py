@@ -29,14 +29,14 @@ DESCRIBED = "described"
 
 @dataclass(frozen=True)
 class Validation:
-    """How a policy places problems that it does not learn from, in parts of what search found.
+    """Costs of a policy on problems that it does not learn from, as ratios to what search found.
 
     Attributes
     ----------
     greedy : float64[N]
-        Of the most probable placement of each problem.
+        Ratios of the most probable placement of each problem.
     best_of_some : float64[N]
-        Of the best of it and of some drawn ones.
+        Ratios of the best of it and of some sampled ones.
     """
 
     greedy: NDArray[np.float64]
@@ -64,13 +64,13 @@ def validate(policy: PlacementPolicy, problems: Sequence[Searched]) -> Validatio
     policy
         The policy.
     problems
-        What it did not learn from.
+        Problems that it did not learn from.
     """
     placer = start_of_search(policy)
     found = []
     for each in problems:
         simulator = Simulator(each.problem, num_threads=1)
-        costs = placer.place(each.problem, simulator).curve[:, 1]  # the greedy pass is the first
+        costs = placer.place(each.problem, simulator).curve[:, 1]  # the greedy rollout is the first
         found.append(costs[[0, -1]] / cost_of(simulator, each.placement))
     greedy, best_of_some = np.array(found).T
     return Validation(greedy, best_of_some)
@@ -79,12 +79,12 @@ def validate(policy: PlacementPolicy, problems: Sequence[Searched]) -> Validatio
 def weights_of(names: Sequence[str]) -> list[float]:
     """Return how often problems are drawn: those of each kind of graph as often as of another.
 
-    There are a thousand random graphs in the corpus, and few of real models.
+    There are a thousand random graphs in the problem set, and few of real models.
 
     Parameters
     ----------
     names
-        Of problems, such as ``"fork-join-31.2"`` or ``"transformers-t5.0"``.
+        Names of problems, such as ``"fork-join-31.2"`` or ``"transformers-t5.0"``.
 
     Examples
     --------
@@ -109,17 +109,17 @@ def learn(
     Parameters
     ----------
     run
-        What learns, from its beginning.
+        Learning run, from its beginning.
     checkpoint
-        The file from which the run goes on, if it is there.
+        File from which the run resumes, if it exists.
     policy
-        Where the best policy is kept.
+        File of the best policy.
     validation
         Problems to choose by.
     described
-        How it learns, and from what: a run that was begun otherwise is refused.
+        Options of the run in words: a run that was begun with others is refused.
     report
-        Is called with lines that say how far it is.
+        Function that is called with lines that say how far it is.
     """
     best = _restore(checkpoint, run, described)
     stopping = False
@@ -137,7 +137,7 @@ def learn(
             if is_last or stopping or run.steps_done % STEPS_BETWEEN_CHECKPOINTS == 0:
                 each = (time.monotonic() - began) / len(values)
                 mean = float(np.mean(values))
-                report(f"step {run.steps_done:,}: {mean:.4f} on the mean, {each:.3f} s a step")
+                report(f"step {run.steps_done:,}: {mean:.4f} on average, {each:.3f} s a step")
                 values, began = [], time.monotonic()
                 if run.processes.rank == 0:
                     _save(checkpoint, run, best, described)
@@ -169,7 +169,7 @@ def _save(path: Path, run: LearningRun, best: float, described: str) -> None:
 
 
 def _restore(path: Path, run: LearningRun, described: str) -> float:
-    """Let a run go on from a checkpoint, if there is one, and return its best score."""
+    """Resume a run from a checkpoint, if there is one, and return its best score."""
     if not path.exists():
         return float("inf")
     with reading(path):

@@ -1,4 +1,4 @@
-"""Problems of the corpus with good placements of them, which a long search has found."""
+"""Problems of the set with good placements of them, which a long search has found."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,25 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import reading, writing
-from placeto_baselines import CoarseToFine
-from placeto_experiments.problem_set import CorpusProblem, corpus
-from placeto_experiments.problem_set.graphs import Part
-from placeto_experiments.problem_set.shapes import SHAPES
+from placeto_baselines import MultilevelSearch
+from placeto_experiments.problem_set import ProblemEntry, problem_set
+from placeto_experiments.problem_set.problems import Part
+from placeto_experiments.problem_set.random_steps import SHAPES
 from placeto_graphs import OpGraph, PlacementProblem, load_placement, save_placement
 from placeto_simulator import Simulator
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long each problem is searched: one of the two is None.
-
-    Attributes
-    ----------
-    evaluations
-        How many placements are evaluated.
-    seconds
-        How long the process computes.
-    """
+    """Evaluations or CPU seconds of the search of each problem: one of the two is None."""
 
     evaluations: int | None
     seconds: float | None
@@ -42,7 +34,7 @@ class Searched:
     Attributes
     ----------
     name
-        Of the problem in the corpus.
+        Name of the problem in the set.
     problem
         G groups on D devices.
     placement : int32[G]
@@ -64,7 +56,7 @@ def search_part(
     limit: int | None = None,
     report: Callable[[str], None] = print,
 ) -> int:
-    """Search problems of the corpus that have no placement in the folder yet.
+    """Search problems of the set that have no placement in the folder yet.
 
     Each placement is kept as soon as it is found, so that the same call goes on after a stop.
     Problems come in an order that mixes kinds, the same one always.
@@ -72,28 +64,28 @@ def search_part(
     Parameters
     ----------
     folder
-        Where placements are kept, in a folder for each part.
+        Folder of the placements, with a folder for each part.
     part
-        Of the corpus.
+        Part of the problem set.
     budget
-        How long each is searched.
+        Budget of each search.
     variants
-        How many problems each graph has.
+        Number of problems of each graph.
     jobs
-        How many processes search.
+        Number of processes that search.
     limit
-        How many problems of that order are looked at; by default all.
+        Number of problems of that order; by default all.
     report
-        Is called with a line for each problem.
+        Function that is called with a line for each problem.
 
     Returns
     -------
     int
-        How many problems could not be built.
+        Number of problems that could not be built.
     """
     missing = [
         entry
-        for entry in _mixed(corpus(part, variants=variants))[:limit]
+        for entry in _mixed(problem_set(part, variants=variants))[:limit]
         if not _file(folder, part, entry.name).exists()
     ]
     failed = 0
@@ -117,14 +109,14 @@ def searched_problems(folder: Path, part: Part, *, variants: int) -> Iterator[Se
     Parameters
     ----------
     folder
-        Where `search_part` kept them.
+        Folder of `search_part`.
     part
-        Of the corpus.
+        Part of the problem set.
     variants
-        How many problems each graph has.
+        Number of problems of each graph.
     """
     graphs: dict[str, OpGraph] = {}  # a graph has several problems, and may take seconds to build
-    for entry in _mixed(corpus(part, variants=variants)):
+    for entry in _mixed(problem_set(part, variants=variants)):
         path = _file(folder, part, entry.name)
         if path.exists():
             if entry.graph.name not in graphs:
@@ -142,14 +134,14 @@ def training_problems(
     Parameters
     ----------
     variants
-        How many problems each graph has.
+        Number of problems of each graph.
     random_graphs
-        How many graphs of each random shape there are, at most; None for all.
+        Largest number of graphs of each random shape; None for all.
     report
-        Is called with a line for each that cannot be built.
+        Function that is called with a line for each that cannot be built.
     """
     graphs: dict[str, OpGraph] = {}
-    for entry in _mixed(corpus("training", variants=variants)):
+    for entry in _mixed(problem_set("training", variants=variants)):
         shape, _, number = entry.graph.name.rpartition("-")
         if shape in SHAPES and random_graphs is not None and int(number) >= random_graphs:
             continue
@@ -166,7 +158,7 @@ def left_out(name: str, error: Exception) -> str:
     return f"{name}: left out: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _mixed(entries: tuple[CorpusProblem, ...]) -> list[CorpusProblem]:
+def _mixed(entries: tuple[ProblemEntry, ...]) -> list[ProblemEntry]:
     order = np.random.default_rng(0).permutation(len(entries))
     return [entries[index] for index in order]
 
@@ -175,7 +167,7 @@ def _file(folder: Path, part: Part, name: str) -> Path:
     return folder / part / f"{name}.json"
 
 
-def _search(folder: Path, entry: CorpusProblem, budget: Budget) -> tuple[str, bool]:
+def _search(folder: Path, entry: ProblemEntry, budget: Budget) -> tuple[str, bool]:
     """Search one problem, and return a line about it, and whether it could be built."""
     name = entry.name
     try:
@@ -183,7 +175,7 @@ def _search(folder: Path, entry: CorpusProblem, budget: Budget) -> tuple[str, bo
     except Exception as error:  # a model of a library may fail in any way
         return left_out(name, error), False
     began = time.process_time()
-    placer = CoarseToFine(budget.seconds, budget.evaluations, clock=time.process_time)
+    placer = MultilevelSearch(budget.seconds, budget.evaluations, clock=time.process_time)
     result = placer.place(problem, Simulator(problem, num_threads=1))
     path = _file(folder, entry.graph.part, name)
     with writing(path):

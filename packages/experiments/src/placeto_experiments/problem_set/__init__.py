@@ -1,6 +1,10 @@
-"""Graphs of many kinds on clusters of many kinds, to train policies on and to judge them by."""
+"""Graphs of many kinds on clusters of many kinds, to train policies and to evaluate them."""
 
-from placeto_experiments.problem_set.graphs import CorpusGraph, corpus_graphs
-from placeto_experiments.problem_set.problems import CorpusProblem, corpus
+from placeto_experiments.problem_set.problems import (
+    GraphEntry,
+    ProblemEntry,
+    problem_set,
+    problem_set_graphs,
+)
 
-__all__ = ["CorpusGraph", "CorpusProblem", "corpus", "corpus_graphs"]
+__all__ = ["GraphEntry", "ProblemEntry", "problem_set", "problem_set_graphs"]

@@ -1,50 +1,185 @@
-"""The problems of the corpus: its graphs on drawn clusters, in drawn groups and micro-batches."""
+"""The problems: graphs of many kinds on drawn clusters, in drawn groups and micro-batches.
 
+docs/problem-set.md says what is drawn. `GraphEntry` and `ProblemEntry` are names of what is built
+when it is needed.
+"""
+
+import re
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
 
 import numpy as np
 
+from placeto import capture_step, family_graph, load_model_graph
+from placeto_capture import CaptureWarning
+from placeto_capture.costs.memory import activation_bytes
 from placeto_capture.costs.roofline import cost_models
-from placeto_experiments.problem_set.clusters import random_cluster, with_drawn_memory
-from placeto_experiments.problem_set.graphs import CorpusGraph, Part, corpus_graphs, seed_of
+from placeto_experiments.problem_set.random_steps import SHAPES, random_step
 from placeto_graphs import (
+    DEFAULT_RULES,
+    Cluster,
     OpGraph,
     PlacementProblem,
     colocate,
     merge_and_colocate,
     micro_batched_problem,
+    parse_cluster,
 )
-from placeto_workloads.errors import WorkloadError, WorkloadWarning
+from placeto_workloads import MODELS, WorkloadError, family, library_step
+from placeto_workloads.families.family import PAPER_FAMILIES
+from placeto_workloads.registry import ColocationRule
 
+Part = Literal["training", "validation", "test"]
+
+# How many random steps of each shape a part has; its seeds come after those of the parts before.
+RANDOM_STEPS: dict[Part, int] = {"training": 200, "validation": 8, "test": 8}
+# Of the 16 graphs of a family for training, so many are left for validation.
+GRAPHS_FOR_VALIDATION = 4
+# By type of model: no type is in two parts, whatever its size.
+TRANSFORMERS: dict[Part, tuple[str, ...]] = {
+    "training": ("bart", "bert", "mamba", "opt", "resnet", "t5", "vit"),
+    "validation": ("llama", "swin"),
+    "test": ("clip", "convnext", "gpt2", "mixtral", "whisper"),
+}
+
+KINDS = ("k80", "p100", "v100", "a100", "h100")
+COUNTS = (2, 3, 4, 5, 6, 8)
+LINKS = ("bus", "pcie", "pcie-shared")
+SHARE_OF_EQUAL_GPUS = 0.6
+SHARE_WITH_CPU = 0.15  # the others have two kinds of GPU
+SHARE_WITH_SCARCE_MEMORY = 0.25
+SCARCE = (1.2, 2.0)  # memory of all GPUs, in parts of what the step keeps
 GROUPS = (32, 64, 128, 128, 256)
 MICRO_BATCHES = (1, 1, 1, 1, 1, 2, 4)
 
 
 @dataclass(frozen=True)
-class CorpusProblem:
-    """A problem of the corpus; nothing is built before it is asked for.
+class GraphEntry:
+    """A graph of the problem set; nothing is built before it is asked for.
 
     Attributes
     ----------
-    graph : `CorpusGraph`
-        What is placed.
-    variant : int
-        Which of the problems of that graph this is: each has a cluster of its own.
+    name
+        Unique, such as ``"grid-7"``, ``"nmt-03"`` or ``"transformers-gpt2"``.
+    part
+        ``"training"``, ``"validation"`` or ``"test"``.
+    build
+        Function that makes the graph.
+    colocation_rules
+        Co-location rules of the model.
 
     Examples
     --------
-    >>> from placeto_experiments.problem_set.graphs import corpus_graphs
-    >>> CorpusProblem(corpus_graphs("test")[0], variant=1).problem()
+    See `problem_set_graphs`.
+    """
+
+    name: str
+    part: Part
+    build: Callable[[], OpGraph]
+    colocation_rules: tuple[ColocationRule, ...] = DEFAULT_RULES
+
+
+def problem_set_graphs(part: Part) -> tuple[GraphEntry, ...]:
+    """Return the graphs of one part of the problem set.
+
+    Parts have no model in common: what is in the test part is neither trained on nor chosen by.
+    Graphs of the families nmt, ptb and cifar10 are in the part for which the family has them; the
+    models of the registry, which are those of the paper, are all in the test part.
+
+    Parameters
+    ----------
+    part
+        ``"training"``, ``"validation"`` or ``"test"``.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no such part.
+
+    Examples
+    --------
+    >>> graphs = problem_set_graphs("test")
+    >>> graphs[0].name, len(graphs)
+    ('chain-208', 97)
+    >>> graphs[0].build()
+    OpGraph(ops=628, tensors=655, edges=1179)
+    """
+    if part not in get_args(Part):
+        raise WorkloadError(f"part: expected one of {', '.join(get_args(Part))}, got {part!r}")
+    found = [*_random_graphs(part), *_family_graphs(part)]
+    if part == "test":
+        found += [
+            GraphEntry(name, part, partial(load_model_graph, name), model.colocation_rules)
+            for name, model in MODELS.items()
+        ]
+    return (*found, *_library_models(part))
+
+
+def _random_graphs(part: Part) -> list[GraphEntry]:
+    parts = list(RANDOM_STEPS)
+    first = sum(RANDOM_STEPS[earlier] for earlier in parts[: parts.index(part)])
+    return [
+        GraphEntry(f"{shape}-{seed}", part, partial(random_step, shape, seed))
+        for seed in range(first, first + RANDOM_STEPS[part])
+        for shape in SHAPES
+    ]
+
+
+def _family_graphs(part: Part) -> list[GraphEntry]:
+    found = []
+    for name in PAPER_FAMILIES:
+        chosen = family(name)
+        kept = len(chosen.training) - GRAPHS_FOR_VALIDATION
+        members = {
+            "training": chosen.training[:kept],
+            "validation": chosen.training[kept:],
+            "test": chosen.test,
+        }[part]
+        found += [
+            GraphEntry(member.name, part, partial(family_graph, member), chosen.colocation_rules)
+            for member in members
+        ]
+    return found
+
+
+def _library_models(part: Part) -> list[GraphEntry]:
+    return [
+        GraphEntry(f"transformers-{name}", part, partial(_captured, f"transformers:{name}"))
+        for name in TRANSFORMERS[part]
+    ]
+
+
+def _captured(source: str) -> OpGraph:
+    return capture_step(library_step(source))
+
+
+@dataclass(frozen=True)
+class ProblemEntry:
+    """A problem of the problem set; nothing is built before it is asked for.
+
+    Attributes
+    ----------
+    graph : `GraphEntry`
+        Graph that is placed.
+    variant : int
+        Number of the problem among those of the graph: each has a cluster of its own.
+
+    Examples
+    --------
+    >>> from placeto_experiments.problem_set import problem_set_graphs
+    >>> ProblemEntry(problem_set_graphs("test")[0], variant=1).problem()
     PlacementProblem(ops=628, groups=155, devices=8)
     """
 
-    graph: CorpusGraph
+    graph: GraphEntry
     variant: int
 
     @property
     def name(self) -> str:
-        """Unique in the corpus."""
+        """Unique in the problem set."""
         return f"{self.graph.name}.{self.variant}"
 
     def problem(self) -> PlacementProblem:
@@ -53,12 +188,12 @@ class CorpusProblem:
 
     def problem_of(self, graph: OpGraph) -> PlacementProblem:
         """Return the problem of the graph that was built before."""
-        generator = np.random.default_rng(seed_of(self.name))
+        generator = np.random.default_rng(_seed_of(self.name))
         cluster = with_drawn_memory(random_cluster(generator), graph, generator)
         num_groups = int(generator.choice(GROUPS))
         micro_batches = int(generator.choice(MICRO_BATCHES))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", WorkloadWarning)  # of types that have no class
+            warnings.simplefilter("ignore", CaptureWarning)  # of types that have no class
             seconds = cost_models(graph, dict.fromkeys(device.kind for device in cluster.devices))
         small_groups = colocate(graph, self.graph.colocation_rules)
         problem = PlacementProblem(
@@ -70,17 +205,17 @@ class CorpusProblem:
         return micro_batched_problem(problem, micro_batches)
 
 
-def corpus(part: Part, *, variants: int = 1) -> tuple[CorpusProblem, ...]:
-    """Return the problems of one part of the corpus.
+def problem_set(part: Part, *, variants: int = 1) -> tuple[ProblemEntry, ...]:
+    """Return the problems of one part of the problem set.
 
-    A problem is the same whenever and wherever it is made; docs/corpus.md says what is drawn.
+    A problem is the same whenever and wherever it is made; docs/problem-set.md says what is drawn.
 
     Parameters
     ----------
     part
-        ``"training"``, ``"validation"`` or ``"test"``; see `corpus_graphs`.
+        ``"training"``, ``"validation"`` or ``"test"``; see `problem_set_graphs`.
     variants
-        How many problems each graph has: on another cluster, in other groups.
+        Number of problems of each graph: on other clusters, in other groups.
 
     Raises
     ------
@@ -89,14 +224,80 @@ def corpus(part: Part, *, variants: int = 1) -> tuple[CorpusProblem, ...]:
 
     Examples
     --------
-    >>> problems = corpus("validation", variants=2)
+    >>> problems = problem_set("validation", variants=2)
     >>> len(problems), problems[1].name
     (108, 'chain-200.1')
     """
     if variants < 1:
         raise WorkloadError(f"variants: expected at least 1, got {variants}")
     return tuple(
-        CorpusProblem(graph, variant)
-        for graph in corpus_graphs(part)
+        ProblemEntry(graph, variant)
+        for graph in problem_set_graphs(part)
         for variant in range(variants)
     )
+
+
+def random_cluster(generator: np.random.Generator) -> Cluster:
+    """Return a cluster of 2 to 8 devices.
+
+    Parameters
+    ----------
+    generator
+        Source of random numbers.
+
+    Examples
+    --------
+    >>> random_cluster(np.random.default_rng(1)).device_names
+    ('v100:0', 'v100:1', 'v100:2', 'v100:3')
+    """
+    count = int(generator.choice(COUNTS))
+    first, second = generator.choice(KINDS, size=2, replace=False).tolist()
+    mixture = generator.random()
+    own = int(generator.integers(1, count))
+    if mixture < SHARE_OF_EQUAL_GPUS:
+        spec = f"{count}x{first}"
+    elif mixture < SHARE_OF_EQUAL_GPUS + SHARE_WITH_CPU:
+        spec = f"1xcpu+{count - 1}x{first}"
+    else:
+        spec = f"{own}x{first}+{count - own}x{second}"
+    return parse_cluster(spec, link=str(generator.choice(LINKS)))
+
+
+def with_drawn_memory(cluster: Cluster, graph: OpGraph, generator: np.random.Generator) -> Cluster:
+    """Return a cluster whose GPUs may have just enough memory for a graph, or as much as it had.
+
+    Parameters
+    ----------
+    cluster
+        Cluster with ample memory.
+    graph
+        Graph that they are to hold.
+    generator
+        Source of random numbers.
+
+    Examples
+    --------
+    >>> from placeto_experiments.problem_set.random_steps import random_step
+    >>> scarce = with_drawn_memory(
+    ...     parse_cluster("2xv100"), random_step("chain", 0), np.random.default_rng(5)
+    ... )
+    >>> [device.memory_bytes for device in scarce.devices]
+    [16000000000, 16000000000]
+    """
+    gpus = [device for device in cluster.devices if device.kind != "cpu"]
+    scarce, times = generator.random(), generator.uniform(*SCARCE)
+    if scarce >= SHARE_WITH_SCARCE_MEMORY:
+        return cluster
+    kept = int(graph.parameter_bytes.sum()) + activation_bytes(graph)
+    each = max(1, int(kept * times / len(gpus)))
+    return replace(
+        cluster,
+        devices=tuple(
+            device if device.kind == "cpu" else replace(device, memory_bytes=each)
+            for device in cluster.devices
+        ),
+    )
+
+
+def _seed_of(name: str) -> int:
+    return int.from_bytes(re.sub(r"\s", "", name).encode(), "big") % (2**63 - 25)

@@ -17,7 +17,7 @@ from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress, Progress, Shows, how_far, left_text
 from placeto.texts import seconds_text
-from placeto_baselines import CoarseToFine, lower_bound
+from placeto_baselines import MultilevelSearch, lower_bound
 from placeto_graphs import (
     Cluster,
     OpGraph,
@@ -128,7 +128,7 @@ def search(
         far = how_far(count, evaluations, time.monotonic() - began)
         progress.update(f"best {seconds_text(best)}, evaluated {far}")
 
-    placer = CoarseToFine(seconds, evaluations, bound=bound, report=report)
+    placer = MultilevelSearch(seconds, evaluations, bound=bound, report=report)
     return placer.place(problem, simulator, seed=seed, start=start), bound
 
 

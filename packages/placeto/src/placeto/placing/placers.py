@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from placeto.placing.expert_scopes import expert_scopes
 from placeto_baselines import (
-    CoarseToFine,
     CpuOnly,
     CriticalPathPlacer,
     ExpertPlacer,
@@ -16,6 +15,7 @@ from placeto_baselines import (
     MetisPlacer,
     MSct,
     MTopo,
+    MultilevelSearch,
     RandomPlacer,
     RnnPlacer,
     RnnSettings,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from placeto_policy import PlacementPolicy
 
 # A narrow RNN learns as much from as many placements as one of 512 units, each of which takes it a
-# quarter of the time (docs/notes/recurrent-policy.md).
+# quarter of the time (lab/notes/recurrent-policy.md).
 NARROW_RNN: Mapping[str, Any] = {"hidden_size": 128, "learning_rate": 0.003}
 
 SAMPLES_OF_PRETRAINED = 15  # besides the most probable placement
@@ -136,7 +136,7 @@ SCHEMES: Mapping[str, Scheme] = {
     ),
     "coarse-to-fine": Scheme(
         "Coarse to fine",
-        lambda _problem, budget: CoarseToFine(evaluations=budget),
+        lambda _problem, budget: MultilevelSearch(evaluations=budget),
         budget=50_000,
         random=True,
     ),

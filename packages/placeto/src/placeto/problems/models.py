@@ -6,6 +6,7 @@ from placeto.problems.cache import cached_graph
 from placeto_capture import Target, capture
 from placeto_graphs import OpGraph
 from placeto_workloads import MODELS, FamilyMember, TrainingStep, training_step
+from placeto_workloads.registry import checked_sizes
 
 
 def load_model_graph(name: str, target: Target = "gpu", /, **sizes: int) -> OpGraph:
@@ -38,10 +39,11 @@ def load_model_graph(name: str, target: Target = "gpu", /, **sizes: int) -> OpGr
     >>> "encoder.layer1.step3" in graph.scopes
     True
     """
-    defaults = MODELS[name].sizes if name in MODELS else {}
+    if name in MODELS:
+        sizes = checked_sizes(name, MODELS[name].sizes, sizes)
     return cached_graph(
         name,
-        {**defaults, **sizes, "target": target},
+        {**sizes, "target": target},
         lambda: capture_step(training_step(name, device="meta", seed=0, **sizes), target),
     )
 

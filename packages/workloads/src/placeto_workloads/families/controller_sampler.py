@@ -1,4 +1,4 @@
-"""Architectures for families from what a training of a controller passed through."""
+"""Architectures for families that a training of a controller evaluated."""
 
 import os
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ _SHIPPED = Path(__file__).parent / "trajectories"
 
 @dataclass(frozen=True)
 class ControllerSampler:
-    """An `ArchitectureSampler` that draws what trainings passed through.
+    """An `ArchitectureSampler` of the architectures that trainings evaluated.
 
     As in Addanki et al. (2019): every architecture that a controller sampled for its updates is
-    equally likely; one that it sampled often is drawn often.
+    equally likely; one that it sampled often is sampled often.
 
     Attributes
     ----------

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import DEFAULT_RULES, Grouping, OpGraph, colocate, merge_and_colocate
-from placeto_workloads.colocation import RULES_OF_UNROLLED_NETWORKS, ColocationRule
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
 from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture, RecurrentCell
@@ -17,7 +16,12 @@ from placeto_workloads.models.enas_convolutional import enas_image_network
 from placeto_workloads.models.enas_recurrent import enas_language_model
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.registry import checked_sizes, default_sizes
+from placeto_workloads.registry import (
+    RULES_OF_UNROLLED_NETWORKS,
+    ColocationRule,
+    checked_sizes,
+    default_sizes,
+)
 
 NUM_MEMBERS = 32
 MOST_REPEATED = 1_000  # draws in a row
@@ -28,7 +32,7 @@ Architecture = RecurrentCell | ConvolutionalArchitecture
 
 @dataclass(frozen=True)
 class FamilyMember:
-    """One model of a family; nothing is built before it is asked for.
+    """One model of a family; nothing is built before it is needed.
 
     Attributes
     ----------
@@ -37,9 +41,9 @@ class FamilyMember:
     family
         The name of the family, whichever its architectures.
     sizes
-        All sizes, the drawn ones and the fixed ones.
+        All sizes, the sampled ones and the fixed ones.
     architecture
-        The cells, in families whose members differ in them.
+        Cells, in families whose graphs differ in them.
 
     Examples
     --------
@@ -72,13 +76,13 @@ class Family:
     Attributes
     ----------
     name
-        Which family it is.
+        Name of the family.
     num_groups
-        How many groups of ops its graphs are placed as.
+        Number of groups of ops of its graphs.
     colocation_rules
         The rules that make the groups to merge from.
     training, test
-        Its members, each in one of the two.
+        Family graphs, each in one of the two.
 
     Examples
     --------
@@ -165,7 +169,7 @@ def family(
 
     ``nmt``: translation with 2 layers, unrolled over 16 to 32 steps, 64 to 128 sentences a batch.
     ``ptb``: language models of sampled recurrent cells, 25 to 40 steps, 1,536 to 3,072 sequences.
-    ``cifar10``: image networks of sampled cells, 240 to 360 images. What is drawn is drawn evenly
+    ``cifar10``: image networks of sampled cells, 240 to 360 images. Sizes are sampled uniformly
     (Addanki et al. 2019). All other sizes are those of `nmt` with 1,024 units, as in Wu et al.
     (2016), `enas_language_model` and `enas_image_network`.
     ``ptb-enas`` and ``cifar10-enas``: the same with a `ControllerSampler`.
@@ -175,12 +179,12 @@ def family(
     name
         One of `family_names`.
     seed
-        Of the models and of their split; the same seed gives the same family.
+        Seed of the models and of their split; the same seed gives the same family.
     sampler
-        Where architectures come from; by default a `UniformSampler`, or what the name says. Where
-        it has fewer than 32, one may be in both halves, in other sizes.
+        Source of architectures; by default a `UniformSampler`, or that of the name. If it has fewer
+        than 32, one may be in both halves, in other sizes.
     **sizes
-        Other sizes than the published ones, of those that are not drawn.
+        Other sizes than the published ones, of those that are not sampled.
 
     Raises
     ------
@@ -230,9 +234,9 @@ def _different_members(
     sampler: ArchitectureSampler,
     generator: np.random.Generator,
 ) -> list[FamilyMember]:
-    """Draw members until there are enough; one that was drawn before would be in both halves.
+    """Sample until there are enough; one that was sampled before would be in both halves.
 
-    So would an architecture in other sizes, which comes again only where the sampler has no more.
+    So would an architecture in other sizes, which comes again only if the sampler has no more.
     """
     recipe = _RECIPES[base]
     members: list[FamilyMember] = []

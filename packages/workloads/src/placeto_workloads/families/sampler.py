@@ -1,4 +1,4 @@
-"""Where the architectures of graph families come from."""
+"""Samplers of the architectures of families."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,7 +26,7 @@ MICRO_OPERATIONS = (
 
 
 class ArchitectureSampler(Protocol):
-    """Draws architectures from the ENAS search spaces, as an ENAS controller does.
+    """Samples architectures of the ENAS search spaces, as an ENAS controller does.
 
     Examples
     --------
@@ -57,9 +57,9 @@ class UniformSampler:
     Attributes
     ----------
     num_nodes
-        Of a recurrent cell; 12, as in Pham et al. (2018), section 3.1.
+        Number of nodes of a recurrent cell; 12, as in Pham et al. (2018), section 3.1.
     num_blocks
-        Of a convolutional cell; 5, as in Pham et al. (2018), section 3.2.
+        Number of blocks of a convolutional cell; 5, as in Pham et al. (2018), section 3.2.
 
     Examples
     --------

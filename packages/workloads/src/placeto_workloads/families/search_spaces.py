@@ -4,10 +4,11 @@ A controller makes one decision after the other, each among a fixed number of ch
 chose, as numbers, is an architecture: the same cells that `UniformSampler` draws.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,20 +22,14 @@ from placeto_workloads.models.cell_architecture import (
     RecurrentCell,
     cell_with_loose_ends,
 )
-from placeto_workloads.models.sizes import whole_number
+from placeto_workloads.models.training_step import whole_number
 
 Architecture = RecurrentCell | ConvolutionalArchitecture
 ACTIVATIONS = tuple(Activation)
 
 
 class Kind(Enum):
-    """What a decision is about: which earlier state is read, or what is done to it.
-
-    Examples
-    --------
-    >>> Kind("state").name
-    'STATE'
-    """
+    """Subject of a decision: which earlier state is read, or what is done to it."""
 
     STATE = "state"
     OPERATION = "operation"
@@ -42,95 +37,96 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision.
-
-    Attributes
-    ----------
-    kind
-        What it is about.
-    count
-        How many choices there are.
-
-    Examples
-    --------
-    >>> Decision(Kind.STATE, count=2).count
-    2
-    """
+    """One decision, and its number of choices."""
 
     kind: Kind
     count: int
 
 
-class SearchSpace(Protocol):
+@dataclass(frozen=True)
+class SearchSpace(ABC):
     """Architectures as sequences of choices.
 
     Attributes
     ----------
-    name
-        Of the space in files.
-    num_cells
-        How many cells make an architecture.
-    given_states
-        States of a cell that are there before its first node.
-    num_operations
-        How many operations a node chooses from.
     num_nodes
-        Of one cell.
-    nodes
-        The decisions of each node of a cell, in order. All cells have the same.
+        Number of nodes of a cell, at least 1.
+    name
+        Name of the space in files.
+    num_cells
+        Number of cells of an architecture.
+    given_states
+        Number of states of a cell before its first node.
+    num_operations
+        Number of operations that a node chooses from.
 
     Examples
     --------
     >>> space: SearchSpace = RecurrentSpace(num_nodes=2)
     >>> [[decision.kind.value for decision in node] for node in space.nodes]
     [['operation'], ['state', 'operation']]
+    >>> len(ConvolutionalSpace().decisions), len(RecurrentSpace().decisions)
+    (40, 23)
     """
 
-    @property
-    def name(self) -> str:
-        """The name of the space in files."""
-        ...
+    num_nodes: int
+
+    name: ClassVar[str]
+    num_cells: ClassVar[int]
+    given_states: ClassVar[int]
+    num_operations: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        whole_number("num_nodes", self.num_nodes)
 
     @property
-    def num_nodes(self) -> int:
-        """How many nodes a cell has."""
-        ...
-
-    @property
-    def num_cells(self) -> int:
-        """How many cells make an architecture."""
-        ...
-
-    @property
-    def given_states(self) -> int:
-        """How many states of a cell are there before its first node."""
-        ...
-
-    @property
-    def num_operations(self) -> int:
-        """How many operations there are."""
-        ...
-
-    @property
+    @abstractmethod
     def nodes(self) -> tuple[tuple[Decision, ...], ...]:
-        """The decisions of each node of a cell."""
-        ...
+        """The decisions of each node of a cell, in order; all cells have the same."""
 
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """All decisions that make an architecture, in order."""
+        return tuple(decision for node in self.nodes for decision in node) * self.num_cells
+
+    @abstractmethod
     def architecture(self, choices: Sequence[int]) -> Architecture:
-        """Return the architecture of choices."""
-        ...
+        """Return the architecture of choices, one for each decision.
 
+        Raises
+        ------
+        WorkloadError
+            When there are too many or too few, or one is out of range.
+        """
+
+    @abstractmethod
     def choices(self, architecture: Architecture) -> tuple[int, ...]:
-        """Return the choices that make an architecture."""
-        ...
+        """Return the choices that make an architecture.
 
+        Raises
+        ------
+        WorkloadError
+            When the architecture is not of this space.
+        """
+
+    @abstractmethod
     def uniform(self, generator: np.random.Generator) -> Architecture:
         """Return an architecture of which each choice is equally likely."""
-        ...
+
+    def _check(self, choices: Sequence[int]) -> None:
+        decisions = self.decisions
+        if len(choices) != len(decisions):
+            raise WorkloadError(f"choices: expected {len(decisions)}, got {len(choices)}")
+        for index, (choice, decision) in enumerate(zip(choices, decisions, strict=True)):
+            if not 0 <= choice < decision.count:
+                raise WorkloadError(
+                    f"choices[{index}]: expected a number from 0 to {decision.count - 1}, "
+                    f"got {choice}"
+                )
 
 
 @dataclass(frozen=True)
-class ConvolutionalSpace:
+class ConvolutionalSpace(SearchSpace):
     """The micro search space: a normal and a reduction cell.
 
     Each block chooses two earlier states, then an operation on each.
@@ -138,7 +134,7 @@ class ConvolutionalSpace:
     Attributes
     ----------
     num_nodes
-        Blocks of a cell; 5, as in Pham et al. (2018), section 3.2.
+        Number of blocks of a cell; 5, as in Pham et al. (2018), section 3.2.
 
     Raises
     ------
@@ -162,9 +158,6 @@ class ConvolutionalSpace:
     given_states = 2
     num_operations = len(MICRO_OPERATIONS)
 
-    def __post_init__(self) -> None:
-        whole_number("num_nodes", self.num_nodes)
-
     @property
     def nodes(self) -> tuple[tuple[Decision, ...], ...]:
         """The decisions of each block of a cell."""
@@ -175,19 +168,11 @@ class ConvolutionalSpace:
         )
 
     def architecture(self, choices: Sequence[int]) -> ConvolutionalArchitecture:
-        """Return the two cells of choices.
+        """Return the two cells of choices, first those of the normal cell.
 
-        Parameters
-        ----------
-        choices
-            First those of the normal cell; for each block left, right, and their operations.
-
-        Raises
-        ------
-        WorkloadError
-            When there are too many or too few, or one is out of range.
+        The choices of a block are left, right, and their operations.
         """
-        check_choices(self, choices)
+        self._check(choices)
         blocks = tuple(
             Block(left, MICRO_OPERATIONS[left_choice], right, MICRO_OPERATIONS[right_choice])
             for left, right, left_choice, right_choice in zip(
@@ -200,13 +185,7 @@ class ConvolutionalSpace:
         )
 
     def choices(self, architecture: Architecture) -> tuple[int, ...]:
-        """Return the choices that make two cells.
-
-        Raises
-        ------
-        WorkloadError
-            When the cells are not of this space.
-        """
+        """Return the choices that make two cells."""
         if not isinstance(architecture, ConvolutionalArchitecture):
             raise WorkloadError(f"architecture: expected convolutional cells, got {architecture!r}")
         return (*self._of_cell(architecture.normal), *self._of_cell(architecture.reduction))
@@ -233,7 +212,7 @@ class ConvolutionalSpace:
 
 
 @dataclass(frozen=True)
-class RecurrentSpace:
+class RecurrentSpace(SearchSpace):
     """The space of recurrent cells: each node chooses an earlier node, then an activation.
 
     The first node reads the word and the last state, and chooses an activation alone.
@@ -241,7 +220,7 @@ class RecurrentSpace:
     Attributes
     ----------
     num_nodes
-        Of a cell; 12, as in Pham et al. (2018), section 3.1.
+        Number of nodes of a cell; 12, as in Pham et al. (2018), section 3.1.
 
     Raises
     ------
@@ -264,9 +243,6 @@ class RecurrentSpace:
     given_states = 0
     num_operations = len(ACTIVATIONS)
 
-    def __post_init__(self) -> None:
-        whole_number("num_nodes", self.num_nodes)
-
     @property
     def nodes(self) -> tuple[tuple[Decision, ...], ...]:
         """The decisions of each node of the cell."""
@@ -277,28 +253,15 @@ class RecurrentSpace:
     def architecture(self, choices: Sequence[int]) -> RecurrentCell:
         """Return the cell of choices.
 
-        Parameters
-        ----------
-        choices
-            The first node's activation; for each other node the node it reads, and its activation.
-
-        Raises
-        ------
-        WorkloadError
-            When there are too many or too few, or one is out of range.
+        They are the first node's activation; for each other node the node it reads, and its
+        activation.
         """
-        check_choices(self, choices)
+        self._check(choices)
         activations = tuple(ACTIVATIONS[choice] for choice in choices[::2])
         return RecurrentCell(activations, tuple(choices[1::2]))
 
     def choices(self, architecture: Architecture) -> tuple[int, ...]:
-        """Return the choices that make a cell.
-
-        Raises
-        ------
-        WorkloadError
-            When the cell is not of this space.
-        """
+        """Return the choices that make a cell."""
         if not isinstance(architecture, RecurrentCell) or architecture.num_nodes != self.num_nodes:
             raise WorkloadError(
                 f"architecture: expected a recurrent cell of {self.num_nodes} nodes, "
@@ -321,7 +284,7 @@ def space_of(name: str, num_nodes: int) -> SearchSpace:
     name
         ``"convolutional"`` or ``"recurrent"``.
     num_nodes
-        Of one cell.
+        Number of nodes of a cell.
 
     Raises
     ------
@@ -339,36 +302,3 @@ def space_of(name: str, num_nodes: int) -> SearchSpace:
         case RecurrentSpace.name:
             return RecurrentSpace(num_nodes)
     raise WorkloadError(f"space: expected convolutional or recurrent, got {name!r}")
-
-
-def decisions_of(space: SearchSpace) -> tuple[Decision, ...]:
-    """Return all decisions that make an architecture, in order.
-
-    Examples
-    --------
-    >>> len(decisions_of(ConvolutionalSpace())), len(decisions_of(RecurrentSpace()))
-    (40, 23)
-    """
-    return tuple(decision for node in space.nodes for decision in node) * space.num_cells
-
-
-def check_choices(space: SearchSpace, choices: Sequence[int]) -> None:
-    """Check that there is one choice for each decision, and that each is one of its choices.
-
-    Raises
-    ------
-    WorkloadError
-        When it is not so.
-
-    Examples
-    --------
-    >>> check_choices(RecurrentSpace(2), [2, 0, 3])
-    """
-    decisions = decisions_of(space)
-    if len(choices) != len(decisions):
-        raise WorkloadError(f"choices: expected {len(decisions)}, got {len(choices)}")
-    for index, (choice, decision) in enumerate(zip(choices, decisions, strict=True)):
-        if not 0 <= choice < decision.count:
-            raise WorkloadError(
-                f"choices[{index}]: expected a number from 0 to {decision.count - 1}, got {choice}"
-            )

@@ -1,4 +1,4 @@
-"""The architectures that a training passes through, in memory and as a file."""
+"""The architectures that a training evaluates, in memory and as a file."""
 
 import gzip
 import os
@@ -16,7 +16,6 @@ from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.search_spaces import (
     Architecture,
     SearchSpace,
-    decisions_of,
     space_of,
 )
 
@@ -32,15 +31,15 @@ class Trajectory:
     Attributes
     ----------
     space
-        Where they are from.
+        Search space of the architectures.
     rounds
         int32[N]: the round of each, from 0.
     choices
         int16[N, decisions]: the architectures.
     rewards
-        float64[N]: what each was rewarded with, by weights as they were then.
+        float64[N]: the reward of each, by weights as they were then.
     task
-        What they were trained on.
+        Task of the training.
 
     Raises
     ------
@@ -64,7 +63,7 @@ class Trajectory:
     task: Mapping[str, str | int | float]
 
     def __post_init__(self) -> None:
-        limits = np.array([decision.count for decision in decisions_of(self.space)])
+        limits = np.array([decision.count for decision in self.space.decisions])
         count = len(self.rounds)
         if self.choices.shape != (count, len(limits)) or self.rewards.shape != (count,):
             raise WorkloadError(
@@ -152,7 +151,10 @@ def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
 
     Examples
     --------
-    See `save_trajectory`.
+    >>> load_trajectory("missing.json")
+    Traceback (most recent call last):
+    ...
+    placeto_workloads.errors.WorkloadError: missing.json: No such file or directory
     """
     shown = os.fspath(path)
     try:
@@ -169,7 +171,7 @@ def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
     try:
         space = space_of(file.space, file.num_nodes)
         choices = np.array(file.choices, dtype=np.int16).reshape(
-            len(file.choices), len(decisions_of(space))
+            len(file.choices), len(space.decisions)
         )
         return Trajectory(
             space, np.array(file.rounds, np.int32), choices, np.array(file.rewards), file.task

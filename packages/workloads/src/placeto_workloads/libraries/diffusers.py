@@ -1,4 +1,4 @@
-"""Networks of the diffusers library, which take noise out of what is drawn."""
+"""Networks of the diffusers library, which take noise out of pictures."""
 
 import inspect
 from collections.abc import Mapping
@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.importing import import_library, nearest, offline, one_line
-from placeto_workloads.libraries.weightless import built
+from placeto_workloads.libraries.loading import built, import_library, nearest, offline, one_line
 from placeto_workloads.models.training_step import TrainingStep
 
 DEFAULT_SIDE = 32
@@ -41,11 +40,11 @@ def diffusers_step(
     sequence_length
         Words of the text that tells what to draw.
     device
-        Where the weights and inputs are; on the default, meta, weights take no memory.
+        Device of weights and inputs; on the default, meta, weights take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
     **settings
-        Of the configuration, such as ``sample_size``.
+        Settings of the configuration, such as ``sample_size``.
 
     Raises
     ------

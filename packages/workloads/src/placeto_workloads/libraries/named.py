@@ -6,8 +6,7 @@ from typing import Any
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.diffusers import diffusers_step
-from placeto_workloads.libraries.timm import timm_step
-from placeto_workloads.libraries.torchvision import torchvision_step
+from placeto_workloads.libraries.image_networks import timm_step, torchvision_step
 from placeto_workloads.libraries.transformers import transformers_step
 from placeto_workloads.models.training_step import TrainingStep
 
@@ -30,7 +29,7 @@ def library_step(source: str, **settings: Any) -> TrainingStep:
     source
         The library and the name of the model: ``"transformers:gpt2"``, ``"timm:resnet50"``.
     **settings
-        What the function of the library in `LIBRARIES` takes.
+        Further arguments of the function of the library in `LIBRARIES`.
 
     Raises
     ------

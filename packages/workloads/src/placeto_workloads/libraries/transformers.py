@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.importing import import_library, nearest, offline, one_line
+from placeto_workloads.libraries.loading import built, import_library, nearest, offline, one_line
 from placeto_workloads.libraries.transformers_inputs import inputs_of
-from placeto_workloads.libraries.weightless import built
 from placeto_workloads.models.training_step import TrainingStep
 
 # What a model is for, where nobody says it: the first that there is for its architecture.
@@ -98,14 +97,14 @@ def transformers_step(
     sequence_length
         Tokens, or frames of sound, in an example; by default 128, or as many as the model can take.
     task
-        What the model ends with, one of `TASKS`; by default what the configuration says, or else
-        the first that there is for the architecture.
+        Task of the model, one of `TASKS`; by default that of the configuration, or else the first
+        that its architecture has.
     device
-        Where the weights and inputs are; on the default, meta, weights take no memory.
+        Device of weights and inputs; on the default, meta, weights take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
     **settings
-        What the configuration is to have instead, of any type that JSON has.
+        Settings of the configuration, of any type of JSON.
 
     Raises
     ------

@@ -30,7 +30,7 @@ def inputs_of(
     Parameters
     ----------
     name
-        What the model is called in error messages.
+        Name of the model in error messages.
     model
         A model of the transformers library.
     batch_size
@@ -38,9 +38,9 @@ def inputs_of(
     sequence_length
         Tokens, or frames of sound, in each of them; None for what suits the model.
     device
-        Where they are to be.
+        Device of the inputs.
     seed
-        Of their values on any device but meta.
+        Seed of their values on any device but meta.
 
     Raises
     ------

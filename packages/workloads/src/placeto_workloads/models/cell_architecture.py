@@ -35,7 +35,7 @@ class Block:
         Indices of states: 0 is the output of the cell before the last, 1 that of the last cell,
         and 2 onwards are the blocks of this cell, in order.
     left_operation, right_operation
-        What is done to each.
+        Operations on each.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class ConvolutionalCell:
 
     @property
     def num_states(self) -> int:
-        """How many states there are: two inputs and the blocks."""
+        """Number of states: two inputs and the blocks."""
         return CURRENT + 1 + len(self.blocks)
 
 
@@ -143,7 +143,7 @@ class RecurrentCell:
     activations
         One for each node.
     inputs
-        For each node but the first, the index of the earlier node that it reads.
+        Index of the earlier node that each node but the first reads.
 
     Raises
     ------
@@ -173,7 +173,7 @@ class RecurrentCell:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return len(self.activations)
 
     @property

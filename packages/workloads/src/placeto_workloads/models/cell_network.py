@@ -11,7 +11,7 @@ from placeto_workloads.models.cell_architecture import (
     ConvolutionalCell,
     Operation,
 )
-from placeto_workloads.models.cell_layers import adjustment, operation_layer
+from placeto_workloads.models.image_layers import adjustment, operation_layer
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def planned_cells(
     architecture
         The cells.
     filters
-        Of each operation in the first stage.
+        Number of filters of each operation in the first stage.
     cells_per_stage
         Normal cells in each stage.
     """
@@ -54,13 +54,13 @@ class CellNetwork(nn.Module):
     Parameters
     ----------
     stem
-        From images to features.
+        Module from images to features.
     stem_channels
         The channels of these features.
     plan
         The cells, in order; at least one.
     num_classes
-        How many logits there are.
+        Number of logits.
     dropout
         The share of the features before the classifier that is dropped.
     """
@@ -110,9 +110,9 @@ class Cell(nn.Module):
     Parameters
     ----------
     planned
-        What it is.
+        Architecture, filters and stride of the cell.
     previous, current
-        What makes both inputs of one size, and current of as many channels as there are filters.
+        Layers that give both inputs one size, and current as many channels as there are filters.
     previous_channels
         The channels that ``previous`` gives.
 

@@ -7,11 +7,14 @@ from torch import nn
 
 from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture
 from placeto_workloads.models.cell_network import CellNetwork, planned_cells
-from placeto_workloads.models.normalisation import batch_normalisation
-from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep, build_classification_step
+from placeto_workloads.models.image_layers import batch_normalisation
+from placeto_workloads.models.training_step import (
+    TrainingStep,
+    build_classification_step,
+    whole_number,
+)
 
-_STEM_FILTERS_PER_FILTER = 3
+STEM_FILTERS_PER_FILTER = 3
 
 
 def enas_image_network(
@@ -39,17 +42,17 @@ def enas_image_network(
     batch_size
         Images per step.
     image_size
-        Their height and width, in pixels.
+        Height and width of an image, in pixels.
     num_classes
-        How many classes there are.
+        Number of classes.
     cells_per_stage
         Normal cells in each of the three stages.
     filters
-        Of each operation in the first stage.
+        Number of filters of each operation in the first stage.
     device
-        Where the weights are; on the default, meta, they take no memory.
+        Device of the weights; on the default, meta, they take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
 
     Raises
     ------
@@ -73,14 +76,22 @@ def enas_image_network(
     }
 
     def make_network() -> CellNetwork:
-        stem_filters = _STEM_FILTERS_PER_FILTER * sizes["filters"]
-        stem = nn.Sequential(
-            OrderedDict[str, nn.Module](
-                convolution=nn.Conv2d(3, stem_filters, 3, padding=1, bias=False),
-                normalisation=batch_normalisation(stem_filters),
-            )
-        )
-        plan = planned_cells(architecture, sizes["filters"], sizes["cells_per_stage"])
-        return CellNetwork(stem, stem_filters, plan, sizes["num_classes"], dropout=0.2)
+        own = {name: sizes[name] for name in ("num_classes", "cells_per_stage", "filters")}
+        return image_network(architecture, **own)
 
     return build_classification_step(make_network, sizes, device=device, seed=seed)
+
+
+def image_network(
+    architecture: ConvolutionalArchitecture, *, num_classes: int, cells_per_stage: int, filters: int
+) -> CellNetwork:
+    """Return the network that `enas_image_network` trains, from images to logits."""
+    stem_filters = STEM_FILTERS_PER_FILTER * filters
+    stem = nn.Sequential(
+        OrderedDict[str, nn.Module](
+            convolution=nn.Conv2d(3, stem_filters, 3, padding=1, bias=False),
+            normalisation=batch_normalisation(stem_filters),
+        )
+    )
+    plan = planned_cells(architecture, filters, cells_per_stage)
+    return CellNetwork(stem, stem_filters, plan, num_classes, dropout=0.2)

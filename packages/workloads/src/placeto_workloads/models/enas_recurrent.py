@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from placeto_workloads.models.cell_architecture import Activation, RecurrentCell
-from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep, build_training_step
+from placeto_workloads.models.training_step import TrainingStep, build_training_step, whole_number
 from placeto_workloads.models.unrolled import UnrolledLayer, uniform_weight
 
 
@@ -40,13 +39,13 @@ def enas_language_model(
     batch_size
         Sequences per step of training.
     units
-        The length of embeddings and states.
+        Length of embeddings and states.
     vocabulary_size
         Number of words.
     device
-        Where the weights are; on the default, meta, they take no memory.
+        Device of the weights; on the default, meta, they take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
 
     Raises
     ------

@@ -5,9 +5,12 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from placeto_workloads.models.normalisation import batch_normalisation
-from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep, build_classification_step
+from placeto_workloads.models.image_layers import batch_normalisation
+from placeto_workloads.models.training_step import (
+    TrainingStep,
+    build_classification_step,
+    whole_number,
+)
 
 
 def inception_v3(
@@ -30,13 +33,13 @@ def inception_v3(
     batch_size
         Images per step.
     image_size
-        Their height and width, in pixels; at least 75.
+        Height and width of an image, in pixels; at least 75.
     num_classes
-        How many classes there are.
+        Number of classes.
     device
-        Where the weights are; on the default, meta, they take no memory.
+        Device of the weights; on the default, meta, they take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
 
     Raises
     ------

@@ -15,9 +15,12 @@ from placeto_workloads.models.cell_architecture import (
     Operation,
 )
 from placeto_workloads.models.cell_network import CellNetwork, PlannedCell, planned_cells
-from placeto_workloads.models.normalisation import batch_normalisation
-from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep, build_classification_step
+from placeto_workloads.models.image_layers import batch_normalisation
+from placeto_workloads.models.training_step import (
+    TrainingStep,
+    build_classification_step,
+    whole_number,
+)
 
 _SEPARABLE_3 = Operation.SEPARABLE_CONVOLUTION_3
 _SEPARABLE_5 = Operation.SEPARABLE_CONVOLUTION_5
@@ -78,9 +81,9 @@ def nasnet(
     batch_size
         Images per step.
     image_size
-        Their height and width, in pixels.
+        Height and width of an image, in pixels.
     num_classes
-        How many classes there are.
+        Number of classes.
     cells_per_stage
         N, the number of normal cells in each of the three stages.
     penultimate_filters
@@ -89,9 +92,9 @@ def nasnet(
     stem_filters
         Filters of the first convolution.
     device
-        Where the weights are; on the default, meta, they take no memory.
+        Device of the weights; on the default, meta, they take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
 
     Raises
     ------

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placeto_workloads.models.sizes import whole_number
-from placeto_workloads.models.training_step import TrainingStep, build_training_step
+from placeto_workloads.models.training_step import TrainingStep, build_training_step, whole_number
 from placeto_workloads.models.unrolled import (
     LSTM,
     LSTMState,
@@ -50,14 +49,14 @@ def nmt(
     batch_size
         Sentences per step of training.
     units
-        The length of embeddings, LSTM states and attention. Addanki et al. (2019) do not give
+        Length of embeddings, LSTM states and attention. Addanki et al. (2019) do not give
         theirs; the default, with 4 layers, takes as long on a CPU as their model.
     vocabulary_size
         Words of the source language, and of the target language.
     device
-        Where the weights are; on the default, meta, they take no memory.
+        Device of the weights; on the default, meta, they take no memory.
     seed
-        Of weights and inputs on any other device.
+        Seed of weights and inputs on any other device.
 
     Raises
     ------

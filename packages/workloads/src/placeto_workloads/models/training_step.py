@@ -1,13 +1,16 @@
-"""A model with what one training step of it reads."""
+"""A model with what one training step of it reads, and how one is built of checked sizes."""
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.models.failing_layer import failing_layer
+
+LARGEST_SIZE = 2**24
 
 LossFunction = Callable[[Any], Tensor]
 OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
@@ -26,9 +29,9 @@ class TrainingStep(NamedTuple):
         The positional arguments of the model as a tuple, or its keyword arguments as a mapping. On
         the meta device they, as the model, have shapes but no content and take no memory.
     loss_fn
-        From what the model returns to a scalar; None where the model returns the loss itself.
+        Function from outputs to a scalar; None if the model returns the loss itself.
     optimizer
-        From parameters to an optimizer; None for Adam.
+        Function from parameters to an optimizer; None for Adam.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone.
 
@@ -55,7 +58,7 @@ class Classification(nn.Module):
     Parameters
     ----------
     network
-        From images, float32[batch, 3, height, width], to logits, float32[batch, classes].
+        Network from float32[batch, 3, height, width] to logits, float32[batch, classes].
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -67,6 +70,34 @@ class Classification(nn.Module):
         """Return the loss for int64[batch] labels."""
         loss: Tensor = self.loss(self.network(images), labels)
         return loss
+
+
+def whole_number(name: str, value: Any, minimum: int = 1) -> int:
+    """Check one size and return it as an int.
+
+    Parameters
+    ----------
+    name
+        Name of the size in error messages.
+    value
+        Integer of any type but bool.
+    minimum
+        Least value; the most is 16,777,216.
+
+    Raises
+    ------
+    WorkloadError
+        When it is something else.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = minimum - 1
+    if not minimum <= number <= LARGEST_SIZE or isinstance(value, bool):
+        raise WorkloadError(
+            f"{name}: expected an integer from {minimum} to {LARGEST_SIZE}, got {value!r}"
+        )
+    return number
 
 
 def build_training_step(
@@ -82,13 +113,13 @@ def build_training_step(
     Parameters
     ----------
     make_model, make_inputs
-        What builds the model and its inputs on the default device.
+        Functions that build the model and its inputs on the default device.
     sizes
-        What the model was built with, for error messages.
+        Sizes of the model, for error messages.
     device
-        Where the weights and inputs are to be; on the meta device they take no memory.
+        Device of weights and inputs; on meta they take no memory.
     seed
-        Of weights and inputs, which are equal on every device but meta. The state of PyTorch's
+        Seed of weights and inputs, which are equal on every device but meta. The state of PyTorch's
         random numbers is left as it was.
 
     Raises
@@ -133,6 +164,51 @@ def build_classification_step(
     return build_training_step(
         lambda: Classification(make_network()), make_inputs, sizes, device=device, seed=seed
     )
+
+
+def failing_layer(model: nn.Module, inputs: tuple[Tensor, ...]) -> str | None:
+    """Run a model forward and say which layer failed, or None if all went well.
+
+    Parameters
+    ----------
+    model
+        Model on any device; on the meta device nothing is computed but shapes.
+    inputs
+        Positional arguments of the model.
+    """
+    running: list[str] = []
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in model.named_modules():
+            for handle in (
+                module.register_forward_pre_hook(_entering(name, running)),
+                module.register_forward_hook(_leaving(running)),
+            ):
+                hooks.callback(handle.remove)
+        try:
+            model(*inputs)
+        except (RuntimeError, ValueError) as error:
+            return f"layer {running[-1]}: {error}"
+    return None
+
+
+def _entering(name: str, running: list[str]) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    def enter(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        shapes = [
+            "x".join(map(str, argument.shape)) or "scalar"
+            for argument in arguments
+            if isinstance(argument, Tensor)
+        ]
+        layer = repr(name) if name else "that holds all others"
+        running.append(f"{layer} ({type(module).__name__}) on {', '.join(shapes) or 'its inputs'}")
+
+    return enter
+
+
+def _leaving(running: list[str]) -> Callable[..., None]:
+    def leave(*_: object) -> None:
+        running.pop()
+
+    return leave
 
 
 def _no_network(sizes: Mapping[str, object], reason: object) -> str:

@@ -20,9 +20,9 @@ class UnrolledLayer(nn.Module):
     Parameters
     ----------
     make_step
-        What builds the module of one step, which has no weights of its own.
+        Function that builds the module of one step, which has no weights of its own.
     num_steps
-        How many there are.
+        Number of steps.
     """
 
     def __init__(self, make_step: Callable[[], nn.Module], num_steps: int) -> None:
@@ -68,11 +68,11 @@ class LSTM(UnrolledLayer):
     Parameters
     ----------
     inputs
-        The length of what a step reads, besides the output of the step before.
+        Length of what a step reads, without the output of the step before.
     units
         The length of the output and of the cell state.
     num_steps
-        How many steps there are.
+        Number of steps.
     make_step
         `LSTMStep`, or one that computes the output otherwise.
     """

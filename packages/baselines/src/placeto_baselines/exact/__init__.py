@@ -1,1 +1,0 @@
-"""What no placement can beat, and what the best placement costs."""

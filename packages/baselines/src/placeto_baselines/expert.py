@@ -1,0 +1,242 @@
+"""Placements as a person makes them who knows the model: layers, and parallel branches."""
+
+import re
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_baselines.devices import NOWHERE, accelerators, majority_devices, repaired
+from placeto_baselines.errors import BaselineError
+from placeto_baselines.trials import RulePlacer
+from placeto_graphs import Phase, PlacementProblem
+
+ENTRY, EXIT = "entry", "exit"
+
+
+@dataclass(frozen=True)
+class ExpertScopes:
+    r"""What an expert reads in the scopes of a model's ops: data that comes with the model.
+
+    Each is a regular expression, matched at the beginning of a scope, or None. An op that several
+    match follows the first of them.
+
+    Attributes
+    ----------
+    branch : text or None
+        With two groups: what names a module, and what names one of its parallel branches. The
+        branches of each module go to the devices in turn, in the order of their first ops.
+    layer : text or None
+        With one group, the number of the layer. Layer ``l`` goes to device ``l``, of encoder and
+        decoder alike (Wu et al. 2016); more layers than devices are shared out in
+        order, so that neighbours stay together.
+    with_last_layer : text or None
+        Scopes that stay with the last layer: attention and softmax of a translation model.
+
+    Raises
+    ------
+    BaselineError
+        When a text is not a regular expression, or has another number of groups.
+
+    Examples
+    --------
+    >>> inception = ExpertScopes(branch=r"(Mixed_\w+)\.(branch\w+)")
+    >>> inception.devices(["stem", "Mixed_5b.branch1x1.conv", "Mixed_5b.branch_pool"], 2)
+    array([-1,  0,  1])
+    >>> translation = ExpertScopes(
+    ...     layer=r"(?:encoder|decoder)\.layers\.(\d+)", with_last_layer=r"attention|softmax"
+    ... )
+    >>> translation.devices(["encoder.layers.0", "decoder.layers.1.gates", "softmax"], 2)
+    array([0, 1, 1])
+    """
+
+    branch: str | None = None
+    layer: str | None = None
+    with_last_layer: str | None = None
+
+    def __post_init__(self) -> None:
+        for field, groups in (("branch", 2), ("layer", 1), ("with_last_layer", 0)):
+            text = getattr(self, field)
+            if text is not None:
+                _check_pattern(field, text, groups)
+
+    def devices(self, scopes: list[str] | tuple[str, ...], num_devices: int) -> NDArray[np.int64]:
+        """Return int64[V], the device of each op of given scopes, or -1.
+
+        Parameters
+        ----------
+        scopes : V texts
+            The scope of each op.
+        num_devices
+            The number of devices.
+
+        Raises
+        ------
+        BaselineError
+            When what stands for the number of a layer is no number.
+        """
+        layers = [self._layer(scope) for scope in scopes]
+        num_layers = max(layers, default=NOWHERE) + 1
+        device_of = np.full(len(scopes), NOWHERE)
+        turn: dict[str, dict[str, int]] = {}
+        for op, (scope, layer) in enumerate(zip(scopes, layers, strict=True)):
+            match = re.match(self.branch, scope) if self.branch else None
+            if match:
+                branches = turn.setdefault(match[1], {})
+                device_of[op] = branches.setdefault(match[2], len(branches)) % num_devices
+            elif layer != NOWHERE:
+                device_of[op] = _device_of_layer(layer, num_layers, num_devices)
+            elif num_layers and self.with_last_layer and re.match(self.with_last_layer, scope):
+                device_of[op] = _device_of_layer(num_layers - 1, num_layers, num_devices)
+        return device_of
+
+    def _layer(self, scope: str) -> int:
+        match = re.match(self.layer, scope) if self.layer else None
+        if not match:
+            return NOWHERE
+        if match[1] is None or not match[1].isdecimal():
+            raise BaselineError(
+                f"layer: expected a pattern whose group is the number of a layer, "
+                f"got {match[1]!r} in {scope!r}"
+            )
+        return int(match[1])
+
+
+def _device_of_layer(layer: int, num_layers: int, num_devices: int) -> int:
+    return layer if num_layers <= num_devices else layer * num_devices // num_layers
+
+
+def _check_pattern(field: str, text: str, groups: int) -> None:
+    try:
+        found = re.compile(text).groups
+    except (re.error, RecursionError, OverflowError, TypeError) as error:
+        raise BaselineError(
+            f"{field}: expected a regular expression, got {text!r}: {error}"
+        ) from None
+    if found < groups:
+        raise BaselineError(f"{field}: expected {groups} groups in {text!r}, got {found}")
+
+
+class ExpertPlacer(RulePlacer):
+    """Layers and branches on devices of their own ("Human expert" of Addanki et al. 2019).
+
+    With the scopes of a model, one device for each layer of a translation model, and the parallel
+    branches of each module of a vision model on the devices in turn (`ExpertScopes`). Without, a
+    general rule takes the parallel branches between forks and joins of the graph. What neither
+    names goes with the neighbour with which it shares most bytes, and where there is none to the
+    first device. Devices are the accelerators, in their order.
+
+    Parameters
+    ----------
+    scopes
+        Scopes that are layers and branches; None for the general rule.
+
+    Examples
+    --------
+    >>> ExpertPlacer().place(problem, evaluator).placement
+    array([1, 2, 1, 2], dtype=int32)
+    """
+
+    name = "expert"
+
+    def __init__(self, scopes: ExpertScopes | None = None) -> None:
+        self.scopes = scopes
+
+    def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
+        """Return int32[1, G], the expert's placement."""
+        devices = accelerators(problem)
+        if self.scopes is None:
+            turn = devices_by_regions(problem, len(devices))
+        else:
+            of_op = self.scopes.devices(problem.graph.scopes, len(devices))
+            turn = majority_devices(problem, of_op, len(devices))
+        return repaired(problem, devices[_with_neighbours(problem, turn)])[None]
+
+
+def _with_neighbours(problem: PlacementProblem, given: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return devices for all groups: an open one joins the neighbour that it shares most with."""
+    groups = problem.group_graph
+    device_of = given.copy()
+    order = np.lexsort((groups.edges[:, 1], groups.edges[:, 0], -groups.edge_bytes))
+    joined = True
+    while joined:
+        joined = False
+        # Heavy edges come first, so that each open group follows the heaviest it can.
+        for source, reader in groups.edges[order].tolist():
+            if (device_of[source] == NOWHERE) != (device_of[reader] == NOWHERE):
+                device_of[[source, reader]] = max(device_of[source], device_of[reader])
+                joined = True
+    return np.where(device_of == NOWHERE, 0, device_of)
+
+
+def forward_graph(problem: PlacementProblem) -> nx.DiGraph:
+    """Return the groups and the edges between them over which forward ops send tensors."""
+    graph, group_of = problem.graph, problem.grouping.group_of
+    is_forward = graph.phases == Phase.FORWARD
+    both = is_forward[graph.edge_producers] & is_forward[graph.edge_consumers]
+    pairs = np.stack([group_of[graph.edge_producers[both]], group_of[graph.edge_consumers[both]]])
+    joined = {(min(pair), max(pair)) for pair in pairs.T.tolist()}
+    result = nx.DiGraph()
+    result.add_nodes_from(sorted(set(group_of[is_forward].tolist())))
+    # The graph of groups says which of two comes first.
+    for source, reader in problem.group_graph.edges.tolist():
+        if (min(source, reader), max(source, reader)) in joined:
+            result.add_edge(source, reader)
+    return result
+
+
+def parallel_branches(graph: nx.DiGraph) -> list[list[set[int]]]:
+    """Return the fork-join regions of a graph, each as its parallel branches.
+
+    A fork is a node with several successors, its join the first node that all paths from it pass
+    (its immediate post-dominator), and its branches the parts into which the nodes between the two
+    fall. A region has two branches or more. Regions within a branch of another are part of that
+    branch; of regions that overlap the first counts. Separate parts of a graph are branches, too.
+
+    Parameters
+    ----------
+    graph
+        A directed graph without cycles.
+
+    Examples
+    --------
+    >>> diamond = nx.DiGraph([(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)])
+    >>> parallel_branches(diamond)
+    [[{1}, {2}]]
+    """
+    closed = nx.DiGraph(graph.edges)
+    closed.add_nodes_from(graph)
+    closed.add_edges_from([(ENTRY, node) for node in graph if graph.in_degree(node) == 0])
+    closed.add_edges_from([(node, EXIT) for node in graph if graph.out_degree(node) == 0])
+    if not len(graph):
+        return []
+    join_of = nx.immediate_dominators(closed.reverse(copy=False), EXIT)
+    taken: set[int] = set()
+    regions = []
+    for fork in nx.topological_sort(closed):
+        if fork in taken or closed.out_degree(fork) < 2:
+            continue
+        join = join_of[fork]
+        between = nx.descendants(closed, fork) & nx.ancestors(closed, join)
+        branches = list(nx.weakly_connected_components(closed.subgraph(between)))
+        if len(branches) > 1 and not between & taken:
+            regions.append(sorted(branches, key=min))
+            taken |= between
+    return regions
+
+
+def devices_by_regions(problem: PlacementProblem, num_devices: int) -> NDArray[np.int64]:
+    """Return int64[G], a device for each group, or -1 for those that go with their neighbours.
+
+    The branches of each region go to the devices in turn, and what joins them, the trunk, to the
+    first. Groups that read nothing, such as weights, and those of other phases are left open.
+    """
+    graph = forward_graph(problem)
+    device_of = np.full(problem.num_groups, NOWHERE)
+    trunk = [group for group in graph if graph.in_degree(group) > 0]
+    device_of[trunk] = 0
+    for branches in parallel_branches(graph):
+        for turn, branch in enumerate(branches):
+            device_of[list(branch)] = turn % num_devices
+    return device_of

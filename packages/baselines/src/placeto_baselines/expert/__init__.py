@@ -1,1 +1,0 @@
-"""What a person who knows the model would do."""

@@ -1,0 +1,115 @@
+"""Placements that no search finds: one device, the CPU, chance."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_baselines.devices import CPU, accelerators, cpus, random_placements, repaired
+from placeto_baselines.errors import BaselineError, check_at_least
+from placeto_baselines.trials import RulePlacer, Trials
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
+
+BATCH = 256  # placements that are evaluated at once
+
+
+class SingleDevice(RulePlacer):
+    """Every group on the fastest single GPU ("Single GPU" of Addanki et al. 2019).
+
+    Each GPU is tried, and the best kept. A group that cannot run on it goes to where it runs
+    fastest. On a cluster without GPUs the same holds for its CPUs.
+
+    Examples
+    --------
+    >>> SingleDevice().place(problem, evaluator).placement
+    array([1, 1, 1, 1], dtype=int32)
+    """
+
+    name = "single"
+
+    def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
+        """Return int32[B, G], everything on each of the GPUs."""
+        return _on_each(problem, accelerators(problem))
+
+
+class CpuOnly(RulePlacer):
+    """Every group on the CPU ("CPU only" of Addanki et al. 2019).
+
+    Of several CPUs the fastest. A group that cannot run there goes to where it runs fastest.
+
+    Raises
+    ------
+    BaselineError
+        By `place`, when the cluster has no CPU.
+
+    Examples
+    --------
+    >>> CpuOnly().place(problem, evaluator).placement
+    array([0, 0, 0, 0], dtype=int32)
+    """
+
+    name = "cpu"
+
+    def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
+        """Return int32[B, G], everything on each of the CPUs."""
+        found = cpus(problem)
+        if not len(found):
+            kinds = sorted({device.kind for device in problem.cluster.devices})
+            raise BaselineError(
+                f"cluster: expected a device of the kind {CPU!r}, got {', '.join(map(repr, kinds))}"
+            )
+        return _on_each(problem, found)
+
+
+def _on_each(problem: PlacementProblem, devices: NDArray[np.intp]) -> NDArray[np.int32]:
+    rows = [repaired(problem, np.full(problem.num_groups, device)) for device in devices]
+    return np.stack(rows)
+
+
+class RandomPlacer:
+    """Each group on any device that can run it, all equally likely; the best of several draws.
+
+    Parameters
+    ----------
+    samples
+        Number of placements that are drawn. The best is the result; `runtimes` gives them all,
+        so that their mean can be told, too.
+
+    Raises
+    ------
+    BaselineError
+        When the number of samples is not at least 1.
+
+    Examples
+    --------
+    >>> placer = RandomPlacer(samples=100)
+    >>> placer.place(problem, evaluator, seed=1).runtime
+    1.0
+    >>> float(placer.runtimes(problem, evaluator, seed=1).mean())
+    3.76
+    """
+
+    name = "random"
+
+    def __init__(self, samples: int = 1000) -> None:
+        check_at_least("samples", samples, 1)
+        self.samples = samples
+
+    def place(
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    ) -> PlacementResult:
+        """Return the best of the placements that the seed gives."""
+        trials = Trials(problem, evaluator)
+        for placements in self._drawn(problem, seed):
+            trials.evaluate(placements)
+        return trials.result()
+
+    def runtimes(
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    ) -> NDArray[np.float64]:
+        """Return float64[samples], the runtime in seconds of each of the same placements."""
+        batches = [evaluator.evaluate(placements) for placements in self._drawn(problem, seed)]
+        return np.concatenate([batch.runtime for batch in batches])
+
+    def _drawn(self, problem: PlacementProblem, seed: int) -> list[NDArray[np.int32]]:
+        generator = np.random.default_rng(seed)
+        sizes = [min(BATCH, self.samples - start) for start in range(0, self.samples, BATCH)]
+        return [random_placements(problem, size, generator) for size in sizes]

@@ -1,1 +1,0 @@
-"""Placements that no search finds: one device, the CPU, chance."""

@@ -1,0 +1,146 @@
+"""Placers that partition a graph: the weighted graph that they take, and what parts mean."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_baselines.devices import accelerators, majority_devices, mean_seconds, repaired
+from placeto_baselines.errors import BaselineError, check_at_least
+from placeto_baselines.trials import Trials
+from placeto_graphs import (
+    Cluster,
+    Evaluator,
+    GroupGraph,
+    Grouping,
+    PlacementProblem,
+    PlacementResult,
+    group_graph,
+)
+
+Nodes = Literal["groups", "ops"]
+# Sums of weights. Scotch 7.0.13 puts all nodes on one device when its loads sum to 2**32 or more,
+# also where its integers have 64 bits; METIS takes each edge twice, and may have 32. A weight is
+# off by half a unit at the most.
+TOTAL_WORK = 2**30
+TOTAL_TRAFFIC = 2**29
+
+
+class Partitioner:
+    """Base of the placers that cut a graph into a part for each device."""
+
+    least_imbalance = 0.0
+
+    def __init__(
+        self,
+        imbalance: float = 0.05,
+        nodes: Nodes = "groups",
+        *,
+        only_accelerators: bool = True,
+    ) -> None:
+        check_at_least("imbalance", imbalance, self.least_imbalance)
+        if nodes not in {"groups", "ops"}:
+            raise BaselineError(f"nodes: expected 'groups' or 'ops', got {nodes!r}")
+        self.imbalance = imbalance
+        self.nodes = nodes
+        self.only_accelerators = only_accelerators
+
+    def parts(
+        self, graph: GroupGraph, cluster: Cluster, devices: NDArray[np.intp], seed: int
+    ) -> Iterator[NDArray[np.int64]]:
+        """Yield one or several int64[N], the position in ``devices`` of the device of each node."""
+        raise NotImplementedError
+
+    def place(
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    ) -> PlacementResult:
+        """Return the placement that the library finds with the random numbers of a seed."""
+        trials = Trials(problem, evaluator)
+        every_device = np.arange(problem.num_devices)
+        devices = accelerators(problem) if self.only_accelerators else every_device
+        graph = graph_of_nodes(problem, self.nodes)
+        for parts in self.parts(graph, problem.cluster, devices, seed):
+            trials.evaluate(placement_of_parts(problem, self.nodes, devices[parts])[None])
+        return trials.result()
+
+
+def graph_of_nodes(problem: PlacementProblem, nodes: Nodes) -> GroupGraph:
+    """Return the graph whose nodes are the groups, or the ops."""
+    if nodes == "groups":
+        return problem.group_graph
+    ops = np.arange(problem.graph.num_ops, dtype=np.int32)
+    each_alone = Grouping(group_of=ops, group_names=problem.graph.op_names)
+    return group_graph(problem.graph, each_alone, problem.compute_time)
+
+
+def placement_of_parts(
+    problem: PlacementProblem, nodes: Nodes, device_of_node: NDArray[np.integer]
+) -> NDArray[np.int32]:
+    """Return int32[G], the placement that a partition of the nodes means.
+
+    A group of ops goes to the device to which most of its work was mapped; a group goes to where it
+    runs fastest if it cannot run there.
+    """
+    if nodes == "ops":
+        device_of_node = majority_devices(problem, device_of_node, problem.num_devices)
+    return repaired(problem, device_of_node)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedGraph:
+    """N nodes and the edges between them, each in both directions.
+
+    Attributes
+    ----------
+    offsets : int64[N + 1]
+        Start of the neighbours of each node; the last entry is their number.
+    neighbours : int64[2 M]
+        The neighbours of each node, one node after the other.
+    work : int64[N]
+        Weight of each node, in proportion to its seconds.
+    traffic : int64[2 M]
+        Weight of the edge to each neighbour, at least 1.
+    """
+
+    offsets: NDArray[np.int64]
+    neighbours: NDArray[np.int64]
+    work: NDArray[np.int64]
+    traffic: NDArray[np.int64]
+
+
+def weighted_graph(graph: GroupGraph) -> WeightedGraph:
+    """Return the graph that a partitioner sees.
+
+    A node weighs its mean seconds over the devices that can run it, an edge its bytes. Work is
+    scaled up or down so that its sum is ``TOTAL_WORK``; bytes are exact where their sum allows it,
+    and scaled down to ``TOTAL_TRAFFIC`` where not. An edge without bytes keeps the least weight. A
+    graph without any work has nodes of equal weight.
+    """
+    seconds = mean_seconds(graph.compute_time)
+    if not seconds.any():
+        seconds = np.ones(graph.num_groups)
+    work = np.round(seconds * (TOTAL_WORK / seconds.sum())).astype(np.int64)
+    total = float(graph.edge_bytes.sum(dtype=np.float64))
+    fraction = min(1.0, TOTAL_TRAFFIC / total) if total else 1.0
+    traffic = np.maximum(np.round(graph.edge_bytes * fraction), 1).astype(np.int64)
+    ends = np.concatenate([graph.edges, graph.edges[:, ::-1]]).astype(np.int64)
+    order = np.lexsort((ends[:, 1], ends[:, 0]))
+    offsets = np.zeros(graph.num_groups + 1, np.int64)
+    np.cumsum(np.bincount(ends[:, 0], minlength=graph.num_groups), out=offsets[1:])
+    return WeightedGraph(offsets, ends[order, 1], work, np.tile(traffic, 2)[order])
+
+
+def speeds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return float64[D], how much work each device does in the time of one, 1 for equal devices.
+
+    Measured on the nodes of float64[N, D] that can run on every device; without any of them all
+    count as equal.
+    """
+    everywhere = np.isfinite(compute_time).all(axis=1)
+    seconds = compute_time[everywhere].sum(axis=0)
+    if not (seconds > 0).all():
+        return np.ones(compute_time.shape[1])
+    relative: NDArray[np.float64] = seconds.mean() / seconds
+    return relative

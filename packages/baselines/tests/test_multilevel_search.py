@@ -1,0 +1,248 @@
+"""Multilevel search: what it evaluates, when it ends, what it keeps."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from baseline_problems import (
+    cluster,
+    op_graph,
+    problem_of,
+    random_problem,
+    random_problems,
+)
+from placeto_baselines import BaselineError, MultilevelSearch, StoppedSearchError, lower_bound
+from placeto_baselines.search.move_sets import move_sets
+from placeto_graphs import (
+    EvaluationBatch,
+    Moves,
+    PlacementProblem,
+    Walks,
+    memory_penalised_runtime,
+    plain_walk,
+)
+from plain_evaluator import PlainEvaluator
+
+
+def ladder(num_rungs: int) -> PlacementProblem:
+    """Return two chains with rungs between them, on two devices, each op a group."""
+    edges = [(op, op + 2) for op in range(2 * num_rungs - 2)]
+    edges += [(op, op + 1) for op in range(0, 2 * num_rungs, 2)]
+    graph = op_graph(2 * num_rungs, edges)
+    return problem_of(graph, cluster(["k80", "k80"]), np.ones((2 * num_rungs, 2)))
+
+
+class BusiestDevice:
+    """The groups of the fullest device, as seconds, and some more."""
+
+    def __init__(self, problem: PlacementProblem, more: float = 10.0) -> None:
+        self.problem = problem
+        self.more = more
+        self.evaluated = 0
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        self.evaluated += len(placements)
+        devices = range(self.problem.num_devices)
+        busy = np.stack([(placements == device).sum(axis=1) for device in devices], axis=1)
+        return EvaluationBatch(
+            runtime=busy.max(axis=1) + self.more, peak_memory=np.zeros_like(busy)
+        )
+
+
+class WalkingDevice(BusiestDevice):
+    """The same, with walks in one call."""
+
+    walks = 0
+
+    def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
+        self.walks += 1
+        return plain_walk(self, placements, moves)
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**32), evaluations=st.integers(1, 300))
+def test_no_more_placements_are_evaluated_than_allowed(seed: int, evaluations: int) -> None:
+    problem = random_problem(np.random.default_rng(seed), max_groups=20)
+    evaluator = PlainEvaluator(problem)
+    result = MultilevelSearch(evaluations=evaluations).place(problem, evaluator, seed=seed)
+    assert evaluator.evaluated <= evaluations
+    assert result.evaluations == evaluator.evaluated
+    memory = [device.memory_bytes for device in problem.cluster.devices]
+    batch = evaluator.evaluate(result.placement[None])
+    assert batch.runtime[0] == result.runtime
+    assert result.curve[-1, 1] == memory_penalised_runtime(batch, memory)[0]
+    assert result.curve[-1, 0] == result.evaluations
+
+
+def test_of_few_placements_all_are_evaluated() -> None:
+    for problem in random_problems(20, max_groups=4):
+        evaluator = PlainEvaluator(problem)
+        result = MultilevelSearch(evaluations=5000).place(problem, evaluator)
+        runs = np.isfinite(problem.group_graph.compute_time)
+        assert len(evaluator.known) == runs.sum(axis=1).prod()
+        memory = [device.memory_bytes for device in problem.cluster.devices]
+        every = evaluator.evaluate(np.array(list(evaluator.known), np.int32))
+        assert result.curve[-1, 1] == memory_penalised_runtime(every, memory).min()
+
+
+def test_a_budget_of_as_many_evaluations_as_there_are_placements_is_kept_to() -> None:
+    problem = problem_of(op_graph(3, []), cluster(["k80"] * 3), np.ones((3, 3)))
+    evaluator = PlainEvaluator(problem)
+    MultilevelSearch(evaluations=27).place(problem, evaluator)
+    assert evaluator.evaluated <= 27
+
+
+def test_a_search_that_has_reached_the_bound_ends() -> None:
+    problem = problem_of(op_graph(40, []), cluster(["k80", "k80"]), np.ones((40, 2)))
+    evaluator = BusiestDevice(problem, more=0.0)
+    assert lower_bound(problem) == pytest.approx(20)
+    result = MultilevelSearch(evaluations=20_000, bound=lower_bound(problem)).place(
+        problem, evaluator
+    )
+    assert result.runtime == 20
+    assert result.evaluations < 10_000
+
+
+def test_an_evaluator_that_walks_decides_what_any_other_one_decides() -> None:
+    problem = ladder(40)
+    plain, walking = BusiestDevice(problem), WalkingDevice(problem)
+    placer = MultilevelSearch(evaluations=1000)
+    found = [placer.place(problem, evaluator, seed=3) for evaluator in (plain, walking)]
+    assert found[0].placement.tolist() == found[1].placement.tolist()
+    np.testing.assert_array_equal(found[0].curve, found[1].curve)
+    assert walking.walks > 0
+
+
+def test_coarse_moves_take_the_groups_of_a_level_together() -> None:
+    problem = ladder(60)
+    sets = move_sets(problem, coarsest=32)
+    assert sets.sizes == (32, 64, 120)
+    for level, (size, first) in enumerate(zip(sets.sizes, sets.first_set.tolist(), strict=False)):
+        for group in range(size):
+            start, end = sets.first_member[first + group : first + group + 2]
+            ops = np.flatnonzero(problem.levels[level].group_of == group).tolist()
+            assert sets.members[start:end].tolist() == ops
+    generator = np.random.default_rng(0)
+    placement = sets.random_placement(0, generator)
+    coarse = problem.at_level(0)
+    assert coarse.expand(coarse.placement_of_ops(placement)).tolist() == placement.tolist()
+    set_of, device = sets.draw(np.ones(1000, np.int64), generator)
+    assert set(set_of.tolist()) == set(range(32, 96))
+    assert set(device.tolist()) == {0, 1}
+
+
+def test_the_search_passes_through_the_levels() -> None:
+    problem = ladder(60)
+    sizes: list[set[int]] = []
+
+    class Listening(WalkingDevice):
+        def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
+            lengths = np.diff(moves.first_member)[moves.set_of[0]]
+            sizes.append(set(lengths.tolist()))
+            return super().walk(placements, moves)
+
+    MultilevelSearch(evaluations=3000).place(problem, Listening(problem))
+    assert max(sizes[0]) > 2
+    assert 1 not in sizes[0]
+    late = set().union(*sizes[-20:])
+    assert min(late) == 1
+    assert max(late) > 1  # some moves are of coarser levels
+
+
+@pytest.mark.parametrize("after", [2, 200])
+def test_what_was_found_is_kept_at_ctrl_c(after: int) -> None:
+    problem = ladder(40)
+
+    class Interrupted(BusiestDevice):
+        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+            if self.evaluated >= after:
+                raise KeyboardInterrupt
+            return super().evaluate(placements)
+
+    result = MultilevelSearch(seconds=1000).place(problem, Interrupted(problem))
+    assert result.runtime <= 90
+    assert result.evaluations <= after
+
+
+def test_the_best_is_kept_when_the_evaluator_fails() -> None:
+    problem = ladder(40)
+
+    class Failing(BusiestDevice):
+        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+            if self.evaluated >= 100:
+                raise RuntimeError("the device is gone")
+            return super().evaluate(placements)
+
+    with pytest.raises(StoppedSearchError, match=r"^evaluator: the device is gone, after") as error:
+        MultilevelSearch(seconds=1000).place(problem, Failing(problem))
+    result = error.value.result
+    assert BusiestDevice(problem).evaluate(result.placement[None]).runtime[0] == result.runtime
+
+    class Useless(BusiestDevice):
+        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+            raise RuntimeError(f"no device for {len(placements)}")
+
+    with pytest.raises(RuntimeError, match=r"^no device for"):
+        MultilevelSearch(seconds=1000).place(problem, Useless(problem))
+
+
+def test_it_says_how_far_it_is() -> None:
+    reports: list[tuple[int, float]] = []
+    problem = ladder(40)
+    placer = MultilevelSearch(evaluations=1000, report=lambda *report: reports.append(report))
+    result = placer.place(problem, BusiestDevice(problem))
+    assert reports[-1] == (result.evaluations, result.runtime)
+    counts, costs = zip(*reports, strict=True)
+    assert list(counts) == sorted(counts)
+    assert list(costs) == sorted(costs, reverse=True)
+
+
+def test_seconds_end_a_search() -> None:
+    now = iter(np.arange(0, 1e4, 0.1).tolist())
+    placer = MultilevelSearch(seconds=30.0, clock=lambda: float(next(now)))
+    result = placer.place(ladder(40), BusiestDevice(ladder(40)))
+    assert result.evaluations > 100
+    assert next(now) == pytest.approx(30.0, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "seconds, evaluations: expected one of the two, got neither"),
+        ({"evaluations": 0}, "evaluations: expected at least 1, got 0"),
+        ({"seconds": 0.0}, r"seconds: expected a number above 0, got 0\.0"),
+        ({"seconds": float("nan")}, "seconds: expected a number above 0, got nan"),
+    ],
+)
+def test_budgets_are_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(BaselineError, match=f"^{message}$"):
+        MultilevelSearch(**settings)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_finds_the_one_best_way_to_share_work_out(seed: int) -> None:
+    # The longest op alone on one of two devices. Of 4,096 placements all would be tried; here not.
+    seconds = np.tile(2.0 ** np.arange(14)[:, None], (1, 2))
+    problem = problem_of(op_graph(14, []), cluster(["k80", "k80"]), seconds)
+    result = MultilevelSearch(evaluations=2000).place(problem, PlainEvaluator(problem), seed=seed)
+    assert result.runtime == 2.0**13
+
+
+def test_a_good_start_is_kept_and_improved() -> None:
+    problem = ladder(60)
+    good = (np.arange(120) >= 56).astype(np.int32)
+    first: list[list[int]] = []
+
+    class Listening(WalkingDevice):
+        def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
+            if not first:
+                first.append(placements[1].tolist())
+            return super().walk(placements, moves)
+
+    result = MultilevelSearch(evaluations=500).place(problem, Listening(problem), start=good)
+    assert first == [good.tolist()]
+    assert result.runtime == 70

@@ -1,0 +1,214 @@
+"""Products of narrow numbers: how a graph says them, and what they cost."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from placeto_capture import DEVICE_KINDS, CaptureError, DeviceKind, capture, cost_model
+from placeto_capture.costs.op_classes import OpClass, op_class
+from placeto_capture.costs.roofline import Tf32, performed_flops
+from placeto_capture.tracing.functions import split_type
+from placeto_graphs import OpGraph, from_networkx, load_graph, save_graph
+
+WIDTH = 4096
+
+
+class Block(nn.Module):
+    """A layer of a transformer, with two heads."""
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.project = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        heads = self.project(self.before(words)).unflatten(-1, (3, 2, -1)).transpose(1, 3)
+        attended = F.scaled_dot_product_attention(*heads.unbind(2))
+        words = words + self.out(attended.transpose(1, 2).flatten(2))
+        result: torch.Tensor = words + self.feed_forward(self.between(words))
+        return result
+
+
+class MixedBlock(nn.Module):
+    """The same layer, whose products are computed in another dtype by autocast."""
+
+    def __init__(self, device: str, dtype: torch.dtype | None, width: int = 64) -> None:
+        super().__init__()
+        self.block = Block(width)
+        self.autocast: dict[str, Any] = {"device_type": device, "dtype": dtype}
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(**self.autocast):
+            result: torch.Tensor = self.block(words).float()
+        return result
+
+
+def block_in(dtype: torch.dtype) -> OpGraph:
+    """Capture a layer in a dtype."""
+    with torch.device("meta"):
+        return capture(Block().to(dtype), torch.empty(4, 512, WIDTH, dtype=dtype))
+
+
+def one_op(op_type: str, **attributes: float) -> OpGraph:
+    ops = nx.DiGraph()
+    ops.add_node("op", op_type=op_type, **attributes)
+    return from_networkx(ops)
+
+
+def dtypes_of_products(graph: OpGraph) -> set[str]:
+    """Return the dtypes of the matrix products and attentions of a graph."""
+    split = [split_type(op_type) for op_type in graph.op_types]
+    return {dtype for name, dtype in split if "mm" in name or "attention" in name}
+
+
+def test_the_same_flops_and_half_the_bytes_in_bfloat16() -> None:
+    wide, narrow = block_in(torch.float32), block_in(torch.bfloat16)
+    assert wide.op_names == narrow.op_names
+    np.testing.assert_array_equal(wide.flops, narrow.flops)
+    assert dtypes_of_products(wide) == {"float32"}
+    assert dtypes_of_products(narrow) == {"bfloat16"}
+    # Normalisation and attention keep statistics of each row in float32 in either.
+    statistics = [
+        any(part in op_type for part in ("norm", "attention")) for op_type in wide.op_types
+    ]
+    plain = ~np.array(statistics) & (wide.phases < 2)
+    np.testing.assert_array_equal(wide.bytes_accessed[plain], 2 * narrow.bytes_accessed[plain])
+    plain_tensors = plain[wide.tensor_producer]
+    np.testing.assert_array_equal(
+        wide.tensor_bytes[plain_tensors], 2 * narrow.tensor_bytes[plain_tensors]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "ratio"),
+    [
+        ("a100", torch.bfloat16, 312 / 19.5),
+        ("a100", torch.float16, 312 / 19.5),
+        ("h100", torch.bfloat16, 989.5 / 67),
+        ("v100", torch.float16, 125 / 15.7),
+        ("v100", torch.bfloat16, 1),
+        ("k80", torch.float16, 1),
+        ("p100", torch.float16, 2),
+        ("cpu", torch.bfloat16, 1),
+        ("k80", torch.float64, 1 / 3),
+    ],
+)
+def test_a_big_product_takes_less_time_by_the_ratio_of_the_peaks(
+    kind: str, dtype: torch.dtype, ratio: float
+) -> None:
+    wide, narrow = (block_in(each) for each in (torch.float32, dtype))
+    big = [op for op, flops in enumerate(wide.flops) if flops >= 2 * 4 * 512 * 4 * WIDTH**2]
+    assert len(big) >= 2 * 3
+    launch = DEVICE_KINDS[kind].launch_overhead
+    before, after = (cost_model(graph, kind)[big] - launch for graph in (wide, narrow))
+    np.testing.assert_allclose(before / after, ratio, rtol=0.01)
+
+
+def test_autocast_casts_products_and_leaves_the_rest() -> None:
+    words = torch.empty(2, 16, 64)
+    plain = capture(Block(64), words)
+    mixed = capture(MixedBlock("cuda", torch.bfloat16), words)
+    assert dtypes_of_products(mixed) == {"bfloat16"}
+    assert performed_flops(mixed)[["mm" in kind for kind in mixed.op_types]].sum() == (
+        plain.flops[["mm" in kind for kind in plain.op_types]].sum()
+    )
+    assert mixed.op_types.count("aten._to_copy") > plain.op_types.count("aten._to_copy") == 0
+    weight = mixed.op_names.index("block.project.weight")
+    assert mixed.tensor_bytes[mixed.tensor_producer == weight].sum() == 3 * 64 * 64 * 4
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("cuda", "float16"), ("cpu", "bfloat16")])
+def test_autocast_has_the_default_dtype_of_its_device(device: str, dtype: str) -> None:
+    graph = capture(MixedBlock(device, None), torch.empty(2, 16, 64))
+    assert dtypes_of_products(graph) == {dtype}
+
+
+def test_the_callers_autocast_changes_nothing() -> None:
+    model, words = Block(64), torch.empty(2, 16, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = capture(model, words)
+    assert inside == capture(model, words)
+
+
+def test_the_narrowest_floating_argument_is_what_is_multiplied() -> None:
+    class Product(nn.Module):
+        def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            return torch.mm(left, right, out_dtype=torch.float32)
+
+    narrow = [torch.empty(8, 8, dtype=torch.bfloat16)] * 2
+    graph = capture(Product(), tuple(narrow), mode="inference")
+    assert graph.op_types[-1] == "aten.mm[bfloat16]"
+    assert graph.tensor_bytes[-1] == 8 * 8 * 4
+
+
+def test_the_dtype_of_a_product_comes_through_files(tmp_path: Path) -> None:
+    graph = capture(nn.Linear(8, 8).half(), torch.empty(2, 8, dtype=torch.half))
+    save_graph(graph, tmp_path / "graph.json")
+    read = load_graph(tmp_path / "graph.json")
+    assert "aten.addmm[float16]" in read.op_types
+    np.testing.assert_array_equal(cost_model(read, "v100"), cost_model(graph, "v100"))
+
+
+def test_a_dtype_that_no_kind_knows_has_the_peak_of_float32() -> None:
+    graphs = [one_op(name, flops=1e12) for name in ("aten.mm", "aten.mm[int3]")]
+    plain, other = (cost_model(graph, "h100", tf32="never") for graph in graphs)
+    np.testing.assert_array_equal(plain, other)
+
+
+@pytest.mark.parametrize("kind", sorted(DEVICE_KINDS))
+@pytest.mark.parametrize("op_type", ["aten.convolution", "aten.mm"])
+@pytest.mark.parametrize("tf32", ["never", "convolutions", "always"])
+def test_float32_is_rounded_where_it_may_be(kind: str, op_type: str, tf32: Tf32) -> None:
+    device: DeviceKind = DEVICE_KINDS[kind]
+    rounds = tf32 == "always" or (tf32 == "convolutions" and op_type == "aten.convolution")
+    peak = device.peak_flops_in.get("tf32", device.peak_flops) if rounds else device.peak_flops
+    its_class = "convolution" if op_type == "aten.convolution" else "matrix_product"
+    expected = device.launch_overhead + 1e15 / peak / getattr(device.efficiency, its_class)
+    (taken,) = cost_model(one_op(op_type, flops=1e15, bytes_accessed=1e6), kind, tf32=tf32)
+    assert taken == pytest.approx(expected, rel=1e-12)
+
+
+def test_convolutions_are_rounded_unless_told_otherwise() -> None:
+    same: list[tuple[str, Tf32]] = [("aten.convolution", "always"), ("aten.mm", "never")]
+    for op_type, choice in same:
+        graph = one_op(op_type, flops=1e15, bytes_accessed=1e6)
+        assert cost_model(graph, "a100") == cost_model(graph, "a100", tf32=choice)
+
+
+def test_an_unknown_choice_is_named() -> None:
+    choice: Any = "sometimes"
+    with pytest.raises(CaptureError, match=r"tf32: expected one of never, .*, got 'sometimes'"):
+        cost_model(one_op("aten.mm"), "a100", tf32=choice)
+
+
+def depthwise(dtype: torch.dtype) -> OpGraph:
+    layer = nn.Conv2d(64, 64, 5, groups=64, padding=2, bias=False)
+    images = torch.empty(8, 64, 28, 28, dtype=dtype, requires_grad=True)
+    return capture(layer.to(dtype), images)
+
+
+def test_a_depthwise_convolution_is_one_in_any_precision() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        graph = depthwise(dtype)
+        flops = performed_flops(graph)
+        convolutions = [op for op, kind in enumerate(graph.op_types) if "convolution" in kind]
+        assert len(convolutions) == 2
+        for op in convolutions:
+            found = op_class(graph.op_types[op], flops[op], graph.bytes_accessed[op])
+            assert found is OpClass.DEPTHWISE_CONVOLUTION
+
+
+def test_a_peak_is_a_number_above_0() -> None:
+    with pytest.raises(CaptureError, match=r"peak_flops_in\['float16'\]: expected a finite numb"):
+        replace(DEVICE_KINDS["v100"], peak_flops_in={"float16": 0.0})

@@ -1,1 +1,0 @@
-"""How the constants of the cost model were found, and how well they hold."""

@@ -1,0 +1,331 @@
+"""``placeto experiment models``: models of libraries, from capture to a simulated placement.
+
+Each model is checked in a process of its own, which runs this module and may fail, hang or take
+too much memory.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from placeto import capture_step
+from placeto.errors import InputError, one_line
+from placeto.placing.placements import search_problem
+from placeto.problems.making import make_problem
+from placeto.problems.sources import LIBRARY, Source, parse_sizes
+from placeto.progress import Progress
+from placeto.texts import TextTable, seconds_text
+from placeto_baselines import MultilevelSearch
+from placeto_graphs import DEFAULT_RULES, PlacementProblem, parse_cluster
+from placeto_simulator import Simulator
+from placeto_tools.options import Command, json_option
+from placeto_tools.progress import showing_progress
+from placeto_tools.tables import show_json
+from placeto_workloads import MODELS, library_step, training_step
+
+CLUSTER = "4xv100"
+SEARCH_SECONDS = 10.0
+MEMORY_LIMIT = 12e9  # bytes
+SECONDS_BETWEEN_LOOKS = 0.1
+Report = dict[str, Any]
+
+SMALL_BATCH = 4
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """A source of `placeto build`, and names and values of its ``--set``."""
+
+    source: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The source and its settings as one text."""
+        return " ".join((self.source, *(f"{name}={value}" for name, value in self.settings)))
+
+
+def _all(library: str, names: str, **settings: int | str) -> tuple[CheckedModel, ...]:
+    given = tuple((name, str(value)) for name, value in settings.items())
+    return tuple(CheckedModel(f"{library}:{name}", given) for name in names.split())
+
+
+# Each kind of architecture, in the sizes that the libraries give when nothing is said.
+CHECKED_MODELS: tuple[CheckedModel, ...] = (
+    *(CheckedModel(name) for name in ("inception-v3", "nasnet", "nmt-2", "nmt-4")),
+    *_all(
+        "timm",
+        "resnet50 resnext50_32x4d seresnet50 densenet121 vgg16 efficientnet_b0 "
+        "mobilenetv3_large_100 regnety_016 convnext_tiny vit_base_patch16_224 "
+        "deit3_small_patch16_224 swin_tiny_patch4_window7_224 mixer_b16_224 coatnet_0_224 "
+        "cait_xxs24_224 nfnet_f0 hrnet_w18",
+        batch_size=SMALL_BATCH,
+    ),
+    *_all(
+        "torchvision",
+        "alexnet googlenet resnet18 wide_resnet50_2 mnasnet1_0 shufflenet_v2_x1_0 squeezenet1_1 "
+        "vit_b_16 swin_v2_t maxvit_t efficientnet_v2_s deeplabv3_resnet50 r3d_18 swin3d_t",
+        batch_size=SMALL_BATCH,
+    ),
+    *_all(
+        "transformers",
+        "gpt2 opt gpt_neo gptj falcon llama mistral qwen2 gemma2 phi3 bert deberta-v2 albert "
+        "electra xlnet modernbert t5 bart pegasus mixtral qwen2_moe olmoe gpt_oss "
+        "switch_transformers vit swin convnext segformer dinov2 mobilevit detr conditional_detr "
+        "videomae dpt whisper wav2vec2 audio-spectrogram-transformer speech_to_text clip siglip "
+        "llava layoutlm mamba2 recurrent_gemma",
+        batch_size=SMALL_BATCH,
+    ),
+    *_all("transformers", "mamba rwkv", batch_size=SMALL_BATCH, sequence_length=32),
+    *_all(
+        "diffusers",
+        "UNet2DModel UNet2DConditionModel AutoencoderKL VQModel DiTTransformer2DModel "
+        "SD3Transformer2DModel PixArtTransformer2DModel",
+        batch_size=SMALL_BATCH,
+    ),
+)
+
+
+@click.command("models", cls=Command)
+@click.option(
+    "--only",
+    metavar="TEXT",
+    multiple=True,
+    help="Only models whose names have this in them; may be repeated.",
+)
+@click.option(
+    "--time-limit",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit of each model.",
+)
+@json_option
+def check_models(only: tuple[str, ...], time_limit: int, as_json: bool) -> None:
+    """Capture and place about ninety models of other libraries, and print a table.
+
+    The models are those of timm, torchvision, transformers and diffusers, and the registered ones;
+    each has a process of its own (docs/models.md). Ctrl-C leaves the others out.
+
+    \b
+    placeto experiment models > table.md
+    placeto experiment models --only timm:
+    """
+    chosen = [
+        model for model in CHECKED_MODELS if not only or any(text in model.command for text in only)
+    ]
+    if not chosen:
+        raise InputError(f"--only: expected a part of a name of a model, got {', '.join(only)}")
+    with showing_progress() as progress:
+        reports = check_all(chosen, progress, time_limit=time_limit)
+    if as_json:
+        show_json({"models": reports})
+        return
+    click.echo(model_table(reports).markdown())
+    click.echo(f"\n{success_line(reports)}")
+
+
+def check_all(
+    models: Sequence[CheckedModel],
+    progress: Progress,
+    *,
+    search_seconds: float = SEARCH_SECONDS,
+    time_limit: float,
+    memory_limit: float = MEMORY_LIMIT,
+) -> list[Report]:
+    """Check models one after the other; Ctrl-C leaves the others out.
+
+    A process is ended after so many seconds, or with so many bytes of memory in use. Returns the
+    numbers of `check` for each model, or an ``error``.
+    """
+    reports: list[Report] = []
+    with suppress(KeyboardInterrupt):
+        for number, model in enumerate(models, 1):
+            began = time.monotonic()
+            progress.update(f"{model.command} ({number} of {len(models)}) ...")
+            request = json.dumps([model.source, model.settings, search_seconds])
+            report = _checked(_run(request, time_limit, memory_limit))
+            reports.append({"model": model.command, **report})
+            verdict = report.get("error") or f"{report['ops']:,} ops"
+            taken = time.monotonic() - began
+            progress.say(f"{number} of {len(models)}: {model.command}: {verdict}, {taken:.0f} s")
+    return reports
+
+
+def _checked(report: Report) -> Report:
+    """Count a model whose weights are not those of the library as one that failed."""
+    if "error" in report or report["weight_bytes"] == report["captured_weight_bytes"]:
+        return report
+    return {
+        "error": f"expected {report['weight_bytes']:,} bytes of weights, "
+        f"got {report['captured_weight_bytes']:,}"
+    }
+
+
+def _run(request: str, time_limit: float, memory_limit: float) -> Report:
+    with _started(request) as process:
+        end = time.monotonic() + time_limit
+        while process.poll() is None:
+            if time.monotonic() > end:
+                return {"error": f"expected at most {time_limit:.0f} s, and took longer"}
+            if _memory_of(process.pid) > memory_limit:
+                return {"error": f"expected at most {memory_limit / 1e9:.0f} GB, and took more"}
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        assert process.stdout is not None  # noqa: S101 (it is a pipe)
+        lines = process.stdout.read().splitlines()
+    try:
+        report: Report = json.loads(lines[-1])
+    except (ValueError, IndexError):
+        return {"error": f"the process ended with exit code {process.returncode}"}
+    return report
+
+
+@contextmanager
+def _started(request: str) -> Iterator["subprocess.Popen[str]"]:
+    """Start a process; it is ended at the latest when this is left."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "placeto_experiments.model_check"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdin is not None  # noqa: S101 (it is a pipe)
+            process.stdin.write(request)
+            process.stdin.close()
+            yield process
+        finally:
+            process.kill()
+
+
+def _memory_of(pid: int) -> int:
+    """Return the bytes of memory that a process uses; 0 where the system does not tell."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    for line in text.splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+COLUMNS = (
+    "model",
+    ">ops",
+    ">parameters",
+    ">TFLOP",
+    ">capture",
+    ">memory",
+    ">groups",
+    ">one V100",
+    ">four V100s",
+)
+
+
+def model_table(reports: Sequence[Report]) -> TextTable:
+    """Return the table of models, those that failed with their line."""
+    return TextTable("", COLUMNS, [_row(report) for report in reports])
+
+
+def success_line(reports: Sequence[Report]) -> str:
+    """Return how many models succeeded.
+
+    Examples
+    --------
+    >>> success_line([{"ops": 1}, {"error": "none"}])
+    '1 of 2 models (50.0 %) from capture to a simulated placement.'
+    """
+    done = sum("error" not in report for report in reports)
+    share = 100 * done / len(reports) if reports else 0.0
+    return f"{done} of {len(reports)} models ({share:.1f} %) from capture to a simulated placement."
+
+
+def _row(report: Report) -> list[str]:
+    if "error" in report:
+        return [report["model"], report["error"], *[""] * (len(COLUMNS) - 2)]
+    return [
+        report["model"],
+        f"{report['ops']:,}",
+        f"{report['parameters']:,}",
+        f"{report['flops'] / 1e12:.3g}",
+        f"{report['seconds']:.1f} s",
+        f"{report['memory'] / 1e9:.1f} GB",
+        str(report["groups"]),
+        _runtime(report, "one_device"),
+        _runtime(report, "searched"),
+    ]
+
+
+def _runtime(report: Report, key: str) -> str:
+    """Return a runtime, with a star where the memory does not suffice."""
+    return seconds_text(report[key]) + ("" if report[f"{key}_fits"] else "*")
+
+
+def searched(problem: PlacementProblem, seconds: float) -> tuple[float, bool]:
+    """Return the runtime of what multilevel search finds, and whether it fits."""
+    finest = search_problem(problem)
+    found = MultilevelSearch(seconds).place(finest, Simulator(finest), seed=0)
+    return found.runtime, found.fits(problem.cluster)
+
+
+def check(source: str, settings: list[list[str]], seconds: float) -> dict[str, Any]:
+    """Return the numbers of a model, after so many seconds of search."""
+    of_library = LIBRARY.fullmatch(source) is not None
+    make = library_step if of_library else training_step
+    step = make(source, **parse_sizes([(name, value) for name, value in settings]))
+    rules = DEFAULT_RULES if of_library else MODELS[source].colocation_rules
+    began = time.monotonic()
+    graph = capture_step(step)
+    taken = time.monotonic() - began
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    weights = list(step.model.parameters())
+    # Without the state of the optimizer, which is no tensor.
+    is_weight = np.array([op_type == "parameter" for op_type in graph.op_types])
+    report = {
+        "ops": graph.num_ops,
+        "parameters": sum(weight.numel() for weight in weights),
+        "flops": float(graph.flops.sum()),
+        "seconds": taken,
+        "memory": memory,
+        "weight_bytes": sum(weight.nbytes for weight in weights),
+        "captured_weight_bytes": int(graph.tensor_bytes[is_weight[graph.tensor_producer]].sum()),
+    }
+    problem = make_problem(Source(source, graph, rules=rules), parse_cluster(CLUSTER))
+    alone = Simulator(problem).evaluate(np.zeros((1, problem.num_groups), np.int32))
+    runtime, fits = searched(problem, seconds)
+    return report | {
+        "groups": problem.num_groups,
+        "one_device": float(alone.runtime[0]),
+        "one_device_fits": int(alone.peak_memory[0, 0]) <= problem.cluster.devices[0].memory_bytes,
+        "searched": runtime,
+        "searched_fits": fits,
+    }
+
+
+def main() -> None:
+    """Check the model that standard input names; print its numbers, or what went wrong."""
+    source, settings, seconds = json.load(sys.stdin)
+    warnings.simplefilter("ignore")  # of costs that are not known: the table is of models
+    try:
+        report = check(source, settings, seconds)
+    except Exception as error:
+        report = {"error": one_line(error)}
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Which models of libraries can be captured, and how they are placed."""

@@ -1,0 +1,184 @@
+"""Compiled code on disk: never of other sources than those that are there, and shared."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import placeto_graphs
+
+Process = subprocess.Popen[str]
+Run = Callable[..., Process]
+CALLED = """
+from placeto_graphs import compiled
+
+@compiled
+def step(number):
+    return number + 1
+"""
+CALLING = """
+from placeto_graphs import compiled
+from sample_package.called import step
+
+@compiled
+def twice(number):
+    return step(step(number))
+"""
+VARIANTS = """
+from placeto_graphs import compiled
+
+ADDS = True
+
+def change(number):
+    return number + 1 if ADDS else number - 1
+
+add = compiled(change, name="add")
+subtract = compiled(change, name="subtract", constants={"ADDS": False})
+
+@compiled
+def both(number):
+    return add(number), subtract(number)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run code beside a package of two modules; what it prints are values of Python."""
+    cache = tmp_path / "cache"
+
+    def begin(code: str, folder: str = "first", cache: Path = cache) -> Process:
+        package = make_package(tmp_path / folder)
+        sources = [str(package.parent), str(Path(placeto_graphs.__file__).parents[1])]
+        path = os.pathsep.join([*sources, *filter(None, sys.path)])
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(cache)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    return begin
+
+
+def make_package(folder: Path) -> Path:
+    package = folder / "sample_package"
+    if not package.exists():
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "called.py").write_text(CALLED)
+        (package / "calling.py").write_text(CALLING)
+        (package / "variants.py").write_text(VARIANTS)
+    return package
+
+
+def result(process: Process) -> list[str]:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return output.split()
+
+
+TWICE = "from sample_package.calling import twice; print(twice(1))"
+HITS = "; print(sum(twice.stats.cache_hits.values()), sum(twice.stats.cache_misses.values()))"
+
+
+def test_a_change_of_what_a_function_calls_is_seen(run: Run, tmp_path: Path) -> None:
+    assert result(run(TWICE)) == ["3"]
+    (tmp_path / "first/sample_package/called.py").write_text(CALLED.replace("+ 1", "+ 10"))
+    assert result(run(TWICE)) == ["21"]
+
+
+def test_copies_in_different_folders_share_code(run: Run) -> None:
+    assert result(run(TWICE + HITS)) == ["3", "0", "1"]
+    assert result(run(TWICE + HITS)) == ["3", "1", "0"]
+    assert result(run(TWICE + HITS, folder="second")) == ["3", "1", "0"]
+
+
+def test_an_edit_after_the_import_is_not_run_before_it_is_imported(
+    run: Run, tmp_path: Path
+) -> None:
+    file = make_package(tmp_path / "first") / "called.py"
+    edited = CALLED.replace("+ 1", "+ 10")
+    edit = f"import sample_package.calling; open({str(file)!r}, 'w').write({edited!r}); "
+    assert result(run(edit + TWICE)) == ["3"]
+    assert result(run(TWICE)) == ["21"]
+    file.write_text(CALLED)
+    assert result(run(TWICE)) == ["3"]
+
+
+def test_sources_that_are_edited_while_they_are_imported(run: Run, tmp_path: Path) -> None:
+    package = make_package(tmp_path / "first")
+    (package / "constants.py").write_text("STEP = 1")
+    kernel = CALLED.replace("+ 1", "+ STEP")
+    (package / "called.py").write_text(f"from sample_package.constants import STEP\n{kernel}")
+    edit = f"pathlib.Path({str(package / 'constants.py')!r}).write_text('STEP = 10')"
+    begin = "import pathlib, placeto_graphs, sample_package.constants"
+    assert result(run(f"{begin}; {edit}; {TWICE + HITS}")) == ["3", "0", "1"]
+    assert result(run(TWICE + HITS)) == ["21", "0", "1"]
+
+
+def test_variants_do_not_take_each_others_place(run: Run) -> None:
+    # Each compiles one of them, as the first function that it compiles.
+    assert result(run("from sample_package.variants import add; print(add(5))")) == ["6"]
+    assert result(run("from sample_package.variants import subtract; print(subtract(5))")) == ["4"]
+    code = "from sample_package.variants import *; print(add(5), subtract(5), *both(5))"
+    assert result(run(code)) == ["6", "4", "6", "4"]
+
+
+def test_a_cache_that_cannot_be_made(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert result(run(TWICE + HITS, cache=tmp_path / "file")) == ["3", "0", "1"]
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(run: Run, tmp_path: Path) -> None:
+    assert result(run(TWICE)) == ["3"]
+    (version,) = (tmp_path / "cache/compiled").glob("sample_package-*")
+    for folder in (version, tmp_path / "cache/compiled"):
+        mode = folder.stat().st_mode
+        folder.chmod(0o777)
+        assert result(run(TWICE + HITS)) == ["3", "0", "1"]
+        folder.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(version, 65534, -1)
+        assert result(run(TWICE + HITS)) == ["3", "0", "1"]
+        os.chown(version, 0, -1)
+    assert result(run(TWICE + HITS)) == ["3", "1", "0"]
+
+
+def test_processes_that_compile_at_once(run: Run) -> None:
+    signatures = [TWICE, TWICE.replace("twice(1)", "twice(1.0)")]
+    processes = [run(code) for code in signatures]
+    assert list(map(result, processes)) == [["3"], ["3.0"]]
+    assert result(run(signatures[0] + HITS)) == ["3", "1", "0"]
+    assert result(run(signatures[1] + HITS)) == ["3.0", "1", "0"]
+
+
+def test_code_is_saved_by_one_process_at_a_time(run: Run, tmp_path: Path) -> None:
+    assert result(run(TWICE)) == ["3"]
+    with (tmp_path / "cache/compiled/.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert result(run(TWICE + HITS)) == ["3", "1", "0"]  # it has nothing to save
+        process = run(TWICE.replace("twice(1)", "twice(1.0)"))
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3.0)
+    assert result(process) == ["3.0"]
+
+
+def test_versions_long_not_used_are_removed(run: Run, tmp_path: Path) -> None:
+    compiled = tmp_path / "cache" / "compiled"
+    others = [compiled / f"sample_package-{number:016x}" for number in range(12)]
+    for age, folder in enumerate(others):
+        folder.mkdir(parents=True)
+        os.utime(folder, (10**9 - age, 10**9 - age))
+    result(run(TWICE))
+    assert [folder.exists() for folder in others] == [True] * 7 + [False] * 5
+    assert len(list(compiled.glob("sample_package-*/calling.py"))) == 1
+
+
+def test_nothing_is_kept_of_functions_outside_packages(run: Run, tmp_path: Path) -> None:
+    code = "from placeto_graphs import compiled; exec({!r}); print(step(1))"
+    assert result(run(code.format(CALLED))) == ["2"]
+    assert not (tmp_path / "cache").exists()

@@ -1,0 +1,166 @@
+"""Graphs of registered models and of families: what they hold, and that they are captured once."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placeto import family_graph, load_model_graph
+from placeto_graphs import DEFAULT_RULES, OpGraph, colocate
+from placeto_workloads import MODELS, WorkloadError, family, model_names, training_step
+
+SMALL_NMT: dict[str, Any] = {"steps": 3, "batch_size": 4, "units": 6, "vocabulary_size": 9}
+SMALL: dict[str, dict[str, Any]] = {
+    "inception-v3": {"batch_size": 2, "image_size": 75, "num_classes": 5},
+    "nasnet": {"batch_size": 2, "image_size": 32, "cells_per_stage": 1, "penultimate_filters": 96},
+    "nmt-2": SMALL_NMT,
+    "nmt-4": SMALL_NMT,
+}
+
+SMALL_FAMILIES: dict[str, dict[str, Any]] = {
+    "nmt": {"units": 4, "vocabulary_size": 10},
+    "ptb": {"units": 4, "vocabulary_size": 10},
+    "cifar10": {"filters": 4},
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
+
+
+def forget_how_to_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> OpGraph:
+        raise AssertionError("expected no capture")
+
+    monkeypatch.setattr("placeto.problems.models.capture_step", fail)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", model_names())
+def test_a_model_is_captured_with_all_its_parameters_and_modules(name: str) -> None:
+    graph = load_model_graph(name, **SMALL[name])
+    step = training_step(name, **SMALL[name])
+    weights = dict(step.model.named_parameters())
+    assert {
+        op for op, kind in zip(graph.op_names, graph.op_types, strict=True) if kind == "parameter"
+    } == set(weights)
+    paths = {path for path, _ in step.model.named_modules()}
+    assert set(graph.scopes) <= {*paths, "loss"}
+    unrolled = {path for path in paths if "step" in path}
+    assert unrolled <= set(graph.scopes)
+
+
+def test_the_number_of_layers_is_in_the_name() -> None:
+    layers = {
+        name: {
+            scope.split(".")[1]
+            for scope in load_model_graph(name, **SMALL_NMT).scopes
+            if "layer" in scope
+        }
+        for name in ("nmt-2", "nmt-4")
+    }
+    assert layers == {
+        "nmt-2": {"layer0", "layer1"},
+        "nmt-4": {"layer0", "layer1", "layer2", "layer3"},
+    }
+
+
+def test_a_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = load_model_graph("nmt-2", **SMALL_NMT)
+    forget_how_to_capture(monkeypatch)
+    assert load_model_graph("nmt-2", **SMALL_NMT) == graph
+    with pytest.raises(AssertionError, match="expected no capture"):
+        load_model_graph("nmt-4", **SMALL_NMT)
+    with pytest.raises(AssertionError, match="expected no capture"):
+        load_model_graph("nmt-2", **{**SMALL_NMT, "units": 7})
+
+
+def test_a_cpu_has_a_graph_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_model_graph("nmt-2", **SMALL_NMT)
+    forget_how_to_capture(monkeypatch)
+    with pytest.raises(AssertionError, match="expected no capture"):
+        load_model_graph("nmt-2", "cpu", **SMALL_NMT)
+
+
+def test_published_sizes_given_or_left_out_are_the_same_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def note(name: str, parameters: dict[str, object], _make: object) -> None:
+        asked.append((name, parameters))
+
+    monkeypatch.setattr("placeto.problems.models.cached_graph", note)
+    load_model_graph("nmt-2")
+    load_model_graph("nmt-2", batch_size=128, units=np.int64(2400))  # type: ignore[arg-type]
+    assert repr(asked[0]) == repr(asked[1])
+
+
+def test_the_rules_of_a_model_leave_its_time_steps_apart() -> None:
+    sizes = {"steps": 8, "batch_size": 2, "units": 4, "vocabulary_size": 9}
+    graph = load_model_graph("nmt-2", **sizes)
+    by_rules = colocate(graph, MODELS["nmt-2"].colocation_rules)
+    assert by_rules.num_groups > 4 * colocate(graph, DEFAULT_RULES).num_groups
+    assert MODELS["inception-v3"].colocation_rules == DEFAULT_RULES
+
+
+def test_sizes_that_make_no_network_leave_nothing_in_the_cache(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"image_size=10.* layer 'network\.stem\.pool_1'"):
+        load_model_graph("inception-v3", image_size=10)
+    assert not (tmp_path / "graphs").exists()
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("resnet", {}), ("nmt-2", {"layers": 3})])
+def test_unknown_names_and_sizes_are_refused(name: str, sizes: dict[str, int]) -> None:
+    with pytest.raises(WorkloadError, match=r"expected (one of|sizes among) "):
+        load_model_graph(name, **sizes)
+
+
+def test_a_family_captures_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(_step: object) -> OpGraph:
+        raise AssertionError("captured")
+
+    monkeypatch.setattr("placeto.problems.models.capture_step", fail)
+    chosen = family("nmt", units=4, vocabulary_size=10)
+    assert not (tmp_path / "graphs").exists()
+    with pytest.raises(AssertionError, match="captured"):
+        family_graph(chosen.test[0])
+
+
+def test_a_family_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    member, other = family("ptb", units=4, vocabulary_size=10).training[:2]
+    graph = family_graph(member)
+
+    def fail(_step: object) -> OpGraph:
+        raise AssertionError("captured")
+
+    monkeypatch.setattr("placeto.problems.models.capture_step", fail)
+    assert family_graph(member) == graph
+    same_sizes = replace(other, sizes=member.sizes)  # but another cell
+    with pytest.raises(AssertionError, match="captured"):
+        family_graph(same_sizes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "groups"), [("nmt", 160), ("ptb", 128), ("cifar10", 128)])
+def test_graphs_of_a_family_have_the_groups_of_the_paper(name: str, groups: int) -> None:
+    chosen = family(name, **SMALL_FAMILIES[name])
+    assert chosen.num_groups == groups
+    for member in (chosen.training[0], chosen.test[0]):
+        graph = family_graph(member)
+        grouping = chosen.grouping(graph)
+        assert grouping.num_groups == groups
+        largest = np.bincount(grouping.group_of).max()
+        assert largest < 0.25 * graph.num_ops
+        steps = {scope for scope in graph.scopes if "softmax.step" in scope}
+        assert len(steps) == member.sizes.get("steps", 0)
+
+
+def test_single_consumers_would_join_the_steps_of_a_recurrent_network() -> None:
+    chosen = family("ptb", **SMALL_FAMILIES["ptb"])
+    graph = family_graph(chosen.training[0])
+    assert colocate(graph).num_groups < chosen.num_groups / 2
+    assert colocate(graph, chosen.colocation_rules).num_groups > 1000

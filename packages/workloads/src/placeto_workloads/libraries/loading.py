@@ -1,0 +1,145 @@
+"""Libraries that are not always installed, and their models without memory for weights."""
+
+import difflib
+import importlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from placeto_workloads.errors import WorkloadError
+
+NUM_SUGGESTIONS = 5
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def import_library(name: str, extra: str) -> ModuleType:
+    """Import a library of models.
+
+    Parameters
+    ----------
+    name
+        Name of its module.
+    extra
+        The extra of this package that brings it.
+
+    Raises
+    ------
+    WorkloadError
+        When it is not there, or cannot be imported.
+
+    Examples
+    --------
+    >>> import_library("a_library_of_models", "timm")
+    Traceback (most recent call last):
+    ...
+    placeto_workloads.errors.WorkloadError: a_library_of_models: expected it to be installed: \
+pip install 'placeto-workloads[timm]'
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != name.partition(".")[0]:
+            raise WorkloadError(_broken(name, error)) from error
+        raise WorkloadError(
+            f"{name}: expected it to be installed: pip install 'placeto-workloads[{extra}]'"
+        ) from error
+    except Exception as error:  # a library for another build of PyTorch fails in any way
+        raise WorkloadError(_broken(name, error)) from error
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return a text that names those of some names that are most like one.
+
+    Examples
+    --------
+    >>> nearest("lama", ["bert", "gpt2", "llama"])
+    'llama'
+    >>> nearest("xyz", ["bert", "gpt2", "llama"])
+    'bert, gpt2, llama'
+    """
+    found = difflib.get_close_matches(name, known, NUM_SUGGESTIONS)
+    return ", ".join(found or sorted(known)[:NUM_SUGGESTIONS])
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Let the hub of models answer nothing, whatever a configuration asks it for."""
+    try:
+        constants: Any = importlib.import_module("huggingface_hub.constants")
+    except ModuleNotFoundError:
+        yield
+        return
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def one_line(error: BaseException) -> str:
+    """Return the type of an error and what it says."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _broken(name: str, error: BaseException) -> str:
+    return f"{name}: expected a library that can be imported, got {one_line(error)}"
+
+
+def built(make: Callable[[], Model], device: torch.device | str, seed: int) -> Model:
+    """Build a model on a device.
+
+    Parameters
+    ----------
+    make
+        Builds it on the default device.
+    device
+        Device of the model. On meta its weights take no memory, however many there are; its buffers
+        have their values, as steps may depend on them.
+    seed
+        Seed of the weights on any other device. The state of PyTorch's random numbers is left as it
+        was.
+
+    Examples
+    --------
+    >>> model = built(lambda: nn.Linear(100_000, 100_000), "meta", seed=0)
+    >>> model.weight.device.type, model.weight.shape
+    ('meta', torch.Size([100000, 100000]))
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if torch.device(device).type != "meta":
+            return make().to(device)
+        try:
+            with _weights_on_meta():
+                return make()
+        except (MemoryError, RuntimeError) as error:
+            if "can't allocate memory" not in str(error):
+                raise
+            with torch.device("meta"):  # one weight alone is too large to be made
+                return make()
+
+
+@contextmanager
+def _weights_on_meta() -> Iterator[None]:
+    """Move each weight as soon as a module gets it: what was made for it is unused memory yet."""
+    moved: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}  # so that tied weights stay tied
+
+    def move(_module: nn.Module, _name: str, weight: Any) -> Any:
+        if type(weight) is not nn.Parameter or weight.is_meta:
+            return None
+        if id(weight) not in moved:
+            there = nn.Parameter(weight.detach().to("meta"), requires_grad=weight.requires_grad)
+            moved[id(weight)] = weight, there
+        return moved[id(weight)][1]
+
+    hook = register_module_parameter_registration_hook(move)
+    try:
+        yield
+    finally:
+        hook.remove()
