@@ -66,7 +66,7 @@ class WithLoss(nn.Module):
     def __init__(self, step: TrainingStep) -> None:
         super().__init__()
         self.model = step.model
-        self.keywords: Mapping[str, Any] = step.keywords
+        self.keywords: Mapping[str, Any] = step.example_inputs
         self.loss_fn = step.loss_fn
 
     def forward(self) -> Any:

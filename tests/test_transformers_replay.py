@@ -71,7 +71,8 @@ def small(name: str, **more: Any) -> Case:
         f"transformers:{name}",
         **{"batch_size": 2, "device": "cpu", "seed": 3, **SMALL[name], **more},
     )
-    return Case(ByPosition(step.model, step.keywords), tuple(step.keywords.values()))
+    keywords = step.example_inputs
+    return Case(ByPosition(step.model, keywords), tuple(keywords.values()))
 
 
 def lengths(name: str) -> dict[str, int]:

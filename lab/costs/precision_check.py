@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from placeto import capture_step
-from placeto_capture.costs.precisions import Tf32
-from placeto_capture.costs.roofline import single_device_runtime
+from placeto_capture.costs.roofline import Tf32, single_device_runtime
 from placeto_graphs import OpGraph
 from placeto_workloads.libraries.named import library_step
 

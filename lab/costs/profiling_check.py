@@ -14,8 +14,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from placeto_capture.profiling.profiler import profile
-from placeto_capture.profiling.timing import median_seconds
+from placeto_capture.profiling.profiler import median_seconds, profile
 
 TOLERANCE = 0.25
 WARMUP = 2  # runs before those that count

@@ -2,18 +2,18 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from captured_models import Case
+from captured_models import Case, case
 from eager_step import EagerTraining, plain_kernels
+from placeto_capture.tracing.capture import OptimizerFactory, trace_step
 from placeto_capture.tracing.functions import ALLOCATIONS
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.step import OptimizerFactory, trace_step
 from placeto_capture.tracing.trace import Trace
 from placeto_graphs import OpGraph
 from topological_orders import random_order
@@ -77,6 +77,12 @@ def compared(
     )
 
 
+@cache
+def comparison(name: str) -> Comparison:
+    """Compare one of the small models, once for all tests."""
+    return compared(case(name))
+
+
 def check_replay(step: Comparison, num_orders: int = 2) -> None:
     """Check what a replay gives, in the order of the capture and in random ones."""
     orders = [random_order(step.graph, seed) for seed in range(num_orders)]
@@ -101,7 +107,7 @@ def check_flops(step: Comparison) -> None:
 def check_tensors(step: Comparison) -> None:
     """Check the bytes of the storages that each op makes."""
     made = []
-    calls = [part for call in step.trace.calls for part in call.parts or (call,)]
+    calls = [part for call in step.trace.calls for part in call.single_calls]
     for call in calls:
         storages = dict.fromkeys(ref.storage for ref in call.outputs if ref is not None)
         sizes = [step.trace.storage_bytes[s] for s in storages if s in call.creates]

@@ -9,6 +9,9 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
+from placeto_capture import capture
+from placeto_graphs import OpGraph
+
 
 @dataclass(frozen=True)
 class Case:
@@ -16,6 +19,22 @@ class Case:
 
     model: nn.Module
     inputs: tuple[Any, ...]
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs)
+
+
+def forward_pass(function: Callable[..., Any], *inputs: torch.Tensor) -> OpGraph:
+    """Capture a function."""
+    return capture(Function(function), inputs, mode="inference")
 
 
 class ResidualBlock(nn.Module):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from capture_checks import SEED, Comparison
 from eager_step import plain_kernels
 from placeto_capture.execution.traced_step import TracedStep
-from placeto_capture.tracing.trace import Source, TensorRef
+from placeto_capture.tracing.trace import Placeholder, View
 from placeto_graphs import ExecutableStep, OpGraph
 from topological_orders import random_order
 
@@ -61,7 +61,7 @@ def placed_run(
 def prepared(step: Comparison, shared_memory: bool) -> TracedStep:
     """Prepare a step with the values that PyTorch began with; all its results are wanted."""
 
-    def value_of(source: Source, name: str, _: TensorRef) -> torch.Tensor:
+    def value_of(source: Placeholder, name: str, _: View) -> torch.Tensor:
         return step.before.get(name, source.values.get(name, torch.empty(0)))
 
     return TracedStep(

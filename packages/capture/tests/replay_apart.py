@@ -5,7 +5,7 @@ import torch
 from placeto_capture.tracing.op_graph import TensorsOfTrace
 from placeto_capture.tracing.replay import Memory
 from placeto_capture.tracing.storage_parts import whole_storage
-from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace, references
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
 
 CPU = torch.device("cpu")
 GARBAGE = 255  # numbers of such bytes are no numbers
@@ -20,7 +20,7 @@ def replay_apart(
     which all bytes have been made by one op.
     """
 
-    def value_of(source: Source, name: str, _: TensorRef) -> torch.Tensor:
+    def value_of(source: Placeholder, name: str, _: View) -> torch.Tensor:
         return (values[name] if name in values else source.values[name]).detach()
 
     tensors = TensorsOfTrace(trace)
@@ -28,7 +28,7 @@ def replay_apart(
     resident = Memory(trace, CPU, value_of, range(len(trace.storage_bytes)))
     maker: dict[int, int] = {}
     for op, call in enumerate(trace.ops):
-        if isinstance(call, Source):
+        if isinstance(call, Placeholder):
             continue
         memory, found = memories[op], _storages_of_arguments(call)
         for storage in found:
@@ -51,7 +51,7 @@ def replay_apart(
             maker.pop(storage, None)
     kept = {
         name: resident.tensor(ref)
-        for source in trace.sources
+        for source in trace.placeholders
         if source.is_resident
         for name, ref in {**source.tensors, **source.state}.items()
     }
@@ -65,6 +65,6 @@ def replay_apart(
 
 def _storages_of_arguments(call: Call) -> set[int]:
     """Return the storages that are there when a call begins, and those that it then writes."""
-    refs = references([(part.arguments, part.keywords) for part in call.parts or (call,)])
+    refs = views_in([(part.arguments, part.keywords) for part in call.single_calls])
     made_between = {storage for part in call.parts for storage in part.creates}
     return {ref.storage for ref in refs} - made_between

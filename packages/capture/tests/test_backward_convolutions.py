@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from placeto_capture.costs.backward_convolutions import performed_flops
+from placeto_capture.costs.roofline import performed_flops
 from placeto_graphs import from_networkx, micro_batched
 
 CHANNELS = 12

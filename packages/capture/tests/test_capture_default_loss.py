@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from placeto_capture import CaptureError, capture
+from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.step import trace_step
 
 Outputs = Callable[["Scaled", torch.Tensor], Any]
 Loss = Callable[[Any], torch.Tensor]

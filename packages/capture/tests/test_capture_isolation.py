@@ -63,15 +63,15 @@ class Selfish(nn.Module):
         return self.last + torch.rand(2)
 
 
-@pytest.mark.parametrize("mode", ["training", "inference"])
 @pytest.mark.parametrize("name", CASES)
-def test_the_model_stays_as_it_was(name: str, mode: str) -> None:
+def test_the_model_stays_as_it_was(name: str) -> None:
     example = case(name)
     for parameter in example.model.parameters():
         parameter.grad = torch.ones_like(parameter)
     before = fingerprint(example.model)
-    capture(example.model, example.inputs, mode=mode)
-    assert fingerprint(example.model) == before
+    for mode in ("training", "inference"):
+        capture(example.model, example.inputs, mode=mode)
+        assert fingerprint(example.model) == before
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -11,9 +11,9 @@ from torch import nn
 from capture_checks import check_replay, compared
 from captured_models import Case
 from placeto_capture import CaptureError, capture
+from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.step import trace_step
 from placeto_graphs import OpGraph
 from topological_orders import random_order
 

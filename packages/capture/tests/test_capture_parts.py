@@ -10,36 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from capture_checks import compared
-from captured_models import CASES, case
+from capture_checks import comparison
+from captured_models import CASES, Function, case, forward_pass
 from eager_step import plain_kernels
 from inplace_programs import InPlaceProgram, programs
 from placeto_capture import capture
 from placeto_capture.tracing import storage_parts
+from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.step import trace_step
-from placeto_capture.tracing.trace import Source
+from placeto_capture.tracing.trace import Placeholder
 from placeto_graphs import OpGraph
 from replay_apart import replay_apart
 
 FLOAT = 4
 SGD = partial(torch.optim.SGD, lr=0.1)
-
-
-class Program(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return self.function(*inputs)
-
-
-def forward_pass(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> OpGraph:
-    """Capture a function."""
-    return capture(Program(function), inputs, mode="inference")
 
 
 def read_bytes(graph: OpGraph, reader: str) -> dict[str, int]:
@@ -110,7 +94,7 @@ def test_a_part_of_a_weight_is_a_part_of_a_copy_of_it() -> None:
     def of_layer(x: torch.Tensor) -> torch.Tensor:
         return (x @ layer.weight[:3].t()).sum() + (x @ layer.weight[3:].t()).sum()
 
-    model = Program(of_layer)
+    model = Function(of_layer)
     model.add_module("layer", layer)
     graph = capture(model, torch.empty(2, 6), mode="inference")
     assert made_bytes(graph, "layer.weight") == [3 * 6 * FLOAT, 9 * 6 * FLOAT]
@@ -204,7 +188,7 @@ def test_the_bytes_that_ops_send_each_other_are_all_they_need(
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_bytes_that_ops_of_a_training_step_send_are_all_they_need(name: str) -> None:
-    step = compared(case(name))
+    step = comparison(name)
     with plain_kernels():
         apart = replay_apart(step.trace, step.before, seed=3)
         together = replay(step.trace, step.before, seed=3)
@@ -220,7 +204,7 @@ def test_the_tensors_of_an_op_are_no_more_than_the_storages_that_it_writes(name:
     graph = capture(example.model, example.inputs, optimizer=SGD)
     made = np.bincount(graph.tensor_producer, graph.tensor_bytes, minlength=graph.num_ops)
     for op, recorded in enumerate(trace.ops):
-        if isinstance(recorded, Source):
+        if isinstance(recorded, Placeholder):
             assert made[op] == trace.storage_bytes[recorded.storages[0]]
         else:
             storages = (*recorded.creates, *recorded.writes)

@@ -8,13 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from capture_checks import check_replay, compared
+from capture_checks import (
+    check_flops,
+    check_parameter_bytes,
+    check_replay,
+    check_tensors,
+    compared,
+    comparison,
+)
 from captured_models import CASES, Case, case
 from inplace_programs import InPlaceProgram, programs
 from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.capture import OptimizerFactory, trace_step
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.step import OptimizerFactory, trace_step
 from topological_orders import random_order
 
 OPTIMIZERS: dict[str, OptimizerFactory] = {
@@ -36,8 +43,12 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_replayed_step_gives_what_pytorch_gives(name: str) -> None:
-    check_replay(compared(case(name)))
+def test_a_captured_step_is_what_pytorch_runs(name: str) -> None:
+    step = comparison(name)
+    check_replay(step)
+    check_flops(step)
+    check_tensors(step)
+    check_parameter_bytes(step)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -81,7 +92,7 @@ def test_the_random_numbers_of_a_replay_follow_from_its_seed() -> None:
     trace = trace_step(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), inputs, None, None, "training")
     state = {
         name: torch.zeros(ref.size)
-        for source in trace.sources
+        for source in trace.placeholders
         for name, ref in source.state.items()
     }
     losses = [replay(trace, state, seed=seed)["loss"].item() for seed in (0, 0, 1)]

@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from capture_checks import check_replay, compared
 from captured_models import Case, case
 from placeto_capture import CaptureError, capture
-from placeto_capture.tracing.kernels import TARGETS, Target
+from placeto_capture.tracing.capture import trace_step
+from placeto_capture.tracing.patches import TARGETS, Target
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.step import trace_step
-from placeto_capture.tracing.trace import Call, Source, TensorRef
+from placeto_capture.tracing.trace import Call, Placeholder, View
 
 
 class Attention(nn.Module):
@@ -144,13 +144,15 @@ def test_updates_that_come_between_each_other_stay_single_ops() -> None:
 )
 def test_every_update_is_one_op_and_reads_its_gradient(optimizer: object) -> None:
     trace = compared(case("recomputed"), optimizer).trace  # type: ignore[arg-type]
-    weights = [op for op, made in enumerate(trace.ops) if isinstance(made, Source) and made.state]
+    weights = [
+        op for op, made in enumerate(trace.ops) if isinstance(made, Placeholder) and made.state
+    ]
     updates = [call for call in trace.calls if call.phase == 2]
     assert [call.belongs_to for call in updates] == weights
     for call in updates:
         assert isinstance(call, Call)
         source = trace.ops[weights[updates.index(call)]]
-        assert isinstance(source, Source)
+        assert isinstance(source, Placeholder)
         (name,) = source.tensors
-        gradient: TensorRef = trace.results[f"{name}.grad"]
+        gradient: View = trace.results[f"{name}.grad"]
         assert gradient.storage in call.reads

@@ -12,8 +12,8 @@ from torch.nn import functional
 from capture_checks import check_replay, compared
 from captured_models import Case
 from placeto_capture import CaptureError, capture
+from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.replay import replay
-from placeto_capture.tracing.step import trace_step
 
 Function = Callable[["Deciding", torch.Tensor], torch.Tensor]
 

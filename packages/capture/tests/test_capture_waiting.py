@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from placeto_capture import capture
-from placeto_capture.tracing import earlier_ops
+from placeto_capture.tracing import op_graph
 from placeto_graphs import OpGraph
 
 
@@ -72,7 +72,7 @@ def test_where_the_search_ends_early_edges_say_again_what_others_say(
     step = Writes(accesses), torch.ones(2)
     graph = capture(*step)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(earlier_ops, "LONGEST_SEARCH", 0)
+        patch.setattr(op_graph, "LONGEST_SEARCH", 0)
         hasty = capture(*step)
     assert hasty.num_edges >= graph.num_edges
     assert nx.transitive_closure_dag(order_of(hasty)).edges == (

@@ -7,19 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from capture_checks import compared
+from capture_checks import comparison
 from captured_models import CASES, case
 from inplace_programs import InPlaceProgram, programs
 from placed_runs import check_placements, placed_run, random_devices
 from placeto_capture import CaptureError, capture, executable_step
 from placeto_graphs import ExecutableStep, StepRun
 
-NUM_PLACEMENTS = 20
-
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_placement_gives_what_pytorch_gives(name: str) -> None:
-    check_placements(compared(case(name)), NUM_PLACEMENTS)
+    check_placements(comparison(name), num_placements=9)
 
 
 @settings(max_examples=30)

@@ -70,15 +70,16 @@ def on_one_device(graph: OpGraph) -> np.ndarray:
     return np.zeros(graph.num_ops, np.int32)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("shared_memory", [True, False])
-def test_a_hundred_steps_follow_eager_ones(name: str, shared_memory: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "shared_memory"), [*((name, True) for name in OPTIMIZERS), ("Adam", False)]
+)
+def test_many_steps_follow_eager_ones(name: str, shared_memory: bool) -> None:
     eager, factory = model(), OPTIMIZERS[name]
     step = executable_training(
         eager, batches(1)[0], optimizer=factory, target="cpu", shared_memory=shared_memory
     )
     optimizer = factory(eager.parameters(), foreach=False)
-    for number, batch in enumerate(batches(100)):
+    for number, batch in enumerate(batches(40)):
         optimizer.zero_grad()
         loss = eager(batch)
         loss.backward()

@@ -12,10 +12,9 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from placeto_capture import DEVICE_KINDS, CaptureError, DeviceKind, capture, cost_model
-from placeto_capture.costs.backward_convolutions import performed_flops
 from placeto_capture.costs.op_classes import OpClass, op_class
-from placeto_capture.costs.precisions import Tf32
-from placeto_capture.tracing.op_types import split_type
+from placeto_capture.costs.roofline import Tf32, performed_flops
+from placeto_capture.tracing.functions import split_type
 from placeto_graphs import OpGraph, from_networkx, load_graph, save_graph
 
 WIDTH = 4096

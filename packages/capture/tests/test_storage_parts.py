@@ -6,19 +6,19 @@ from hypothesis import strategies as st
 
 from placeto_capture.tracing import storage_parts
 from placeto_capture.tracing.storage_parts import StorageParts, whole_storage
-from placeto_capture.tracing.trace import TensorRef
+from placeto_capture.tracing.trace import View
 
 NUM_BYTES = 96
 
 
-def bytes_of(ref: TensorRef) -> set[int]:
+def bytes_of(ref: View) -> set[int]:
     """Return the addresses that a tensor shows."""
     addresses = torch.arange(NUM_BYTES).as_strided(ref.size, ref.stride, ref.offset)
     return set(addresses.flatten().tolist())
 
 
 @st.composite
-def views(draw: st.DrawFn) -> TensorRef:
+def views(draw: st.DrawFn) -> View:
     """Return a view of a storage by slices, columns, transposition and the like, as bytes."""
     shape = draw(st.sampled_from([(96,), (8, 12), (4, 2, 12), (3, 32), (2, 6, 8)]))
     whole = torch.empty(NUM_BYTES, dtype=torch.uint8)
@@ -31,22 +31,22 @@ def views(draw: st.DrawFn) -> TensorRef:
         view = view.transpose(0, 1)
     if draw(st.booleans()):
         view = view[::2]
-    return TensorRef(0, view.dtype, tuple(view.shape), view.stride(), int(view.storage_offset()))
+    return View(0, view.dtype, tuple(view.shape), view.stride(), int(view.storage_offset()))
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> TensorRef:
+def windows(draw: st.DrawFn) -> View:
     """Return any strided view, also one that shows some bytes several times."""
     size = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     stride = draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))
-    return TensorRef(0, torch.uint8, size, stride, draw(st.integers(0, 32)))
+    return View(0, torch.uint8, size, stride, draw(st.integers(0, 32)))
 
 
 refs_of_one_storage = st.lists(st.one_of(views(), windows()), max_size=5)
 
 
 @given(refs_of_one_storage)
-def test_parts_have_no_byte_in_common_and_all_together(refs: list[TensorRef]) -> None:
+def test_parts_have_no_byte_in_common_and_all_together(refs: list[View]) -> None:
     found = StorageParts(whole_storage(0, NUM_BYTES), refs)
     addresses = sorted(address for part in found.parts for address in bytes_of(part))
     assert addresses == list(range(NUM_BYTES))
@@ -54,7 +54,7 @@ def test_parts_have_no_byte_in_common_and_all_together(refs: list[TensorRef]) ->
 
 
 @given(refs_of_one_storage)
-def test_a_tensor_shows_its_parts_and_no_byte_of_others(refs: list[TensorRef]) -> None:
+def test_a_tensor_shows_its_parts_and_no_byte_of_others(refs: list[View]) -> None:
     found = StorageParts(whole_storage(0, NUM_BYTES), refs)
     for ref in refs:
         look = found.shown(ref)
@@ -64,7 +64,7 @@ def test_a_tensor_shows_its_parts_and_no_byte_of_others(refs: list[TensorRef]) -
 
 
 @given(views())
-def test_a_view_alone_is_exact(ref: TensorRef) -> None:
+def test_a_view_alone_is_exact(ref: View) -> None:
     look = StorageParts(whole_storage(0, NUM_BYTES), [ref]).shown(ref)
     assert look.is_exact or NUM_BYTES % max(ref.stride, default=1)
 
@@ -74,7 +74,7 @@ def test_slices_columns_and_thirds_are_exact_together() -> None:
     matrix = torch.empty(NUM_BYTES, dtype=torch.uint8).view(8, 12)
     cuts = [*matrix.chunk(3, dim=1), matrix[2:5], matrix[:, 1::2][0], matrix.t()[4]]
     refs = [
-        TensorRef(0, cut.dtype, tuple(cut.shape), cut.stride(), int(cut.storage_offset()))
+        View(0, cut.dtype, tuple(cut.shape), cut.stride(), int(cut.storage_offset()))
         for cut in cuts
     ]
     found = StorageParts(whole, [whole, *refs])
@@ -85,8 +85,8 @@ def test_slices_columns_and_thirds_are_exact_together() -> None:
 
 def test_what_only_whole_tensors_look_at_is_one_part() -> None:
     whole = whole_storage(0, NUM_BYTES)
-    square = TensorRef(0, torch.float32, (4, 6), (6, 1), 0)
-    transposed = TensorRef(0, torch.float32, (6, 4), (1, 6), 0)
+    square = View(0, torch.float32, (4, 6), (6, 1), 0)
+    transposed = View(0, torch.float32, (6, 4), (1, 6), 0)
     assert StorageParts(whole, [square, transposed]).sizes == [NUM_BYTES]
     assert StorageParts(whole, []).sizes == [NUM_BYTES]
     assert StorageParts(whole_storage(0, 0), []).sizes == [0]
@@ -94,8 +94,8 @@ def test_what_only_whole_tensors_look_at_is_one_part() -> None:
 
 def test_too_many_parts_are_one() -> None:
     count = storage_parts.MAX_PARTS + 1
-    elements = [TensorRef(0, torch.uint8, (), (), index) for index in range(count)]
+    elements = [View(0, torch.uint8, (), (), index) for index in range(count)]
     assert len(StorageParts(whole_storage(0, count), elements[:-2]).parts) == count - 1
     found = StorageParts(whole_storage(0, count), elements)
     assert found.sizes == [count]
-    assert found.shown(elements[1]) == storage_parts.Look((0,), is_exact=False)
+    assert found.shown(elements[1]) == storage_parts.Coverage((0,), is_exact=False)

@@ -1,16 +1,11 @@
 """Programs in files, whole and spoilt."""
 
-import json
 import pickle
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-
-Edit = Callable[[dict[str, Any]], None]
 
 
 class SmallAttention(nn.Module):
@@ -55,28 +50,6 @@ def convolutions(*, training: bool = True) -> tuple[nn.Module, tuple[torch.Tenso
 def exported(path: Path, model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Path:
     """Write a model as an exported program."""
     torch.export.save(torch.export.export(model, inputs), path)
-    return path
-
-
-def edited(path: Path, edit: Edit, *, member: str = "models/model.json") -> Path:
-    """Change what an archive says."""
-    return rewritten(path, {member: lambda content: _edited(content, edit)})
-
-
-def _edited(content: bytes, edit: Edit) -> bytes:
-    document = json.loads(content)
-    edit(document)
-    return json.dumps(document).encode()
-
-
-def rewritten(path: Path, changes: dict[str, Callable[[bytes], bytes]]) -> Path:
-    """Change members of an archive, by their names within its folder."""
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            change = changes.get(name.partition("/")[2])
-            archive.writestr(name, change(content) if change else content)
     return path
 
 

@@ -9,13 +9,12 @@ measures them, `program_step` reads a model from a file, and `executable_step` a
 from placeto_capture.costs.kinds import DEVICE_KINDS, DeviceKind, Efficiency
 from placeto_capture.costs.roofline import cost_model, cost_models
 from placeto_capture.errors import CaptureError, CaptureWarning
-from placeto_capture.execution.executable_step import executable_step
-from placeto_capture.execution.executable_training import executable_training
-from placeto_capture.execution.training import ExecutableTraining
+from placeto_capture.execution.traced_step import executable_step
+from placeto_capture.execution.training import ExecutableTraining, executable_training
 from placeto_capture.profiling.profiler import profile
 from placeto_capture.programs.step import program_step
 from placeto_capture.tracing.capture import capture
-from placeto_capture.tracing.kernels import Target
+from placeto_capture.tracing.patches import Target
 
 __version__ = "0.3.0"
 

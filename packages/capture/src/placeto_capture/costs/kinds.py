@@ -9,17 +9,16 @@ An op's fixed cost has two parts, and each is counted once. The launch overhead 
 takes on the device on top of its work, however small that is. What a device needs between two ops
 is the `op_overhead` of a cluster's device, which a simulator adds after every op: published on a
 K80 and its host (5.7 microseconds, Addanki et al. 2019), and on later GPUs what is left, without
-the launch overhead, of the time from one empty kernel to the next (placeto-graphs,
-``clusters/catalogue.py``).
+the launch overhead, of the time from one empty kernel to the next. That number and the memory of
+each kind, with their sources, are those of the devices that `parse_cluster` makes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 
 from placeto_capture.errors import CaptureError
-
-GIGABYTE = 10**9
+from placeto_graphs import parse_cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +30,7 @@ class Efficiency:
     Raises
     ------
     CaptureError
-        When a number is out of range.
+        If a number is out of range.
 
     Examples
     --------
@@ -73,7 +72,7 @@ class DeviceKind:
     memory_bytes : int
         Bytes that a placement may use.
     efficiency : `Efficiency`
-        What of the peak and the bandwidth each class of op reaches, whatever the precision.
+        Parts of the peak and the bandwidth that each class of op reaches, in any precision.
     peak_flops_in : mapping of text to float
         Operations per second on other numbers than float32, by the name of their torch dtype, and
         on float32 rounded to TensorFloat-32 by ``"tf32"``.
@@ -81,7 +80,7 @@ class DeviceKind:
     Raises
     ------
     CaptureError
-        When a number is out of range.
+        If a number is out of range.
 
     Examples
     --------
@@ -115,6 +114,11 @@ class DeviceKind:
             )
 
 
+def _memory_bytes(kind: str) -> int:
+    """Return the bytes that the specs of clusters have for a kind."""
+    return parse_cluster(f"1x{kind}").devices[0].memory_bytes
+
+
 GPU_LAUNCH_OVERHEAD = 1.1e-6
 """Seconds of a V100 per kernel launch on top of the kernel's work (Zhang et al. 2020, "A Study of
 Single and Multi-device Synchronization Methods in Nvidia GPUs", table of null kernels: 1,081 ns).
@@ -125,7 +129,7 @@ K80 = DeviceKind(
     peak_flops=4.37e12,
     memory_bandwidth=240e9,
     launch_overhead=GPU_LAUNCH_OVERHEAD,
-    memory_bytes=10_700_000_000,
+    memory_bytes=_memory_bytes("k80"),
     efficiency=Efficiency(
         convolution=0.386,
         depthwise_convolution=0.0338,
@@ -140,10 +144,9 @@ K80 = DeviceKind(
 """One GK210, half of a K80 board, as eight of them are in an Amazon p2.8xlarge.
 
 Peak: the data sheet's 8.74 TFLOP/s of a board with GPU Boost (2 x 2,496 cores, 875 MHz, 2 FLOPs),
-halved; in double precision its 2.91, halved. Bandwidth: its 480 GB/s, halved. Memory: 10.7 GB
-usable (Addanki et al. 2019). Efficiencies: those of convolutions are fitted to the single-GPU
-runtimes of Addanki et al. (2019) by ``costs/fit.py``, the others the round figures that stand there
-with their source.
+halved; in double precision its 2.91, halved. Bandwidth: its 480 GB/s, halved. Efficiencies: those
+of convolutions are fitted to the single-GPU runtimes of Addanki et al. (2019) by
+``lab/costs/fit.py``, the others the round figures that stand there with their source.
 """
 
 P100 = DeviceKind(
@@ -151,24 +154,16 @@ P100 = DeviceKind(
     peak_flops=10.6e12,
     memory_bandwidth=732e9,
     launch_overhead=GPU_LAUNCH_OVERHEAD,
-    memory_bytes=16 * GIGABYTE,
-    efficiency=Efficiency(
-        convolution=0.566,
-        depthwise_convolution=0.0338,
-        matrix_product=0.65,
-        normalisation=0.5,
-        elementwise=0.75,
-        reduction=0.5,
-        copy=0.6,
-    ),
+    memory_bytes=_memory_bytes("p100"),
+    efficiency=replace(K80.efficiency, convolution=0.566),
     peak_flops_in={"float64": 5.3e12, "float16": 21.2e12},
 )
 """A Tesla P100 on NVLink (SXM2).
 
-Peaks, bandwidth, memory: the data sheet's 10.6 TFLOP/s in single precision, 5.3 in double and 21.2
-in half precision, 732 GB/s and 16 GB.
-Efficiencies: that of dense convolutions is fitted by ``costs/fit.py`` to a step of Inception-V3
-(142 images a second, batches of 64, TensorFlow's own benchmarks of May 2017), the others the K80's.
+Peaks, bandwidth: the data sheet's 10.6 TFLOP/s in single precision, 5.3 in double and 21.2 in half
+precision, and 732 GB/s. Efficiencies: that of dense convolutions is fitted by
+``lab/costs/fit.py`` to a step of Inception-V3 (142 images a second, batches of 64,
+TensorFlow's own benchmarks of May 2017), the others the K80's.
 """
 
 V100 = DeviceKind(
@@ -176,25 +171,17 @@ V100 = DeviceKind(
     peak_flops=15.7e12,
     memory_bandwidth=900e9,
     launch_overhead=GPU_LAUNCH_OVERHEAD,
-    memory_bytes=16 * GIGABYTE,
-    efficiency=Efficiency(
-        convolution=0.788,
-        depthwise_convolution=0.0338,
-        matrix_product=0.65,
-        normalisation=0.5,
-        elementwise=0.75,
-        reduction=0.5,
-        copy=0.6,
-    ),
+    memory_bytes=_memory_bytes("v100"),
+    efficiency=replace(K80.efficiency, convolution=0.788),
     peak_flops_in={"float64": 7.8e12, "float16": 125e12},
 )
 """A Tesla V100 on NVLink (SXM2).
 
-Peaks, bandwidth, memory: the data sheet's 15.7 TFLOP/s in single precision, 7.8 in double and 125
-on tensor cores, which take float16 only; 900 GB/s and 16 GB.
-Efficiencies: that of dense convolutions is fitted by ``costs/fit.py`` to a step of Inception-V3
-(259 images a second in float32, TensorFlow 1.12, Lambda Labs' benchmarks of March 2019), the others
-the K80's. It is high as cuDNN multiplies less often than a convolution's FLOPs say (Winograd).
+Peaks, bandwidth: the data sheet's 15.7 TFLOP/s in single precision, 7.8 in double and 125 on tensor
+cores, which take float16 only; 900 GB/s. Efficiencies: that of dense convolutions is fitted by
+``lab/costs/fit.py`` to a step of Inception-V3 (259 images a second in float32,
+TensorFlow 1.12, Lambda Labs' benchmarks of March 2019), the others the K80's. It is high as cuDNN
+multiplies less often than a convolution's FLOPs say (Winograd).
 """
 
 HOPPER_PEAKS = {
@@ -213,7 +200,7 @@ A100 = DeviceKind(
     peak_flops=19.5e12,
     memory_bandwidth=1555e9,
     launch_overhead=GPU_LAUNCH_OVERHEAD,
-    memory_bytes=40 * GIGABYTE,
+    memory_bytes=_memory_bytes("a100"),
     efficiency=V100.efficiency,
     peak_flops_in={
         "float64": 19.5e12,
@@ -224,8 +211,8 @@ A100 = DeviceKind(
 )
 """An A100 of 40 GB on NVLink (SXM4).
 
-Peaks, bandwidth, memory: the data sheet's 19.5 TFLOP/s in FP32, and on tensor cores 19.5 in FP64,
-156 in TF32, 312 in BF16 and FP16; 1,555 GB/s and 40 GB. Efficiencies: those of the V100, the latest
+Peaks, bandwidth: the data sheet's 19.5 TFLOP/s in FP32, and on tensor cores 19.5 in FP64,
+156 in TF32, 312 in BF16 and FP16; 1,555 GB/s. Efficiencies: those of the V100, the latest
 GPU whose training steps in plain float32 we know published times of.
 """
 
@@ -234,13 +221,13 @@ H100 = DeviceKind(
     peak_flops=67e12,
     memory_bandwidth=3350e9,
     launch_overhead=GPU_LAUNCH_OVERHEAD,
-    memory_bytes=80 * GIGABYTE,
+    memory_bytes=_memory_bytes("h100"),
     efficiency=V100.efficiency,
     peak_flops_in=HOPPER_PEAKS,
 )
 """An H100 on NVLink (SXM5).
 
-Peak, bandwidth, memory: the data sheet's 67 TFLOP/s in FP32, 3.35 TB/s and 80 GB. Efficiencies:
+Peak, bandwidth: the data sheet's 67 TFLOP/s in FP32 and 3.35 TB/s. Efficiencies:
 those of the V100, as for the A100.
 """
 
@@ -249,13 +236,13 @@ H200 = DeviceKind(
     peak_flops=67e12,
     memory_bandwidth=4800e9,
     launch_overhead=GPU_LAUNCH_OVERHEAD,
-    memory_bytes=141 * GIGABYTE,
+    memory_bytes=_memory_bytes("h200"),
     efficiency=V100.efficiency,
     peak_flops_in=HOPPER_PEAKS,
 )
 """An H200 on NVLink (SXM).
 
-Peak, bandwidth, memory: the data sheet's 67 TFLOP/s in FP32, 4.8 TB/s and 141 GB. Efficiencies:
+Peak, bandwidth: the data sheet's 67 TFLOP/s in FP32 and 4.8 TB/s. Efficiencies:
 those of the V100, as for the A100.
 """
 
@@ -264,7 +251,7 @@ CPU = DeviceKind(
     peak_flops=1.18e12,
     memory_bandwidth=76.8e9,
     launch_overhead=0.0,
-    memory_bytes=488 * 1024**3,
+    memory_bytes=_memory_bytes("cpu"),
     efficiency=Efficiency(
         convolution=0.168,
         depthwise_convolution=0.00286,
@@ -280,12 +267,11 @@ CPU = DeviceKind(
 
 Peak: 16 cores at the base clock of 2.3 GHz, each with two units that multiply and add 8 floats at a
 time (AVX2 of Broadwell, Intel's optimization manual): 32 FLOPs a cycle, of doubles half as many.
-Numbers of 16 bits have no units. Bandwidth: four channels of
-DDR4-2400 of one socket (Intel's product page of the E5-2600 v4 family). Memory: 488 GiB (Amazon's
-page of P2 instances). Launch overhead: none; starting an op is a function call, and what the
-executor does between two ops is the cluster's `op_overhead`. Efficiencies: those of convolutions
-are fitted to the CPU-only runtimes of Addanki et al. (2019) by ``costs/fit.py``, the others the
-round figures that stand there.
+Numbers of 16 bits have no units. Bandwidth: four channels of DDR4-2400 of one socket (Intel's
+product page of the E5-2600 v4 family). Launch overhead: none; starting an op is a function call,
+and what the executor does between two ops is the cluster's `op_overhead`. Efficiencies: those of
+convolutions are fitted to the CPU-only runtimes of Addanki et al. (2019) by
+``lab/costs/fit.py``, the others the round figures that stand there.
 """
 
 DEVICE_KINDS: dict[str, DeviceKind] = {

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from placeto_capture.tracing.op_types import split_type
+from placeto_capture.tracing.functions import split_type
 
 
 class OpClass(StrEnum):

@@ -4,19 +4,27 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_capture.costs.backward_convolutions import performed_flops
 from placeto_capture.costs.kinds import DEVICE_KINDS, DeviceKind
 from placeto_capture.costs.op_classes import RESIDENT_TYPES, OpClass, class_of_type, op_class
-from placeto_capture.costs.precisions import TF32_CHOICES, Tf32, precision_of
 from placeto_capture.errors import CaptureError, CaptureWarning
-from placeto_capture.tracing.op_types import split_type
+from placeto_capture.tracing.functions import DEFAULT_DTYPE, split_type
 from placeto_graphs import OpGraph, parse_cluster
 
 FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name
+BACKWARD = "aten.convolution_backward"
+GRADIENTS = 2  # of the input and of the weights, each as much work as the convolution itself
+
+Tf32 = Literal["never", "convolutions", "always"]
+TF32_CHOICES: tuple[Tf32, ...] = get_args(Tf32)
+TF32 = "tf32"  # beside the names of dtypes
+
+CONVOLUTIONS = frozenset({OpClass.CONVOLUTION, OpClass.DEPTHWISE_CONVOLUTION})
+PRODUCTS = CONVOLUTIONS | {OpClass.MATRIX_PRODUCT}
 
 
 def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDArray[np.float64]:
@@ -42,7 +50,7 @@ def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDA
     kind
         A kind that the graph has measured times for, or one of `DEVICE_KINDS`.
     tf32
-        Which products of float32 are computed in TensorFloat-32 on kinds that have it, A100, H100
+        Products of float32 that are computed in TensorFloat-32 on kinds that have it, A100, H100
         and H200: ``"convolutions"``, as PyTorch's defaults are
         (``torch.backends.cudnn.allow_tf32`` is True, ``torch.backends.cuda.matmul.allow_tf32``
         False), ``"always"`` or ``"never"``.
@@ -55,14 +63,14 @@ def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDA
     Raises
     ------
     CaptureError
-        When the kind or the choice of TensorFloat-32 is unknown, or nothing tells what an op does:
+        If the kind or the choice of TensorFloat-32 is unknown, or nothing tells what an op does:
         its type is of no known class, it is no function of torch, and it has neither FLOPs nor
         bytes.
 
     Warns
     -----
     CaptureWarning
-        When the graph has ops of types in no class, and no measured times for the kind.
+        If the graph has ops of types in no class, and no measured times for the kind.
 
     Examples
     --------
@@ -182,7 +190,7 @@ def roofline(
     graph
         The V ops.
     device
-        What is known of the device.
+        Kind of the device.
     tf32
         As for `cost_model`.
 
@@ -194,7 +202,7 @@ def roofline(
     Raises
     ------
     CaptureError
-        When nothing tells what an op does.
+        If nothing tells what an op does.
     """
     work = work_of(graph, device, tf32)
     by_class = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
@@ -213,7 +221,7 @@ class Work:
     op_class : int64[V]
         The position of its class in `OpClass`; 0 if it is resident.
     seconds : float64[V]
-        What its work takes at the full peak and bandwidth.
+        Seconds that its work takes at the full peak and bandwidth.
     """
 
     resident: NDArray[np.bool_]
@@ -234,7 +242,7 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
     Raises
     ------
     CaptureError
-        When nothing tells what an op does.
+        If nothing tells what an op does.
     """
     flops, moved = performed_flops(graph), graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
@@ -289,3 +297,69 @@ def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutio
 def overhead_between(num_ops: int | np.integer, kind: str) -> float:
     """Return the seconds that pass between some ops on one device of a kind."""
     return max(int(num_ops) - 1, 0) * parse_cluster(f"1x{kind}").devices[0].op_overhead
+
+
+def performed_flops(graph: OpGraph) -> NDArray[np.float64]:
+    """Return float64[V], the FLOPs that each op performs.
+
+    They are those of the graph, but a backward convolution has at most twice as many as the
+    largest convolution that it shares its colocation id with: a step in micro-batches has several
+    of equal size. The formula of ``torch.utils.flop_counter`` for the gradient of the weights
+    leaves groups out of account, and so counts those of a depthwise convolution as many times as
+    it has channels.
+
+    Parameters
+    ----------
+    graph
+        The V ops.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("depthwise", op_type="aten.convolution", flops=1e6, colocation=0)
+    >>> ops.add_node("its gradient", op_type=BACKWARD, flops=65e6, colocation=0)
+    >>> performed_flops(from_networkx(ops)).tolist()
+    [1000000.0, 2000000.0]
+    """
+    backward = np.array([split_type(op_type)[0] == BACKWARD for op_type in graph.op_types])
+    colocated = graph.colocation >= 0
+    forward = colocated & ~backward & _convolutions(graph)
+    flops_of_id = np.zeros(int(graph.colocation.max()) + 1)
+    np.maximum.at(flops_of_id, graph.colocation[forward], graph.flops[forward])
+    limited = colocated & backward
+    limited[limited] &= flops_of_id[graph.colocation[limited]] > 0
+    flops = graph.flops.copy()
+    flops[limited] = np.minimum(flops[limited], GRADIENTS * flops_of_id[graph.colocation[limited]])
+    return flops
+
+
+def _convolutions(graph: OpGraph) -> NDArray[np.bool_]:
+    return np.array([class_of_type(op_type) is OpClass.CONVOLUTION for op_type in graph.op_types])
+
+
+def precision_of(op_type: str, op_class: OpClass, tf32: Tf32) -> str:
+    """Return the precision of an op: the name of a dtype, or ``"tf32"``.
+
+    Parameters
+    ----------
+    op_type
+        Such as ``"aten.mm[bfloat16]"``.
+    op_class
+        Its class.
+    tf32
+        Products of float32 that may be computed in TensorFloat-32.
+
+    Examples
+    --------
+    >>> precision_of("aten.convolution", OpClass.CONVOLUTION, "convolutions")
+    'tf32'
+    >>> precision_of("aten.mm", OpClass.MATRIX_PRODUCT, "convolutions")
+    'float32'
+    >>> precision_of("aten.mm[float16]", OpClass.MATRIX_PRODUCT, "always")
+    'float16'
+    """
+    _, dtype = split_type(op_type)
+    rounded = {"never": frozenset(), "convolutions": CONVOLUTIONS, "always": PRODUCTS}[tf32]
+    return TF32 if dtype == DEFAULT_DTYPE and op_class in rounded else dtype

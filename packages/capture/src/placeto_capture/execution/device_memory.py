@@ -1,16 +1,86 @@
 """The tensors of a running step that are on one device."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
 from placeto_capture.execution.prepared_calls import PreparedCall, Slots
-from placeto_capture.execution.step_parts import StepParts
-from placeto_capture.tracing.replay import look_at
-from placeto_capture.tracing.trace import TensorRef, tensor_leaves
+from placeto_capture.tracing.op_graph import TensorsOfTrace
+from placeto_capture.tracing.replay import view_of
+from placeto_capture.tracing.trace import Placeholder, Trace, View, tensor_leaves
+
+
+class StepParts:
+    """The parts of all storages of a step, numbered through.
+
+    Versions of a part that ops make of each other are the same memory.
+
+    Parameters
+    ----------
+    trace
+        The step.
+    tensors
+        The tensors of its graph.
+
+    Attributes
+    ----------
+    views : list of `View`
+        The bytes of each part.
+    num_bytes : list of int
+        Number of bytes of each part.
+    of_storage : dict of int to list of int
+        The parts of each storage.
+    of_tensor : list of tuple of int
+        The parts that each tensor of the graph is. What an optimizer keeps for a weight belongs to
+        the weight's first tensor.
+    last_op : dict of int to int
+        Last op that makes each part; a part that no op makes is not there.
+    made_by_several : set of int
+        The storages of which several ops make something.
+    """
+
+    def __init__(self, trace: Trace, tensors: TensorsOfTrace) -> None:
+        self.views: list[View] = []
+        self.num_bytes: list[int] = []
+        self.of_storage: defaultdict[int, list[int]] = defaultdict(list)
+        for storage in range(len(trace.storage_bytes)):
+            for view in tensors.parts.parts(storage):
+                self.of_storage[storage].append(len(self.views))
+                self.views.append(view)
+                self.num_bytes.append(view.num_bytes)
+        self.of_tensor: list[tuple[int, ...]] = []
+        with_state: set[int] = set()  # placeholders
+        for version in tensors.made:
+            parts: list[int] = []
+            if version.storage is not None:
+                parts += [self.of_storage[version.storage][part] for part in version.bytes_of_part]
+            placeholder = trace.ops[version.producer]
+            if isinstance(placeholder, Placeholder) and version.producer not in with_state:
+                with_state.add(version.producer)
+                for storage in placeholder.storages[1:]:
+                    parts += self.of_storage[storage]
+            self.of_tensor.append(tuple(parts))
+        self.last_op = {
+            part: version.producer
+            for version, parts in zip(tensors.made, self.of_tensor, strict=True)
+            for part in parts
+        }
+
+        made = {
+            (self.views[part].storage, version.producer)
+            for version, parts in zip(tensors.made, self.of_tensor, strict=True)
+            for part in parts
+        }
+        ops_of_storage = Counter(storage for storage, _ in made)
+        self.made_by_several = {storage for storage, ops in ops_of_storage.items() if ops > 1}
+
+    def storages_of(self, tensors: Collection[int]) -> set[int]:
+        """Return the storages of which some tensors are parts."""
+        return {self.views[part].storage for tensor in tensors for part in self.of_tensor[tensor]}
 
 
 class Pool:
@@ -24,7 +94,7 @@ class Pool:
     Parameters
     ----------
     device
-        Where the memory is.
+        Device that has the memory.
     storage_bytes
         The size of each storage.
     """
@@ -65,7 +135,7 @@ class DeviceMemory:
     Parameters
     ----------
     pool
-        Where the storages are.
+        Pool of the storages.
     parts
         The parts of the storages.
     slots
@@ -75,7 +145,7 @@ class DeviceMemory:
     def __init__(self, pool: Pool, parts: StepParts, slots: Slots) -> None:
         self.pool = pool
         self.device = pool.device
-        self.of_slot: list[torch.Tensor | None] = [None] * len(slots.refs)
+        self.of_slot: list[torch.Tensor | None] = [None] * len(slots.views)
         self._parts = parts
         self._slots = slots
         self._owner: dict[int, torch.Tensor] = {}  # a tensor of each storage that is there
@@ -115,7 +185,7 @@ class DeviceMemory:
         self._num_holds[part] = count + 1
         if count:
             return 0
-        storage = self._parts.refs[part].storage
+        storage = self._parts.views[part].storage
         self._num_held[storage] = self._num_held.get(storage, 0) + 1
         self.owner(storage)
         return self._parts.num_bytes[part]
@@ -125,19 +195,19 @@ class DeviceMemory:
         self._num_holds[part] -= 1
         if self._num_holds[part]:
             return 0
-        storage = self._parts.refs[part].storage
+        storage = self._parts.views[part].storage
         self._num_held[storage] -= 1
         self.drop(storage)
         return self._parts.num_bytes[part]
 
     def look(self, slot: int) -> torch.Tensor:
         """Make the tensor of a slot, and keep it."""
-        tensor = self.of_slot[slot] = self.tensor(self._slots.refs[slot])
+        tensor = self.of_slot[slot] = self.tensor(self._slots.views[slot])
         return tensor
 
-    def tensor(self, ref: TensorRef) -> torch.Tensor:
+    def tensor(self, view: View) -> torch.Tensor:
         """Return a look at a storage."""
-        return look_at(self.owner(ref.storage).untyped_storage(), ref)
+        return view_of(self.owner(view.storage).untyped_storage(), view)
 
     def keep(self, call: PreparedCall, result: Any) -> None:
         """Take over what a call returned."""
@@ -152,15 +222,15 @@ class DeviceMemory:
                     self._take_over(slot, tensor)
 
     def _take_over(self, slot: int, tensor: torch.Tensor) -> None:
-        ref = self._slots.refs[slot]
+        view = self._slots.views[slot]
         if (
-            tensor.stride() == ref.stride
-            and tensor.shape == ref.size
-            and tensor.storage_offset() == ref.offset
-            and tensor.untyped_storage().nbytes() == self.pool.storage_bytes[ref.storage]
-            and not (ref.is_conjugated or ref.is_negated)
+            tensor.stride() == view.stride
+            and tensor.shape == view.size
+            and tensor.storage_offset() == view.offset
+            and tensor.untyped_storage().nbytes() == self.pool.storage_bytes[view.storage]
+            and not (view.is_conjugated or view.is_negated)
         ):
-            self.put(ref.storage, tensor)
+            self.put(view.storage, tensor)
             self.of_slot[slot] = tensor
         else:  # a kernel may lay out its result in another way than fake tensors say
-            self.tensor(ref).copy_(tensor)
+            self.tensor(view).copy_(tensor)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.step import OptimizerFactory
+from placeto_capture.tracing.capture import OptimizerFactory
 
 Number = int | float | complex
 
@@ -46,13 +46,13 @@ class OptimizerNumbers:
     group_of_weight : W of int or None
         The group of each weight; None for one that is in none.
     initial_state : list of dict of str to float
-        What the optimizer keeps for a weight of each group before its first step, where it says
+        State of the optimizer for a weight of each group before its first step, where it says
         so; known after that step.
 
     Raises
     ------
     CaptureError
-        When the optimizer is made for other weights than those that it is given.
+        If the optimizer is made for other weights than those that it is given.
 
     Examples
     --------

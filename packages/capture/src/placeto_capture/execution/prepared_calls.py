@@ -1,6 +1,6 @@
 """Calls of a trace, prepared: their arguments are filled in, not looked for, each time they run.
 
-Each distinct look at a storage (`TensorRef`) has a number, its slot. A device keeps the tensor of a
+Each distinct look at a storage (`View`) has a number, its slot. A device keeps the tensor of a
 slot from when it is first needed until its storage is given up.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from placeto_capture.tracing.trace import Call, TensorRef, references
+from placeto_capture.tracing.trace import Call, View, views_in
 
 
 class Tensors(Protocol):
@@ -40,24 +40,24 @@ class Slots:
 
     Attributes
     ----------
-    refs : list of `TensorRef`
-        What each slot looks at.
+    views : list of `View`
+        View of each slot.
     of_storage : dict of int to list of int
         The slots of each storage.
     """
 
     def __init__(self) -> None:
-        self.refs: list[TensorRef] = []
+        self.views: list[View] = []
         self.of_storage: defaultdict[int, list[int]] = defaultdict(list)
-        self._slot_of_ref: dict[TensorRef, int] = {}
+        self._slot_of_view: dict[View, int] = {}
 
-    def slot(self, ref: TensorRef) -> int:
+    def slot(self, view: View) -> int:
         """Return the number of a look, which may be new."""
-        if ref not in self._slot_of_ref:
-            self._slot_of_ref[ref] = len(self.refs)
-            self.of_storage[ref.storage].append(len(self.refs))
-            self.refs.append(ref)
-        return self._slot_of_ref[ref]
+        if view not in self._slot_of_view:
+            self._slot_of_view[view] = len(self.views)
+            self.of_storage[view.storage].append(len(self.views))
+            self.views.append(view)
+        return self._slot_of_view[view]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,18 @@ class PreparedCall:
     Attributes
     ----------
     kernel
-        What is called: the function of the call, without the wrapper that PyTorch puts around it.
+        Function of the call, without the wrapper that PyTorch puts around it.
     positions : list
         Its positional arguments; what depends on the device is missing.
     holes : tuple of (int, int)
         The position and slot of each argument that is a tensor.
     other_positions, other_keywords : tuples of (int or text, function)
-        What fills in the other arguments that depend on the device.
+        Functions that make the other arguments that depend on the device.
     keywords : dict
         The keyword arguments that do not.
     made : tuple of (int, int)
-        Of the tensors that it returns, which is to be kept in which slot.
-    draw : int or None
+        Place among the tensors that it returns, and slot, of each that is kept.
+    rng_index : int or None
         As in `Call`.
     takes_generator : bool
         Whether it can be told where to draw random numbers from.
@@ -91,7 +91,7 @@ class PreparedCall:
     keywords: dict[str, Any]
     other_keywords: tuple[tuple[str, Fill], ...]
     made: tuple[tuple[int, int], ...]
-    draw: int | None
+    rng_index: int | None
     takes_generator: bool
 
     def arguments(self, tensors: Tensors) -> tuple[list[Any], dict[str, Any]]:
@@ -110,11 +110,11 @@ class PreparedCall:
 
 def prepared(call: Call, slots: Slots) -> PreparedCall:
     """Return a call, or a part of one, ready to run."""
-    looked_at = {ref.storage for ref in references((call.arguments, call.keywords))}
+    looked_at = {view.storage for view in views_in((call.arguments, call.keywords))}
     made: dict[int, tuple[int, int]] = {}  # of each storage
-    for place, ref in enumerate(call.outputs):
-        if ref is not None and ref.storage in call.creates and ref.storage not in looked_at:
-            made.setdefault(ref.storage, (place, slots.slot(ref)))
+    for place, view in enumerate(call.outputs):
+        if view is not None and view.storage in call.creates and view.storage not in looked_at:
+            made.setdefault(view.storage, (place, slots.slot(view)))
     fills = {place: _fill(value, slots) for place, value in enumerate(call.arguments)}
     keyword_fills = {key: _fill(value, slots) for key, value in call.keywords.items()}
     return PreparedCall(
@@ -123,24 +123,24 @@ def prepared(call: Call, slots: Slots) -> PreparedCall:
         holes=tuple(
             (place, slots.slot(value))
             for place, value in enumerate(call.arguments)
-            if isinstance(value, TensorRef)
+            if isinstance(value, View)
         ),
         other_positions=tuple(
             (place, fill)
             for place, fill in fills.items()
-            if fill is not None and not isinstance(call.arguments[place], TensorRef)
+            if fill is not None and not isinstance(call.arguments[place], View)
         ),
         keywords={key: call.keywords[key] for key, fill in keyword_fills.items() if fill is None},
         other_keywords=tuple((key, fill) for key, fill in keyword_fills.items() if fill),
         made=tuple(made.values()),
-        draw=call.draw,
+        rng_index=call.rng_index,
         takes_generator=_takes_generator(call.function),
     )
 
 
 def _fill(value: Any, slots: Slots) -> Fill | None:
     """Return what gives an argument on a device; None for what is the same on all of them."""
-    if isinstance(value, TensorRef):
+    if isinstance(value, View):
         slot = slots.slot(value)
         return lambda tensors: _tensor(tensors, slot)
     if isinstance(value, torch.Tensor):  # a constant, whose values the op itself holds

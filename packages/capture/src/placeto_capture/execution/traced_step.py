@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.execution.device_memory import DeviceMemory, Pool
+from placeto_capture.execution.device_memory import DeviceMemory, Pool, StepParts
 from placeto_capture.execution.prepared_calls import PreparedCall, Slots, prepared
-from placeto_capture.execution.step_parts import StepParts
-from placeto_capture.execution.torch_devices import torch_devices
+from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
 from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
-from placeto_capture.tracing.replay import ValueOf, look_at
-from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace
-from placeto_graphs import OpGraph
+from placeto_capture.tracing.patches import Target
+from placeto_capture.tracing.replay import ValueOf, example_values, view_of
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
+from placeto_graphs import ExecutableStep, OpGraph
 
 # Storages and their owners where they are shared, else parts and copies of their bytes.
 Parcel = Sequence[tuple[int, torch.Tensor]]
@@ -34,13 +35,13 @@ class TracedStep:
     trace
         The step.
     value_of
-        Gives the values that a tensor of a source has before the step; it is asked once.
+        Gives the values that a tensor of a placeholder has before the step; it is asked once.
     results
         The names of those results of the trace that outlive their last reader.
     seed
         As for `placeto_capture.tracing.replay.replay`.
     threads_per_device
-        How many threads work on one op on a CPU.
+        Number of threads of one op on a CPU.
     shared_memory
         Whether all CPU workers see the same memory, so that what one sends the other is not copied.
     """
@@ -66,7 +67,7 @@ class TracedStep:
         self.calls: list[tuple[PreparedCall, ...]] = []
         self.passing: list[tuple[int, ...]] = []  # storages that an op has and no tensor is of
         for index, op in enumerate(trace.ops):
-            calls = (op.parts or (op,)) if isinstance(op, Call) else ()
+            calls = op.single_calls if isinstance(op, Call) else ()
             self.calls.append(tuple(prepared(call, self.slots) for call in calls))
             tensors_at_op = (*self.graph.inputs_of_op[index], *self.graph.tensors_of_op[index])
             touched = {storage for call in calls for storage in (*_touched(call), *call.creates)}
@@ -75,14 +76,14 @@ class TracedStep:
             tuple(part for tensor in made.tolist() for part in self.parts.of_tensor[tensor])
             for made in self.graph.tensors_of_op
         ]
-        self.results: dict[str, TensorRef] = {name: trace.results[name] for name in results}
-        for source in trace.sources:
-            if source.is_resident:
-                self.results |= {**source.tensors, **source.state}
-        self._values: dict[int, list[tuple[TensorRef, torch.Tensor]]] = {
-            op: _values_of(source, value_of)
-            for op, source in enumerate(trace.ops)
-            if isinstance(source, Source)
+        self.results: dict[str, View] = {name: trace.results[name] for name in results}
+        for placeholder in trace.placeholders:
+            if placeholder.is_resident:
+                self.results |= {**placeholder.tensors, **placeholder.state}
+        self._values: dict[int, list[tuple[View, torch.Tensor]]] = {
+            op: _values_of(placeholder, value_of)
+            for op, placeholder in enumerate(trace.ops)
+            if isinstance(placeholder, Placeholder)
         }
         self.last_run: TracedRun | None = None
         self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
@@ -100,8 +101,8 @@ class TracedStep:
         """
         return TracedRun(self, torch_devices(devices), op_device.tolist())
 
-    def values_before(self, op: int) -> Sequence[tuple[TensorRef, torch.Tensor]]:
-        """Return what is to be put where the tensors of a source are, before a run."""
+    def values_before(self, op: int) -> Sequence[tuple[View, torch.Tensor]]:
+        """Return what is to be put where the tensors of a placeholder are, before a run."""
         return self._values[op]
 
     def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
@@ -134,15 +135,15 @@ class TracedRun:
         ]
         self._memory_of_op = [self._memories[device] for device in op_device]
         self._generators = [torch.Generator(device) for device in devices]
-        for op, source in enumerate(step.trace.ops):
-            if isinstance(source, Source):
+        for op, placeholder in enumerate(step.trace.ops):
+            if isinstance(placeholder, Placeholder):
                 memory = self._memory_of_op[op]
-                for storage in source.storages if source.is_resident else ():
+                for storage in placeholder.storages if placeholder.is_resident else ():
                     memory.put(storage, step.resident_memory(storage, memory.device))
                     for part in step.parts.of_storage[storage]:
                         memory.hold(part)
-                for ref, value in step.values_before(op):
-                    memory.tensor(ref).copy_(value)
+                for view, value in step.values_before(op):
+                    memory.tensor(view).copy_(value)
         step.last_run = self
 
     @contextmanager
@@ -162,7 +163,7 @@ class TracedRun:
         step, memory = self._step, self._memory_of_op[op]
         for call in step.calls[op]:
             args, keywords = call.arguments(memory)
-            if call.draw is None:
+            if call.rng_index is None:
                 result = call.kernel(*args, **keywords)
             else:
                 result = self._drawn(op, call, args, keywords)
@@ -180,13 +181,13 @@ class TracedRun:
 
     def send(self, tensor: int, destination: int) -> Parcel:
         """Return the parts of a tensor; they are copied where the destination has other memory."""
-        source, target = self._memories[self._home(tensor)], self._memories[destination]
+        placeholder, target = self._memories[self._home(tensor)], self._memories[destination]
         parts = self._carried(tensor, destination)
-        if source.pool is target.pool:
-            storages = {self._step.parts.refs[part].storage for part in parts}
-            return [(storage, source.owner(storage)) for storage in storages]
+        if placeholder.pool is target.pool:
+            storages = {self._step.parts.views[part].storage for part in parts}
+            return [(storage, placeholder.owner(storage)) for storage in storages]
         return [
-            (part, source.tensor(self._step.parts.refs[part]).to(target.device, copy=True))
+            (part, placeholder.tensor(self._step.parts.views[part]).to(target.device, copy=True))
             for part in parts
         ]
 
@@ -199,7 +200,7 @@ class TracedRun:
         for part in self._carried(tensor, destination):
             more += memory.hold(part)
         for part, values in () if is_shared else parcel:
-            memory.tensor(self._step.parts.refs[part]).copy_(values)
+            memory.tensor(self._step.parts.views[part]).copy_(values)
         return more
 
     def free(self, tensor: int, device: int) -> int:
@@ -216,21 +217,21 @@ class TracedRun:
                 "results: expected to be asked for before the next run begins, got asked after it"
             )
         with torch.no_grad():
-            return {name: self._at_end(ref) for name, ref in self._step.results.items()}
+            return {name: self._at_end(view) for name, view in self._step.results.items()}
 
-    def _at_end(self, ref: TensorRef) -> torch.Tensor:
+    def _at_end(self, view: View) -> torch.Tensor:
         """Return a tensor of those values that the last op that made each part has left."""
-        parts, num_bytes = self._step.parts, self._step.trace.storage_bytes[ref.storage]
+        parts, num_bytes = self._step.parts, self._step.trace.storage_bytes[view.storage]
         storage = torch.empty(num_bytes, dtype=torch.uint8).untyped_storage()
-        for part in parts.of_storage[ref.storage]:
+        for part in parts.of_storage[view.storage]:
             if part in parts.last_op:
-                made = self._memory_of_op[parts.last_op[part]].tensor(parts.refs[part])
-                look_at(storage, parts.refs[part]).copy_(made)
-        return look_at(storage, ref)
+                made = self._memory_of_op[parts.last_op[part]].tensor(parts.views[part])
+                view_of(storage, parts.views[part]).copy_(made)
+        return view_of(storage, view)
 
     def _carried(self, tensor: int, device: int) -> Sequence[int]:
         """Return the parts of a tensor that are on a device; the optimizer's state stays."""
-        parts, refs = self._step.parts.of_tensor[tensor], self._step.parts.refs
+        parts, views = self._step.parts.of_tensor[tensor], self._step.parts.views
         if len(parts) < 2 or self._home(tensor) == device:
             return parts
         read = {
@@ -239,14 +240,14 @@ class TracedRun:
             if self._op_device[op] == device
             for storage in _touched(self._step.trace.ops[op])
         }
-        return [part for part in parts if refs[part].storage in read]
+        return [part for part in parts if views[part].storage in read]
 
     def _home(self, tensor: int) -> int:
         return self._op_device[int(self._step.graph.tensor_producer[tensor])]
 
     def _drawn(self, op: int, call: PreparedCall, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Call what draws random numbers; these follow from the seed and which draw it is."""
-        seed = self._step.seed + (call.draw or 0)
+        seed = self._step.seed + (call.rng_index or 0)
         if call.takes_generator:
             generator = self._generators[self._op_device[op]].manual_seed(seed)
             return call.kernel(*args, **{**keywords, "generator": generator})
@@ -256,10 +257,130 @@ class TracedRun:
             return call.kernel(*args, **keywords)
 
 
-def _values_of(source: Source, value_of: ValueOf) -> list[tuple[TensorRef, torch.Tensor]]:
-    tensors = {**source.tensors, **source.state}
-    return [(ref, value_of(source, name, ref).clone()) for name, ref in tensors.items()]
+def _values_of(placeholder: Placeholder, value_of: ValueOf) -> list[tuple[View, torch.Tensor]]:
+    tensors = {**placeholder.tensors, **placeholder.state}
+    return [(view, value_of(placeholder, name, view).clone()) for name, view in tensors.items()]
 
 
-def _touched(op: Source | Call) -> tuple[int, ...]:
+def _touched(op: Placeholder | Call) -> tuple[int, ...]:
     return (*op.reads, *op.writes) if isinstance(op, Call) else ()
+
+
+def torch_devices(names: Sequence[str]) -> list[torch.device]:
+    """Return the devices of some names; each ``"cpu:N"`` is a worker of the one CPU.
+
+    Raises
+    ------
+    CaptureError
+        If there is no such device.
+    """
+    return [_device(number, name) for number, name in enumerate(names)]
+
+
+def _device(number: int, name: str) -> torch.device:
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or not index.isdecimal():
+        raise CaptureError(f"devices[{number}]: expected cpu:NUMBER or cuda:NUMBER, got {name!r}")
+    if kind == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if int(index) >= count:
+        raise CaptureError(
+            f"devices[{number}]: expected one of {count} CUDA devices that PyTorch finds here, "
+            f"got {name!r}"
+        )
+    return torch.device(name)
+
+
+GRADIENT = ".grad"  # ends the names of gradients among the results of a trace
+
+
+def executable_step(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    loss_fn: LossFunction | None = None,
+    optimizer: OptimizerFactory | None = None,
+    mode: str = "training",
+    target: Target = "gpu",
+    mask_fraction: float | None = None,
+    values: Mapping[str, torch.Tensor] | None = None,
+    results: Collection[str] | None = None,
+    seed: int = 0,
+    threads_per_device: int = 1,
+    shared_memory: bool = True,
+) -> ExecutableStep:
+    """Return one step of a model that can be run on several devices, op by op.
+
+    The ops are those of ``capture(model, example_inputs, ...)``, in the same order. A run works on
+    copies: neither the model nor the step changes. What the optimizer computes from the number of
+    the step is that of the second one, as when the step is captured.
+
+    Parameters
+    ----------
+    model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction
+        As for `capture`. Tensors on the meta device get random values from
+        ``seed`` where they hold floating-point numbers, else zeros.
+    values
+        Values to begin with, by name, in place of those of the model, such as the optimizer's state
+        (``"layer.weight.exp_avg"``), which is zero otherwise.
+    results
+        Names of the results that are wanted beside weights, buffers and optimizer state: ``"loss"``
+        and gradients (``"layer.weight.grad"``), or outputs (``"output.0"``). They outlive their
+        last reader. By default all but gradients.
+    seed
+        Seed of random numbers: an op draws after ``torch.manual_seed(seed + n)``, with n the number
+        of the draw, on whatever device and in whatever order it runs.
+    threads_per_device
+        Number of threads of one op on each ``"cpu:N"``.
+    shared_memory
+        Whether all ``"cpu:N"`` see the same memory. Otherwise what one sends the other is copied,
+        as it is between GPUs.
+
+    Raises
+    ------
+    CaptureError
+        As `capture` does, and when there is no such value or result.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> step = executable_step(torch.nn.Linear(4, 2), torch.ones(8, 4), mode="inference")
+    >>> run = step.begin(["cpu:0"], np.zeros(step.graph.num_ops, np.int32))
+    >>> with run.worker(0):
+    ...     held = [run.run(op) for op in range(step.graph.num_ops)]
+    >>> run.results()["output.0"].shape
+    torch.Size([8, 2])
+    """
+    if threads_per_device < 1:
+        raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
+    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction)
+    given = dict(values or {})
+    known = {
+        name
+        for placeholder in trace.placeholders
+        for name in (*placeholder.tensors, *placeholder.state)
+    }
+    _check_names("values", given, known)
+    if results is None:
+        results = [name for name in trace.results if not name.endswith(GRADIENT)]
+    _check_names("results", results, set(trace.results))
+    by_default = example_values(torch.Generator().manual_seed(seed))
+
+    def value_of(placeholder: Placeholder, name: str, view: View) -> torch.Tensor:
+        return given[name].detach() if name in given else by_default(placeholder, name, view)
+
+    return TracedStep(
+        trace,
+        value_of,
+        results=results,
+        seed=seed,
+        threads_per_device=threads_per_device,
+        shared_memory=shared_memory,
+    )
+
+
+def _check_names(what: str, given: Collection[str], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise CaptureError(f"{what}: expected names of this step, got {name!r}")

@@ -15,10 +15,10 @@ from placeto_capture.errors import CaptureError
 from placeto_capture.execution.optimizer_numbers import NumberedCall, OptimizerNumbers
 from placeto_capture.execution.prepared_calls import PreparedCall
 from placeto_capture.execution.traced_step import TracedRun, TracedStep
-from placeto_capture.tracing.example_values import example_values
-from placeto_capture.tracing.replay import look_at
-from placeto_capture.tracing.step import input_name
-from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace
+from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, input_name, trace_step
+from placeto_capture.tracing.patches import Target
+from placeto_capture.tracing.replay import example_values, view_of
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
 from placeto_graphs import Phase
 
 
@@ -46,11 +46,11 @@ class ExecutableTraining(TracedStep):
         One with the groups and settings of the optimizer, but tiny weights. A schedule of learning
         rates is made for this one.
     num_steps : int
-        How many batches have been loaded.
+        Number of batches that have been loaded.
 
     Examples
     --------
-    `placeto_workloads.executable_training` makes one:
+    `executable_training` makes one:
 
     >>> from placeto_capture import executable_training
     >>> step = executable_training(nn.Linear(4, 1), torch.ones(8, 4))
@@ -85,24 +85,25 @@ class ExecutableTraining(TracedStep):
         self._numbers = numbers
         self._first_seed = seed
         self._num_draws = 1 + max(
-            (part.draw or 0 for call in trace.calls for part in call.parts or (call,)), default=0
+            (part.rng_index or 0 for call in trace.calls for part in call.single_calls),
+            default=0,
         )
         self._example = _leaves(example_inputs)
         self._batch: dict[str, torch.Tensor] = {}
         self._is_spoiled = False
         self._has_begun = False  # whether what the optimizer keeps is what it begins with, or later
         self._updates = list(_updates(trace, self.calls, weights, numbers))
-        self._kept: dict[str, TensorRef] = {}
+        self._kept: dict[str, View] = {}
         self._memory_of_storage: dict[int, torch.Tensor] = {}
-        for op, source in enumerate(trace.ops):
-            if isinstance(source, Source) and source.is_resident:
-                self._kept |= {**source.tensors, **source.state}
-                for storage in source.storages:
+        for op, placeholder in enumerate(trace.ops):
+            if isinstance(placeholder, Placeholder) and placeholder.is_resident:
+                self._kept |= {**placeholder.tensors, **placeholder.state}
+                for storage in placeholder.storages:
                     self._memory_of_storage[storage] = torch.zeros(
                         trace.storage_bytes[storage], dtype=torch.uint8
                     )
-                for ref, value in self._values.pop(op):
-                    self._tensor(ref).copy_(value)
+                for view, value in self._values.pop(op):
+                    self._tensor(view).copy_(value)
 
     def load(self, batch: Any) -> None:
         """Take the batch of the next run, which has to be like the example.
@@ -110,8 +111,8 @@ class ExecutableTraining(TracedStep):
         Raises
         ------
         CaptureError
-            When it is of another structure, shape or dtype, or something in it that is no tensor
-            has another value; when a run has failed half way; or when the optimizer now calls other
+            If it is of another structure, shape or dtype, or something in it that is no tensor
+            has another value; if a run has failed half way; or if the optimizer now calls other
             functions than when the step was traced.
         """
         leaves = _leaves(batch)
@@ -153,11 +154,11 @@ class ExecutableTraining(TracedStep):
         Raises
         ------
         CaptureError
-            When a run has failed half way.
+            If a run has failed half way.
         """
         if self._is_spoiled:
             raise CaptureError("weights: expected those that a whole step has left, got none")
-        return {name: self._tensor(ref).to("cpu", copy=True) for name, ref in self._kept.items()}
+        return {name: self._tensor(view).to("cpu", copy=True) for name, view in self._kept.items()}
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Put other values in the place of all weights, buffers, and what the optimizer keeps.
@@ -170,20 +171,20 @@ class ExecutableTraining(TracedStep):
         Raises
         ------
         CaptureError
-            When names or shapes are others.
+            If names or shapes are others.
         """
         for name in state:
             if name not in self._kept:
                 raise CaptureError(f"state: expected names of this step, got {name!r}")
-        for name, ref in self._kept.items():
+        for name, view in self._kept.items():
             if name not in state:
                 raise CaptureError(f"state: expected a tensor for {name!r}, got none")
-            if tuple(state[name].shape) != ref.size:
+            if tuple(state[name].shape) != view.size:
                 raise CaptureError(
-                    f"{name}: expected shape {ref.size}, got {tuple(state[name].shape)}"
+                    f"{name}: expected shape {view.size}, got {tuple(state[name].shape)}"
                 )
-        for name, ref in self._kept.items():
-            self._tensor(ref).copy_(state[name])
+        for name, view in self._kept.items():
+            self._tensor(view).copy_(state[name])
         self._numbers.go_on_from(
             {
                 update.group: {
@@ -195,12 +196,12 @@ class ExecutableTraining(TracedStep):
         )
         self._is_spoiled, self._has_begun = False, True
 
-    def values_before(self, op: int) -> Sequence[tuple[TensorRef, torch.Tensor]]:
-        """Return what is to be put where the tensors of a source are: those of the batch only."""
-        source = self.trace.ops[op]
-        if not isinstance(source, Source) or source.is_resident:
+    def values_before(self, op: int) -> Sequence[tuple[View, torch.Tensor]]:
+        """Return the values of the tensors of a placeholder: those of the batch only."""
+        placeholder = self.trace.ops[op]
+        if not isinstance(placeholder, Placeholder) or placeholder.is_resident:
             return []
-        return [(ref, self._batch[name].detach()) for name, ref in source.tensors.items()]
+        return [(view, self._batch[name].detach()) for name, view in placeholder.tensors.items()]
 
     def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
         """Return the memory of a storage of weights, which moves to the device."""
@@ -208,8 +209,8 @@ class ExecutableTraining(TracedStep):
         self._memory_of_storage[storage] = memory
         return memory
 
-    def _tensor(self, ref: TensorRef) -> torch.Tensor:
-        return look_at(self._memory_of_storage[ref.storage].untyped_storage(), ref)
+    def _tensor(self, view: View) -> torch.Tensor:
+        return view_of(self._memory_of_storage[view.storage].untyped_storage(), view)
 
     def _take_numbers(self) -> None:
         """Put the numbers of the optimizer's next step into the calls of all updates."""
@@ -251,7 +252,7 @@ class _Update:
     group : int
         Its group of the optimizer.
     functions : list
-        What is called.
+        Functions that are called.
     calls : list of `PreparedCall`
         The same, ready to run.
     """
@@ -268,14 +269,18 @@ def _updates(
     weights: Mapping[str, nn.Parameter],
     numbers: OptimizerNumbers,
 ) -> Iterator[_Update]:
-    ops_of_source: defaultdict[int, list[int]] = defaultdict(list)
+    ops_of_placeholder: defaultdict[int, list[int]] = defaultdict(list)
     for op, call in enumerate(trace.ops):
         if isinstance(call, Call) and call.phase == Phase.UPDATE and call.belongs_to is not None:
-            ops_of_source[call.belongs_to].append(op)
+            ops_of_placeholder[call.belongs_to].append(op)
     group_of_weight = dict(zip(weights, numbers.group_of_weight, strict=True))
-    for source_op, ops in ops_of_source.items():
-        source = trace.ops[source_op]
-        names = source.tensors.keys() & weights.keys() if isinstance(source, Source) else set()
+    for placeholder_op, ops in ops_of_placeholder.items():
+        placeholder = trace.ops[placeholder_op]
+        names = (
+            placeholder.tensors.keys() & weights.keys()
+            if isinstance(placeholder, Placeholder)
+            else set()
+        )
         if len(names) != 1:
             raise CaptureError(
                 f"{', '.join(sorted(names))}: expected weights that share no memory, got these"
@@ -284,17 +289,14 @@ def _updates(
         group = group_of_weight[name]
         if group is None:
             raise CaptureError(f"optimizer: expected one for all weights, got none for {name}")
-        parts = [part for op in ops for part in _parts(trace.ops[op])]
+        calls = [call for call in (trace.ops[op] for op in ops) if isinstance(call, Call)]
+        parts = [part for call in calls for part in call.single_calls]
         yield _Update(
             name,
             group,
             [part.function for part in parts],
             [call for op in ops for call in prepared[op]],
         )
-
-
-def _parts(op: Source | Call) -> Sequence[Call]:
-    return (op.parts or (op,)) if isinstance(op, Call) else ()
 
 
 def _put_numbers(call: NumberedCall, prepared: PreparedCall) -> None:
@@ -317,3 +319,66 @@ def _description(leaf: Any) -> str:
     if isinstance(leaf, torch.Tensor):
         return f"{str(leaf.dtype).removeprefix('torch.')}{tuple(leaf.shape)}"
     return repr(leaf)
+
+
+def executable_training(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    loss_fn: LossFunction | None = None,
+    optimizer: OptimizerFactory | None = None,
+    target: Target = "gpu",
+    mask_fraction: float | None = None,
+    seed: int = 0,
+    threads_per_device: int = 1,
+    shared_memory: bool = True,
+) -> ExecutableTraining:
+    """Return a training step that can be run on several devices, op by op, batch after batch.
+
+    The ops are those of ``capture(model, example_inputs, ...)``, in the same order. The model stays
+    as it is: the step has weights of its own. What the model computes in Python from values of its
+    tensors, or from how often it has run, stays as it was when the step was captured.
+
+    Parameters
+    ----------
+    model, example_inputs, loss_fn, optimizer, target, mask_fraction
+        As for `capture`. The optimizer's schedule of learning rates, if any, is
+        made for the ``optimizer`` of what is returned.
+    seed, threads_per_device, shared_memory
+        As for `executable_step`.
+
+    Raises
+    ------
+    CaptureError
+        As `capture` does; if the model has no weights that are trained, if some of them share
+        memory, or if the optimizer is made for others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> model = torch.nn.Linear(4, 1)
+    >>> step = executable_training(model, torch.ones(8, 4), optimizer=torch.optim.SGD)
+    >>> everything = np.zeros(step.graph.num_ops, np.int32)
+    >>> for batch in torch.ones(3, 8, 4):
+    ...     step.load(batch)
+    ...     run = step.begin(["cpu:0"], everything)
+    ...     with run.worker(0):
+    ...         held = [run.run(op) for op in range(step.graph.num_ops)]
+    ...     loss = step.finish(run.results())
+    >>> torch.equal(step.state()["weight"], model.weight)
+    False
+    """
+    if threads_per_device < 1:
+        raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
+    factory = optimizer or torch.optim.Adam
+    trace = trace_step(model, example_inputs, loss_fn, factory, "training", target, mask_fraction)
+    weights = dict(model.named_parameters())
+    return ExecutableTraining(
+        trace,
+        example_inputs,
+        weights,
+        OptimizerNumbers(factory, list(weights.values())),
+        seed=seed,
+        threads_per_device=threads_per_device,
+        shared_memory=shared_memory,
+    )

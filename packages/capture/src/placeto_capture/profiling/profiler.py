@@ -1,5 +1,8 @@
 """Measures each op of a captured graph."""
 
+import statistics
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,11 +11,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.profiling.timing import median_seconds
-from placeto_capture.tracing.example_values import example_values
-from placeto_capture.tracing.kernels import Target
-from placeto_capture.tracing.replay import Memory
-from placeto_capture.tracing.step import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.patches import Target
+from placeto_capture.tracing.replay import Memory, example_values
 from placeto_capture.tracing.trace import Call, Trace
 
 
@@ -42,11 +43,11 @@ def profile(
         As for `capture`. Tensors on the meta device get random values from ``seed`` where they hold
         floating-point numbers, else zeros.
     device
-        Where to run, such as ``"cpu"`` or ``"cuda:0"``. On a GPU, CUDA events are what measures.
+        Device to run on, such as ``"cpu"`` or ``"cuda:0"``. On a GPU, CUDA events measure.
     warmup, repeats
-        How often an op runs before it is measured, and how often then; the median counts.
+        Number of runs of an op before it is measured, and of those measured; the median counts.
     seed
-        Of values that are not given.
+        Seed of values that are not given.
 
     Returns
     -------
@@ -57,7 +58,7 @@ def profile(
     Raises
     ------
     CaptureError
-        When the model cannot be captured, the device is not there, or an op does not run on it.
+        If the model cannot be captured, the device is not there, or an op does not run on it.
 
     Examples
     --------
@@ -91,7 +92,7 @@ def measured_times(
         for op, call in enumerate(trace.ops):
             if isinstance(call, Call):
                 try:
-                    for part in call.parts or (call,):
+                    for part in call.single_calls:
                         seconds[op] += _measure(part, memory, device, warmup, repeats)
                     memory.finish(call)
                 except Exception as error:
@@ -134,3 +135,43 @@ def checked_device(device: str | torch.device) -> torch.device:
     if place.type == "meta":
         raise CaptureError("device: expected one that computes, got 'meta'")
     return place
+
+
+Run = Callable[[], object]
+
+
+def seconds_of(run: Run, device: torch.device) -> float:
+    """Return the seconds that a run takes on a device, all of its work included.
+
+    On a GPU they are those between two CUDA events around it, so the time in which the processor
+    prepares the work counts only where the GPU waits for it.
+    """
+    if device.type == "cuda":
+        return _seconds_of_events(run, device)
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def median_seconds(
+    run: Run, device: torch.device, warmup: int, repeats: int, before: Run | None = None
+) -> float:
+    """Return the median of several runs, after some that do not count; ``before`` precedes each."""
+    taken = []
+    for _ in range(warmup + repeats):
+        if before is not None:
+            before()
+        taken.append(seconds_of(run, device))
+    return statistics.median(taken[warmup:])
+
+
+def _seconds_of_events(run: Run, device: torch.device) -> float:
+    with torch.cuda.device(device):
+        new_event: Callable[..., Any] = torch.cuda.Event
+        start, end = new_event(enable_timing=True), new_event(enable_timing=True)
+        torch.cuda.synchronize()
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3

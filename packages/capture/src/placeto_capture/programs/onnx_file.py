@@ -1,166 +1,356 @@
-"""ONNX files, read with the onnx library.
+"""ONNX files: the onnx library decodes them, and functions of PyTorch run their nodes.
 
-Its own package is kept up and only decodes; the ops are run by PyTorch's functions that do the same
-(`placeto_capture.programs.onnx_ops`). Converters that write Python code from the names in a file
-are left alone. Weights are not read, nor is any other file that an ONNX file may name.
+Begin to read at `onnx_step`. Weights are not read, nor is any other file that an ONNX file may
+name, and nothing in it is run as code: converters that write Python from the names in a file are
+left alone. A value is a tensor, or a NumPy array where it follows from constants and shapes alone:
+those are computed by the reference implementation of the onnx library, and tell other ops sizes and
+axes.
 """
 
+import ast
+import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnx.inliner
 import torch
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.programs.importing import import_library, one_line
-from placeto_capture.programs.module_tree import PATH, ModuleTree
-from placeto_capture.programs.onnx_nodes import DTYPES, call_of, constant
-from placeto_capture.programs.program_module import ProgramModule, ProgramStep
+from placeto_capture.programs.exported import ProgramStep, one_line
+from placeto_capture.programs.onnx_ops import NEEDS_OUTPUTS, NEEDS_VERSION, OPS
+from placeto_capture.programs.onnx_shapes import SHAPES
 
 MAX_BYTES = 2**31  # what protobuf can decode
-# Inputs of ops that are running averages, not weights.
-AVERAGES = {"BatchNormalization": (3, 4)}
+MAX_CONSTANT = 2**26  # elements
+AVERAGES = {"BatchNormalization": (3, 4)}  # inputs of ops that are running averages, not weights
+PATH = re.compile(r"\w+(\.\w+){0,99}")
+# The numbers of TensorProto.DataType.
+DTYPES = {
+    1: torch.float32,
+    2: torch.uint8,
+    3: torch.int8,
+    5: torch.int16,
+    6: torch.int32,
+    7: torch.int64,
+    9: torch.bool,
+    10: torch.float16,
+    11: torch.float64,
+    16: torch.bfloat16,
+}
+# What makes constants, or a constant of the shape of a tensor.
+OF_CONSTANTS = {"Constant", "ConstantOfShape", "EyeLike", "Range", "Shape", "Size"}
+TRANSLATED = {**OPS, **SHAPES}
+NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 
 
 def onnx_step(path: str | os.PathLike[str], **sizes: int) -> ProgramStep:
     """Build a training step of an ONNX file.
 
     Floating-point initializers that have a dimension are its parameters, on the meta device; other
-    constants have their values. What ops a training runs besides, such as dropout, is not in files
+    constants have their values. Ops that only a training runs, such as dropout, are not in files
     that were written for inference.
 
     Parameters
     ----------
     path
-        The file.
+        File to read.
     **sizes
-        The dimensions that it leaves open, by their names, with underscores in place of hyphens;
+        Dimensions that it leaves open, by their names, with underscores in place of hyphens;
         ``batch_size`` also is the first dimension of the first input.
 
     Raises
     ------
     CaptureError
-        When it is damaged, a size is missing, or it has ops that are not known.
+        If it is damaged, a size is missing, or it has ops that are not known.
     OSError
-        When it cannot be read.
+        If it cannot be read.
     """
-    onnx = import_library("onnx", "onnx")
     if Path(path).stat().st_size > MAX_BYTES:
         raise CaptureError(f"{path}: expected at most {MAX_BYTES} bytes")
+    content = Path(path).read_bytes()
     try:
-        model = onnx.load_model_from_string(Path(path).read_bytes())
+        model = onnx.load_model_from_string(content)
         if model.functions:
-            model = import_library("onnx.inliner", "onnx").inline_local_functions(model)
-    except OSError:
-        raise
+            model = onnx.inliner.inline_local_functions(model)
     except Exception as error:
         raise CaptureError(f"{path}: expected an ONNX file, got {one_line(error)}") from error
     if not model.graph.node:
         raise CaptureError(f"{path}: expected an ONNX file, got one without ops")
     try:
-        return _Reader(str(path), model, sizes).step()
-    except CaptureError:
-        raise
+        return _step(str(path), model, sizes)
+    except CaptureError as error:
+        raise CaptureError(f"{path}: {error}") from error
     except Exception as error:
         raise CaptureError(f"{path}: expected an ONNX model, got {one_line(error)}") from error
 
 
-class _Reader:
-    """Makes a module of a model."""
+def _step(path: str, model: onnx.ModelProto, sizes: Mapping[str, int]) -> ProgramStep:
+    graph = model.graph
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    module = OnnxModule([output.name for output in graph.output])
+    module.take_initializers(graph)
+    inputs = _inputs(graph, module, sizes)
+    module.inputs = list(inputs)
+    module.nodes = [_node(path, node, versions.get(node.domain, 1)) for node in graph.node]
+    for node in module.nodes:
+        module.scope(node.scope)
+    return ProgramStep(module.train(), tuple(inputs.values()))
 
-    def __init__(self, path: str, model: Any, sizes: Mapping[str, int]) -> None:
-        self._path = path
-        self._graph = model.graph
-        self._versions = {entry.domain: entry.version for entry in model.opset_import}
-        self._sizes = dict(sizes)
-        self._used: set[str] = set()
-        self._tree = ModuleTree(path)
-        self._known: dict[str, Any] = {}  # names of values: constants
-        self._placed: dict[str, str] = {}  # names of values: names of tensors
 
-    def step(self) -> ProgramStep:
-        self._take_initializers()
-        names, inputs = self._inputs()
-        calls = [
-            call_of(self._path, node, self._versions, self._tree, self._known)
-            for node in self._graph.node
-        ]
-        outputs = [(output.name, output.name) for output in self._graph.output]
-        for name in self._sizes:
-            if name not in self._used:
-                known = ", ".join(self._open_names()) or "none"
-                raise CaptureError(
-                    f"{self._path}: expected sizes among those that it leaves open ({known}), "
-                    f"got {name!r}"
-                )
-        model = ProgramModule(self._tree.root, names, self._placed, calls, outputs)
-        return ProgramStep(model.train(), tuple(inputs))
+@dataclass(frozen=True)
+class _Node:
+    """A function that runs in the name of a module, and the values that it takes and gives."""
 
-    def _take_initializers(self) -> None:
+    scope: str
+    function: Callable[..., Any]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+
+class Scope(nn.Module):
+    """A module that runs the functions that it is given."""
+
+    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function."""
+        return function(*args)
+
+
+class OnnxModule(nn.Module):
+    """Runs the nodes of a graph in order, each in the module that it was written for.
+
+    Parameters
+    ----------
+    outputs
+        Names of the values that it returns.
+    """
+
+    def __init__(self, outputs: Sequence[str]) -> None:
+        super().__init__()
+        self.inputs: list[str] = []
+        self.nodes: list[_Node] = []
+        self.constants: dict[str, Any] = {}
+        self.tensor_of_value: dict[str, str] = {}  # names of parameters and buffers
+        self._outputs = list(outputs)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Return the output, or several by name."""
+        scopes = dict(self.named_modules())
+        tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        values = {**self.constants, **dict(zip(self.inputs, inputs, strict=True)), "": None}
+        values |= {value: tensors[name] for value, name in self.tensor_of_value.items()}
+        for node in self.nodes:
+            arguments = [values[name] for name in node.inputs]
+            if node.scope:
+                result = scopes[node.scope](node.function, *arguments)
+            else:
+                result = node.function(*arguments)
+            several = len(node.outputs) > 1
+            values.update(zip(node.outputs, result if several else [result], strict=True))
+        found = {name: values[name] for name in self._outputs}
+        return next(iter(found.values())) if len(found) == 1 and "loss" not in found else found
+
+    def scope(self, path: str) -> nn.Module:
+        """Return the module at a path, which may be new."""
+        module: nn.Module = self
+        for name in path.split(".") if path else ():
+            # Not setattr: a name may be that of anything that modules have.
+            child = module._modules.get(name)
+            module._modules[name] = module = Scope() if child is None else child
+        return module
+
+    def take_initializers(self, graph: onnx.GraphProto) -> None:
+        """Take constants with their values, and weights without."""
         averages = {
             node.input[place]
-            for node in self._graph.node
+            for node in graph.node
             for place in AVERAGES.get(node.op_type, ())
             if place < len(node.input)
         }
-        if self._graph.sparse_initializer:
-            raise CaptureError(f"{self._path}: expected no sparse initializers")
-        for number, item in enumerate(self._graph.initializer):
+        if graph.sparse_initializer:
+            raise CaptureError("expected no sparse initializers")
+        for number, item in enumerate(graph.initializer):
             dtype = DTYPES.get(item.data_type)
             if dtype is None:
-                raise CaptureError(f"{self._path}: {item.name}: expected a dtype of numbers")
+                raise CaptureError(f"{item.name}: expected a dtype of numbers")
             if not (dtype.is_floating_point and item.dims):
-                self._known[item.name] = constant(self._path, item)
+                self.constants[item.name] = _constant(item)
                 continue
             weight = torch.empty(tuple(item.dims), dtype=dtype, device="meta")
             name = item.name if PATH.fullmatch(item.name) else f"initializer_{number}"
-            is_average = item.name in averages
-            self._tree.add_tensor(name, weight if is_average else torch.nn.Parameter(weight))
-            self._placed[item.name] = name
+            path, _, last = name.rpartition(".")
+            if item.name in averages:
+                self.scope(path)._buffers[last] = weight
+            else:
+                self.scope(path)._parameters[last] = nn.Parameter(weight)
+            self.tensor_of_value[item.name] = name
 
-    def _inputs(self) -> tuple[list[str], list[torch.Tensor]]:
-        names: list[str] = []
-        tensors: list[torch.Tensor] = []
-        for value in self._graph.input:
-            if value.name in self._placed or value.name in self._known:
-                continue
-            kind = value.type.tensor_type
-            if not value.type.HasField("tensor_type") or kind.elem_type not in DTYPES:
-                raise CaptureError(f"{self._path}: {value.name}: expected a tensor of numbers")
-            size = [
-                self._size(value.name, place, dim, first=not names and not place)
-                for place, dim in enumerate(kind.shape.dim)
-            ]
-            names.append(value.name)
-            tensors.append(torch.empty(size, dtype=DTYPES[kind.elem_type], device="meta"))
-        return names, tensors
 
-    def _size(self, name: str, place: int, dim: Any, *, first: bool) -> int:
-        if not dim.dim_param:
-            if dim.dim_value < 1:
-                raise CaptureError(f"{self._path}: {name}: expected sizes of at least 1")
-            return int(dim.dim_value)
-        wanted = dim.dim_param.replace("-", "_")
-        for key in (wanted, "batch_size") if first or self._is_batch(wanted) else (wanted,):
-            if key in self._sizes:
-                self._used.add(key)
-                if self._sizes[key] < 1:
-                    raise CaptureError(f"{key}: expected at least 1, got {self._sizes[key]}")
-                return self._sizes[key]
-        raise CaptureError(
-            f"{self._path}: expected a size for dimension {place} of {name}: --set {wanted}=N"
-        )
+def _inputs(
+    graph: onnx.GraphProto, module: OnnxModule, sizes: Mapping[str, int]
+) -> dict[str, torch.Tensor]:
+    """Return tensors on the meta device for the inputs, by name."""
+    open_names = [
+        dim.dim_param.replace("-", "_")
+        for value in graph.input
+        for dim in value.type.tensor_type.shape.dim
+        if dim.dim_param
+    ]
+    for name in sizes:
+        if name not in {*open_names, "batch_size"} or not open_names:
+            raise CaptureError(
+                f"expected sizes among those that it leaves open "
+                f"({', '.join(open_names) or 'none'}), got {name!r}"
+            )
+    found: dict[str, torch.Tensor] = {}
+    for value in graph.input:
+        if value.name in module.tensor_of_value or value.name in module.constants:
+            continue
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or kind.elem_type not in DTYPES:
+            raise CaptureError(f"{value.name}: expected a tensor of numbers")
+        shape = []
+        for place, dim in enumerate(kind.shape.dim):
+            name = dim.dim_param.replace("-", "_")
+            is_batch = name == open_names[0] if name else False
+            size = sizes.get(name, sizes.get("batch_size") if is_batch else None)
+            if not name:
+                size = dim.dim_value
+            elif size is None:
+                raise CaptureError(
+                    f"expected a size for dimension {place} of {value.name}: --set {name}=N"
+                )
+            if size is None or size < 1:
+                raise CaptureError(f"{value.name}: expected sizes of at least 1, got {size}")
+            shape.append(size)
+        found[value.name] = torch.empty(shape, dtype=DTYPES[kind.elem_type], device="meta")
+    return found
 
-    def _is_batch(self, name: str) -> bool:
-        """Whether a name is that of the first dimension of the first input."""
-        first = next(iter(self._open_names()), None)
-        return first == name
 
-    def _open_names(self) -> list[str]:
-        return [
-            dim.dim_param.replace("-", "_")
-            for value in self._graph.input
-            for dim in value.type.tensor_type.shape.dim
-            if dim.dim_param
-        ]
+def _constant(tensor: onnx.TensorProto) -> np.ndarray[Any, Any]:
+    """Return the values of a tensor that has them in itself."""
+    name = tensor.name or "constant"
+    if tensor.data_location == tensor.EXTERNAL:
+        raise CaptureError(f"{name}: expected values in the file itself")
+    if math.prod(tensor.dims) > MAX_CONSTANT:
+        raise CaptureError(f"{name}: expected a smaller constant")
+    return np.asarray(numpy_helper.to_array(tensor))
+
+
+def _node(path: str, node: onnx.NodeProto, version: int) -> _Node:
+    is_known = node.op_type in TRANSLATED or node.op_type in OF_CONSTANTS
+    if node.domain not in {"", "ai.onnx"} or not is_known:
+        name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        raise CaptureError(f"expected ops on tensors that are known, got {name!r}")
+    return _Node(_scope(node), _function(path, node, version), list(node.input), list(node.output))
+
+
+def _function(path: str, node: onnx.NodeProto, version: int) -> Callable[..., Any]:
+    op_type, serialized = node.op_type, node.SerializeToString()
+    translated, attributes = TRANSLATED.get(op_type), _attributes(node)
+    if op_type in NEEDS_VERSION:
+        attributes["version"] = version
+    if op_type in NEEDS_OUTPUTS:
+        attributes["outputs"] = len(node.output)
+
+    def run(*inputs: Any) -> Any:
+        try:
+            is_constant = not any(isinstance(value, torch.Tensor) for value in inputs)
+            if op_type == "Size" and not is_constant:
+                return np.asarray(inputs[0].numel(), np.int64)
+            if op_type == "Shape" and not is_constant:
+                part = slice(attributes.get("start", 0), attributes.get("end"))
+                return np.asarray(list(inputs[0].shape)[part], np.int64)
+            if is_constant or translated is None:
+                return _computed(onnx.NodeProto.FromString(serialized), version, inputs)
+            return translated(*inputs, **attributes)
+        except (CaptureError, TypeError) as error:  # the latter of an attribute that is not known
+            raise CaptureError(f"{path}: {op_type}: {error}") from error
+
+    return run
+
+
+def _computed(node: onnx.NodeProto, version: int, inputs: tuple[Any, ...]) -> Any:
+    """Return a constant that follows from constants."""
+    if node.op_type == "Constant":
+        return _written_constant(node.attribute[0])
+    _check_size(node.op_type, inputs)
+    given = {n: np.asarray(v) for n, v in zip(node.input, inputs, strict=True) if n}
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
+        for name, each in given.items()
+    ]
+    results = [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
+    graph = helper.make_graph([node], "constants", infos, results)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)])
+    try:
+        found: Any = ReferenceEvaluator(model).run(None, given)
+    except Exception as error:
+        raise CaptureError(one_line(error)) from error
+    return found[0] if len(node.output) == 1 else found
+
+
+def _written_constant(attribute: onnx.AttributeProto) -> Any:
+    if attribute.name == "value":
+        return _constant(attribute.t)
+    if attribute.name not in {"value_float", "value_floats", "value_int", "value_ints"}:
+        raise CaptureError(f"expected numbers, got {attribute.name}")
+    dtype = np.float32 if "float" in attribute.name else np.int64
+    return np.asarray(helper.get_attribute_value(attribute), dtype)
+
+
+def _check_size(op_type: str, inputs: tuple[Any, ...]) -> None:
+    """Check that a constant does not fill the memory."""
+    count: float = 0
+    if op_type == "Range":
+        start, limit, delta = (float(value) for value in inputs)
+        count = (limit - start) / delta if delta else math.inf
+    elif op_type == "Tile":
+        count = inputs[0].size * math.prod(map(int, inputs[1].ravel()))
+    elif op_type in {"ConstantOfShape", "Expand"}:
+        count = math.prod(map(int, inputs[-1].ravel()))
+    if count > MAX_CONSTANT:
+        raise CaptureError(f"expected a constant of at most {MAX_CONSTANT} elements")
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    found = {}
+    for attribute in node.attribute:
+        if attribute.type in {attribute.GRAPH, attribute.GRAPHS}:
+            raise CaptureError(f"{node.op_type}: expected no graph within the graph")
+        if node.op_type in OF_CONSTANTS and attribute.name == "value":
+            continue
+        value = helper.get_attribute_value(attribute)
+        found[attribute.name] = value.decode() if isinstance(value, bytes) else value
+    if "to" in found:
+        if found["to"] not in DTYPES:
+            raise CaptureError(f"{node.op_type}: expected a dtype of numbers")
+        found["to"] = DTYPES[found["to"]]
+    return found
+
+
+def _scope(node: onnx.NodeProto) -> str:
+    """Return the path of the module that a node was written for, as PyTorch's exporters note it."""
+    parts = [part for part in node.name.split("/")[1:-1] if part]
+    path = parts[-1] if parts and "." in parts[-1] else ".".join(parts)
+    for entry in node.metadata_props:
+        if entry.key == NAME_SCOPES:
+            path = _last_scope(entry.value)
+    return path if PATH.fullmatch(path) else ""
+
+
+def _last_scope(text: str) -> str:
+    try:
+        names = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ""
+    # The last name is the op itself.
+    return str(names[-2]) if isinstance(names, list) and len(names) > 1 else ""

@@ -1,32 +1,35 @@
-"""From a file that says what a model computes to a training step."""
+"""From a file that says what a model computes to a step of it."""
 
 import os
 from pathlib import Path
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.programs.exported import exported_step
-from placeto_capture.programs.program_module import ProgramStep
+from placeto_capture.programs.exported import ProgramStep, exported_step, one_line
 
 
-def program_step(path: str | os.PathLike[str], **sizes: int) -> ProgramStep:
-    """Build a training step of a model that was written to a file.
+def program_step(path: str | os.PathLike[str], *, trust: bool = False, **sizes: int) -> ProgramStep:
+    """Build a step of a model that was written to a file.
 
-    Nothing in the file is executed or unpickled, and its weights are not read: shapes are enough.
+    Nothing in an ONNX file is executed, and its weights are not read: shapes are enough. An
+    exported program can run code of its own when it is loaded.
 
     Parameters
     ----------
     path
-        An exported program (``.pt2``, of `torch.export.save`) or an ONNX file (``.onnx``).
+        ONNX file (``.onnx``) or exported program (``.pt2``, of `torch.export.save`).
+    trust
+        Whether code in the file may run: an exported program is refused otherwise.
     **sizes
-        The dimensions that the file leaves open: ``batch_size`` is the first one of the first
-        input; those of an ONNX file may be given by their names.
+        Dimensions that an ONNX file leaves open, by their names; ``batch_size`` is the first one of
+        its first input. An exported program has the sizes of its example inputs.
 
     Raises
     ------
     CaptureError
-        When it is no such file, is damaged, or computes what this package does not know.
+        If the file is of another kind, damaged or not trusted, leaves other dimensions open, or
+        computes what this package does not know.
     OSError
-        When it cannot be read.
+        If it cannot be read.
 
     Examples
     --------
@@ -36,10 +39,22 @@ def program_step(path: str | os.PathLike[str], **sizes: int) -> ProgramStep:
     placeto_capture.errors.CaptureError: model.safetensors: expected a file that ends in .pt2 \
 or .onnx
     """
-    if Path(path).suffix == ".pt2":
-        return exported_step(path, **sizes)
-    if Path(path).suffix == ".onnx":
-        from placeto_capture.programs.onnx_file import onnx_step  # noqa: PLC0415 (needs an extra)
-
+    suffix = Path(path).suffix
+    if suffix == ".pt2":
+        step = exported_step(path, trust=trust)
+        for name in sizes:
+            raise CaptureError(
+                f"{name}: expected no sizes for {path}, whose example inputs have them; export "
+                "the program again for others"
+            )
+        return step
+    if suffix == ".onnx":
+        try:
+            from placeto_capture.programs.onnx_file import onnx_step  # noqa: PLC0415 (an extra)
+        except ImportError as error:
+            raise CaptureError(
+                f"onnx: expected it to be installed, got {one_line(error)}: "
+                "pip install 'placeto-capture[onnx]'"
+            ) from error
         return onnx_step(path, **sizes)
     raise CaptureError(f"{path}: expected a file that ends in .pt2 or .onnx")

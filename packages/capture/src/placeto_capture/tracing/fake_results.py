@@ -54,11 +54,11 @@ def picked_result(
     Parameters
     ----------
     func
-        What is called.
+        Function that is called.
     args, kwargs
-        With what; tensors are fake.
+        Its arguments; tensors are fake.
     picking
-        How many elements are picked.
+        Count of the elements that are picked.
 
     Returns
     -------

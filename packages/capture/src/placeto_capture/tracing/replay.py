@@ -6,18 +6,18 @@ from typing import Any
 import torch
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace, tensor_leaves
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, tensor_leaves
 
-ValueOf = Callable[[Source, str, TensorRef], torch.Tensor]
+ValueOf = Callable[[Placeholder, str, View], torch.Tensor]
 
 
-def look_at(storage: torch.UntypedStorage, ref: TensorRef) -> torch.Tensor:
+def view_of(storage: torch.UntypedStorage, view: View) -> torch.Tensor:
     """Return a look at a storage, wherever it is."""
-    tensor = torch.empty(0, dtype=ref.dtype, device=storage.device)
-    tensor.set_(storage, ref.offset, ref.size, ref.stride)
-    if ref.is_conjugated:
+    tensor = torch.empty(0, dtype=view.dtype, device=storage.device)
+    tensor.set_(storage, view.offset, view.size, view.stride)
+    if view.is_conjugated:
         tensor = torch._conj(tensor)
-    return torch._neg_view(tensor) if ref.is_negated else tensor
+    return torch._neg_view(tensor) if view.is_negated else tensor
 
 
 class Memory:
@@ -26,12 +26,12 @@ class Memory:
     Parameters
     ----------
     trace
-        What runs.
+        Step that runs.
     device
-        Where.
+        Device that has the storages.
     value_of
-        Called with a source, the name of one of its tensors and the reference to it; returns the
-        values that the tensor has before the step.
+        Called with a placeholder, the name of one of its tensors and the view that it is; returns
+        the values that the tensor has before the step.
     kept
         Storages that are not freed.
     """
@@ -47,15 +47,17 @@ class Memory:
         for call in trace.calls:
             for storage in _touched(call):
                 self._uses_left[storage] = self._uses_left.get(storage, 0) + 1
-        self._source_of_storage = {
-            storage: source for source in trace.sources for storage in source.storages
+        self._placeholder_of_storage = {
+            storage: placeholder
+            for placeholder in trace.placeholders
+            for storage in placeholder.storages
         }
 
-    def tensor(self, ref: TensorRef) -> torch.Tensor:
+    def tensor(self, view: View) -> torch.Tensor:
         """Return a tensor; one that nothing has made yet has the values from before the step."""
-        if ref.storage not in self._storages:
-            self._make(ref.storage)
-        return look_at(self._storages[ref.storage], ref)
+        if view.storage not in self._storages:
+            self._make(view.storage)
+        return view_of(self._storages[view.storage], view)
 
     def arguments(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what an op is called with."""
@@ -63,10 +65,10 @@ class Memory:
 
     def run(self, call: Call, seed: int) -> None:
         """Run an op; what it draws follows from a seed and from which draw it is."""
-        for part in call.parts or (call,):
+        for part in call.single_calls:
             args, kwargs = self.arguments(part)
-            if part.draw is not None:
-                torch.manual_seed(seed + part.draw)
+            if part.rng_index is not None:
+                torch.manual_seed(seed + part.rng_index)
             self.keep(part, part.function(*args, **kwargs))
         self.finish(call)
 
@@ -74,15 +76,15 @@ class Memory:
         """Return what an op changes, as the bytes of whole storages."""
         sizes = [self._trace.storage_bytes[storage] for storage in call.writes]
         return [
-            self.tensor(TensorRef(storage, torch.uint8, (size,), (1,), 0))
+            self.tensor(View(storage, torch.uint8, (size,), (1,), 0))
             for storage, size in zip(call.writes, sizes, strict=True)
         ]
 
     def keep(self, call: Call, result: Any) -> None:
         """Take over what an op returned."""
-        for ref, tensor in zip(call.outputs, tensor_leaves(result), strict=True):
-            if ref is not None and tensor is not None and ref.storage not in self._storages:
-                self._take_over(ref, tensor)
+        for view, tensor in zip(call.outputs, tensor_leaves(result), strict=True):
+            if view is not None and tensor is not None and view.storage not in self._storages:
+                self._take_over(view, tensor)
 
     def finish(self, call: Call) -> None:
         """Free what no other op uses, and what was there only between the parts of an op."""
@@ -95,22 +97,22 @@ class Memory:
             if not self._uses_left[storage]:
                 self._storages.pop(storage, None)
 
-    def _take_over(self, ref: TensorRef, tensor: torch.Tensor) -> None:
+    def _take_over(self, view: View, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         layout = tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), storage.nbytes()
-        if layout == (ref.size, ref.stride, ref.offset, self._trace.storage_bytes[ref.storage]):
-            self._storages[ref.storage] = storage
+        if layout == (view.size, view.stride, view.offset, self._trace.storage_bytes[view.storage]):
+            self._storages[view.storage] = storage
         else:  # a kernel may lay out its result in another way than fake tensors say
-            self._allocate(ref.storage)
-            self.tensor(ref).copy_(tensor)
+            self._allocate(view.storage)
+            self.tensor(view).copy_(tensor)
 
     def _make(self, storage: int) -> None:
         self._allocate(storage)
-        source = self._source_of_storage.get(storage)
-        if source is not None:
-            for name, ref in {**source.tensors, **source.state}.items():
-                if ref.storage == storage:
-                    self.tensor(ref).copy_(self._value_of(source, name, ref))
+        placeholder = self._placeholder_of_storage.get(storage)
+        if placeholder is not None:
+            for name, view in {**placeholder.tensors, **placeholder.state}.items():
+                if view.storage == storage:
+                    self.tensor(view).copy_(self._value_of(placeholder, name, view))
 
     def _allocate(self, storage: int) -> None:
         self._storages[storage] = torch.empty(
@@ -119,7 +121,7 @@ class Memory:
 
     def real(self, value: Any) -> Any:
         """Return arguments with tensors in place of references."""
-        if isinstance(value, TensorRef):
+        if isinstance(value, View):
             return self.tensor(value)
         if isinstance(value, torch.Tensor):  # a constant, whose values the op itself holds
             return value.detach().to(self._device, copy=True)
@@ -146,12 +148,12 @@ def replay(
     trace
         The step.
     values
-        The tensors of its sources before the step, by name; those that `capture` was given are
+        The tensors of its placeholders before the step, by name; those that `capture` was given are
         known already. They stay as they are.
     order
         The indices of all ops in any topological order; that of the trace by default.
     seed
-        An op whose `Call.draw` is n draws the random numbers that it draws after
+        An op whose `Call.rng_index` is n draws the random numbers that it draws after
         ``torch.manual_seed(seed + n)``, whatever the order.
 
     Returns
@@ -160,24 +162,51 @@ def replay(
         The results of the trace, and weights, buffers and optimizer state after the step.
     """
 
-    def value_of(source: Source, name: str, _: TensorRef) -> torch.Tensor:
-        value = values.get(name, source.values.get(name))
+    def value_of(placeholder: Placeholder, name: str, _: View) -> torch.Tensor:
+        value = values.get(name, placeholder.values.get(name))
         if value is None or value.is_meta:
             raise CaptureError(f"values: expected a tensor for {name!r}, got none")
         return value.detach()
 
     wanted = dict(trace.results)
-    for source in trace.sources:
-        if source.is_resident:
-            wanted |= {**source.tensors, **source.state}
-    memory = Memory(trace, torch.device("cpu"), value_of, {ref.storage for ref in wanted.values()})
+    for placeholder in trace.placeholders:
+        if placeholder.is_resident:
+            wanted |= {**placeholder.tensors, **placeholder.state}
+    memory = Memory(
+        trace, torch.device("cpu"), value_of, {view.storage for view in wanted.values()}
+    )
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for op in range(len(trace.ops)) if order is None else order:
             call = trace.ops[op]
             if isinstance(call, Call):
                 memory.run(call, seed)
-        return {name: memory.tensor(ref).clone() for name, ref in wanted.items()}
+        return {name: memory.tensor(view).clone() for name, view in wanted.items()}
 
 
 def _touched(call: Call) -> Iterable[int]:
     return dict.fromkeys((*call.reads, *call.writes, *call.creates))
+
+
+WEIGHT_SCALE = 0.02  # of weights that have no values
+
+
+def example_values(generator: torch.Generator) -> ValueOf:
+    """Return what gives a placeholder the values that `capture` was given, or random ones.
+
+    What the optimizer keeps, and whole numbers that are not known, are zero.
+    """
+
+    def value_of(placeholder: Placeholder, name: str, view: View) -> torch.Tensor:
+        value = placeholder.values.get(name)
+        if value is not None and not value.is_meta:
+            return value.detach()
+        if name in placeholder.state or not view.dtype.is_floating_point:
+            return torch.zeros(view.size, dtype=view.dtype)
+        values = torch.randn(view.size, generator=generator)
+        if placeholder.op_type == "parameter":
+            values *= WEIGHT_SCALE
+        if placeholder.op_type == "buffer":
+            values = values.abs()  # it may be a variance
+        return values.to(view.dtype)
+
+    return value_of

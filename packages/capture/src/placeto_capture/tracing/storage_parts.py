@@ -1,6 +1,6 @@
-"""The parts of a storage that the ops of a step tell apart.
+"""The parts of storages that the ops of a step tell apart, and which of them each op accesses.
 
-An op looks at a storage through a tensor, which may show a part of it: a slice, a column, one third
+An op accesses a storage through a view, which may show a part of it: a slice, a column, one third
 of the columns. A tensor shows runs of bytes that repeat at some strides. Where each of the strides
 that the tensors of a storage have divides the next one, they are the places of a number system in
 which addresses are written: each digit of the bytes that a tensor shows goes from one value to
@@ -8,14 +8,16 @@ another, and the tensor is a box. Cut where these boxes begin and end, the stora
 of which each tensor shows some, and no other part at all.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from math import prod
 
 import torch
 
-from placeto_capture.tracing.trace import TensorRef
+from placeto_capture.tracing.functions import OVERWRITES, function_of
+from placeto_capture.tracing.trace import Call, Trace, View, views_in
 
 MAX_PARTS = 1024  # of one storage; beyond that it is one part
 
@@ -23,7 +25,7 @@ Interval = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Coverage:
     """What a tensor shows of a storage.
 
     Attributes
@@ -48,50 +50,50 @@ class StorageParts:
     ----------
     whole
         All bytes of the storage.
-    refs
+    views
         The tensors that ops look at it through.
 
     Attributes
     ----------
-    parts : list of `TensorRef`
+    parts : list of `View`
         The bytes of each part.
 
     Examples
     --------
     >>> whole = whole_storage(0, 32)
-    >>> last_2_columns = TensorRef(0, torch.uint8, (4, 2), (8, 1), 6)
+    >>> last_2_columns = View(0, torch.uint8, (4, 2), (8, 1), 6)
     >>> storage = StorageParts(whole, [whole, last_2_columns])
     >>> storage.sizes, storage.shown(last_2_columns)
-    ([24, 8], Look(parts=(1,), is_exact=True))
+    ([24, 8], Coverage(parts=(1,), is_exact=True))
     """
 
-    def __init__(self, whole: TensorRef, refs: Iterable[TensorRef]) -> None:
-        runs_of = {ref: _Runs.of(ref) for ref in refs if ref.num_elements}
+    def __init__(self, whole: View, views: Iterable[View]) -> None:
+        runs_of = {view: _Runs.of(view) for view in views if view.num_elements}
         one = _Boxes([whole], dict.fromkeys(runs_of, (0,)))
         if all(runs.num_bytes == whole.num_bytes for runs in runs_of.values()):
             boxes = one  # as most are
         else:
             boxes = (
                 _boxes(whole, runs_of)
-                or _boxes(whole, {ref: runs.hull() for ref, runs in runs_of.items()})
+                or _boxes(whole, {view: runs.hull() for view, runs in runs_of.items()})
                 or one
             )
         self.parts = boxes.parts
         self.sizes = [part.num_bytes for part in self.parts]
-        self._look_of: dict[TensorRef, Look] = {}
-        for ref, runs in runs_of.items():
-            parts = boxes.shown_by[ref]
+        self._coverage_of: dict[View, Coverage] = {}
+        for view, runs in runs_of.items():
+            parts = boxes.shown_by[view]
             num_shown = sum(self.sizes[part] for part in parts)
-            self._look_of[ref] = Look(parts, runs.is_exact and runs.num_bytes == num_shown)
+            self._coverage_of[view] = Coverage(parts, runs.is_exact and runs.num_bytes == num_shown)
 
-    def shown(self, ref: TensorRef) -> Look:
+    def shown(self, view: View) -> Coverage:
         """Return what one of the tensors shows; one without elements shows nothing."""
-        return self._look_of.get(ref, Look((), is_exact=True))
+        return self._coverage_of.get(view, Coverage((), is_exact=True))
 
 
-def whole_storage(storage: int, num_bytes: int) -> TensorRef:
+def whole_storage(storage: int, num_bytes: int) -> View:
     """Return a tensor of all bytes of a storage."""
-    return TensorRef(storage, torch.uint8, (num_bytes,), (1,), 0)
+    return View(storage, torch.uint8, (num_bytes,), (1,), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +109,17 @@ class _Runs:
     is_exact: bool = True
 
     @classmethod
-    def of(cls, ref: TensorRef) -> "_Runs":
+    def of(cls, view: View) -> "_Runs":
         """Return those of a tensor that has elements."""
-        width = ref.dtype.itemsize
-        start = ref.offset * width
+        width = view.dtype.itemsize
+        start = view.offset * width
         steps = [(1, width)]
-        for stride, size in sorted(zip(ref.stride, ref.size, strict=True)):
+        for stride, size in sorted(zip(view.stride, view.size, strict=True)):
             if stride == 0 or size == 1:
                 continue
             last_stride, last_size = steps[-1]
             if stride * width < last_stride * last_size:
-                end = 1 + sum((n - 1) * s for s, n in zip(ref.stride, ref.size, strict=True))
+                end = 1 + sum((n - 1) * s for s, n in zip(view.stride, view.size, strict=True))
                 return cls(start, ((1, end * width),), is_exact=False)
             if stride * width == last_stride * last_size:
                 steps[-1] = last_stride, last_size * size
@@ -142,23 +144,23 @@ class _Runs:
 class _Boxes:
     """The parts of a storage, and which of them each tensor shows."""
 
-    parts: list[TensorRef]
-    shown_by: dict[TensorRef, tuple[int, ...]]
+    parts: list[View]
+    shown_by: dict[View, tuple[int, ...]]
 
 
-def _boxes(whole: TensorRef, runs_of: dict[TensorRef, _Runs]) -> _Boxes | None:
+def _boxes(whole: View, runs_of: dict[View, _Runs]) -> _Boxes | None:
     """Return a storage cut into boxes, None if a tensor is no box or there are too many parts."""
     places = sorted({1, *(stride for runs in runs_of.values() for stride, _ in runs.steps)})
     steps = list(pairwise([*places, whole.num_bytes]))
     if any(high % low for low, high in steps):
         return None
     radices = [high // low for low, high in steps]
-    box_of: dict[TensorRef, list[Interval]] = {}
-    for ref, runs in runs_of.items():
+    box_of: dict[View, list[Interval]] = {}
+    for view, runs in runs_of.items():
         box = _box(runs, places, radices)
         if box is None:
             return None
-        box_of[ref] = box
+        box_of[view] = box
     cuts = [
         sorted({0, radix, *(end for box in box_of.values() for end in box[digit])})
         for digit, radix in enumerate(radices)
@@ -170,17 +172,17 @@ def _boxes(whole: TensorRef, runs_of: dict[TensorRef, _Runs]) -> _Boxes | None:
     number = {box: part for part, box in enumerate(product(*digits))}
     parts = [_part(whole.storage, box[::-1], places) for box in number]
     shown_by = {}
-    for ref, box in box_of.items():
+    for view, box in box_of.items():
         shown = [
             [(low, high) for low, high in intervals if start <= low and high <= end]
             for intervals, (start, end) in zip(digits, reversed(box), strict=True)
         ]
-        shown_by[ref] = tuple(number[part] for part in product(*shown))
+        shown_by[view] = tuple(number[part] for part in product(*shown))
     return _Boxes(parts, shown_by)
 
 
-def _part(storage: int, box: Sequence[Interval], places: Sequence[int]) -> TensorRef:
-    return TensorRef(
+def _part(storage: int, box: Sequence[Interval], places: Sequence[int]) -> View:
+    return View(
         storage,
         torch.uint8,
         size=tuple(end - start for start, end in box),
@@ -210,3 +212,88 @@ def _box(runs: _Runs, places: Sequence[int], radices: Sequence[int]) -> list[Int
             left //= radix
             place += 1
     return box
+
+
+@dataclass
+class _Views:
+    """The tensors of one storage that a call reads, and those that it changes."""
+
+    read: set[View] = field(default_factory=set)
+    written: set[View] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a call uses the parts of a storage.
+
+    Attributes
+    ----------
+    read : tuple of int
+        The parts that it reads: also those that it changes without overwriting all of their bytes.
+    written : tuple of int
+        The parts that it changes.
+    """
+
+    read: tuple[int, ...]
+    written: tuple[int, ...]
+
+    @property
+    def all(self) -> set[int]:
+        """The parts that it reads or changes."""
+        return {*self.read, *self.written}
+
+
+class StorageAccesses:
+    """The parts of all storages of a trace, and how its ops use them."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._accesses = [_accesses(op) if isinstance(op, Call) else {} for op in trace.ops]
+        views: defaultdict[int, set[View]] = defaultdict(set)
+        for accesses in self._accesses:
+            for storage, access in accesses.items():
+                views[storage] |= access.read | access.written
+        self._parts = [
+            StorageParts(whole_storage(storage, num_bytes), views[storage])
+            for storage, num_bytes in enumerate(trace.storage_bytes)
+        ]
+
+    def parts(self, storage: int) -> list[View]:
+        """Return the bytes of each part of a storage."""
+        return self._parts[storage].parts
+
+    def sizes(self, storage: int) -> list[int]:
+        """Return how many bytes each part of a storage has."""
+        return self._parts[storage].sizes
+
+    def access(self, op: int, storage: int) -> Access:
+        """Return how an op uses a storage that it reads or writes."""
+        access = self._accesses[op][storage]
+        coverages = [self._parts[storage].shown(view) for view in access.written]
+        # What is not wholly overwritten is still there afterwards, as if it had been read.
+        kept = {part for coverage in coverages if not coverage.is_exact for part in coverage.parts}
+        read = {part for view in access.read for part in self._parts[storage].shown(view).parts}
+        written = {part for coverage in coverages for part in coverage.parts}
+        return Access(tuple(sorted(read | kept)), tuple(sorted(written)))
+
+    def created(self, op: int, storage: int) -> Iterable[int]:
+        """Return the parts that an op makes of a storage: those that it writes, or all."""
+        call, access = self._trace.ops[op], self._accesses[op].get(storage)
+        is_written = access is not None and isinstance(call, Call) and not call.parts
+        return self.access(op, storage).written if is_written else range(len(self.sizes(storage)))
+
+
+def _accesses(call: Call) -> dict[int, _Views]:
+    """Return what a call, or each of its parts, reads and changes in each storage."""
+    accesses: defaultdict[int, _Views] = defaultdict(_Views)
+    for part in call.single_calls:
+        function = function_of(part.function)
+        written = list(views_in(function.written(part.arguments, part.keywords)))
+        read = list(views_in((part.arguments, part.keywords)))
+        for view in written:
+            accesses[view.storage].written.add(view)
+            if function.name in OVERWRITES:
+                read.remove(view)
+        for view in read:
+            accesses[view.storage].read.add(view)
+    return accesses

@@ -20,16 +20,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.autograd_nodes import AutogradNodes
-from placeto_capture.tracing.checks import passing_answer
-from placeto_capture.tracing.counting import count_bytes, count_flops
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
 from placeto_capture.tracing.fake_results import Picking, own_result, picked_result
-from placeto_capture.tracing.functions import Function, function_of
-from placeto_capture.tracing.known_values import CONSTANT, KnownValues
-from placeto_capture.tracing.random_draws import RandomDraws
-from placeto_capture.tracing.scopes import ModuleScopes
-from placeto_capture.tracing.trace import Call, Source, TensorRef, Trace, tensor_leaves
+from placeto_capture.tracing.functions import Function, count_bytes, count_flops, function_of
+from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
+from placeto_capture.tracing.origins import AutogradNodes, ModuleScopes, RandomDraws
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, tensor_leaves
 from placeto_graphs import Phase
 
 DEVICE_OF = torch.ops.prim.device.default
@@ -44,25 +40,25 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     memory
         The tensors that are there before the step: each region is an op.
     scopes
-        Which module is running.
+        Modules that are being called.
     mask_fraction
         The part of all elements that a mask of unknown values picks; None refuses such masks.
 
     Attributes
     ----------
-    ops : list of `Source` or `Call`
-        What ran so far.
+    ops : list of `Placeholder` or `Call`
+        Ops that ran so far.
     scope : str
         The scope of ops that run outside of all modules.
     phase : Phase
-        Of the ops that run.
+        Phase of the ops that run.
     """
 
     def __init__(
         self, memory: FakeMemory, scopes: ModuleScopes, mask_fraction: float | None = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.ops: list[Source | Call] = []
+        self.ops: list[Placeholder | Call] = []
         self.scope = ""
         self.phase = Phase.FORWARD
         self._memory = memory
@@ -71,7 +67,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages: list[torch.UntypedStorage] = []
         self._index_of_storage: dict[int, int] = {}
         self._maker_of_storage: list[int] = []  # the last op that wrote each storage
-        self._source_of_storage: dict[int, tuple[int, Source]] = {}
+        self._placeholder_of_storage: dict[int, tuple[int, Placeholder]] = {}
         self._allocations: dict[int, Call] = {}  # of storages without values
         self._nodes = AutogradNodes()
         self._draws = RandomDraws()
@@ -81,7 +77,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for region in memory.regions:
             name = next(iter(region.tensors))
             scope = "" if region.op_type == "input" else name.rpartition(".")[0]
-            self._add_source(name, scope, region)
+            self._add_placeholder(name, scope, region)
 
     def trace(self, results: dict[str, torch.Tensor]) -> Trace:
         """Return what was recorded."""
@@ -103,10 +99,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         The updates that touch the parameter, its gradient or this state belong to the parameter.
         """
-        op, source = self._source_of_storage[self._look_up(parameter).storage]
+        op, placeholder = self._placeholder_of_storage[self._look_up(parameter).storage]
         for name, tensor in state.items():
-            source.state[name] = self._look_up(tensor, maker=op)
-        storages = [*source.storages]
+            placeholder.state[name] = self._look_up(tensor, maker=op)
+        storages = [*placeholder.storages]
         if parameter.grad is not None:
             storages.append(self._look_up(parameter.grad).storage)
         self._owner_of_storage.update(dict.fromkeys(storages, op))
@@ -136,12 +132,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         # An op may change what its arguments look like, so they are described before it runs.
-        inputs: list[TensorRef] = []
+        inputs: list[View] = []
         arguments, keywords = self._described(args, inputs), self._described(kwargs, inputs)
-        written: list[TensorRef] = []
+        written: list[View] = []
         self._described(function.written(args, kwargs), written)
         node = self._nodes.before_op(args, kwargs)
-        draw = self._draws.next() if torch.Tag.nondeterministic_seeded in func.tags else None
+        rng_index = self._draws.next() if torch.Tag.nondeterministic_seeded in func.tags else None
         try:
             result = own_result(func, args, kwargs)
             result = func(*args, **kwargs) if result is None else result
@@ -156,7 +152,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if len(self._storages) == storages_before and not written:
             self._fold(outputs, node)
             return result
-        made = [ref for ref in outputs if ref is not None and ref.storage >= storages_before]
+        made = [view for view in outputs if view is not None and view.storage >= storages_before]
         call = Call(
             function=func,
             arguments=arguments,
@@ -164,13 +160,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outputs=outputs,
             reads=(),
             writes=(),
-            creates=tuple(dict.fromkeys(ref.storage for ref in made)),
+            creates=tuple(dict.fromkeys(view.storage for view in made)),
             scope="",
             phase=self.phase,
             flops=count_flops(func, function, args, kwargs, result, (*inputs, *made)),
             bytes_accessed=count_bytes(function, inputs, written, made),
             belongs_to=None,
-            draw=draw,
+            rng_index=rng_index,
         )
         if function.allocates and not written:
             self._allocations.update(dict.fromkeys(call.creates, call))
@@ -179,10 +175,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _append(
-        self, call: Call, inputs: list[TensorRef], written: list[TensorRef], node: int | None
+        self, call: Call, inputs: list[View], written: list[View], node: int | None
     ) -> None:
-        written_storages = dict.fromkeys(ref.storage for ref in written)
-        read = dict.fromkeys(ref.storage for ref in inputs if ref.storage not in written_storages)
+        written_storages = dict.fromkeys(view.storage for view in written)
+        read = dict.fromkeys(
+            view.storage for view in inputs if view.storage not in written_storages
+        )
         for storage in read:
             if storage in self._allocations:  # the values of new memory are the allocation's
                 self._append(self._allocations.pop(storage), [], [], None)
@@ -201,9 +199,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known_values.follow(op, call)
         self._nodes.after_op(op, call.scope, node)
 
-    def _fold(self, outputs: tuple[TensorRef | None, ...], node: int | None) -> None:
+    def _fold(self, outputs: tuple[View | None, ...], node: int | None) -> None:
         """Let gradient ops of a view belong to the op that made its storage."""
-        first = next((ref for ref in outputs if ref is not None), None)
+        first = next((view for view in outputs if view is not None), None)
         if first is not None and first.storage not in self._allocations:
             maker = self._maker_of_storage[first.storage]
             self._nodes.after_op(maker, self._current_scope, node)
@@ -313,14 +311,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _add_constant(self, tensor: torch.Tensor) -> None:
         region, name, cut = self._memory.add_constant(self._constant_name, tensor)
-        known = self._source_of_storage.get(self._index_of_storage.get(region.storage._cdata, -1))
+        known = self._placeholder_of_storage.get(
+            self._index_of_storage.get(region.storage._cdata, -1)
+        )
         if known is None:
-            self._add_source(name, self._current_scope, region)
+            self._add_placeholder(name, self._current_scope, region)
         else:
-            _, source = known
+            _, placeholder = known
             fake, _ = region.tensors[name]
-            source.tensors[name] = self._look_up(fake)
-            source.values[name] = tensor
+            placeholder.tensors[name] = self._look_up(fake)
+            placeholder.values[name] = tensor
         if cut:
             storages = {self._index_of_storage[r.storage._cdata] for r in (region, *cut)}
             self._cut_storages |= storages
@@ -328,15 +328,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(self.ops[self._maker_of_storage[storage]], Call):
                     raise self._cannot_follow()
 
-    def _add_source(self, name: str, scope: str, region: Region) -> None:
+    def _add_placeholder(self, name: str, scope: str, region: Region) -> None:
         """Record an op that holds the tensors of a region."""
-        source, op = Source(name, scope, region.op_type, {}, {}), len(self.ops)
-        self.ops.append(source)
+        placeholder, op = Placeholder(name, scope, region.op_type, {}, {}), len(self.ops)
+        self.ops.append(placeholder)
         for key, (fake, value) in region.tensors.items():
-            source.tensors[key] = self._look_up(fake, maker=op)
-            source.values[key] = value
-            self._source_of_storage[source.tensors[key].storage] = op, source
-        self._known_values.add(source)
+            placeholder.tensors[key] = self._look_up(fake, maker=op)
+            placeholder.values[key] = value
+            self._placeholder_of_storage[placeholder.tensors[key].storage] = op, placeholder
+        self._known_values.add(placeholder)
 
     def _cannot_follow(self) -> CaptureError:
         return CaptureError(
@@ -345,7 +345,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "that as a buffer"
         )
 
-    def _described(self, value: Any, found: list[TensorRef]) -> Any:
+    def _described(self, value: Any, found: list[View]) -> Any:
         """Return arguments with references in place of tensors, and add those to a list."""
         if isinstance(value, FakeTensor):
             found.append(self._look_up(value))
@@ -356,7 +356,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return {key: self._described(item, found) for key, item in value.items()}
         return value
 
-    def _look_up(self, tensor: torch.Tensor, maker: int | None = None) -> TensorRef:
+    def _look_up(self, tensor: torch.Tensor, maker: int | None = None) -> View:
         """Return the reference to a tensor, whose storage may be new: then ``maker`` made it."""
         if tensor.layout is not torch.strided:
             raise CaptureError(
@@ -372,7 +372,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if maker is None:
                 maker = self._add_unknown(tensor, index)
             self._maker_of_storage.append(maker)
-        return TensorRef(
+        return View(
             storage=index,
             dtype=tensor.dtype,
             size=tuple(tensor.shape),
@@ -385,8 +385,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add_unknown(self, tensor: torch.Tensor, storage: int) -> int:
         """Record an op that holds a fake tensor which nothing that was recorded has made."""
         name = self._constant_name
-        whole = TensorRef(storage, torch.uint8, (tensor.untyped_storage().nbytes(),), (1,), 0)
-        self.ops.append(Source(name, self._current_scope, "input", {name: whole}, {}))
+        whole = View(storage, torch.uint8, (tensor.untyped_storage().nbytes(),), (1,), 0)
+        self.ops.append(Placeholder(name, self._current_scope, "input", {name: whole}, {}))
         return len(self.ops) - 1
 
 

@@ -1,0 +1,135 @@
+"""Where an op comes from: the module that runs, the forward op of a gradient op, a random draw."""
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from placeto_capture.tracing.trace import tensor_leaves
+
+# Code that is not the model's: PyTorch's own modules, and this package.
+OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+
+
+class ModuleScopes:
+    """Follows the calls of a model's modules.
+
+    Attributes
+    ----------
+    paths : list of str
+        The paths of the modules that are being called, the innermost last.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.paths: list[str] = []
+        self._failed: tuple[BaseException, str] | None = None
+        for path, module in model.named_modules():
+            self._follow(path, module)
+
+    def failed(self, error: BaseException) -> str | None:
+        """Return the path of the innermost module that an exception left, if it left one."""
+        return self._failed[1] if self._failed is not None and self._failed[0] is error else None
+
+    def _follow(self, path: str, module: nn.Module) -> None:
+        def enter(_module: nn.Module, _args: Any) -> None:
+            self.paths.append(path)
+
+        def leave(_module: nn.Module, _args: Any, _result: Any) -> None:
+            self.paths.pop()
+            error = sys.exc_info()[1]
+            if error is not None and self.failed(error) is None:
+                self._failed = error, path
+
+        module.register_forward_pre_hook(enter, prepend=True)
+        module.register_forward_hook(leave, always_call=True)
+
+
+def failed_line(error: BaseException) -> str:
+    """Return the innermost line of a model's code that an exception came through.
+
+    Such as ``" (line 12 of model.py)"``; nothing where there is none.
+    """
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file = Path(frame.f_code.co_filename)
+        if file.is_absolute() and not any(file.is_relative_to(folder) for folder in OTHERS):
+            return f" (line {line} of {file.name})"
+    return ""
+
+
+LEAF_NUMBER = 2**64 - 1  # of the nodes that accumulate the gradients of leaves
+
+
+class AutogradNodes:
+    """Follows which op each node of autograd's graph was made for.
+
+    Ops are told by their index and scope.
+    """
+
+    def __init__(self) -> None:
+        self._op_of_node: dict[int, tuple[int, str]] = {}
+        self._next_node = _next_number()
+        self._last_op: tuple[int, str] | None = None
+
+    def before_op(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        """Return the number of the node of the op that is about to run, if it has one.
+
+        The nodes before it that are nobody's yet belong to the op that ran last.
+        """
+        if not torch.is_grad_enabled():
+            return None
+        end = _next_number()
+        leaves = tensor_leaves((args, tuple(kwargs.values())))
+        has_node = any(leaf is not None and leaf.requires_grad for leaf in leaves)
+        if self._last_op is not None:
+            left = range(self._next_node, end - has_node)
+            self._op_of_node.update(dict.fromkeys(left, self._last_op))
+        self._next_node = end
+        return end - 1 if has_node else None
+
+    def after_op(self, op: int, scope: str, node: int | None) -> None:
+        """Note the op that ran, and that a node is its."""
+        self._last_op = op, scope
+        if node is not None:
+            self._op_of_node.setdefault(node, self._last_op)
+
+    def running(self) -> tuple[int, str] | torch.Tensor | None:
+        """Return what the node that runs now was made for.
+
+        That is an op, or the leaf whose gradient it accumulates; None where no node runs, or one
+        that nothing recorded was made for.
+        """
+        node: Any = torch._C._current_autograd_node()
+        if node is None:
+            return None
+        number = node._sequence_nr()
+        if number == LEAF_NUMBER:
+            leaf: torch.Tensor = node.variable
+            return leaf
+        return self._op_of_node.get(number)
+
+
+def _next_number() -> int:
+    number: int = torch._C._autograd._get_sequence_nr()
+    return number
+
+
+class RandomDraws:
+    """Numbers the draws of a step by the state that the generator of random numbers is in.
+
+    On fake tensors nothing is drawn, so that the generator has to be moved on here. What sets it
+    back, as `torch.utils.checkpoint` does before it computes again, gets the same numbers again.
+    """
+
+    def __init__(self) -> None:
+        self._number_of_state: dict[bytes, int] = {}
+
+    def next(self) -> int:
+        """Return the number of a draw, and let the generator go on."""
+        with _disable_current_modes():
+            state = torch.get_rng_state().numpy().tobytes()
+            torch.rand(())
+        return self._number_of_state.setdefault(state, len(self._number_of_state))
