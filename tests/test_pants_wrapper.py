@@ -28,7 +28,7 @@ PYTHON_OF_PANTS = """#!{python}
 import os, pathlib, sys
 if sys.argv[1:3] == ["-m", "pex"]:
     sources = sys.argv[sys.argv.index("-D") + 1]
-    pathlib.Path(sys.argv[-1]).write_text("of " + " ".join(os.listdir(sources)))
+    pathlib.Path(sys.argv[-1]).write_text("of " + " ".join(sorted(os.listdir(sources))))
 elif sys.argv[1:4] == ["-I", "-m", "pants"]:
     print("Pants was run with", *sys.argv[4:])
     for name, text in os.environ.items():
@@ -103,10 +103,10 @@ def test_the_first_run_installs_pants_and_its_pex_and_a_second_does_not(sandbox:
     lines = sandbox.run("test", "::")
     assert lines[0] == "Pants was run with test ::"
     (pex,) = sandbox.cache.glob("*/*/pex")
-    assert pex.read_text() == "of pex"
+    assert pex.read_text() == "of pex plain_pex.py"
     assert f"PANTS_PEX_CLI_URL_TEMPLATE=file://{pex}" in lines
     (versions,) = (line for line in lines if line.startswith("PANTS_PEX_CLI_KNOWN_VERSIONS="))
-    assert versions.count("|6'") == 4  # bytes
+    assert versions.count("|19'") == 4  # bytes
     assert sandbox.installed() == INSTALLED
 
     assert sandbox.run("lint")[0] == "Pants was run with lint"
