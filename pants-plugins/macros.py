@@ -1,10 +1,38 @@
-# What BUILD files may call besides Pants' own targets.
+# What BUILD files may call, and name, besides Pants' own targets.
+
+# The folders of packages/. A new one is named here, and calls sources, tests and wheel.
+PACKAGES = (
+    *("graphs", "simulator", "policy", "baselines", "capture", "workloads", "execution"),
+    *("placeto", "experiments"),
+)
+WITHOUT_TORCH = ("graphs", "simulator")
+
+
+def sources():
+    """Declare the modules of a package, and what lies beside them."""
+    python_sources(sources=["**/*.py"], dependencies=[":data"])
+    resources(name="data", sources=["**/*", "!**/*.py", "!**/BUILD"])
+
+
+def tests(helpers=True):
+    """Declare the tests of a package, and the modules that help them.
+
+    They see all libraries, or those of a package without torch a few: Pants installs two sets, and
+    not one for each file. What examples in docstrings import, nothing else tells Pants.
+    """
+    name = build_file_dir().parent.name
+    libraries = "without-torch" if name in WITHOUT_TORCH else "python"
+    python_tests(
+        batch_compatibility_tag=name,
+        dependencies=[f"//3rdparty/python:{libraries}", f"{build_file_dir().parent}/src"],
+    )
+    if helpers:
+        python_test_utils(name="utilities", sources=["*.py", "!test_*.py"])
 
 
 def wheel(name):
     """Declare the wheel of a package: its metadata, and the sources below src/."""
     resources(name="metadata", sources=["pyproject.toml", "README.md"])
-    files(name="changelog", sources=["CHANGELOG.md"])
     python_distribution(
         name="wheel",
         dependencies=[":metadata", "./src"],

@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 from importlib import metadata
 from pathlib import Path
 
 PINS = Path("3rdparty/python/requirements.txt").resolve()
-PACKAGES = ("graphs", "simulator", "policy", "baselines", "workloads", "execution")
-FOLDERS = {name: Path("packages", name).resolve() for name in PACKAGES}
-FOLDERS["tools"] = Path("tools").resolve()
+FOLDERS = {
+    tomllib.loads(path.read_text())["project"]["name"]: path.parent.resolve()
+    for path in (*sorted(Path("packages").glob("*/pyproject.toml")), Path("tools/pyproject.toml"))
+}
 
 
 def try_to_run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:

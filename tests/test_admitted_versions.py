@@ -89,7 +89,7 @@ def libraries() -> dict[str, set[str]]:
     for folder in FOLDERS.values():
         for requirement in map(Requirement, dependencies(folder)):
             stated[requirement.name].add(str(requirement.specifier))
-    beside = {*PINNED, *MODELS, *(f"placeto-{name}" for name in FOLDERS)}
+    beside = {*PINNED, *MODELS, *FOLDERS}
     return {name: ranges for name, ranges in stated.items() if name not in beside}
 
 
@@ -127,7 +127,7 @@ def test_of_each_package_the_one_version_here_is_all_that_ranges_admit() -> None
             requirement.specifier
             for other in FOLDERS.values()
             for requirement in map(Requirement, dependencies(other))
-            if requirement.name == f"placeto-{name}"
+            if requirement.name == name
         ]
         for admitted in ranges:
             assert list(admitted.filter(versions)) == versions[:1], name
@@ -156,7 +156,7 @@ def test_the_lines_of_readmes_run(
     pip(python, "install", *options, *INSTALLED, *asked, cwd=tmp_path)
     listed = run(python, "-I", "-c", LIST, cwd=tmp_path).stdout
     print(listed)  # what has failed is shown with its versions
-    assert {f"placeto-{name}" for name in FOLDERS} <= json.loads(listed).keys()
+    assert FOLDERS.keys() <= json.loads(listed).keys()
 
     # Compiled code of other versions of Numba would take the place of that of this one.
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "compiled"))

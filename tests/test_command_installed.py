@@ -4,15 +4,20 @@ import json
 import re
 import site
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from command_runs import profile
 from fresh_environments import FOLDERS, make_environment, make_wheels, pip, run
 
 # What the lines of a README use besides what the package needs, and so name.
-BESIDE = {"baselines": ["simulator"], "execution": ["workloads"]}
+BESIDE = {
+    "placeto-baselines": ["placeto-simulator"],
+    "placeto-execution": ["placeto-capture"],
+}
 LIST = """
 import importlib.metadata
 print(*(found.name for found in importlib.metadata.distributions() if "placeto" in found.name))
@@ -34,9 +39,14 @@ def install(wheels: Path, folder: Path, *packages: str) -> Path:
     others = [path for path in sys.path if "-packages" in path or path.endswith(".whl")]
     others += site.getsitepackages()
     (library / "others.pth").write_text("\n".join(dict.fromkeys(others)) + "\n")
-    names = [f"placeto-{name}" for name in packages]
-    pip(python, "install", "--no-index", "--find-links", wheels, *names, cwd=folder)
+    pip(python, "install", "--no-index", "--find-links", wheels, *packages, cwd=folder)
     return python
+
+
+def siblings_of(name: str) -> set[str]:
+    """Return the packages of the project that a package says it needs."""
+    project = tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text())["project"]
+    return {Requirement(text).name for text in project["dependencies"]} & FOLDERS.keys()
 
 
 @pytest.mark.slow
@@ -47,12 +57,11 @@ def test_a_package_alone_runs_the_lines_of_its_readme(
     asked = [name, *BESIDE.get(name, [])]
     python = install(wheels, tmp_path / "environment", *asked)
     installed = set(run(python, "-I", "-c", LIST, cwd=tmp_path).stdout.split())
-    expected = FOLDERS if name == "tools" else {"graphs", *asked}
-    assert installed == {f"placeto-{one}" for one in expected}
+    assert installed == {*asked, *siblings_of(name)}
     readme = (FOLDERS[name] / "README.md").read_text()
     lines = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert lines or name == "tools"
-    assert all(f"./packages/{one}" in readme for one in BESIDE.get(name, []))
+    assert lines
+    assert all(FOLDERS[one].name in readme for one in BESIDE.get(name, []))
     for block in lines:
         run(python, "-I", "-c", block, cwd=tmp_path)
 
@@ -60,7 +69,9 @@ def test_a_package_alone_runs_the_lines_of_its_readme(
 @pytest.fixture(scope="module")
 def script(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the command with all that it needs; return its console script."""
-    return install(wheels, tmp_path_factory.mktemp("environment"), "tools").parent / "placeto"
+    return (
+        install(wheels, tmp_path_factory.mktemp("environment"), "placeto-tools").parent / "placeto"
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""One package, installed as a user would, brings what it needs and nothing else."""
+"""A package, installed from its sources as a user would, brings what it needs and no more."""
 
 import json
 import subprocess
@@ -61,48 +61,27 @@ def run(*command: str | Path) -> str:
     return result.stdout
 
 
-def install(environment: Path, *what: str) -> Path:
-    """Install into a fresh environment and return its Python."""
+def install(python: Path, *folders: str) -> set[str]:
+    """Install packages from their sources; return what an environment has of the project then."""
     # The pinned pip installs from outside, because some systems' Python comes without its own.
-    venv.create(environment, with_pip=False, symlinks=True)
-    python = environment / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "install")
-    run(*pip, "--constraint", PINS, "--build-constraint", PINS, *what)
-    return python
-
-
-def check_what_is_installed(python: Path, package: str) -> None:
+    run(*pip, "--constraint", PINS, "--build-constraint", PINS, *folders)
     installed = json.loads(run(python, "-I", "-c", LIST))
     siblings = {name for name in installed if name.startswith("placeto")}
-    assert siblings == {"placeto-graphs", package}
     pins = set(PINS.read_text().lower().replace("_", "-").split())
     others = installed.keys() - siblings
     assert {f"{name}=={installed[name]}".lower().replace("_", "-") for name in others} <= pins
     assert "torch" not in others
+    return siblings
 
 
-def use_the_installed_packages(python: Path) -> None:
+@pytest.mark.slow
+def test_the_simulator_and_then_the_executor(tmp_path: Path) -> None:
+    venv.create(tmp_path, with_pip=False, symlinks=True)
+    python = tmp_path / "bin" / "python"
+    siblings = install(python, "./packages/graphs", "./packages/simulator")
+    assert siblings == {"placeto-graphs", "placeto-simulator"}
     assert run(python, "-I", "-c", USE) == "GroupGraph(groups=5, devices=2, edges=4) [0.05]\n"
-
-
-@pytest.mark.slow
-def test_the_simulator_from_its_wheel(tmp_path: Path) -> None:
-    wheels = sorted(path.name.split("-")[0] for path in Path().glob("*.whl"))
-    assert wheels == ["placeto_graphs", "placeto_simulator"]
-    python = install(tmp_path, "--find-links=.", "placeto-simulator")
-    check_what_is_installed(python, "placeto-simulator")
-    use_the_installed_packages(python)
-
-
-@pytest.mark.slow
-def test_the_simulator_from_its_sources(tmp_path: Path) -> None:
-    python = install(tmp_path, "./packages/graphs", "./packages/simulator")
-    check_what_is_installed(python, "placeto-simulator")
-    use_the_installed_packages(python)
-
-
-@pytest.mark.slow
-def test_the_executor_from_its_sources(tmp_path: Path) -> None:
-    python = install(tmp_path, "./packages/graphs", "./packages/execution")
-    check_what_is_installed(python, "placeto-execution")
+    siblings = install(python, "./packages/graphs", "./packages/execution")
+    assert siblings == {"placeto-graphs", "placeto-simulator", "placeto-execution"}
     assert run(python, "-I", "-c", EXECUTE) == "[ True]\n"

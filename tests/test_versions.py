@@ -1,24 +1,33 @@
-"""Each package has its own version, its changelog tells of it, and its dependents ask for it."""
+"""Packages have versions that their changelogs tell of, and ranges that admit what they need.
 
-import importlib
+Of third-party libraries the ranges admit the pinned version, and nothing else is installed.
+"""
+
 import re
 import tomllib
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-FOLDERS = {
-    f"placeto-{folder.name}": folder
-    for folder in (*sorted(Path("packages").glob("*/")), Path("tools"))
-    if (folder / "pyproject.toml").exists()
-}
+FOLDERS: dict[str, Path] = {}
+PROJECTS: dict[str, dict[str, Any]] = {}
+for path in (*sorted(Path("packages").glob("*/pyproject.toml")), Path("tools/pyproject.toml")):
+    project = tomllib.loads(path.read_text())
+    FOLDERS[project["project"]["name"]] = path.parent
+    PROJECTS[project["project"]["name"]] = project
 
 
 def version_of(package: str) -> Version:
-    return Version(importlib.import_module(package.replace("-", "_")).__version__)
+    """Return the version that hatchling reads and users see."""
+    source = FOLDERS[package] / PROJECTS[package]["tool"]["hatch"]["version"]["path"]
+    (version,) = re.findall(r'^__version__ = "(.+)"$', source.read_text(), re.MULTILINE)
+    return Version(version)
 
 
 def changes(package: str) -> dict[Version, str]:
@@ -34,8 +43,7 @@ def breaks(new: Version, old: Version) -> bool:
 
 
 def siblings_of(package: str) -> list[Requirement]:
-    project = tomllib.loads((FOLDERS[package] / "pyproject.toml").read_text())["project"]
-    stated = [Requirement(text) for text in project["dependencies"]]
+    stated = [Requirement(text) for text in PROJECTS[package]["project"]["dependencies"]]
     return [requirement for requirement in stated if requirement.name in FOLDERS]
 
 
@@ -72,8 +80,50 @@ def test_a_range_admits_what_is_here_and_nothing_across_a_break(
     assert not admitted.contains(later)
 
 
-def test_packages_meet_in_the_schema_and_only_the_command_sees_all() -> None:
+def test_packages_meet_in_the_schema_and_few_see_several() -> None:
     needed = {package: {one.name for one in siblings_of(package)} for package in FOLDERS}
-    assert needed.pop("placeto-tools") == FOLDERS.keys() - {"placeto-tools"}
+    face, command = needed.pop("placeto"), needed.pop("placeto-tools")
+    assert not {"placeto-tools", "placeto-experiments"} & face
+    assert "placeto-experiments" not in command
+    assert needed.pop("placeto-experiments") >= {"placeto-tools"}  # a plug-in of the command
     assert needed.pop("placeto-graphs") == set()
     assert set(map(frozenset, needed.values())) == {frozenset({"placeto-graphs"})}
+
+
+def pins(*names: str) -> dict[str, str]:
+    """Return the version that these files pin of each library, and refuse a line with another."""
+    text = "".join(Path("3rdparty/python", name).read_text() for name in names)
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    pairs = [line.split("==") for line in lines]
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_every_stated_range_admits_the_pin(package: str) -> None:
+    project = PROJECTS[package]["project"]
+    stated = [*PROJECTS[package]["build-system"]["requires"], *project["dependencies"]]
+    for extra in project.get("optional-dependencies", {}).values():
+        stated += extra
+    pinned = pins("requirements.txt", "models.txt")
+    for requirement in map(Requirement, stated):
+        if requirement.name not in FOLDERS:
+            pin = pinned[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(pin, prereleases=True), requirement
+
+
+@pytest.mark.parametrize("tool", ["pytest", "mypy"])
+def test_the_build_runs_the_pinned_tools(tool: str) -> None:
+    settings = tomllib.loads(Path("pants.toml").read_text())[tool]
+    for text in [settings["version"], *settings["extra_requirements"]]:
+        name, version = text.split("==")
+        assert version == pins("requirements.txt")[canonicalize_name(name)], text
+
+
+def test_everything_installed_is_pinned() -> None:
+    installed = {
+        (canonicalize_name(distribution.name), Version(distribution.version).public)
+        for distribution in metadata.distributions()
+        if distribution.name not in FOLDERS
+    }
+    assert ("pytest", pytest.__version__) in installed
+    assert installed <= pins("requirements.txt").items()

@@ -1,0 +1,205 @@
+"""`./pants` with stand-ins of uv, Pants and pip: what it installs, tells them, and refuses."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = ("bash", "cp", "df", "dirname", "mkdir", "mktemp", "mv", "rm", "sed")
+# A Python whose pip installs a uv that stands in, and otherwise the real one.
+PYTHON = """#!{python}
+import os, pathlib, sys
+if "install" not in sys.argv:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+folder = pathlib.Path(sys.argv[sys.argv.index("--target") + 1], "bin")
+folder.mkdir(parents=True)
+(folder / "uv").symlink_to("{stand_ins}/installed-uv")
+"""
+UV = """#!{bash}
+echo "$*" >> '{stand_ins}/log'
+[ ! -e '{stand_ins}/no-index' ] || {{ echo 'no such package' >&2; exit 1; }}
+mkdir -p "$UV_TOOL_DIR"/pantsbuild-pants/{{bin,lib/python3.9/site-packages/pex}}
+cp '{stand_ins}/python-of-pants' "$UV_TOOL_DIR/pantsbuild-pants/bin/python"
+"""
+PYTHON_OF_PANTS = """#!{python}
+import os, pathlib, sys
+if sys.argv[1:3] == ["-m", "pex"]:
+    sources = sys.argv[sys.argv.index("-D") + 1]
+    pathlib.Path(sys.argv[-1]).write_text("of " + " ".join(sorted(os.listdir(sources))))
+elif sys.argv[1:4] == ["-I", "-m", "pants"]:
+    print("Pants was run with", *sys.argv[4:])
+    for name, text in os.environ.items():
+        print(name, text, sep="=")
+else:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+LAUNCHER = """#!{bash}
+echo "the launcher was run with $*"
+"""
+
+
+class Sandbox:
+    """A clone with the wrapper, an empty home, and a PATH that has nothing but stand-ins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.bin, self.stand_ins = (folder / name for name in ("home", "bin", "others"))
+        for made in (self.home, self.bin, self.stand_ins, folder / "clone" / "pants-plugins"):
+            made.mkdir(parents=True)
+        self.cache = self.home / ".cache" / "placeto"
+        self.wrapper = folder / "clone" / "pants"
+        for name in ("pants", "pants-plugins/pip_settings.py"):
+            shutil.copy(name, folder / "clone" / name)
+        for name in COMMANDS:
+            (self.bin / name).symlink_to(str(shutil.which(name)))
+        self.add(self.bin / "python3", PYTHON)
+        self.add(self.bin / "python3.11", PYTHON)
+        self.add(self.bin / "uv", UV)
+        self.add(self.stand_ins / "installed-uv", UV)
+        self.add(self.stand_ins / "python-of-pants", PYTHON_OF_PANTS)
+        self.environment = {
+            **{name: text for name, text in os.environ.items() if name.startswith("LD_")},
+            "PATH": str(self.bin),
+            "HOME": str(self.home),
+            "PIP_CONFIG_FILE": os.devnull,
+        }
+
+    def add(self, path: Path, text: str) -> None:
+        path.write_text(
+            text.format(bash=shutil.which("bash"), python=sys.executable, stand_ins=self.stand_ins)
+        )
+        path.chmod(0o755)
+
+    def run(self, *arguments: str, code: int = 0, **environment: str) -> list[str]:
+        """Run the wrapper; return the lines that it, or what it ran, has printed."""
+        result = subprocess.run(
+            [self.wrapper, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**self.environment, **environment},
+        )
+        assert result.returncode == code, result.stdout + result.stderr
+        assert not list(self.cache.glob("unfinished.*"))
+        return (result.stdout if code == 0 else result.stderr).splitlines()
+
+    def installed(self) -> list[str]:
+        """Return what uv was told to do."""
+        log = self.stand_ins / "log"
+        return log.read_text().splitlines() if log.exists() else []
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
+
+
+INSTALLED = ["--version", "--quiet tool install --python 3.9 pantsbuild.pants==2.17.1"]
+
+
+def test_the_first_run_installs_pants_and_its_pex_and_a_second_does_not(sandbox: Sandbox) -> None:
+    lines = sandbox.run("test", "::")
+    assert lines[0] == "Pants was run with test ::"
+    (pex,) = sandbox.cache.glob("*/*/pex")
+    assert pex.read_text() == "of pex plain_pex.py"
+    assert f"PANTS_PEX_CLI_URL_TEMPLATE=file://{pex}" in lines
+    (versions,) = (line for line in lines if line.startswith("PANTS_PEX_CLI_KNOWN_VERSIONS="))
+    assert versions.count("|19'") == 4  # bytes
+    assert sandbox.installed() == INSTALLED
+
+    assert sandbox.run("lint")[0] == "Pants was run with lint"
+    assert sandbox.installed() == INSTALLED
+
+    pex.unlink()  # as after a run that was interrupted
+    sandbox.run("lint")
+    assert sandbox.installed() == INSTALLED * 2
+    assert pex.exists()
+
+
+def test_a_uv_that_is_missing_or_does_not_run_is_installed_with_pip(sandbox: Sandbox) -> None:
+    sandbox.add(sandbox.bin / "uv", "#!{bash}\nexit 127\n")
+    assert sandbox.run("--version")[0] == "Pants was run with --version"
+    (sandbox.bin / "uv").unlink()
+    shutil.rmtree(sandbox.cache)
+    assert sandbox.run("--version")[0] == "Pants was run with --version"
+    assert sandbox.installed() == INSTALLED[1:] * 2
+
+
+def test_an_installed_launcher_is_used(sandbox: Sandbox) -> None:
+    sandbox.add(sandbox.bin / "pants", LAUNCHER)
+    assert sandbox.run("test", "::") == ["the launcher was run with test ::"]
+    assert not sandbox.cache.exists()
+
+
+def test_what_pip_is_told_is_told_to_uv_and_to_pants(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "pip.conf").write_text(
+        "[global]\nindex-url = https://one.example/simple\nfind-links = /not/this\n"
+        "[install]\nextra-index-url =\n  https://two.example/simple\n  file:///three\n"
+    )
+    lines = sandbox.run(
+        "--version",
+        PIP_CONFIG_FILE=str(tmp_path / "pip.conf"),
+        PIP_FIND_LINKS="~/wheels https://four.example",
+        PIP_CERT="/certificates.pem",
+    )
+    wheels = f"{sandbox.home}/wheels"
+    others = "https://two.example/simple file:///three"
+    assert {
+        "PANTS_CA_CERTS_PATH=/certificates.pem",
+        f"PANTS_PYTHON_REPOS_FIND_LINKS=['{wheels}', 'https://four.example']",
+        "PANTS_PYTHON_REPOS_INDEXES=['https://one.example/simple', "
+        "'https://two.example/simple', 'file:///three']",
+        "PIP_CERT=/certificates.pem",
+        f"PIP_EXTRA_INDEX_URL={others}",
+        f"PIP_FIND_LINKS={wheels} https://four.example",
+        "PIP_INDEX_URL=https://one.example/simple",
+        "SSL_CERT_FILE=/certificates.pem",
+        "UV_DEFAULT_INDEX=https://one.example/simple",
+        f"UV_FIND_LINKS={wheels},https://four.example",
+        f"UV_INDEX={others}",
+        "UV_INDEX_STRATEGY=unsafe-best-match",
+    } <= set(lines)
+
+
+def test_an_index_beside_the_usual_one_and_none_at_all(sandbox: Sandbox) -> None:
+    lines = sandbox.run("--version", PIP_EXTRA_INDEX_URL="file:///more", UV_INDEX="file:///my")
+    assert "PANTS_PYTHON_REPOS_INDEXES=+['file:///more']" in lines
+    assert "UV_INDEX=file:///my" in lines  # what uv is told itself stays
+    lines = sandbox.run("--version", PIP_NO_INDEX="1", PIP_FIND_LINKS="/wheels")
+    assert {"PANTS_PYTHON_REPOS_INDEXES=[]", "UV_OFFLINE=1"} <= set(lines)
+    assert not any(line.startswith(("UV_", "PIP_CERT")) for line in sandbox.run("--version"))
+
+
+def test_what_is_wrong_is_one_line(sandbox: Sandbox) -> None:
+    (line,) = sandbox.run(code=1, HOME="")
+    assert line.startswith("pants: HOME is not set: set it, or XDG_CACHE_HOME, ")
+    (line,) = sandbox.run(code=1, XDG_CACHE_HOME="/with a space")
+    assert line.startswith("pants: Pants cannot keep its caches below '/with a space/placeto': ")
+    *_, line = sandbox.run(code=1, XDG_CACHE_HOME="/dev/null")
+    assert line.startswith("pants: cannot write to /dev/null/placeto: set XDG_CACHE_HOME ")
+
+
+def test_a_full_disk_and_an_index_out_of_reach_leave_nothing_half_made(sandbox: Sandbox) -> None:
+    (sandbox.stand_ins / "no-index").touch()
+    _, cause, line = sandbox.run(code=1)
+    assert cause == "no such package"
+    assert line.startswith("pants: could not install Pants 2.17.1: see above; it needs a package")
+
+    df = (sandbox.bin / "df").rename(sandbox.stand_ins / "df")
+    sandbox.add(sandbox.bin / "df", "#!{bash}\necho '/dev/sda 900000 500001 399999 56% /home'\n")
+    *_, line = sandbox.run(code=1)
+    assert line.startswith(f"pants: the disk of {sandbox.cache} is full: free 500 MB there, ")
+
+    df.rename(sandbox.bin / "df")
+    (sandbox.stand_ins / "no-index").unlink()
+    assert sandbox.run("--version")[0] == "Pants was run with --version"
+
+
+def test_without_uv_and_pip_it_says_what_to_install(sandbox: Sandbox) -> None:
+    for name in ("uv", "python3"):
+        (sandbox.bin / name).unlink()
+    sandbox.add(sandbox.bin / "python3.11", '#!{bash}\ncase "$*" in *pip*) exit 1; esac\n')
+    *_, line = sandbox.run(code=1)
+    assert line.startswith("pants: neither uv nor a Python with pip is on PATH: install one ")
