@@ -14,7 +14,7 @@ from placeto.texts import TextTable, seconds_text, share_text
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.records import Measured
 from placeto.trials.trials import Graph, Results, Trial
-from placeto_experiments.paper.fidelity_tasks import MeasurePlacements, ProfiledProblem
+from placeto_experiments.paper.fidelity_tasks import MeasurePlacements, RunnableModel, profiling
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of
 
@@ -65,7 +65,34 @@ class Agreement:
         return float(self.measured[self.simulated.argmin()] / self.measured.min() - 1)
 
 
-def fidelity(chosen: Sequence[str], plan: Plan, scale_name: str) -> Experiment:
+def runnable_models(chosen: Sequence[str], plan: Plan) -> dict[Graph, RunnableModel]:
+    """Return models that run on two workers of this machine, by their problems.
+
+    Parameters
+    ----------
+    chosen
+        Some of the models; all of them if there are none. To try it, there is one tiny model.
+    plan
+        Gives the number of groups.
+
+    Raises
+    ------
+    InputError
+        When one of them is none of the experiment's.
+    """
+    known = SMOKE_MODELS if plan.is_smoke else MODELS
+    for source in chosen:
+        if source not in known:
+            raise InputError(f"{source}: expected one of {', '.join(known)}")
+    return {
+        Graph(name_of(source)): RunnableModel(
+            source, tuple(known[source].items()), plan.scale.num_groups
+        )
+        for source in chosen or known
+    }
+
+
+def fidelity(chosen: Sequence[str], plan: Plan) -> Experiment:
     """Return the experiment on two workers of this machine.
 
     Parameters
@@ -74,41 +101,25 @@ def fidelity(chosen: Sequence[str], plan: Plan, scale_name: str) -> Experiment:
         Some of the models; all of them if there are none.
     plan
         Gives the number of groups, and with ``seeds`` how many runs of each placement count.
-    scale_name
-        With ``"smoke"`` it is one tiny model, over links of one speed.
-
-    Raises
-    ------
-    InputError
-        When one of the models is none of the experiment's.
     """
-    is_smoke = scale_name == "smoke"
-    known = SMOKE_MODELS if is_smoke else MODELS
-    for source in chosen:
-        if source not in known:
-            raise InputError(f"{source}: expected one of {', '.join(known)}")
-    models = {source: known[source] for source in chosen or known}
-    shares = SHARES[1:2] if is_smoke else SHARES
-    paced_seconds = 0.1 if is_smoke else 1.0
-    makers = {
-        name_of(source): ProfiledProblem(source, tuple(sizes.items()), plan.scale.num_groups)
-        for source, sizes in models.items()
-    }
-    trials = [
-        Trial(
-            f"{name}-{share}",
-            MeasurePlacements(Graph(name), maker, share, plan.scale.seeds, paced_seconds),
-        )
-        for name, maker in makers.items()
-        for share in shares
-    ]
+    models = runnable_models(chosen, plan)
+    shares = SHARES[1:2] if plan.is_smoke else SHARES
+    paced_seconds = 0.1 if plan.is_smoke else 1.0
+    trials: list[Trial] = []
+    for graph, model in models.items():
+        profile = profiling(graph, model)
+        trials.append(profile)
+        for share in shares:
+            task = MeasurePlacements(graph, model, share, plan.scale.seeds, paced_seconds)
+            trials.append(Trial(f"{graph.name}-{share}", task, (profile.name,), measured=True))
+    names = [graph.name for graph in models]
     return Experiment(
         name="fidelity",
         title="Simulated steps and steps that ran",
-        options={"models": {source: dict(sizes) for source, sizes in models.items()}},
-        problems=makers,
+        options={"models": {model.source: dict(model.sizes) for model in models.values()}},
+        problems={},
         trials=trials,
-        page=partial(_page, names=list(makers), shares=shares, runs=plan.scale.seeds),
+        page=partial(_page, names=names, shares=shares, runs=plan.scale.seeds),
     )
 
 

@@ -1,16 +1,17 @@
 """Trials that run placements on workers of this machine, beside the simulator."""
 
+import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.placers import make_placer
 from placeto.problems.options import ProblemOptions, SourceOptions
-from placeto.problems.runnable_steps import RunnableSource, runnable_problem, runnable_source
-from placeto.trials.records import Measured, MeasuredPlacement, Record
-from placeto.trials.trials import Graph, Watch, Workspace
+from placeto.problems.runnable_steps import runnable_problem, runnable_source
+from placeto.trials.records import Measured, MeasuredPlacement, Profiled, Record
+from placeto.trials.trials import Graph, Trial, Watch, Workspace, measuring_name
 from placeto_capture import executable_step
 from placeto_execution import EmptyStep, Executor
 from placeto_execution.measuring.calibration import Calibration
@@ -22,7 +23,7 @@ from placeto_execution.measuring.profiles import (
     with_overheads,
 )
 from placeto_execution.measuring.real_devices import RealDevices
-from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline
+from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, save_problem
 from placeto_simulator import Simulator
 
 WORKERS = RealDevices(("cpu:0", "cpu:1"))
@@ -36,27 +37,33 @@ LEAST_PACE = 2.0  # times what the problem says
 
 
 @dataclass(frozen=True)
-class ProfiledProblem:
-    """Makes the problem of a source on two workers, with the times that its ops take there.
+class RunnableModel:
+    """A model whose steps run on two workers of this machine.
 
     Attributes
     ----------
     source : text
-        The source.
+        Name of the model.
     sizes : pairs
         Its sizes.
     num_groups : int or None
-        Of the problem.
+        Number of groups.
     """
 
     source: str
     sizes: tuple[tuple[str, Any], ...]
     num_groups: int | None = None
 
-    def __call__(self) -> PlacementProblem:
-        """Measure the ops, and what it takes to hand over a tensor."""
+    def placed(self) -> tuple[PlacementProblem, ExecutableStep]:
+        """Return the problem with the times of a cost model, and the step."""
+        options = ProblemOptions()
+        options = replace(options, grouping=replace(options.grouping, num_groups=self.num_groups))
         found = runnable_source(self.source, SourceOptions(dict(self.sizes)))
-        problem, step = self.placed(found)
+        return runnable_problem(found, options, WORKERS)
+
+    def profiled(self) -> PlacementProblem:
+        """Measure the ops, and what it takes to transfer a tensor; return the problem with that."""
+        problem, step = self.placed()
         profiles = {"cpu": profile_in_place(step, WORKERS.names[0], PROFILE_RUNS)}
         one, other = WORKERS.names
         beside = profile_beside(step, one, other, PROFILE_RUNS, np.random.default_rng(0))
@@ -72,11 +79,44 @@ class ProfiledProblem:
             cluster=replace(cluster, latency=latency),
         )
 
-    def placed(self, found: RunnableSource) -> tuple[PlacementProblem, ExecutableStep]:
-        """Return the problem with the times of a cost model, and the step."""
-        options = ProblemOptions()
-        options = replace(options, grouping=replace(options.grouping, num_groups=self.num_groups))
-        return runnable_problem(found, options, WORKERS)
+
+@dataclass(frozen=True)
+class Profile:
+    """Measures a model, and leaves its problem in the folder.
+
+    Attributes
+    ----------
+    graph : `Graph`
+        The problem.
+    model : `RunnableModel`
+        The model.
+    """
+
+    kind: ClassVar[str] = "profile"
+
+    graph: Graph
+    model: RunnableModel
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return how long that took."""
+        watch.update(f"{self.graph.label}: measuring its ops ...")
+        began = time.perf_counter()
+        problem = self.model.profiled()
+        path = workspace.problem_file(self.graph.name)
+        path.parent.mkdir(exist_ok=True)
+        save_problem(problem, path)
+        return Profiled(
+            scheme=self.kind,
+            graph=self.graph.label,
+            seed=None,
+            ops=problem.graph.num_ops,
+            seconds=time.perf_counter() - began,
+        )
+
+
+def profiling(graph: Graph, model: RunnableModel) -> Trial:
+    """Return the trial that measures a model, which all others of it need."""
+    return Trial(measuring_name(graph.name), Profile(graph, model), measured=True)
 
 
 @dataclass(frozen=True)
@@ -87,18 +127,18 @@ class MeasurePlacements:
     ----------
     graph : `Graph`
         The problem.
-    maker : `ProfiledProblem`
-        Makes its step.
+    model : `RunnableModel`
+        Its model.
     share : float
-        Of a step that is cut in two halves, the part in which the busier link carries tensors.
+        Part of a step that is cut in two halves in which the busier link carries tensors.
     runs : int
-        How many free runs of each placement count.
+        Number of free runs of each placement that count.
     paced_seconds : float
-        How long a paced step takes if all is on one device, at least.
+        Least duration of a paced step if all is on one device, in seconds.
     """
 
     graph: Graph
-    maker: ProfiledProblem
+    model: RunnableModel
     share: float
     runs: int
     paced_seconds: float
@@ -111,8 +151,7 @@ class MeasurePlacements:
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return what each placement came to."""
         problem = with_links_of_share(workspace.problem(self.graph), self.share)
-        found = runnable_source(self.maker.source, SourceOptions(dict(self.maker.sizes)))
-        _, step = self.maker.placed(found)
+        _, step = self.model.placed()
         placements = placements_of(problem)
         rows = []
         with (
@@ -171,9 +210,9 @@ def with_links_of_share(problem: PlacementProblem, share: float) -> PlacementPro
     Parameters
     ----------
     problem
-        On two devices.
+        Problem on two devices.
     share
-        Of the runtime of that placement while bytes take no time.
+        Part of the runtime of that placement while bytes take no time.
     """
     timeline = Simulator(problem, num_threads=1).timeline(halves(problem, 0.5))
     sizes = problem.graph.tensor_bytes[timeline.transfer_tensor]

@@ -4,7 +4,6 @@ from placeto.texts import TextTable, seconds_text, share_text
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.placing_tasks import LOWER_BOUND, RANDOM
 from placeto.trials.records import Trained
-from placeto.trials.trials import Graph, Results, Trial
 from placeto.trials.wording import (
     NOTHING,
     WHAT_A_POLICY_LEAVES,
@@ -14,12 +13,7 @@ from placeto.trials.wording import (
     ratio_text,
 )
 from placeto_experiments.paper.plan import Plan
-from placeto_experiments.paper.problem_makers import (
-    family_members,
-    makers_of_groupings,
-    makers_of_members,
-    members_to_choose_by,
-)
+from placeto_experiments.paper.problem_makers import family_problems
 from placeto_experiments.paper.published import SOURCE
 from placeto_experiments.paper.schemes import (
     COARSE_TO_FINE,
@@ -89,56 +83,42 @@ PAPER = (
 
 def generalise(family_name: str, plan: Plan) -> Experiment:
     """Return the experiment on a family: one policy for all its graphs against one for each."""
-    training, test = family_members(family_name, plan)
-    to_train_on = makers_of_groupings(training, plan)
-    to_choose_by = members_to_choose_by(family_name, plan)
-    trials = [trial for name in test for trial in without_seed(Graph(name))]
+    family = family_problems(family_name, plan)
+    trials = [trial for graph in family.test for trial in without_seed(graph)]
     for seed in plan.seeds:
+        settings = plan.training_settings
         policy = train_placeto(
-            "placeto",
-            tuple(map(Graph, to_train_on)),
-            plan.training_settings,
-            seed,
-            validation=tuple(map(Graph, to_choose_by)),
+            "placeto", family.training, settings, seed, validation=family.validation
         )
-        published = train_placeto(
-            "published", tuple(map(Graph, to_train_on)), as_published(plan), seed
-        )
-        rnn = train_rnn("rnn", tuple(map(Graph, training)), plan, seed)
+        published = train_placeto("published", family.training, as_published(plan), seed)
+        rnn = train_rnn("rnn", family.whole, plan, seed)
         trials += [policy, published, rnn]
-        trials += _placing_of_seed(policy, published, rnn, test, plan, seed)
+        for graph in family.test:
+            trials += [
+                zero_shot(policy, graph),
+                zero_shot(policy, graph, scheme=SAMPLED, samples=plan.scale.samples),
+                zero_shot(policy, graph, scheme=SWEPT, sweeps=SWEEPS),
+                zero_shot(published, graph, scheme=PUBLISHED_ZERO_SHOT),
+                rnn_zero_shot(rnn, graph),
+            ]
+        for graph in family.test:
+            trials += [
+                optimized(graph, plan, seed),
+                rnn_optimized(graph, plan.rnn_settings, seed),
+                *searches(graph, plan, seed),
+            ]
+    names = [graph.name for graph in family.test]
     return Experiment(
         name="generalise",
         title=f"Generalisation over {family_name}",
         options={"family": family_name},
-        problems={**to_train_on, **to_choose_by, **makers_of_members(test, plan)},
+        problems=family.makers,
         trials=trials,
-        page=lambda results: _page(Summary(results, test, plan.seeds), results, plan),
+        page=lambda results: _page(Summary(results, names, plan.seeds), plan),
     )
 
 
-def _placing_of_seed(
-    policy: Trial, published: Trial, rnn: Trial, test: list[str], plan: Plan, seed: int
-) -> list[Trial]:
-    trials = []
-    for graph in map(Graph, test):
-        trials += [
-            zero_shot(policy, graph),
-            zero_shot(policy, graph, scheme=SAMPLED, samples=plan.scale.samples),
-            zero_shot(policy, graph, scheme=SWEPT, sweeps=SWEEPS),
-            zero_shot(published, graph, scheme=PUBLISHED_ZERO_SHOT),
-            rnn_zero_shot(rnn, graph),
-        ]
-    for graph in map(Graph, test):
-        trials += [
-            optimized(graph, plan, seed),
-            rnn_optimized(graph, plan.rnn_settings, seed),
-            *searches(graph, plan, seed),
-        ]
-    return trials
-
-
-def _page(summary: Summary, results: Results, plan: Plan) -> Page:
+def _page(summary: Summary, plan: Plan) -> Page:
     figure = compared_distributions_figure(
         {TITLES[scheme]: summary.all_costs(scheme) for scheme in DRAWN},
         TITLES[OPTIMIZED],
@@ -172,7 +152,7 @@ def _page(summary: Summary, results: Results, plan: Plan) -> Page:
         "search at its end; means over the unseen graphs, and on which part of the graphs and "
         "seeds hill climbing was slower than the policy then.",
         "## Training beforehand",
-        _training_table(summary, results).markdown(),
+        _training_table(summary).markdown(),
     ]
     return Page(parts, {FIGURE: figure})
 
@@ -290,11 +270,11 @@ def _as_many_table(summary: Summary) -> TextTable:
     return TextTable("", columns, rows)
 
 
-def _training_table(summary: Summary, results: Results) -> TextTable:
+def _training_table(summary: Summary) -> TextTable:
     rows = []
     for seed in summary.seeds:
         for name, title in TRAININGS:
-            record = results.record(Trained, f"{name}-{seed}", "", seed)
+            record = summary.results.record(Trained, f"{name}-{seed}", "", seed)
             rows.append(
                 [
                     title,

@@ -41,7 +41,7 @@ def rewards(source: str, plan: Plan) -> Experiment:
             task = FinalEpisode(
                 scheme=scheme, graph=Graph(name), seed=seed, policy=f"{reward}-{seed}"
             )
-            trials += [policy, placing(task, scheme, Graph(name), seed, policy.key)]
+            trials += [policy, placing(task, scheme, Graph(name), seed, policy.name)]
     return Experiment(
         name="rewards",
         title=f"Rewards on {source}",

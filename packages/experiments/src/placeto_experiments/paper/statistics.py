@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.trials.curves import best_after, evaluations_until
 from placeto.trials.records import Outcome, Placed
-from placeto.trials.short_curves import best_after, evaluations_until
 from placeto.trials.trials import Results
 
 

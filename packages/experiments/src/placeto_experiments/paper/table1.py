@@ -93,7 +93,7 @@ def _finer(comparison: Comparison) -> list[Trial]:
                 scheme=FINER,
                 graph=Graph(case.name),
                 seed=seed,
-                placer=COARSE_TO_FINE,
+                name=COARSE_TO_FINE,
                 budget=comparison.effort.budgets[COARSE_TO_FINE],
             )
             trials.append(comparison.placing(case, PlaceIfPossible(task), FINER, seed))

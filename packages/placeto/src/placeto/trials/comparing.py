@@ -1,4 +1,4 @@
-"""Every scheme on some problems: what ``placeto compare`` and the experiment ``table1`` share."""
+"""Every placer on some problems: what ``placeto compare`` and the experiment ``table1`` share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from placeto.errors import WRONG_INPUT, exit_code, one_line
 from placeto.outputs import Picture
 from placeto.placing.placers import NARROW_RNN, SCHEMES
 from placeto.progress import clock
+from placeto.texts import TextTable
 from placeto.trials.comparison import (
     CPU,
     ProblemReport,
@@ -20,7 +21,7 @@ from placeto.trials.comparison import (
     case_report,
     runtime_text,
 )
-from placeto.trials.comparison_tables import problem_parts, scheme_table
+from placeto.trials.comparison_tables import micro_batch_table, problem_parts, scheme_table
 from placeto.trials.experiment import News, Page
 from placeto.trials.placing_tasks import (
     Place,
@@ -66,7 +67,7 @@ class DescribeCase:
 
 @dataclass(frozen=True)
 class PlaceIfPossible:
-    """Places, or says why a scheme cannot: the others go on.
+    """Places, or says why a placer cannot: the others go on.
 
     Attributes
     ----------
@@ -98,33 +99,39 @@ class Case:
     Attributes
     ----------
     source : text
-        What is placed.
+        Name of what is placed.
     cluster : text
-        On what, in short.
+        Name of the devices.
     name : text
-        Of the problem in the folder.
+        Name of the problem in the folder.
     make : function
         Makes the problem.
+    step : text
+        Name of the undivided step, which no other has.
+    micro_batches : int
+        Number of micro-batches of the step.
     """
 
     source: str
     cluster: str
     name: str
     make: Callable[[], PlacementProblem]
+    step: str = ""
+    micro_batches: int = 1
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much the schemes may do.
+    """How much the placers may do.
 
     Attributes
     ----------
     seeds : ints
-        With which a scheme runs that draws at random.
+        Seeds with which a placer runs that draws at random.
     budgets : mapping
-        By scheme, how many placements it samples; None for one that does not search.
+        Number of placements that each samples, by placer; None for one that does not search.
     settings : `Settings`
-        The hyperparameters of Placeto.
+        Hyperparameters of Placeto.
     rnn_settings : `RnnSettings`
         Those of the RNN, with its budget.
     """
@@ -140,23 +147,23 @@ class Effort:
             "placeto": partial(PlaceOptimized, settings=self.settings),
             "rnn": partial(PlaceRnnOptimized, settings=self.rnn_settings),
         }
-        make = trained.get(name, partial(PlaceByName, placer=name))
+        make = trained.get(name, partial(PlaceByName, name=name))
         return make(scheme=name, graph=graph, seed=seed, budget=self.budgets[name])
 
 
 def chosen_effort(seeds: int, budget: int | None, rnn_budget: int | None, *, full: bool) -> Effort:
-    """Return how much the schemes may do in a comparison.
+    """Return how much the placers may do in a comparison.
 
     Parameters
     ----------
     seeds
-        How many seeds there are.
+        Number of seeds.
     budget
-        How many placements each search samples; by default its own.
+        Number of placements that each search samples; by default its own.
     rnn_budget
         The same for the RNN alone.
     full
-        Whether their own are all that they have, in place of what takes minutes.
+        Whether their own are all that they have, instead of what takes minutes.
     """
     budgets = {
         name: scheme.budget and (budget or (not full and scheme.short_budget) or scheme.budget)
@@ -207,7 +214,7 @@ class Comparison:
 
     def placing(self, case: Case, task: Task, scheme: str, seed: int | None) -> Trial:
         """Return a trial on a problem, which comes after the description that `news` shows."""
-        return placing(task, scheme, Graph(case.name), seed, self.describing(case).key)
+        return placing(task, scheme, Graph(case.name), seed, self.describing(case).name)
 
     def news(self, results: Results, record: Record) -> News:
         """Return the line of a finished trial, and the table of its problem."""
@@ -226,6 +233,19 @@ class Comparison:
         """Return what is known of each problem that was begun, by its name, in SI units."""
         begun = [case for case in self.cases if results.find(CASE, case.name, 0)]
         return {case.name: self._report(case, results) for case in begun}
+
+    def speed_ups(self, results: Results) -> list[TextTable]:
+        """Return the table of what micro-batches gain, if there is something to tell."""
+        reports = self.reports(results)
+        table = micro_batch_table(
+            [
+                (case.step, case.micro_batches, reports[case.name])
+                for case in self.cases
+                if case.name in reports
+            ]
+        )
+        divided = any(case.micro_batches > 1 for case in self.cases)
+        return [table] if divided and table.rows else []
 
     def best(self, results: Results, case: Case, name: str) -> Placed | None:
         """Return a scheme's best run on a problem, if one succeeded."""

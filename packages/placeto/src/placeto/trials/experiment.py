@@ -1,4 +1,4 @@
-"""An experiment: what decides its results, its problems, its trials, and how it is told."""
+"""An experiment: its problems, its trials, and how it is told."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ class Page:
     parts : texts
         Paragraphs and tables, as Markdown.
     figures : mapping
-        By the name of their files, which the parts refer to.
+        Pictures by the name of their files, which the parts refer to.
     failures : texts
-        What went wrong in trials that could not be done, a line each.
+        Lines that say what went wrong in trials that could not be done.
     """
 
     parts: Sequence[str]
@@ -53,22 +53,22 @@ class Experiment:
     Attributes
     ----------
     name : text
-        Of its subcommand.
+        Name of its subcommand.
     title : text
-        Of its page.
+        Title of its page.
     options : mapping
-        All that decides its results.
+        What was asked for, for its page; its trials alone decide what it comes to.
     problems : mapping
-        By name, what makes each problem.
+        Makers of the problems by their names.
     trials : trials
-        In an order in which each comes after what it needs.
+        Trials in an order in which each comes after what it needs.
     page : function
         From what all trials came to, to what is told.
     news : function or None
         From what the trials so far came to, and the last of them, to what is shown, where something
         can be told before the end; then ``page`` tells of any of them, too.
     command : text
-        What makes the same again, for the first line of the page; empty for none.
+        Command that makes the same again, for the first line of the page; empty for none.
     """
 
     name: str

@@ -153,3 +153,8 @@ def problem_in_order(problem: PlacementProblem, number: int) -> PlacementProblem
             group_names=tuple(problem.grouping.group_names[group] for group in order.tolist()),
         ),
     )
+
+
+def read_by_rnn(problem: PlacementProblem, order: int | None) -> PlacementProblem:
+    """Return a problem as the RNN is to read it; None for the usual order."""
+    return problem if order is None else problem_in_order(problem, order)

@@ -1,7 +1,6 @@
-"""Trials that place one graph, each with another scheme."""
+"""Trials that place one graph, each with another placer."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -12,11 +11,10 @@ from placeto.placing.costs import cost_of_result, costs_of
 from placeto.placing.placements import run_placer
 from placeto.placing.placers import fitting, make_placer
 from placeto.placing.warming import warm_up, warm_up_placer
-from placeto.trials.comparison import CPU, evaluations_to_best, on_a_cpu
-from placeto.trials.orders import PlaceInOrder, run_greedily
+from placeto.trials.comparison import CPU, on_a_cpu
+from placeto.trials.curves import evaluations_to_best, short_curve
+from placeto.trials.orders import PlaceInOrder, read_by_rnn, run_greedily
 from placeto.trials.records import Drawn, Episode, Outcome, Placed, Record, finite
-from placeto.trials.short_curves import short_curve
-from placeto.trials.training_tasks import read_by_rnn
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import (
     LocalSearch,
@@ -30,14 +28,12 @@ from placeto_graphs import EvaluationBatch, PlacementProblem, PlacementResult, P
 from placeto_policy import PlacementEnvironment, PlacetoPlacer, Settings, load_policy
 from placeto_simulator import Simulator
 
-Maker = Callable[[], Placer]
-
 LOWER_BOUND, RANDOM = "lower-bound", "random"
 RANDOM_PLACEMENTS = 100
 
 
 class Labels(TypedDict):
-    """What was placed, and how."""
+    """Labels of a record: the placer, the graph and the seed."""
 
     scheme: str
     graph: str
@@ -46,18 +42,18 @@ class Labels(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What placing a graph with a scheme has in common.
+    """Places a graph; others say with which placer.
 
     Attributes
     ----------
     scheme : text
-        What it is called.
+        Name of the placer in records.
     graph : `Graph`
-        What is placed.
+        Graph that is placed.
     seed : int or None
-        Fixes every random choice; None where there is none.
+        Seed that fixes every random choice; None where there is none.
     budget : int or None
-        How many placements it samples, if that is known.
+        Number of placements that it samples, if that is known.
     """
 
     scheme: str
@@ -67,17 +63,17 @@ class Place:
 
     @property
     def kind(self) -> str:
-        """The scheme: it takes about as long on another graph."""
+        """The name of the placer, which takes about as long on another graph."""
         return self.scheme
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Place, and return what came of it; the clock runs from when the problem was read."""
+        """Place, and return what came of it; the clock runs while the placer places."""
         problem = self.problem(workspace)
-        make = self.maker(workspace, problem)
-        warm_up_placer(make())
+        placer = self.placer(workspace, problem)
+        warm_up_placer(placer)
         began = time.perf_counter()
         result = run_placer(
-            make(),
+            placer,
             problem,
             watch,
             seed=self.seed or 0,
@@ -93,16 +89,16 @@ class Place:
         """Return what is placed."""
         return workspace.problem(self.graph)
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:
-        """Return what makes the placer, when the clock runs; policies are read before."""
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:
+        """Return the placer."""
         raise NotImplementedError
 
     def labels(self) -> Labels:
-        """Return what was placed, and how."""
+        """Return the labels of its record."""
         return {"scheme": self.scheme, "graph": self.graph.label, "seed": self.seed}
 
     def placed(self, problem: PlacementProblem, result: PlacementResult, seconds: float) -> Placed:
-        """Return what a run of a placer came to."""
+        """Return the record of a run of a placer."""
         return Placed(
             **self.labels(),
             runtime=finite(result.runtime),
@@ -119,24 +115,24 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceByName(Place):
-    """Places with one of the schemes of `placeto.placing.placers`.
+    """Places with one of the placers of `placeto.placing.placers`.
 
     Attributes
     ----------
-    placer : text
-        Its name there.
+    name : text
+        Name of the placer there.
     """
 
-    placer: str
+    name: str
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
         """Return what is placed: for CPU only the same groups on a CPU, if there is none."""
         problem = workspace.problem(self.graph)
-        return on_a_cpu(problem) if self.placer == CPU else problem
+        return on_a_cpu(problem) if self.name == CPU else problem
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        return lambda: make_placer(self.placer, problem, self.budget)
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        return make_placer(self.name, problem, self.budget)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +143,9 @@ class PlaceByHillClimbing(Place):
     is what comes to fair ones early.
     """
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        return lambda: LocalSearch(self.budget or 1, restarts=1, annealing=0.0)
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        return LocalSearch(self.budget or 1, restarts=1, annealing=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,14 +155,14 @@ class PlaceOptimized(Place):
     Attributes
     ----------
     settings : `Settings`
-        Of the training.
+        Hyperparameters of the training.
     """
 
     settings: Settings
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        return lambda: PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        return PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,24 +172,23 @@ class PlaceZeroShot(Place):
     Attributes
     ----------
     policy : text
-        Its name.
+        Name of the policy.
     samples : int
-        How many passes are sampled besides the greedy one.
+        Number of rollouts that are sampled besides the greedy one.
     sweeps : int
-        How many sweeps go on from the best of them.
+        Number of rounds of coordinate descent that begin at the best of them.
     """
 
     policy: str
     samples: int
     sweeps: int
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
         policy = load_policy(workspace.policy_file(self.policy))
-        order = self.graph.order
-        if order is not None:
-            return lambda: PlaceInOrder(policy, order)
-        return lambda: PlacetoPlacer(policy=policy, samples=self.samples, sweeps=self.sweeps)
+        if self.graph.order is not None:
+            return PlaceInOrder(policy, self.graph.order)
+        return PlacetoPlacer(policy=policy, samples=self.samples, sweeps=self.sweeps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,14 +198,14 @@ class PlaceRnnOptimized(Place):
     Attributes
     ----------
     settings : `RnnSettings`
-        Of the training.
+        Hyperparameters of the training.
     """
 
     settings: RnnSettings
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        return lambda: RnnPlacer(fitting(self.settings, [problem]))
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        return RnnPlacer(fitting(self.settings, [problem]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,19 +215,18 @@ class PlaceRnnZeroShot(Place):
     Attributes
     ----------
     policy : text
-        Its name.
+        Name of the RNN.
     """
 
     policy: str
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
         """Return what is placed, in the order in which it is read."""
-        return read_by_rnn(workspace.problem(self.graph), self.graph)
+        return read_by_rnn(workspace.problem(self.graph), self.graph.order)
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        trained = TrainedRnnPlacer.load(workspace.policy_file(self.policy))
-        return lambda: trained
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        return TrainedRnnPlacer.load(workspace.policy_file(self.policy))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +282,7 @@ class FinalEpisode(Place):
     Attributes
     ----------
     policy : text
-        The name of the policy.
+        Name of the policy.
     """
 
     policy: str

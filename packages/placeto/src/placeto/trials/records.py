@@ -1,4 +1,4 @@
-"""What trials came to: the lines of ``trials.jsonl``, which name their type."""
+"""Records of finished trials: the lines of ``trials.jsonl``, which name their type."""
 
 import math
 
@@ -132,6 +132,13 @@ class Learned(Labelled, frozen=True, kw_only=True):
     episodes: list[tuple[int, float]]
 
 
+class Profiled(Labelled, frozen=True, kw_only=True):
+    """A problem whose ops were measured on this machine, and how long that took in seconds."""
+
+    ops: int
+    seconds: float
+
+
 class MeasuredPlacement(msgspec.Struct, frozen=True):
     """What a step takes with one placement, in seconds.
 
@@ -162,4 +169,15 @@ class Measured(Labelled, frozen=True, kw_only=True):
     rows: list[MeasuredPlacement]
 
 
-Record = Described | Failed | Outcome | Drawn | Placed | Episode | Trained | Learned | Measured
+Record = (
+    Described
+    | Failed
+    | Outcome
+    | Drawn
+    | Placed
+    | Episode
+    | Trained
+    | Learned
+    | Profiled
+    | Measured
+)

@@ -12,9 +12,9 @@ from placeto.placing.placers import fitting
 from placeto.placing.warming import warm_up
 from placeto.placing.watching import WatchedEvaluator
 from placeto.texts import seconds_text
-from placeto.trials.orders import FixedOrders, problem_in_order
+from placeto.trials.curves import evenly_thinned
+from placeto.trials.orders import FixedOrders, read_by_rnn
 from placeto.trials.records import Record, Trained
-from placeto.trials.short_curves import evenly_thinned
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import RnnPlacer, RnnSettings
 from placeto_graphs import PlacementProblem
@@ -40,16 +40,16 @@ class TrainPlaceto:
     Attributes
     ----------
     policy : text
-        The name that it gets.
+        Name that it gets.
     graphs : graphs
-        Of which each worker has another one. Of one graph in several orders, each episode draws
-        an order.
+        Graphs, of which each episode of an update has another one. Of one graph in several orders,
+        each episode draws an order.
     settings : `Settings`
-        The hyperparameters.
+        Hyperparameters.
     seed : int
-        Fixes every random choice.
+        Seed that fixes every random choice.
     validation : graphs
-        By whose placements the best policy is chosen; none are those to train on.
+        Graphs by whose placements the best policy is chosen; none are those to train on.
     """
 
     kind: ClassVar[str] = PLACETO_TRAINING
@@ -111,13 +111,13 @@ class TrainRnn:
     Attributes
     ----------
     policy : text
-        The name that it gets.
+        Name that it gets.
     graphs : graphs
-        The graphs.
+        Graphs to train on.
     settings : `RnnSettings`
-        The hyperparameters.
+        Hyperparameters.
     seed : int
-        Fixes every random choice.
+        Seed that fixes every random choice.
     """
 
     kind: ClassVar[str] = RNN_TRAINING
@@ -141,7 +141,7 @@ class TrainRnn:
 
             return WatchedEvaluator(Simulator(problem, 1), report)
 
-        problems = [read_by_rnn(workspace.problem(graph), graph) for graph in self.graphs]
+        problems = [read_by_rnn(workspace.problem(graph), graph.order) for graph in self.graphs]
         evaluators = [evaluator(index, problem) for index, problem in enumerate(problems)]
         settings = fitting(self.settings, problems)
         trained = RnnPlacer(settings).train(evaluators, seed=self.seed)
@@ -155,11 +155,6 @@ class TrainRnn:
             evaluations=sum(evaluator.evaluations for evaluator in evaluators),
             seconds=time.perf_counter() - began,
         )
-
-
-def read_by_rnn(problem: PlacementProblem, graph: Graph) -> PlacementProblem:
-    """Return a problem as the RNN is to read it."""
-    return problem if graph.order is None else problem_in_order(problem, graph.order)
 
 
 def _of_log(path: Path) -> tuple[float, list[tuple[int, int, float, float]]]:
