@@ -1,4 +1,3 @@
-import io
 import re
 
 import networkx as nx
@@ -8,7 +7,7 @@ from placeto.placing import watching
 from placeto.placing.placements import run_placer
 from placeto.placing.placers import make_placer
 from placeto.placing.watching import WatchedEvaluator, WatchedSchedulingEvaluator
-from placeto.progress import Progress
+from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
 from placeto_baselines import LocalSearch
 from placeto_graphs import (
@@ -71,7 +70,7 @@ def test_reports_come_now_and_then(monkeypatch: object) -> None:
 
 def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None:
     lines: list[str] = []
-    progress = Progress(None, io.StringIO())
+    progress = PlainProgress(None)
     monkeypatch.setattr(progress, "update", lines.append)  # type: ignore[attr-defined]
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()

@@ -116,9 +116,7 @@ def micro_batch_table(reports: Sequence[tuple[str, int, ProblemReport]]) -> Text
             rows.append([step, report.cluster, str(micro_batches), alone, *cells])
     columns = ["model", "devices", ">micro-batches", ">single GPU, undivided"]
     columns += [f">{title}" for title in titles.values()]
-    return TextTable(
-        "Runtime of the undivided step on a single GPU over that of each", columns, rows
-    )
+    return TextTable("Speed-up over the undivided step on a single GPU", columns, rows)
 
 
 def problem_parts(report: ProblemReport, picture: str) -> list[str]:
