@@ -1,6 +1,6 @@
 """Options that experiments have in common; each has those that decide something in it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -150,7 +150,7 @@ def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator
         ) -> None:
             given = {number: named.pop(number) for number in numbers}
             given = {number: value for number, value in given.items() if value is not None}
-            plan = _plan(name, scale_name, given, preset_name, settings, rnn_settings)
+            plan = chosen_plan(name, scale_name, given, preset_name, settings, rnn_settings)
             plan = replace(plan, num_gpus=num_gpus, link=link)
             options = [f"--scale {scale_name}"]
             options += [f"{numbers[number][0]} {value}" for number, value in given.items()]
@@ -167,18 +167,38 @@ def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator
     return decorator
 
 
-def _plan(
+def chosen_plan(
     name: str,
     scale_name: str,
-    numbers: dict[str, int],
-    preset_name: str | None,
-    settings: Pairs,
-    rnn_settings: Pairs,
+    numbers: Mapping[str, int] | None = None,
+    preset_name: str | None = None,
+    settings: Pairs = (),
+    rnn_settings: Pairs = (),
 ) -> Plan:
+    """Return the plan that follows from options, on two GPUs.
+
+    Parameters
+    ----------
+    name
+        Name of the experiment.
+    scale_name
+        Name of its scale.
+    numbers
+        Others in place of those of the scale.
+    preset_name
+        Preset of Placeto's hyperparameters.
+    settings, rnn_settings
+        Other hyperparameters, as they are given.
+
+    Raises
+    ------
+    InputError
+        When a hyperparameter is not one that can be chosen.
+    """
     scale = SCALES[name][scale_name]
     if preset_name == "paper" and scale.groupings:
         scale = replace(scale, groupings=1)
-    scale = replace(scale, **numbers)  # type: ignore[arg-type]
+    scale = replace(scale, **(numbers or {}))  # type: ignore[arg-type]
     _refuse("--set", settings, "updates", "--updates" if scale.updates else "--evaluations")
     _refuse("--rnn-set", rnn_settings, "evaluations", "--rnn-evaluations")
     rnn = RnnSettings(evaluations=scale.rnn_evaluations or RnnSettings().evaluations)
