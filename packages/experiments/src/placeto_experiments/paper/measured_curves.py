@@ -1,7 +1,7 @@
 """``placeto experiment measured-curves``: learning on the simulator, and on workers that run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.watching import WatchedEvaluator
-from placeto.texts import TextTable, seconds_text
+from placeto.texts import seconds_text
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.records import Learned, Record
 from placeto.trials.trials import Graph, Results, Watch, Workspace, placing
+from placeto.trials.wording import markdown_table
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import run_steps
 from placeto_experiments.paper.fidelity import runnable_models
@@ -145,27 +146,24 @@ def _page(results: Results, graph: Graph, seeds: Sequence[int], reward: str) -> 
         where: [results.record(Learned, where, graph.label, seed) for seed in seeds]
         for where in TITLES
     }
-    rows = [
-        [
-            TITLES[where],
-            spread(record.episodes[-1][1] for record in found).text(seconds_text),
-            spread(record.runtime for record in found).text(seconds_text),
-            spread(record.measured for record in found).text(seconds_text),
-            spread(record.single for record in found).text(seconds_text),
-            f"{found[0].evaluations:,}",
-            spread(record.learning_seconds for record in found).text(seconds_text),
-        ]
-        for where, found in records.items()
-    ]
-    columns = [
-        "learned on",
-        ">episodes at the end",
-        ">best seen there",
-        ">its placement, measured",
-        ">on one worker",
-        ">placements",
-        ">took",
-    ]
+
+    def told(name: str) -> Callable[[str], str]:
+        return lambda where: spread(getattr(one, name) for one in records[where]).text(seconds_text)
+
+    table = markdown_table(
+        TITLES,
+        {
+            "learned on": TITLES.__getitem__,
+            ">episodes at the end": lambda where: spread(
+                record.episodes[-1][1] for record in records[where]
+            ).text(seconds_text),
+            ">best seen there": told("runtime"),
+            ">its placement, measured": told("measured"),
+            ">on one worker": told("single"),
+            ">placements": lambda where: f"{records[where][0].evaluations:,}",
+            ">took": told("learning_seconds"),
+        },
+    )
     figure = bands_figure(
         {
             TITLES[where]: [np.array(record.episodes, np.float64) for record in found]
@@ -179,7 +177,7 @@ def _page(results: Results, graph: Graph, seeds: Sequence[int], reward: str) -> 
         "together. Here the hardware is two workers on cores of one machine, each step measured "
         f"once while learning, and {RUNS_OF_RESULT} times at the end (medians). The policy sees "
         f"nothing that is simulated, so that both differ in the costs alone; rewards are {reward}.",
-        TextTable("", columns, rows).markdown(),
+        table,
         f"![Learning curves]({picture})",
         "Mean runtime there of the placements that the episodes of an update end with; means over "
         "the seeds in a band from the least to the most.",
