@@ -47,27 +47,13 @@ NUMBERS = {  # of a scale: the option, and its help
 
 @dataclass(frozen=True)
 class Run:
-    """Runs an experiment as the user wants it.
+    """Runs an experiment as the user wants it."""
 
-    Attributes
-    ----------
-    plan : `Plan`
-        What was chosen, for the page.
-    output : path
-        The folder.
-    jobs : int
-        Number of trials that run at once.
-    force : bool
-        Whether the folder may hold something else.
-    options : text
-        Options that make the same again, but for where and with how many jobs.
-    """
-
-    plan: Plan
+    plan: Plan  # what was chosen, for the page
     output: Path
-    jobs: int
-    force: bool
-    options: str
+    jobs: int  # number of trials that run at once
+    force: bool  # whether the folder may hold something else
+    options: str  # options that make the same again, but for where and with how many jobs
 
     def __call__(self, chosen: Experiment, *arguments: str) -> None:
         """Run it, or what is left of it.

@@ -39,13 +39,7 @@ SMOKE_MODELS: Mapping[str, Mapping[str, int]] = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far N simulated runtimes are from measured ones.
-
-    Attributes
-    ----------
-    simulated, measured : float64[N]
-        Seconds.
-    """
+    """How far N simulated runtimes are from measured ones."""
 
     simulated: NDArray[np.float64]
     measured: NDArray[np.float64]

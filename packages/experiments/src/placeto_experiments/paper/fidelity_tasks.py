@@ -38,17 +38,7 @@ LEAST_PACE = 2.0  # times what the problem says
 
 @dataclass(frozen=True)
 class RunnableModel:
-    """A model whose steps run on two workers of this machine.
-
-    Attributes
-    ----------
-    source : text
-        Name of the model.
-    sizes : pairs
-        Its sizes.
-    num_groups : int or None
-        Number of groups.
-    """
+    """A model whose steps run on two workers of this machine."""
 
     source: str
     sizes: tuple[tuple[str, Any], ...]
@@ -82,15 +72,7 @@ class RunnableModel:
 
 @dataclass(frozen=True)
 class Profile:
-    """Measures a model, and leaves its problem in the folder.
-
-    Attributes
-    ----------
-    graph : `Graph`
-        The problem.
-    model : `RunnableModel`
-        The model.
-    """
+    """Measures a model, and leaves its problem in the folder."""
 
     kind: ClassVar[str] = "profile"
 
@@ -121,27 +103,14 @@ def profiling(graph: Graph, model: RunnableModel) -> Trial:
 
 @dataclass(frozen=True)
 class MeasurePlacements:
-    """Runs some placements, freely and paced, over links of one speed.
-
-    Attributes
-    ----------
-    graph : `Graph`
-        The problem.
-    model : `RunnableModel`
-        Its model.
-    share : float
-        Part of a step that is cut in two halves in which the busier link carries tensors.
-    runs : int
-        Number of free runs of each placement that count.
-    paced_seconds : float
-        Least duration of a paced step if all is on one device, in seconds.
-    """
+    """Runs some placements, freely and paced, over links of one speed."""
 
     graph: Graph
     model: RunnableModel
+    # Part of a step that is cut in two halves in which the busier link carries tensors
     share: float
-    runs: int
-    paced_seconds: float
+    runs: int  # number of free runs of each placement that count
+    paced_seconds: float  # least duration of a paced step if all is on one device, in seconds
 
     @property
     def kind(self) -> str:

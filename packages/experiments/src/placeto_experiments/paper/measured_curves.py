@@ -40,29 +40,13 @@ def _runtime(executor: Executor, placement: NDArray[np.int32]) -> float:
 
 @dataclass(frozen=True)
 class LearnOn:
-    """Trains a policy on one graph, with what a simulated or a real step takes as its cost.
+    """Trains a policy on one graph, with what a simulated or a real step takes as its cost."""
 
-    Attributes
-    ----------
-    where : text
-        ``"simulator"`` or ``"workers"``.
-    graph : `Graph`
-        The problem.
-    model : `RunnableModel`
-        Its model.
-    settings : `Settings`
-        Hyperparameters of the training.
-    evaluations : int
-        Number of placements that it samples.
-    seed : int
-        Seed that fixes every random choice.
-    """
-
-    where: str
+    where: str  # ``"simulator"`` or ``"workers"``
     graph: Graph
     model: RunnableModel
     settings: Settings
-    evaluations: int
+    evaluations: int  # number of placements that it samples
     seed: int
 
     @property

@@ -17,48 +17,29 @@ AS_PUBLISHED: Mapping[str, int] = {"updates": 3, "placements": 5}
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The numbers that decide how long an experiment takes; None where one means nothing in it.
+    """The numbers that decide how long an experiment takes; None where one means nothing in it."""
 
-    Attributes
-    ----------
-    seeds : int
-        Number of the seeds 0, 1, and so on, with which everything runs that draws at random.
-    graphs : int or None
-        Number of graphs (or orders of one) that a shared policy is trained on, at most.
-    test_graphs : int or None
-        Number of others on which it is tested, at most.
-    groupings : int or None
-        Number of groupings of each graph in which a policy of Placeto is trained, at most: with 1
-        in the one in which it places graphs.
-    updates : int or None
-        Updates of the training of a shared policy.
-    evaluations : int or None
-        Placements sampled by each search on one graph, and by Placeto optimized.
-    rnn_evaluations : int or None
-        Placements of each graph (or order) that the training of an RNN samples.
-    samples : int
-        Passes that are sampled besides the greedy one, where a policy may draw several.
-    num_groups : int or None
-        Groups of each graph; None for what suits it.
-    sizes : mapping
-        Sizes of the models; none given are the published ones.
-    settings : mapping
-        Other hyperparameters of Placeto than those of the preset.
-    rnn_settings : mapping
-        Other hyperparameters of the RNN than its defaults.
-    """
-
+    # Number of the seeds 0, 1, and so on, with which everything runs that draws at random
     seeds: int = 3
+    # Number of graphs (or orders of one) that a shared policy is trained on, at most
     graphs: int | None = None
-    test_graphs: int | None = None
+    test_graphs: int | None = None  # number of others on which it is tested, at most
+    # Number of groupings of each graph in which a policy of Placeto is trained, at most: with 1 in
+    # the one in which it places graphs
     groupings: int | None = None
-    updates: int | None = None
+    updates: int | None = None  # updates of the training of a shared policy
+    # Placements sampled by each search on one graph, and by Placeto optimized
     evaluations: int | None = None
+    # Placements of each graph (or order) that the training of an RNN samples
     rnn_evaluations: int | None = None
+    # Passes that are sampled besides the greedy one, where a policy may draw several
     samples: int = 8
-    num_groups: int | None = None
+    num_groups: int | None = None  # groups of each graph; None for what suits it
+    # Sizes of the models; none given are the published ones
     sizes: Mapping[str, int] = field(default_factory=dict)
+    # Other hyperparameters of Placeto than those of the preset
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # Other hyperparameters of the RNN than its defaults
     rnn_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def number(self, name: str) -> int:
@@ -160,30 +141,14 @@ SCALES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What the user chose for an experiment.
-
-    Attributes
-    ----------
-    scale : `Scale`
-        Numbers that decide how long it takes.
-    settings : `Settings`
-        Hyperparameters of Placeto.
-    rnn_settings : `RnnSettings`
-        Those of the RNN.
-    num_gpus : int
-        Number of K80s on which graphs are placed.
-    link : text or None
-        Interconnect; by default one outgoing bus for each.
-    is_smoke : bool
-        Whether it only shows that the experiment runs.
-    """
+    """What the user chose for an experiment."""
 
     scale: Scale
     settings: Settings
     rnn_settings: RnnSettings
-    num_gpus: int
-    link: str | None = None
-    is_smoke: bool = False
+    num_gpus: int  # number of K80s on which graphs are placed
+    link: str | None = None  # interconnect; by default one outgoing bus for each
+    is_smoke: bool = False  # whether it only shows that the experiment runs
 
     @property
     def seeds(self) -> range:

@@ -21,29 +21,17 @@ MEMBERS_TO_CHOOSE_BY = 4
 
 
 class FamilyProblems(NamedTuple):
-    """Problems of a family.
+    """Problems of a family."""
 
-    Attributes
-    ----------
-    training : graphs
-        Graphs to train on: each member in all its groupings. The first has the member's name, the
-        next one ``nmt-07-grouping-1``. The RNN is trained on the first alone, `whole`.
-    whole : graphs
-        Members to train on, each in its usual grouping.
-    validation : graphs
-        Graphs by which the best policy of a training is chosen: members of the family of another
-        seed, of which none is in the family itself.
-    test : graphs
-        Unseen graphs.
-    makers : mapping
-        Makers of all problems by name.
-    """
-
+    # Graphs to train on: each member in all its groupings. The first has the member's name, the
+    # next one ``nmt-07-grouping-1``. The RNN is trained on the first alone, `whole`.
     training: tuple[Graph, ...]
-    whole: tuple[Graph, ...]
+    whole: tuple[Graph, ...]  # members to train on, each in its usual grouping
+    # Graphs by which the best policy of a training is chosen: members of the family of another
+    # seed, of which none is in the family itself
     validation: tuple[Graph, ...]
     test: tuple[Graph, ...]
-    makers: dict[str, Maker]
+    makers: dict[str, Maker]  # by name, of all of them
 
 
 def family_problems(name: str, plan: Plan) -> FamilyProblems:

@@ -40,22 +40,12 @@ CASE = "case"
 
 @dataclass(frozen=True)
 class DescribeCase:
-    """Says what is known of a problem before it is placed.
-
-    Attributes
-    ----------
-    source : text
-        What is placed.
-    cluster : text
-        On what, in short.
-    graph : `Graph`
-        The problem.
-    """
+    """Says what is known of a problem before it is placed."""
 
     kind: ClassVar[str] = CASE
 
-    source: str
-    cluster: str
+    source: str  # what is placed
+    cluster: str  # on what, in short
     graph: Graph
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
@@ -67,13 +57,7 @@ class DescribeCase:
 
 @dataclass(frozen=True)
 class PlaceIfPossible:
-    """Places, or says why a placer cannot: the others go on.
-
-    Attributes
-    ----------
-    task : `Place`
-        The placing.
-    """
+    """Places, or says why a placer cannot: the others go on."""
 
     task: Place
 
@@ -94,52 +78,25 @@ class PlaceIfPossible:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem to compare on.
-
-    Attributes
-    ----------
-    source : text
-        Name of what is placed.
-    cluster : text
-        Name of the devices.
-    name : text
-        Name of the problem in the folder.
-    make : function
-        Makes the problem.
-    step : text
-        Name of the undivided step, which no other has.
-    micro_batches : int
-        Number of micro-batches of the step.
-    """
+    """A problem to compare on."""
 
     source: str
-    cluster: str
-    name: str
-    make: Callable[[], PlacementProblem]
-    step: str = ""
-    micro_batches: int = 1
+    cluster: str  # name of the devices
+    name: str  # name of the problem in the folder
+    make: Callable[[], PlacementProblem]  # makes the problem
+    step: str = ""  # name of the undivided step, which no other has
+    micro_batches: int = 1  # number of micro-batches of the step
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much the placers may do.
+    """How much the placers may do."""
 
-    Attributes
-    ----------
-    seeds : ints
-        Seeds with which a placer runs that draws at random.
-    budgets : mapping
-        Number of placements that each samples, by placer; None for one that does not search.
-    settings : `Settings`
-        Hyperparameters of Placeto.
-    rnn_settings : `RnnSettings`
-        Those of the RNN, with its budget.
-    """
-
-    seeds: Sequence[int]
+    seeds: Sequence[int]  # with which a placer runs that draws at random
+    # Number of placements that each samples, by placer; None for one that does not search
     budgets: Mapping[str, int | None]
     settings: Settings
-    rnn_settings: RnnSettings
+    rnn_settings: RnnSettings  # those of the RNN, with its budget
 
     def task(self, name: str, graph: Graph, seed: int | None) -> Place:
         """Return how a scheme places a problem."""
@@ -175,21 +132,11 @@ def chosen_effort(seeds: int, budget: int | None, rnn_budget: int | None, *, ful
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some schemes on some problems.
-
-    Attributes
-    ----------
-    cases : cases
-        The problems.
-    schemes : texts
-        The schemes.
-    effort : `Effort`
-        How much they may do.
-    """
+    """Some schemes on some problems."""
 
     cases: Sequence[Case]
     schemes: Sequence[str]
-    effort: Effort
+    effort: Effort  # how much they may do
 
     @property
     def problems(self) -> dict[str, Callable[[], PlacementProblem]]:

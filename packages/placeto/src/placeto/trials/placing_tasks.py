@@ -42,24 +42,12 @@ class Labels(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Places a graph; others say with which placer.
+    """Places a graph; others say with which placer."""
 
-    Attributes
-    ----------
-    scheme : text
-        Name of the placer in records.
-    graph : `Graph`
-        Graph that is placed.
-    seed : int or None
-        Seed that fixes every random choice; None where there is none.
-    budget : int or None
-        Number of placements that it samples, if that is known.
-    """
-
-    scheme: str
+    scheme: str  # name of the placer in records
     graph: Graph
-    seed: int | None
-    budget: int | None = None
+    seed: int | None  # seed that fixes every random choice; None where there is none
+    budget: int | None = None  # number of placements that it samples, if that is known
 
     @property
     def kind(self) -> str:
@@ -115,13 +103,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceByName(Place):
-    """Places with one of the placers of `placeto.placing.placers`.
-
-    Attributes
-    ----------
-    name : text
-        Name of the placer there.
-    """
+    """Places with one of the placers of `placeto.placing.placers`."""
 
     name: str
 
@@ -150,13 +132,7 @@ class PlaceByHillClimbing(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptimized(Place):
-    """Trains a policy on the graph.
-
-    Attributes
-    ----------
-    settings : `Settings`
-        Hyperparameters of the training.
-    """
+    """Trains a policy on the graph."""
 
     settings: Settings
 
@@ -167,21 +143,11 @@ class PlaceOptimized(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceZeroShot(Place):
-    """Places with a policy that was trained on other graphs.
-
-    Attributes
-    ----------
-    policy : text
-        Name of the policy.
-    samples : int
-        Number of rollouts that are sampled besides the greedy one.
-    sweeps : int
-        Number of rounds of coordinate descent that begin at the best of them.
-    """
+    """Places with a policy that was trained on other graphs."""
 
     policy: str
-    samples: int
-    sweeps: int
+    samples: int  # number of rollouts that are sampled besides the greedy one
+    sweeps: int  # number of rounds of coordinate descent that begin at the best of them
 
     def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
         """Return the placer."""
@@ -193,13 +159,7 @@ class PlaceZeroShot(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceRnnOptimized(Place):
-    """Trains an RNN on the graph.
-
-    Attributes
-    ----------
-    settings : `RnnSettings`
-        Hyperparameters of the training.
-    """
+    """Trains an RNN on the graph."""
 
     settings: RnnSettings
 
@@ -210,13 +170,7 @@ class PlaceRnnOptimized(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceRnnZeroShot(Place):
-    """Places with an RNN that was trained on other graphs.
-
-    Attributes
-    ----------
-    policy : text
-        Name of the RNN.
-    """
+    """Places with an RNN that was trained on other graphs."""
 
     policy: str
 
@@ -277,13 +231,7 @@ class Bound(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class FinalEpisode(Place):
-    """Runs the greedy episode of a policy, and looks at each of its steps.
-
-    Attributes
-    ----------
-    policy : text
-        Name of the policy.
-    """
+    """Runs the greedy episode of a policy, and looks at each of its steps."""
 
     policy: str
 

@@ -88,24 +88,13 @@ def machine() -> str:
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Origin of a finished trial.
-
-    Attributes
-    ----------
-    key : text
-        Key of the trial.
-    name : text
-        Its name in the experiment.
-    commit : text or None
-        Commit of the sources; None where they are installed.
-    took : float
-        Seconds since the trial before, or since the command began: their sum is how long the
-        experiment took, with however many jobs.
-    """
+    """Origin of a finished trial."""
 
     key: str
-    name: str
-    commit: str | None = None
+    name: str  # its name in the experiment
+    commit: str | None = None  # commit of the sources; None where they are installed
+    # Seconds since the trial before, or since the command began: their sum is how long the
+    # experiment took, with however many jobs
     took: float = 0.0
 
 

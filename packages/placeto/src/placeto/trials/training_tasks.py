@@ -35,29 +35,17 @@ PLACETO_TRAINING, RNN_TRAINING = "placeto-training", "rnn-training"
 
 @dataclass(frozen=True)
 class TrainPlaceto:
-    """Trains one policy on some graphs; goes on from the last checkpoint.
-
-    Attributes
-    ----------
-    policy : text
-        Name that it gets.
-    graphs : graphs
-        Graphs, of which each episode of an update has another one. Of one graph in several orders,
-        each episode draws an order.
-    settings : `Settings`
-        Hyperparameters.
-    seed : int
-        Seed that fixes every random choice.
-    validation : graphs
-        Graphs by whose placements the best policy is chosen; none are those to train on.
-    """
+    """Trains one policy on some graphs; goes on from the last checkpoint."""
 
     kind: ClassVar[str] = PLACETO_TRAINING
 
     policy: str
+    # Graphs, of which each episode of an update has another one. Of one graph in several orders,
+    # each episode draws an order.
     graphs: tuple[Graph, ...]
     settings: Settings
     seed: int
+    # Graphs by whose placements the best policy is chosen; none are those to train on
     validation: tuple[Graph, ...] = ()
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
@@ -106,19 +94,7 @@ class TrainPlaceto:
 
 @dataclass(frozen=True)
 class TrainRnn:
-    """Trains one RNN on some graphs.
-
-    Attributes
-    ----------
-    policy : text
-        Name that it gets.
-    graphs : graphs
-        Graphs to train on.
-    settings : `RnnSettings`
-        Hyperparameters.
-    seed : int
-        Seed that fixes every random choice.
-    """
+    """Trains one RNN on some graphs."""
 
     kind: ClassVar[str] = RNN_TRAINING
 

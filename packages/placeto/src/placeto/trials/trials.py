@@ -22,17 +22,10 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Graph:
-    """A problem of the experiment, which its folder holds.
-
-    Attributes
-    ----------
-    name : text
-        Name of the problem.
-    order : int or None
-        Number of the random order in which its groups are visited; None for the usual one.
-    """
+    """A problem of the experiment, which its folder holds."""
 
     name: str
+    # Number of the random order in which its groups are visited; None for the usual one
     order: int | None = None
 
     @property
@@ -43,18 +36,11 @@ class Graph:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Folder in which trials find problems and trained policies, and leave their own.
+    """Folder in which trials find problems and trained policies, and leave their own."""
 
-    Attributes
-    ----------
-    path : path
-        Folder of the experiment.
-    keys : mapping
-        Keys of trials by their names. The files that a trial leaves for others have its key in
-        their names, so that none takes what a trial with other settings left.
-    """
-
-    path: Path
+    path: Path  # folder of the experiment
+    # Keys of trials by their names. The files that a trial leaves for others have its key in their
+    # names, so that none takes what a trial with other settings left.
     keys: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, graph: Graph) -> PlacementProblem:
@@ -131,24 +117,12 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Trial:
-    """One part of an experiment.
+    """One part of an experiment."""
 
-    Attributes
-    ----------
-    name : text
-        Name that no other trial of the experiment has.
-    task : `Task`
-        What is done.
-    needs : texts
-        Names of the trials that must be done before.
-    measured : bool
-        Whether it measures this machine: on another one it is another trial.
-    """
-
-    name: str
+    name: str  # name that no other trial of the experiment has
     task: Task
-    needs: tuple[str, ...] = ()
-    measured: bool = False
+    needs: tuple[str, ...] = ()  # names of the trials that must be done before
+    measured: bool = False  # whether it measures this machine: on another one it is another trial
 
 
 class Results:
