@@ -18,6 +18,7 @@ from fork_join_graphs import fork_join_problem
 from placeto.errors import InputError, RunError
 from placeto.progress import PlainProgress
 from placeto.trials import store
+from placeto.trials.comparing import PlaceIfPossible
 from placeto.trials.conducting import conduct
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.folder import experiment_folder
@@ -35,6 +36,7 @@ from placeto_simulator import Simulator
 
 LABELS: Labels = {"scheme": "a", "graph": "x", "seed": 0}
 GRAPH = Graph("x")
+LABELED: dict[str, Any] = {"scheme": "no", "graph": GRAPH, "seed": 0}
 
 
 def never() -> bool:
@@ -199,6 +201,8 @@ def test_only_content_is_told() -> None:
     assert content_digest({"a": (), "b": 1}) != content_digest({"a": ("b",), "c": 1})
     with pytest.raises(TypeError, match="content can be told"):
         content_digest(object())
+    with pytest.raises(KeyError):
+        content_digest(GRAPH, {"y": "another"})
 
 
 # How trials run.
@@ -313,6 +317,11 @@ def test_what_failed_is_tried_again_and_the_others_stay(tmp_path: Path) -> None:
     mended = experiment(path, "single", more=[Trial("fails", Count(1))])
     with conducted(folder, mended) as lines:
         assert [line["name"] for line in lines] == ["single", "fails"]
+        assert [line["scheme"] for line in lines] == ["single", "count"]
+    cannot = [Trial("no", PlaceIfPossible(PlaceOptimized(**LABELED, settings=Settings())))]
+    for _ in range(2):
+        with conducted(folder, experiment(path, "single", more=cannot)) as lines:
+            assert [line["type"] for line in lines] == ["placed", "episode", "failed"]
 
 
 def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> None:

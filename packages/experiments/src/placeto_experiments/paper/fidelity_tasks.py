@@ -76,20 +76,20 @@ class Profile:
 
     kind: ClassVar[str] = "profile"
 
-    graph: Graph
+    problem: str
     model: RunnableModel
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return how long that took."""
-        watch.update(f"{self.graph.label}: measuring its ops ...")
+        watch.update(f"{self.problem}: measuring its ops ...")
         began = time.perf_counter()
         problem = self.model.profiled()
-        path = workspace.problem_file(self.graph.name)
+        path = workspace.problem_file(self.problem)
         path.parent.mkdir(exist_ok=True)
         save_problem(problem, path)
         return Profiled(
             scheme=self.kind,
-            graph=self.graph.label,
+            graph=self.problem,
             seed=None,
             ops=problem.graph.num_ops,
             seconds=time.perf_counter() - began,
@@ -98,7 +98,7 @@ class Profile:
 
 def profiling(graph: Graph, model: RunnableModel) -> Trial:
     """Return the trial that measures a model, which all others of it need."""
-    return Trial(measuring_name(graph.name), Profile(graph, model), measured=True)
+    return Trial(measuring_name(graph.name), Profile(graph.name, model), measured=True)
 
 
 @dataclass(frozen=True)

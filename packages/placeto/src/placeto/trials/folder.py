@@ -15,7 +15,7 @@ from placeto.outputs import make_folder, save_png, write_text
 from placeto.progress import clock
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.origin import commit
-from placeto.trials.records import Record
+from placeto.trials.records import Failed, Record
 from placeto.trials.store import Origin, TrialStore, content_digest, trial_keys
 from placeto.trials.trials import Results, Trial, Workspace
 from placeto_graphs import save_problem
@@ -61,14 +61,17 @@ class ExperimentFolder:
 
     @property
     def finished(self) -> dict[str, Record]:
-        """The records of the experiment's trials that are finished, by name."""
-        keys, records = self.workspace.keys, self._store.records
-        return {name: records[key] for name, key in keys.items() if key in records}
+        """The records of the experiment's trials that are finished, by name, but for failures."""
+        return {name: one for name, one in self._records().items() if not isinstance(one, Failed)}
 
     @property
     def results(self) -> Results:
-        """What the finished trials came to."""
-        return Results(self.finished.values())
+        """What the finished trials came to, and why others failed."""
+        return Results(self._records().values())
+
+    def _records(self) -> dict[str, Record]:
+        keys, records = self.workspace.keys, self._store.records
+        return {name: records[key] for name, key in keys.items() if key in records}
 
     def add(self, trial: Trial, record: Record, took: float) -> None:
         """Write down a finished trial that took so many seconds."""
@@ -132,10 +135,11 @@ def experiment_folder(
     if begun or any(path.iterdir()):
         found = read_json(path / DESCRIPTION, _Description, "`placeto experiment` or `compare`")
         found.check(path, experiment, force=force)
-    try:
-        lock = FileLock(path / ".lock").acquire(timeout=0)
-    except Timeout:
-        raise InputError(f"{path}: another process works in it; name another folder") from None
+    with writing(path):
+        try:
+            lock = FileLock(path / ".lock").acquire(timeout=0)
+        except Timeout:
+            raise InputError(f"{path}: another process works in it; name another folder") from None
     with lock:
         if force:
             _empty(path)

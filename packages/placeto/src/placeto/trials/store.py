@@ -22,7 +22,7 @@ import numpy as np
 from placeto.errors import reading, writing
 from placeto.json_files import decode_json
 from placeto.trials.records import Record
-from placeto.trials.trials import Graph, Trial
+from placeto.trials.trials import Graph, Trial, measuring_name
 from placeto_graphs import write_atomically
 
 KEY_FORMAT = 1  # another number makes every trial a new one
@@ -39,7 +39,8 @@ def content_digest(value: object, problems: Mapping[str, str] | None = None) -> 
     value
         None, a number, a text, an array, or a sequence, mapping or dataclass of such values.
     problems
-        Digests of problems by name: a `Graph` counts as what it names.
+        Digests of problems by name, or keys of the trials that measure them: a `Graph` counts as
+        what it names.
 
     Raises
     ------
@@ -70,6 +71,7 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
         Digests of the problems by name.
     """
     keys: dict[str, str] = {}
+    known = dict(problems)
     for trial in trials:
         decisive = (
             KEY_FORMAT,
@@ -78,7 +80,7 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
             [keys[name] for name in trial.needs],
             machine() if trial.measured else None,
         )
-        keys[trial.name] = content_digest(decisive, problems)
+        known[trial.name] = keys[trial.name] = content_digest(decisive, known)
     return keys
 
 
@@ -129,7 +131,9 @@ class TrialStore:
             self._read()
 
     def put(self, origin: Origin, record: Record) -> None:
-        """Append a trial, and return when the disk has it."""
+        """Append a trial, and return when the disk has it; the same failure stands there once."""
+        if self.records.get(origin.key) == record:
+            return
         line = msgspec.json.encode(msgspec.to_builtins(origin) | msgspec.to_builtins(record))
         with writing(self._path), self._path.open("ab") as file:
             file.write(line + b"\n")
@@ -175,8 +179,8 @@ def _parts(value: Any, problems: Mapping[str, str]) -> Iterator[bytes]:
     elif is_dataclass(value) and not isinstance(value, type):
         yield f"dataclass {type(value).__qualname__}".encode()
         yield from _parts({one.name: getattr(value, one.name) for one in fields(value)}, problems)
-        if isinstance(value, Graph):
-            yield from _parts(problems.get(value.name), problems)
+        if isinstance(value, Graph):  # measured by a trial, or made
+            yield (problems.get(measuring_name(value.name)) or problems[value.name]).encode()
     else:
         raise TypeError(f"expected a value whose content can be told, got {type(value)}")
 
