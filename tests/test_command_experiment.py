@@ -17,13 +17,13 @@ from placeto.progress import clock
 from placeto.trials.folder import TRIALS
 from placeto.trials.records import Failed, Record, Trained
 from placeto.trials.store import TrialStore
-from placeto.trials.training_tasks import TrainPlaceto
 from placeto.trials.trials import Graph, Results, StoppedError, Watch, Workspace
 from placeto_experiments.options import chosen_plan
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.published import TABLE_1
 from placeto_experiments.paper.rewards import rewards
 from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
+from placeto_experiments.paper.training_tasks import TrainPlaceto
 from placeto_graphs import load_problem, save_problem
 from placeto_policy import PlacementPolicy, Settings, load_policy, preset
 

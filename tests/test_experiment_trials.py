@@ -22,13 +22,18 @@ from placeto.trials.comparing import PlaceIfPossible
 from placeto.trials.conducting import conduct
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.folder import experiment_folder
-from placeto.trials.orders import FixedOrders, PlaceInOrder, problem_in_order, random_order
 from placeto.trials.placing_tasks import Labels, PlaceByName, PlaceOptimized
 from placeto.trials.records import Episode, Failed, Placed, Record
 from placeto.trials.running import run_trials
 from placeto.trials.store import Origin, TrialStore, content_digest, trial_keys
 from placeto.trials.trials import Graph, Results, StoppedError, Task, Trial, Watch, Workspace
 from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
+from placeto_experiments.paper.orders import (
+    FixedOrders,
+    PlaceInOrder,
+    problem_in_order,
+    random_order,
+)
 from placeto_experiments.paper.statistics import Summary
 from placeto_graphs import PlacementProblem, load_problem, save_problem
 from placeto_policy import PlacementPolicy, Settings

@@ -6,7 +6,6 @@ from typing import Literal
 from placeto.texts import TextTable, seconds_text
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.trials import Trial
-from placeto.trials.wording import percent_over
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import family_problems
 from placeto_experiments.paper.published import AGGREGATOR_OVER_FULL, PARTITIONER_OVER_FULL, SOURCE
@@ -20,6 +19,7 @@ from placeto_experiments.paper.schemes import (
     zero_shot,
 )
 from placeto_experiments.paper.statistics import Summary
+from placeto_experiments.paper.wording import percent_over
 from placeto_experiments.plots.distributions import distributions_figure
 from placeto_policy import Settings
 

@@ -14,10 +14,10 @@ from placeto.texts import seconds_text, share_text
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.records import Measured
 from placeto.trials.trials import Graph, Results, Trial
-from placeto.trials.wording import markdown_table
 from placeto_experiments.paper.fidelity_tasks import MeasurePlacements, RunnableModel, profiling
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of
+from placeto_experiments.paper.wording import markdown_table
 
 SHARES = (0.01, 0.1, 0.4)
 SINGLE = "single"

@@ -3,18 +3,10 @@
 from collections.abc import Callable
 
 from placeto.texts import seconds_text, share_text
+from placeto.trials.comparison_tables import NOTHING
 from placeto.trials.experiment import Experiment, Page
-from placeto.trials.placing_tasks import LOWER_BOUND, RANDOM
 from placeto.trials.records import Trained
-from placeto.trials.wording import (
-    NOTHING,
-    WHAT_A_POLICY_LEAVES,
-    count_text,
-    duration_text,
-    markdown_table,
-    percent_over,
-    ratio_text,
-)
+from placeto_experiments.paper.placing_tasks import LOWER_BOUND, RANDOM
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import family_problems
 from placeto_experiments.paper.published import SOURCE
@@ -47,6 +39,14 @@ from placeto_experiments.paper.schemes import (
     zero_shot,
 )
 from placeto_experiments.paper.statistics import Summary
+from placeto_experiments.paper.wording import (
+    WHAT_A_POLICY_LEAVES,
+    count_text,
+    duration_text,
+    markdown_table,
+    percent_over,
+    ratio_text,
+)
 from placeto_experiments.plots.distributions import compared_distributions_figure
 from placeto_graphs import SECONDS_PER_BYTE
 

@@ -14,7 +14,6 @@ from placeto.texts import seconds_text
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.records import Learned, Record
 from placeto.trials.trials import Graph, Results, Watch, Workspace, placing
-from placeto.trials.wording import markdown_table
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import run_steps
 from placeto_experiments.paper.fidelity import runnable_models
@@ -23,6 +22,7 @@ from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.published import SOURCE
 from placeto_experiments.paper.schemes import without_simulated_features
 from placeto_experiments.paper.statistics import spread
+from placeto_experiments.paper.wording import markdown_table
 from placeto_experiments.plots.bands import bands_figure
 from placeto_graphs import Evaluator
 from placeto_policy import PlacetoPlacer, Settings, UpdateSummary

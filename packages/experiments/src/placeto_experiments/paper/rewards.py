@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.texts import seconds_text, share_text
+from placeto.trials.comparison_tables import NOTHING
 from placeto.trials.experiment import Experiment, Page
-from placeto.trials.placing_tasks import FinalEpisode
 from placeto.trials.records import Episode, Trained
 from placeto.trials.trials import Graph, Results, Trial, placing
-from placeto.trials.wording import NOTHING, count_text, markdown_table
+from placeto_experiments.paper.placing_tasks import FinalEpisode
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of, source_maker
 from placeto_experiments.paper.published import SOURCE
@@ -22,6 +22,7 @@ from placeto_experiments.paper.schemes import (
     without_simulated_features,
 )
 from placeto_experiments.paper.statistics import spread
+from placeto_experiments.paper.wording import count_text, markdown_table
 from placeto_experiments.plots.bands import bands_figure
 from placeto_policy import Settings
 

@@ -2,23 +2,20 @@
 
 from dataclasses import replace
 
-from placeto.trials.placing_tasks import (
+from placeto.trials.placing_tasks import Place, PlaceByName, PlaceOptimized, PlaceRnnOptimized
+from placeto.trials.trials import Graph, Trial, placing, training_name
+from placeto_baselines import RnnSettings
+from placeto_experiments.paper.placing_tasks import (
     LOWER_BOUND,
     RANDOM,
     Bound,
-    Place,
     PlaceAtRandom,
     PlaceByHillClimbing,
-    PlaceByName,
-    PlaceOptimized,
-    PlaceRnnOptimized,
     PlaceRnnZeroShot,
     PlaceZeroShot,
 )
-from placeto.trials.training_tasks import TrainPlaceto, TrainRnn
-from placeto.trials.trials import Graph, Trial, placing, training_name
-from placeto_baselines import RnnSettings
 from placeto_experiments.paper.plan import AS_PUBLISHED, Plan
+from placeto_experiments.paper.training_tasks import TrainPlaceto, TrainRnn
 from placeto_policy import Settings, preset
 
 ZERO_SHOT, SAMPLED = "placeto-zero-shot", "placeto-zero-shot-sampled"

@@ -7,10 +7,9 @@ import numpy as np
 from placeto.errors import InputError
 from placeto.texts import seconds_text, share_text
 from placeto.trials.experiment import Experiment, Page
-from placeto.trials.placing_tasks import LOWER_BOUND
 from placeto.trials.records import Placed
 from placeto.trials.trials import Graph, Results, Trial
-from placeto.trials.wording import count_text, duration_text, markdown_table
+from placeto_experiments.paper.placing_tasks import LOWER_BOUND
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of, source_maker
 from placeto_experiments.paper.published import SOURCE
@@ -27,6 +26,7 @@ from placeto_experiments.paper.schemes import (
     without_seed,
 )
 from placeto_experiments.paper.statistics import Summary
+from placeto_experiments.paper.wording import count_text, duration_text, markdown_table
 from placeto_tools.plots.curves import curves_figure
 
 SCHEMES = (OPTIMIZED, PUBLISHED_OPTIMIZED, RNN_OPTIMIZED)

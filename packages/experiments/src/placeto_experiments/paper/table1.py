@@ -16,12 +16,11 @@ from placeto.trials.comparing import (
     failure,
 )
 from placeto.trials.comparison import ProblemReport, typical
-from placeto.trials.comparison_tables import ABBREVIATIONS, paper_table
+from placeto.trials.comparison_tables import ABBREVIATIONS, NOTHING, paper_table
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Failed, Placed
 from placeto.trials.trials import Graph, Results, Trial, Workspace
-from placeto.trials.wording import NOTHING, count_text, duration_text, markdown_table
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import source_maker
 from placeto_experiments.paper.published import SOURCE, TABLE_1, PaperRow
@@ -32,6 +31,7 @@ from placeto_experiments.paper.schemes import (
     PRETRAINED,
 )
 from placeto_experiments.paper.statistics import Summary
+from placeto_experiments.paper.wording import count_text, duration_text, markdown_table
 from placeto_graphs import PlacementProblem
 from placeto_tools.plots.curves import comparison_figure
 

@@ -9,7 +9,6 @@ from placeto.texts import seconds_text, share_text
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.records import Trained
 from placeto.trials.trials import Graph, Results, Trial
-from placeto.trials.wording import count_text, markdown_table, percent_over
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of, source_maker
 from placeto_experiments.paper.published import SOURCE, TRAVERSAL_PLACETO, TRAVERSAL_RNN
@@ -33,6 +32,7 @@ from placeto_experiments.paper.schemes import (
     zero_shot,
 )
 from placeto_experiments.paper.statistics import Spread, Summary, spread
+from placeto_experiments.paper.wording import count_text, markdown_table, percent_over
 from placeto_experiments.plots.distributions import distributions_figure
 
 FIGURE = "distributions.png"

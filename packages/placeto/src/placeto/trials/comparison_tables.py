@@ -13,8 +13,8 @@ from placeto.trials.comparison import (
     runtime_text,
     typical,
 )
-from placeto.trials.wording import NOTHING
 
+NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 ABBREVIATIONS = (
     "Medians over the seeds, on the simulator; where some runs do not fit the memory, of those "
     "that do, whose number is given. OOM: the memory of a device does not suffice. "

@@ -13,10 +13,10 @@ from placeto.placing.warming import warm_up
 from placeto.placing.watching import WatchedEvaluator
 from placeto.texts import seconds_text
 from placeto.trials.curves import evenly_thinned
-from placeto.trials.orders import FixedOrders, read_by_rnn
 from placeto.trials.records import Record, Trained
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import RnnPlacer, RnnSettings
+from placeto_experiments.paper.orders import FixedOrders, read_by_rnn
 from placeto_graphs import PlacementProblem
 from placeto_policy import (
     JsonLinesLog,

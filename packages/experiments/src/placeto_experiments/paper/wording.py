@@ -6,6 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from placeto.texts import TextTable, seconds_text
+from placeto.trials.comparison_tables import NOTHING
 
 Row = TypeVar("Row")
 
@@ -13,7 +14,6 @@ WHAT_A_POLICY_LEAVES = (
     "A policy that looks at placements on its way leaves the best of them, another one what its "
     "pass ends with."
 )
-NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 
 
 def ratio_text(ratio: float) -> str:
