@@ -161,20 +161,7 @@ def chosen_plan(
     settings: Pairs = (),
     rnn_settings: Pairs = (),
 ) -> Plan:
-    """Return the plan that follows from options, on two GPUs.
-
-    Parameters
-    ----------
-    name
-        Name of the experiment.
-    scale_name
-        Name of its scale.
-    numbers
-        Others in place of those of the scale.
-    preset_name
-        Preset of Placeto's hyperparameters.
-    settings, rnn_settings
-        Other hyperparameters, as they are given.
+    """Return what follows from the options of an experiment, on two GPUs.
 
     Raises
     ------

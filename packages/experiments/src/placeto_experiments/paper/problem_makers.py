@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,7 +107,21 @@ def source_maker(
     """
     known = _sizes_of(text)
     sizes = {name: size for name, size in plan.scale.sizes.items() if name in known}
-    return partial(_make, text, sizes, cluster, plan, grouping, family_seed)
+
+    def make() -> PlacementProblem:
+        source = load_source(text, sizes, family_seed)
+        devices = None
+        if source.problem is None or cluster is not None:
+            devices = read_cluster(cluster or f"{plan.num_gpus}x{source.kind}", plan.link)
+        elif plan.link is not None:
+            raise InputError(f"--link: expected a source without devices of its own, got {text}")
+        problem = make_problem(source, devices, GroupingOptions(num_groups=plan.scale.num_groups))
+        if not grouping:
+            return problem
+        counts = group_counts(problem.num_groups, plan.scale.number("groupings"))
+        return regrouped(source, problem, counts[grouping])
+
+    return make
 
 
 def _sizes_of(text: str) -> set[str]:
@@ -118,24 +131,3 @@ def _sizes_of(text: str) -> set[str]:
     if colon and number.isdigit():
         return set(family(name).training[0].sizes)
     return set()
-
-
-def _make(
-    text: str,
-    sizes: dict[str, int],
-    spec: str | None,
-    plan: Plan,
-    grouping: int,
-    family_seed: int,
-) -> PlacementProblem:
-    source = load_source(text, sizes, family_seed)
-    devices = None
-    if source.problem is None or spec is not None:
-        devices = read_cluster(spec or f"{plan.num_gpus}x{source.kind}", plan.link)
-    elif plan.link is not None:
-        raise InputError(f"--link: expected a source without devices of its own, got {text}")
-    problem = make_problem(source, devices, GroupingOptions(num_groups=plan.scale.num_groups))
-    if not grouping:
-        return problem
-    counts = group_counts(problem.num_groups, plan.scale.number("groupings"))
-    return regrouped(source, problem, counts[grouping])

@@ -18,7 +18,6 @@ from placeto.trials.comparison import (
     CPU,
     ProblemReport,
     SchemeReport,
-    case_report,
     runtime_text,
 )
 from placeto.trials.comparison_tables import micro_batch_table, problem_parts, scheme_table
@@ -29,9 +28,9 @@ from placeto.trials.placing_tasks import (
     PlaceOptimized,
     PlaceRnnOptimized,
 )
-from placeto.trials.records import Described, Failed, Placed, Record
+from placeto.trials.records import CaseReport, Described, Failed, Placed, Record
 from placeto.trials.trials import Graph, Results, Task, Trial, Watch, Workspace, placing
-from placeto_baselines import RnnSettings
+from placeto_baselines import RnnSettings, lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
 
@@ -51,7 +50,16 @@ class DescribeCase:
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return its sizes and its lower bound."""
         watch.update(f"{self.graph.label}: lower bound ...")
-        case = case_report(self.source, self.cluster, workspace.problem(self.graph))
+        problem = workspace.problem(self.graph)
+        case = CaseReport(
+            source=self.source,
+            cluster=self.cluster,
+            devices=list(problem.cluster.device_names),
+            gpus=sum(device.kind != CPU for device in problem.cluster.devices),
+            ops=problem.graph.num_ops,
+            groups=problem.num_groups,
+            lower_bound=lower_bound(problem),
+        )
         return Described(scheme=CASE, graph=self.graph.label, seed=None, case=case)
 
 

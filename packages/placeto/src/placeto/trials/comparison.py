@@ -11,7 +11,6 @@ from placeto.problems.making import compute_times
 from placeto.texts import seconds_text
 from placeto.trials import curves
 from placeto.trials.records import CaseReport, Placed
-from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem, parse_cluster
 
 CPU = "cpu"
@@ -44,29 +43,6 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
     budgets: Mapping[str, int | None]
     problems: Sequence[ProblemReport]
-
-
-def case_report(source: str, cluster: str, problem: PlacementProblem) -> CaseReport:
-    """Return what is known of a problem before any scheme has placed it.
-
-    Parameters
-    ----------
-    source
-        What is placed.
-    cluster
-        On what, in short.
-    problem
-        The problem.
-    """
-    return CaseReport(
-        source=source,
-        cluster=cluster,
-        devices=list(problem.cluster.device_names),
-        gpus=sum(device.kind != CPU for device in problem.cluster.devices),
-        ops=problem.graph.num_ops,
-        groups=problem.num_groups,
-        lower_bound=lower_bound(problem),
-    )
 
 
 def runtime_text(run: Placed) -> str:
