@@ -23,6 +23,7 @@ from placeto import load_model_graph
 from placeto_baselines import lower_bound
 from placeto_capture import cost_model
 from placeto_graphs import (
+    OpGraph,
     PlacementProblem,
     colocate,
     colocate_by_id,
@@ -34,7 +35,7 @@ from placeto_graphs import (
     merge_and_colocate,
     micro_batched_problem,
     parse_cluster,
-    repeat_micro_batch,
+    repeat_micro_batch_problem,
     save_graph,
 )
 from placeto_workloads import MODELS, family
@@ -162,13 +163,24 @@ def test_a_model_of_ones_own(tmp_path: Path, factory: str) -> None:
     assert any(scope == "loss" for scope in load_problem(path).graph.scopes)
 
 
+def repeated(part: OpGraph, count: int) -> OpGraph:
+    """Return the step of several micro-batches from the graph of one."""
+    problem = PlacementProblem(
+        graph=part,
+        cluster=parse_cluster("1xk80"),
+        compute_time=np.zeros((part.num_ops, 1)),
+        grouping=colocate(part),
+    )
+    return repeat_micro_batch_problem(problem, count).graph
+
+
 def test_a_model_in_micro_batches_is_captured_with_one_of_them(tmp_path: Path) -> None:
     path = tmp_path / "nmt.json"
     succeed("build", "nmt-2", *SMALL_NMT, "--micro-batches=2", "-o", path)
     problem = load_problem(path)
     sizes = {"steps": 3, "units": 8, "vocabulary_size": 20}
     part = load_model_graph("nmt-2", batch_size=2, **sizes)
-    assert problem.graph == repeat_micro_batch(part, 2)
+    assert problem.graph == repeated(part, 2)
     assert problem.num_groups == 8
     # Also of sums of gradients, the time is what the cost model says.
     np.testing.assert_allclose(problem.compute_time[:, 0], cost_model(problem.graph, "k80"))
@@ -208,7 +220,7 @@ def test_a_member_of_a_family_in_micro_batches(tmp_path: Path) -> None:
     name = f"nmt:{int(member.name[-2:])}"
     succeed("build", name, *sizes, "--micro-batches=2", "-o", path)
     half = replace(member, sizes={**member.sizes, "batch_size": member.sizes["batch_size"] // 2})
-    assert load_problem(path).graph == repeat_micro_batch(half.graph(), 2)
+    assert load_problem(path).graph == repeated(half.graph(), 2)
     assert (
         f"divides the batch size {member.sizes['batch_size']} of {member.name}, got 1000"
         in fail("build", name, *sizes, "--micro-batches=1000", "-o", tmp_path / "b.json")

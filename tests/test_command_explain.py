@@ -6,6 +6,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from gpipe_pipelines import devices_without_overheads
 from numpy.typing import NDArray
 
 from command_runs import build_profile, fail, succeed, succeed_json
@@ -20,7 +21,6 @@ from placeto_graphs import (
     save_placement,
 )
 from placeto_simulator import Simulator
-from gpipe_pipelines import devices_without_overheads
 
 
 @pytest.fixture

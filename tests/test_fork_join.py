@@ -49,9 +49,8 @@ def test_no_unseen_graph_is_one_of_training() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_zero_shot_beats_random_and_a_single_device(seed: int) -> None:
-    zero_shot = runtimes(PlacetoPlacer(policy=trained(seed)))
+def test_zero_shot_beats_random_and_a_single_device() -> None:
+    zero_shot = runtimes(PlacetoPlacer(policy=trained(seed=0)))
     placer = RandomPlacer(100)
     random = [placer.runtimes(graph.problem, graph).mean() for graph in unseen_graphs()]
     assert (zero_shot < runtimes(SingleDevice())).all()

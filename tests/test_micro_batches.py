@@ -3,12 +3,12 @@
 import networkx as nx
 import numpy as np
 import pytest
+from gpipe_pipelines import Pipeline, devices_without_overheads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placeto_graphs import OpGraph, PlacementProblem, colocate, from_networkx, micro_batched_problem
 from placeto_simulator import Simulator
-from gpipe_pipelines import Pipeline, devices_without_overheads
 
 STAGES = st.integers(1, 8)
 COUNTS = st.integers(1, 32)

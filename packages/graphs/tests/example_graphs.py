@@ -1,10 +1,40 @@
-"""Small graphs by hand, for tests that name every op."""
+"""Small graphs by hand, for tests that name every op, and what all tests expect of errors."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
-from placeto_graphs import Cluster, OpGraph, PlacementProblem, colocate, parse_cluster
+from placeto_graphs import GraphError, OpGraph, PlacementProblem, colocate, parse_cluster
+
+
+@contextmanager
+def refused(message: str) -> Iterator[None]:
+    """Expect an error of one line that begins with a message."""
+    with pytest.raises(GraphError) as caught:
+        yield
+    assert str(caught.value)[: len(message)] == message
+    assert "\n" not in str(caught.value)
+
+
+def plain_graph(
+    op_names: list[str], tensor_producer: Any, tensor_bytes: Any, edges: Any, **changes: Any
+) -> OpGraph:
+    """Return a graph of which nothing but the tensors matters."""
+    count = len(op_names)
+    fields: dict[str, Any] = {
+        "op_names": op_names,
+        "op_types": ["op"] * count,
+        "scopes": [""] * count,
+        "tensor_producer": tensor_producer,
+        "tensor_bytes": tensor_bytes,
+        "edges": np.array(edges, np.int32).reshape(-1, 2),
+        "colocation": np.full(count, -1),
+    }
+    numbers = ("phases", "flops", "bytes_accessed", "parameter_bytes", "workspace_bytes")
+    return OpGraph(**(dict.fromkeys(numbers, np.zeros(count, np.int64)) | fields | changes))
 
 
 def diamond_fields(**changes: Any) -> dict[str, Any]:
@@ -33,10 +63,9 @@ def diamond(**changes: Any) -> OpGraph:
 
 def diamond_problem(**changes: Any) -> PlacementProblem:
     graph = diamond()
-    cluster: Cluster = parse_cluster("2xk80")
     fields: dict[str, Any] = {
         "graph": graph,
-        "cluster": cluster,
+        "cluster": parse_cluster("2xk80"),
         "compute_time": np.stack([graph.measured_time["k80"]] * 2, axis=1),
         "grouping": colocate(graph, rules=()),
     }

@@ -1,6 +1,5 @@
 import gzip
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from example_graphs import diamond, diamond_problem
-from graph_strategies import clusters, op_graphs, problems
+from example_graphs import diamond, diamond_problem, refused
+from graph_strategies import op_graphs, problems
 from placeto_graphs import (
-    Cluster,
     GraphError,
     OpGraph,
     PlacementProblem,
-    load_cluster,
     load_graph,
     load_placement,
     load_problem,
     parse_cluster,
-    save_cluster,
     save_graph,
     save_placement,
     save_problem,
@@ -48,12 +44,6 @@ def test_problems_survive_a_round_trip(
 def test_graphs_survive_a_round_trip(folder: Path, graph: OpGraph) -> None:
     save_graph(graph, folder / "graph.json")
     assert load_graph(folder / "graph.json") == graph
-
-
-@given(cluster=clusters())
-def test_clusters_survive_a_round_trip(folder: Path, cluster: Cluster) -> None:
-    save_cluster(cluster, folder / "cluster.toml")
-    assert load_cluster(folder / "cluster.toml") == cluster
 
 
 @given(problem=problems(), data=st.data())
@@ -90,10 +80,9 @@ def test_a_placement_file_is_a_plain_object_of_names(folder: Path) -> None:
 
 def test_rules_travel_with_a_problem(tmp_path: Path) -> None:
     names = ("id", r"scopes:lstm\.step\d+", "single-consumers")
-    for rules, version in ((None, 1), ((), 3), (names, 3)):
+    for rules in (None, (), names):
         problem = replace(diamond_problem(), rules=rules)
         save_problem(problem, tmp_path / "problem.json")
-        assert json.loads((tmp_path / "problem.json").read_text())["version"] == version
         assert load_problem(tmp_path / "problem.json") == problem
         assert load_problem(tmp_path / "problem.json").rules == rules
     assert replace(diamond_problem(), rules=names) != diamond_problem()
@@ -101,10 +90,37 @@ def test_rules_travel_with_a_problem(tmp_path: Path) -> None:
         replace(diamond_problem(), rules=("friends",))
 
 
+def problem_with_one_link() -> PlacementProblem:
+    problem = diamond_problem()
+    link = np.minimum(problem.cluster.link, 0)
+    cluster = replace(problem.cluster, link=link, link_names=("host bridge",))
+    return replace(problem, cluster=cluster)
+
+
+def test_a_problem_of_an_earlier_version_has_outgoing_buses(tmp_path: Path) -> None:
+    save_problem(diamond_problem(), tmp_path / "buses.json")
+    content = json.loads((tmp_path / "buses.json").read_text())
+    assert content["version"] == 4
+    del content["cluster"]["link"], content["cluster"]["link_names"]
+    assert set(content["cluster"]) == {"devices", "bandwidth", "latency"}
+    for version in (1, 2, 3, 4):
+        (tmp_path / "old.json").write_text(json.dumps(content | {"version": version}))
+        assert load_problem(tmp_path / "old.json") == diamond_problem()
+
+
+def test_a_problem_with_other_links_says_which(tmp_path: Path) -> None:
+    problem = problem_with_one_link()
+    save_problem(problem, tmp_path / "shared.json")
+    content = json.loads((tmp_path / "shared.json").read_text())
+    assert content["cluster"]["link"] == [[-1, 0], [0, -1]]
+    assert content["cluster"]["link_names"] == ["host bridge"]
+    assert load_problem(tmp_path / "shared.json") == problem
+
+
 def document(**changes: Any) -> dict[str, Any]:
     """Return the content of a problem file; a key such as "graph.flops" changes an inner field."""
     path = Path(changes.pop("folder")) / "document.json"
-    save_problem(diamond_problem(), path)
+    save_problem(problem_with_one_link(), path)
     content: dict[str, Any] = json.loads(path.read_text())
     for key, value in changes.items():
         *outer, last = key.split(".")
@@ -154,6 +170,21 @@ PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"cluster.bandwidth": [[None, 0], [1, None]]}, "cluster.bandwidth[0, 1]: expected more than"),
     ({"cluster.bandwidth": [[1], [1, 2]]}, "cluster.bandwidth: expected rows of one length, got"),
     ({"cluster.latency": [[0], [0, 0]]}, "cluster.latency: expected rows of one length"),
+    ({"cluster.link": [[-1, 0]]}, "cluster.link: expected shape (2, 2), got (1, 2)"),
+    ({"cluster.link": [[-1], [0, -1]]}, "cluster.link: expected an array of one shape"),
+    (
+        {"cluster.link": [[-1, 1], [1, -1]]},
+        "cluster.link: expected every number from 0 to 1, got none",
+    ),
+    ({"cluster.link": [[-1, -1], [0, -1]]}, "cluster.link[0, 1]: expected a link, got -1"),
+    (
+        {"cluster.link": [[0, 0], [0, -1]]},
+        "cluster.link[0, 0]: expected -1 from a device to itself",
+    ),
+    ({"cluster.link": [[-1, 0.5], [0, -1]]}, "cluster.link[0][1]: expected int, got float (0.5)"),
+    ({"cluster.link": [[-1, 2**70], [0, -1]]}, "cluster.link: expected integers, got"),
+    ({"cluster.link_names": ["a", "b"]}, "cluster.link_names: expected 1 texts, got 2"),
+    ({"cluster.link_names": [3]}, "cluster.link_names[0]: expected str, got int (3)"),
     ({"device_column": [0, 1]}, "device_column[1]: expected one of 1 columns of compute_time"),
     ({"device_column": [0]}, "compute_time: expected shape (4, 2), got (4, 1)"),
     ({"compute_time": []}, "device_column[0]: expected one of 0 columns"),
@@ -173,9 +204,8 @@ def test_a_wrong_problem_file_is_named_in_one_line(
 ) -> None:
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(document(folder=tmp_path, **changes)))
-    with pytest.raises(GraphError, match=re.escape(f"{path}: {message}")) as caught:
+    with refused(f"{path}: {message}"):
         load_problem(path)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -198,9 +228,8 @@ def test_what_is_not_json_is_named_in_one_line(
     path = tmp_path / "wrong.json"
     path.write_bytes(content)
     for load in (load_problem, load_graph):
-        with pytest.raises(GraphError, match=re.escape(f"{path}: {message}")) as caught:
+        with refused(f"{path}: {message}"):
             load(path)
-        assert "\n" not in str(caught.value)
 
 
 def test_a_name_with_another_ending_is_refused(tmp_path: Path) -> None:
@@ -221,7 +250,7 @@ def test_a_truncated_gzip_file_is_named(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "cut.json.gz"
     save_problem(diamond_problem(), path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(GraphError, match=re.escape(f"{path}: expected ")):
+    with refused(f"{path}: expected "):
         load_problem(path)
 
 
@@ -247,69 +276,6 @@ def test_a_large_plain_file_is_not_read(tmp_path: Path) -> None:
         load_graph(path, max_bytes=1000)
 
 
-CLUSTER = """
-format = "placeto-cluster"
-version = 1
-bandwidth = 7.6e9
-
-[[devices]]
-name = "a"
-kind = "k80"
-memory_bytes = 10_700_000_000
-op_overhead = 5.7e-6
-transfer_overhead = 25e-6
-
-[[devices]]
-name = "b"
-kind = "cpu"
-memory_bytes = 488_000_000_000
-op_overhead = 0
-transfer_overhead = 0
-"""
-
-LINK = """
-[[links]]
-source = "a"
-destination = "b"
-"""
-
-
-def test_a_cluster_by_hand(tmp_path: Path) -> None:
-    path = tmp_path / "cluster.toml"
-    path.write_text(f"{CLUSTER}{LINK}bandwidth = 1e9\nlatency = 1e-6\n")
-    cluster = load_cluster(path)
-    assert cluster.device_names == ("a", "b")
-    assert cluster.bandwidth.tolist() == [[np.inf, 1e9], [7.6e9, np.inf]]
-    assert cluster.latency.tolist() == [[0, 1e-6], [0, 0]]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "object missing required field format"),
-        ("format = ", "expected TOML: Invalid value (at end of document)"),
-        (f"bandwidth = {'1' * 5000}", "expected TOML: Exceeds the limit (4300 digits)"),
-        ('format = "x"\nversion = 1', "format: expected 'placeto-cluster', got 'x'"),
-        (CLUSTER.replace("version = 1", "version = 3"), "version: expected at most 2, got 3"),
-        (CLUSTER.replace("bandwidth", "bandwith"), "object contains unknown field bandwith"),
-        (CLUSTER.replace("7.6e9", "nan"), "bandwidth[0, 0]: expected a number >= 0"),
-        (CLUSTER.replace("7.6e9", "0"), "bandwidth[0, 1]: expected more than 0 B/s"),
-        (CLUSTER.replace('"cpu"', "1979-05-27"), "devices[1].kind: expected str, got date"),
-        (CLUSTER.replace("10_700_000_000", "0"), "devices[0].memory_bytes: expected an integer"),
-        (CLUSTER.replace('"b"', '"a"'), "devices.name[1]: 'a' repeats devices.name[0]"),
-        (CLUSTER + LINK.replace('"b"', '"c"'), "links[0].destination: expected one of 'a', 'b'"),
-        (CLUSTER + LINK.replace('"b"', '"a"'), "links[0].destination: expected each pair of two"),
-        (CLUSTER + LINK + LINK, "links[1].destination: expected each pair of two devices once"),
-    ],
-)
-def test_a_wrong_cluster_file_is_named(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "cluster.toml"
-    path.write_text(content)
-    with pytest.raises(GraphError, match=re.escape(f"{path}: {message}")) as caught:
-        load_cluster(path)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -329,15 +295,12 @@ def test_a_wrong_cluster_file_is_named(tmp_path: Path, content: str, message: st
 def test_a_wrong_placement_file_is_named(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "placement.json"
     path.write_text(content)
-    with pytest.raises(GraphError, match=re.escape(f"{path}: {message}")) as caught:
+    with refused(f"{path}: {message}"):
         load_placement(path, diamond_problem())
-    assert "\n" not in str(caught.value)
 
 
 def test_a_placement_of_another_problem_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(
-        GraphError, match=re.escape("placement[1]: expected an integer from 0 to 1")
-    ):
+    with refused("placement[1]: expected an integer from 0 to 1"):
         save_placement(np.array([0, 2, 0, 0]), diamond_problem(), tmp_path / "placement.json")
     assert list(tmp_path.iterdir()) == []
 

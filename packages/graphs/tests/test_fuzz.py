@@ -25,30 +25,9 @@ from placeto_graphs import (
 )
 
 ROUNDS = 1500
-STRANGE: list[Any] = [
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2**31,
-    2**63,
-    2**80,
-    0.5,
-    -0.0,
-    1e308,
-    float("nan"),
-    float("inf"),
-    "",
-    "k80",
-    "\x00\n",
-    "\ud800",
-    [],
-    [[]],
-    [1, "a"],
-    {},
-    {"a": 1},
-]
+NUMBERS: list[Any] = [-1, 0, 1, 2**31, 2**63, 2**80, 0.5, -0.0, 1e308, float("nan"), float("inf")]
+OTHERS: list[Any] = [None, True, "", "k80", "\x00\n", "\ud800", [], [[]], [1, "a"], {}, {"a": 1}]
+STRANGE = [*NUMBERS, *OTHERS]
 PROFILE = (
     "node1 -- Input -- forward_compute_time=0.0, backward_compute_time=0.0, "
     "activation_size=4096.0, parameter_size=0.0\n"

@@ -1,5 +1,8 @@
+"""Steps in micro-batches: a plain reading of what they are, by networkx, and steps by hand."""
+
 import re
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import networkx as nx
@@ -8,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_graphs import diamond_problem, refused
 from graph_strategies import op_graphs, problems
 from placeto_graphs import (
-    GraphError,
     OpGraph,
     Phase,
     PlacementProblem,
@@ -18,24 +21,14 @@ from placeto_graphs import (
     colocate_by_id,
     from_networkx,
     micro_batched,
-    micro_batched_grouping,
     micro_batched_problem,
-    one_micro_batch,
     parse_cluster,
-    repeat_micro_batch,
     repeat_micro_batch_problem,
     to_networkx,
 )
 
 COUNTS = st.integers(2, 5)
 SUM = "placeto.add_gradients"
-
-
-@st.composite
-def named_graphs(draw: st.DrawFn) -> OpGraph:
-    """Draw any graphs, with names that tell copies apart."""
-    graph = draw(op_graphs())
-    return replace(graph, op_names=tuple(f"op{op}" for op in range(graph.num_ops)))
 
 
 def ops_of_batch(graph: OpGraph) -> set[str]:
@@ -62,41 +55,64 @@ def reached(network: nx.DiGraph, begins: set[str]) -> set[str]:
     return begins.union(*(nx.descendants(network, op) for op in begins))
 
 
-def gradients(graph: OpGraph) -> dict[int, str]:
-    """Return the tensors that the update reads of the backward pass, and the ops that make them."""
-    of_batch, found = ops_of_batch(graph), {}
-    for tensor, reader in graph.edges.tolist():
-        maker = int(graph.tensor_producer[tensor])
-        if (
-            graph.phases[reader] == Phase.UPDATE
-            and graph.phases[maker] == Phase.BACKWARD
-            and graph.op_names[maker] in of_batch
-            and graph.tensor_bytes[tensor] > 0
-        ):
-            found[tensor] = graph.op_names[maker]
-    return found
+class Division:
+    """A graph, the same step in micro-batches, and which op and tensor becomes which."""
+
+    def __init__(self, graph: OpGraph, count: int) -> None:
+        self.graph, self.count, self.whole = graph, count, micro_batched(graph, count)
+        self.of_batch = ops_of_batch(graph)
+        self.copies = {
+            op: [f"{op}@{i}" for i in range(count)] if op in self.of_batch else [op] * count
+            for op in graph.op_names
+        }
+        self.place = {name: op for op, name in enumerate(self.whole.op_names)}
+        self.sums = np.array([kind == SUM for kind in self.whole.op_types])
+        self.of_update = [
+            (tensor, reader)
+            for tensor, reader in graph.edges.tolist()
+            if graph.phases[reader] == Phase.UPDATE
+        ]
+        self.gradients = {
+            tensor
+            for tensor, _ in self.of_update
+            if self.is_backward(tensor) and graph.tensor_bytes[tensor] > 0
+        }
+
+    def maker(self, tensor: int) -> str:
+        return self.graph.op_names[int(self.graph.tensor_producer[tensor])]
+
+    def is_backward(self, tensor: int) -> bool:
+        phase = self.graph.phases[self.graph.tensor_producer[tensor]]
+        return bool(phase == Phase.BACKWARD and self.maker(tensor) in self.of_batch)
+
+    @cached_property
+    def network(self) -> nx.DiGraph:
+        return to_networkx(self.whole)
+
+    def gradients_and_their_terms(self) -> set[int]:
+        """Return gradients, and what ops of the backward pass make them of that is as large."""
+        graph, found = self.graph, set(self.gradients)
+        sizes, size_before = graph.tensor_bytes.tolist(), -1
+        while len(found) > size_before:
+            size_before = len(found)
+            for tensor in list(found):
+                inputs = graph.inputs_of_op[graph.tensor_producer[tensor]].tolist()
+                read = [each for each in inputs if sizes[each] > 0]
+                if all(sizes[each] == sizes[tensor] and self.is_backward(each) for each in read):
+                    found.update(read)
+        return found
+
+    def turn(self, op: int) -> tuple[int, int]:
+        """Return the phase and the number of the micro-batch of an op."""
+        return int(self.whole.phases[op]), int(self.whole.op_names[op].partition("@")[2] or -1)
 
 
-def gradients_and_their_terms(graph: OpGraph) -> set[int]:
-    """Return gradients, and what ops of the backward pass make them of that is as large."""
-    of_batch, found = ops_of_batch(graph), set(gradients(graph))
-    sizes, size_before = graph.tensor_bytes.tolist(), -1
-    while len(found) > size_before:
-        size_before = len(found)
-        for tensor in list(found):
-            inputs = graph.inputs_of_op[graph.tensor_producer[tensor]].tolist()
-            read = [each for each in inputs if sizes[each] > 0]
-            makers = [int(graph.tensor_producer[each]) for each in read]
-            if all(sizes[each] == sizes[tensor] for each in read) and all(
-                graph.phases[op] == Phase.BACKWARD and graph.op_names[op] in of_batch
-                for op in makers
-            ):
-                found.update(read)
-    return found
-
-
-def copies(graph: OpGraph, op: str, count: int) -> list[str]:
-    return [f"{op}@{i}" for i in range(count)] if op in ops_of_batch(graph) else [op] * count
+@st.composite
+def divisions(draw: st.DrawFn) -> Division:
+    """Draw any graphs, with names that tell copies apart."""
+    graph = draw(op_graphs())
+    named = replace(graph, op_names=tuple(f"op{op}" for op in range(graph.num_ops)))
+    return Division(named, draw(COUNTS))
 
 
 def training_step(**changes: Any) -> nx.DiGraph:
@@ -121,209 +137,140 @@ def training_step(**changes: Any) -> nx.DiGraph:
     return step
 
 
-@given(op_graphs())
-def test_one_micro_batch_is_the_step(graph: OpGraph) -> None:
-    assert micro_batched(graph, 1) == graph
-    assert one_micro_batch(graph, 1) == graph
-    assert repeat_micro_batch(graph, 1) == graph
-
-
 @given(problems())
-def test_one_micro_batch_leaves_a_problem_as_it_is(problem: PlacementProblem) -> None:
+def test_one_micro_batch_is_the_step(problem: PlacementProblem) -> None:
+    assert micro_batched(problem.graph, 1) == problem.graph
     assert micro_batched_problem(problem, 1) == problem
+    assert repeat_micro_batch_problem(problem, 1) == problem
 
 
-@given(named_graphs(), COUNTS)
-def test_ops_of_the_batch_and_sums_are_there_more_than_once(graph: OpGraph, count: int) -> None:
-    of_batch = ops_of_batch(graph)
-    expected = {name for op in graph.op_names for name in copies(graph, op, count)}
-    whole = micro_batched(graph, count)
-    sums = [op for op, kind in zip(whole.op_names, whole.op_types, strict=True) if kind == SUM]
-    assert set(whole.op_names) - set(sums) == expected
-    assert len(sums) == len(gradients(graph)) * (count - 1)
-    assert whole.num_ops == len(graph.op_names) + len(of_batch) * (count - 1) + len(sums)
+@given(divisions())
+def test_ops_of_the_batch_and_sums_are_there_more_than_once(step: Division) -> None:
+    graph, whole, count = step.graph, step.whole, step.count
+    sums = {whole.op_names[op] for op in np.flatnonzero(step.sums)}
+    assert set(whole.op_names) - sums == {name for each in step.copies.values() for name in each}
+    assert len(sums) == len(step.gradients) * (count - 1)
+    assert whole.num_ops == graph.num_ops + len(step.of_batch) * (count - 1) + len(sums)
 
 
-@given(named_graphs(), COUNTS)
-def test_every_copy_depends_on_what_its_op_depends_on(graph: OpGraph, count: int) -> None:
-    network = to_networkx(micro_batched(graph, count))
-    for before, after in to_networkx(graph).edges:
-        ends = zip(copies(graph, before, count), copies(graph, after, count), strict=True)
-        assert all(nx.has_path(network, *pair) for pair in ends)
+@given(divisions())
+def test_copies_depend_on_what_their_op_depends_on_in_their_own_micro_batch(step: Division) -> None:
+    for before, after in to_networkx(step.graph).edges:
+        ends = zip(step.copies[before], step.copies[after], strict=True)
+        assert all(nx.has_path(step.network, *pair) for pair in ends)
+    for op in step.of_batch:
+        for number, copy in enumerate(step.copies[op]):
+            read = {name.partition("@")[2] for name in step.network.pred[copy]}
+            assert read <= {"", str(number)}
 
 
-@given(named_graphs(), COUNTS)
-def test_copies_read_their_own_micro_batch_alone(graph: OpGraph, count: int) -> None:
-    """Without its sums and update, a step falls apart into what has nothing of each other."""
-    network = to_networkx(micro_batched(graph, count))
-    for op in ops_of_batch(graph):
-        for copy in copies(graph, op, count):
-            number = copy.partition("@")[2]
-            others = {name.partition("@")[2] for name in network.pred[copy]} - {"", number}
-            assert not others
-
-
-@given(named_graphs(), COUNTS)
-def test_the_update_waits_for_the_gradients_of_all_micro_batches(
-    graph: OpGraph, count: int
-) -> None:
-    network = to_networkx(micro_batched(graph, count))
-    for tensor, reader in graph.edges.tolist():
-        if graph.phases[reader] == Phase.UPDATE:
-            makers = copies(graph, graph.op_names[graph.tensor_producer[tensor]], count)
-            assert nx.ancestors(network, graph.op_names[reader]).issuperset(makers)
-
-
-@given(named_graphs(), COUNTS)
-def test_the_update_reads_as_many_bytes_of_gradients(graph: OpGraph, count: int) -> None:
-    whole = micro_batched(graph, count)
-    found = gradients(graph)
-    of_update = [
-        (tensor, reader)
-        for tensor, reader in graph.edges.tolist()
-        if graph.phases[reader] == Phase.UPDATE and tensor in found
-    ]
+@given(divisions())
+def test_the_update_reads_as_many_bytes_of_gradients_of_all_micro_batches(step: Division) -> None:
+    whole = step.whole
+    for tensor, reader in step.of_update:
+        before = nx.ancestors(step.network, step.graph.op_names[reader])
+        assert before.issuperset(step.copies[step.maker(tensor)])
     reads_sums = [
-        (int(tensor), int(reader))
+        int(tensor)
         for tensor, reader in whole.edges
-        if whole.phases[reader] == Phase.UPDATE
-        and whole.op_types[whole.tensor_producer[tensor]] == SUM
+        if whole.phases[reader] == Phase.UPDATE and step.sums[whole.tensor_producer[tensor]]
     ]
-    sizes = sorted(graph.tensor_bytes[tensor] for tensor, _ in of_update)
-    assert sorted(whole.tensor_bytes[tensor] for tensor, _ in reads_sums) == sizes
-    last = {whole.op_names[whole.tensor_producer[tensor]] for tensor, _ in reads_sums}
-    assert all(name.endswith(f"@{count - 1}") for name in last)
+    sizes = [step.graph.tensor_bytes[t] for t, _ in step.of_update if t in step.gradients]
+    assert sorted(whole.tensor_bytes[reads_sums]) == sorted(sizes)
+    last = {whole.op_names[op] for op in whole.tensor_producer[reads_sums]}
+    assert all(name.endswith(f"@{step.count - 1}") for name in last)
 
 
-@given(named_graphs(), COUNTS)
-def test_work_and_weights_are_those_of_the_undivided_step(graph: OpGraph, count: int) -> None:
-    whole = micro_batched(graph, count)
-    sums = np.array([kind == SUM for kind in whole.op_types])
-    added = graph.tensor_bytes[list(gradients(graph))].sum() * (count - 1)
+@given(divisions())
+def test_work_and_weights_are_those_of_the_undivided_step(step: Division) -> None:
+    graph, whole, sums = step.graph, step.whole, step.sums
+    added = graph.tensor_bytes[list(step.gradients)].sum() * (step.count - 1)
     assert whole.flops[~sums].sum() == pytest.approx(graph.flops.sum())
     assert whole.flops[sums].sum() == pytest.approx(added / 4)
     assert whole.bytes_accessed[~sums].sum() == pytest.approx(graph.bytes_accessed.sum())
     assert whole.bytes_accessed[sums].sum() == pytest.approx(3 * added)
     for kind, seconds in graph.measured_time.items():
-        total = whole.measured_time[kind][~sums].sum()
-        assert total == pytest.approx(seconds.sum())
+        assert whole.measured_time[kind][~sums].sum() == pytest.approx(seconds.sum())
     assert whole.parameter_bytes.sum() == graph.parameter_bytes.sum()
-    place = {name: op for op, name in enumerate(whole.op_names)}
-    for op, name in enumerate(graph.op_names):
-        held = whole.parameter_bytes[[place[copy] for copy in {*copies(graph, name, count)}]]
-        assert held.sum() == graph.parameter_bytes[op]
+    for name, size in zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True):
+        held = whole.parameter_bytes[[step.place[copy] for copy in {*step.copies[name]}]]
+        assert held.sum() == size
         assert held.max() - held.min() <= 1
 
 
-@given(named_graphs(), COUNTS)
-def test_tensors_of_copies_are_a_part_rounded_up_and_gradients_are_whole(
-    graph: OpGraph, count: int
-) -> None:
-    whole = micro_batched(graph, count)
-    of_batch, kept = ops_of_batch(graph), gradients_and_their_terms(graph)
-    place = {name: op for op, name in enumerate(whole.op_names)}
-    for op, name in enumerate(graph.op_names):
-        before = graph.tensors_of_op[op].tolist()
-        for copy in copies(graph, name, count):
-            after = whole.tensors_of_op[place[copy]].tolist()
-            assert len(after) == len(before)
-            for old, new in zip(before, after, strict=True):
-                size, part = int(graph.tensor_bytes[old]), int(whole.tensor_bytes[new])
-                is_whole = name not in of_batch or old in kept
-                assert part == (size if is_whole else -(-size // count))
+@given(divisions())
+def test_tensors_of_copies_are_a_part_rounded_up_and_gradients_are_whole(step: Division) -> None:
+    kept = step.gradients_and_their_terms()
+    for op, name in enumerate(step.graph.op_names):
+        before = step.graph.tensors_of_op[op].tolist()
+        parts = step.count if name in step.of_batch else 1
+        for copy in step.copies[name]:
+            after = step.whole.tensor_bytes[step.whole.tensors_of_op[step.place[copy]]]
+            sizes = [(int(step.graph.tensor_bytes[old]), old in kept) for old in before]
+            assert after.tolist() == [s if whole else -(-s // parts) for s, whole in sizes]
 
 
-@given(named_graphs(), COUNTS)
-def test_ops_are_in_the_order_in_which_gpipe_runs_them(graph: OpGraph, count: int) -> None:
-    whole = micro_batched(graph, count)
-    position = {name: op for op, name in enumerate(graph.op_names)}
-
-    def turn(op: int) -> tuple[int, int, int]:
-        name, _, number = whole.op_names[op].partition("@")
-        return int(whole.phases[op]), int(number or -1), position[name.partition("/")[0]]
-
-    turns = [turn(op) for op in range(whole.num_ops)]
+@given(divisions())
+def test_ops_are_in_the_order_in_which_gpipe_runs_them(step: Division) -> None:
+    position = {name: op for op, name in enumerate(step.graph.op_names)}
+    names = [re.split("[@/]", name)[0] for name in step.whole.op_names]
+    turns = [(*step.turn(op), position[name]) for op, name in enumerate(names)]
     assert turns == sorted(turns)
+    for readers in step.whole.consumers_of_tensor:
+        turns_of_readers = [step.turn(op) for op in readers.tolist()]
+        assert turns_of_readers == sorted(turns_of_readers)
 
 
-@given(named_graphs(), COUNTS)
-def test_what_reads_a_tensor_reads_it_in_the_order_of_micro_batches(
-    graph: OpGraph, count: int
-) -> None:
-    whole = micro_batched(graph, count)
-    for readers in whole.consumers_of_tensor:
-        names = [whole.op_names[op] for op in readers]
-        turns = [
-            (int(whole.phases[op]), int(name.partition("@")[2] or -1))
-            for op, name in zip(readers, names, strict=True)
-        ]
-        assert turns == sorted(turns)
+@given(divisions())
+def test_copies_read_in_the_order_in_which_their_ops_do(step: Division) -> None:
+    graph, whole = step.graph, step.whole
+    for op in np.flatnonzero(graph.phases != Phase.UPDATE).tolist():
+        makers = [step.maker(tensor) for tensor in graph.inputs_of_op[op]]
+        for copy in step.copies[graph.op_names[op]]:
+            read = whole.tensor_producer[whole.inputs_of_op[step.place[copy]]]
+            assert [re.split("[@/]", whole.op_names[maker])[0] for maker in read] == makers
 
 
-@given(named_graphs(), COUNTS)
-def test_copies_read_in_the_order_in_which_their_ops_do(graph: OpGraph, count: int) -> None:
-    whole = micro_batched(graph, count)
-    place = {name: op for op, name in enumerate(whole.op_names)}
-    forward_and_backward = np.flatnonzero(graph.phases != Phase.UPDATE)
-    for op in forward_and_backward.tolist():
-        makers = graph.tensor_producer[graph.inputs_of_op[op]]
-        for copy in copies(graph, graph.op_names[op], count):
-            read = whole.tensor_producer[whole.inputs_of_op[place[copy]]]
-            names = [re.split("[@/]", whole.op_names[maker])[0] for maker in read]
-            assert names == [graph.op_names[maker] for maker in makers]
-
-
-@given(named_graphs(), COUNTS)
-def test_tensors_are_read_in_the_order_in_which_those_of_the_graph_are(
-    graph: OpGraph, count: int
-) -> None:
-    whole, of_batch = micro_batched(graph, count), ops_of_batch(graph)
-    place = {name: op for op, name in enumerate(whole.op_names)}
+@given(divisions())
+def test_tensors_are_read_in_the_order_in_which_those_of_the_graph_are(step: Division) -> None:
+    graph, whole = step.graph, step.whole
     for tensor, before in enumerate(graph.consumers_of_tensor):
         by_phase = sorted(before.tolist(), key=lambda op: int(graph.phases[op]))
-        expected = [name for op in by_phase if (name := graph.op_names[op]) in of_batch]
-        maker = int(graph.tensor_producer[tensor])
-        number = graph.tensors_of_op[maker].tolist().index(tensor)
-        for i, copy in enumerate(copies(graph, graph.op_names[maker], count)):
-            after = whole.consumers_of_tensor[whole.tensors_of_op[place[copy]][number]]
+        expected = [name for op in by_phase if (name := graph.op_names[op]) in step.of_batch]
+        number = graph.tensors_of_op[graph.tensor_producer[tensor]].tolist().index(tensor)
+        for i, copy in enumerate(step.copies[step.maker(tensor)]):
+            after = whole.consumers_of_tensor[whole.tensors_of_op[step.place[copy]][number]]
             names = [whole.op_names[op].split("@") for op in after]
             assert [op for op, *of in names if of == [str(i)] and "/" not in op] == expected
 
 
 @settings(max_examples=60)
 @given(problems(), COUNTS)
-def test_a_problem_has_the_same_groups(problem: PlacementProblem, count: int) -> None:
+def test_a_problem_has_the_same_groups_and_is_divided_or_repeated(
+    problem: PlacementProblem, count: int
+) -> None:
     names = tuple(f"op{op}" for op in range(problem.graph.num_ops))
     problem = replace(problem, graph=replace(problem.graph, op_names=names))
-    whole = micro_batched_problem(problem, count)
-    assert whole.grouping.group_names == problem.grouping.group_names
-    assert whole.grouping == micro_batched_grouping(problem.graph, problem.grouping, count)
-    group_of = dict(zip(problem.graph.op_names, problem.grouping.group_of, strict=True))
-    for op, name in enumerate(whole.graph.op_names):
-        assert whole.grouping.group_of[op] == group_of[re.split("[@/]", name)[0]]
-    of_batch = ops_of_batch(problem.graph)
-    place = {name: op for op, name in enumerate(whole.graph.op_names)}
-    for op, name in enumerate(problem.graph.op_names):
-        seconds = problem.compute_time[op] / (count if name in of_batch else 1)
-        for copy in copies(problem.graph, name, count):
-            assert whole.compute_time[place[copy]].tolist() == seconds.tolist()
-
-
-@given(problems(), COUNTS)
-def test_dividing_and_repeating_are_the_two_steps(problem: PlacementProblem, count: int) -> None:
-    graph = problem.graph
-    assert micro_batched(graph, count) == repeat_micro_batch(one_micro_batch(graph, count), count)
+    step = Division(problem.graph, count)
+    divided = micro_batched_problem(problem, count)
     repeated = repeat_micro_batch_problem(problem, count)
-    assert repeated.graph == repeat_micro_batch(graph, count)
-    place = {name: op for op, name in enumerate(repeated.graph.op_names)}
-    for op, name in enumerate(graph.op_names):
-        for copy in [place[copy] for copy in copies(graph, name, count)]:
-            assert repeated.compute_time[copy].tolist() == problem.compute_time[op].tolist()
-            assert repeated.graph.flops[copy] == graph.flops[op]
-            before, after = graph.tensors_of_op[op], repeated.graph.tensors_of_op[copy]
-            assert (
-                repeated.graph.tensor_bytes[after].tolist() == graph.tensor_bytes[before].tolist()
-            )
+    assert divided.graph == step.whole
+    assert divided.grouping.group_names == problem.grouping.group_names
+    assert divided.grouping == repeated.grouping
+    assert divided.graph.op_names == repeated.graph.op_names
+    assert divided.graph.edges.tolist() == repeated.graph.edges.tolist()
+    group_of = dict(zip(names, problem.grouping.group_of, strict=True))
+    for name, group in zip(divided.graph.op_names, divided.grouping.group_of, strict=True):
+        assert group == group_of[re.split("[@/]", name)[0]]
+    for op, name in enumerate(names):
+        seconds, parts = problem.compute_time[op], count if name in step.of_batch else 1
+        sizes = problem.graph.tensor_bytes[problem.graph.tensors_of_op[op]].tolist()
+        for copy in [step.place[copy] for copy in step.copies[name]]:
+            assert divided.compute_time[copy].tolist() == (seconds / parts).tolist()
+            assert repeated.compute_time[copy].tolist() == seconds.tolist()
+            assert repeated.graph.flops[copy] == problem.graph.flops[op]
+            tensors = repeated.graph.tensors_of_op[copy]
+            assert repeated.graph.tensor_bytes[tensors].tolist() == sizes
 
 
 def test_a_step_by_hand() -> None:
@@ -429,15 +376,12 @@ def test_terms_of_gradients_are_as_large_in_every_micro_batch() -> None:
         step.add_edge(name, "sum", bytes=64)
     step.add_edge("sum", "update", bytes=64)
     graph = from_networkx(step)
-    part = one_micro_batch(graph, 4)
-    made_by = [graph.op_names[op] for op in graph.tensor_producer]
-    assert dict(zip(made_by, part.tensor_bytes.tolist(), strict=True)) == {
-        "error": 16,
-        "activation": 16,
-        "term 1": 64,
-        "term 2": 64,
-        "sum": 64,
-    }
+    whole = micro_batched(graph, 4)
+    made_by = [whole.op_names[op] for op in whole.tensor_producer]
+    sizes = dict(zip(made_by, whole.tensor_bytes.tolist(), strict=True))
+    for number in range(4):
+        assert [sizes[f"{name}@{number}"] for name in ("error", "activation")] == [16, 16]
+        assert [sizes[f"{name}@{number}"] for name in ("term 1", "term 2", "sum")] == [64] * 3
 
 
 def test_weights_that_a_layer_holds_itself_are_there_once() -> None:
@@ -495,20 +439,11 @@ def test_names_stay_unique() -> None:
     ],
 )
 def test_a_wrong_number_of_micro_batches_is_named(count: Any, message: str) -> None:
-    graph = from_networkx(training_step())
-    grouping = colocate(graph)
+    problem = diamond_problem()
     for refuses in (
-        lambda: micro_batched(graph, count),
-        lambda: one_micro_batch(graph, count),
-        lambda: repeat_micro_batch(graph, count),
-        lambda: micro_batched_grouping(graph, grouping, count),
+        lambda: micro_batched(problem.graph, count),
+        lambda: micro_batched_problem(problem, count),
+        lambda: repeat_micro_batch_problem(problem, count),
     ):
-        with pytest.raises(GraphError, match=re.escape(message)):
+        with refused(message):
             refuses()
-
-
-def test_a_grouping_of_another_graph_is_refused() -> None:
-    graph = from_networkx(training_step())
-    other = colocate(from_networkx(nx.DiGraph([("a", "b")])))
-    with pytest.raises(GraphError, match=r"grouping\.group_of: expected the groups of 6 ops, got"):
-        micro_batched_grouping(graph, other, 2)

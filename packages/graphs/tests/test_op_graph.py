@@ -1,14 +1,13 @@
 import copy
-import re
 
 import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
 
-from example_graphs import diamond
+from example_graphs import diamond, plain_graph, refused
 from graph_strategies import op_graphs
-from placeto_graphs import GraphError, OpGraph, Phase
+from placeto_graphs import OpGraph, Phase
 
 
 def test_fields_have_the_dtypes_of_the_schema() -> None:
@@ -72,14 +71,6 @@ def test_graphs_differ_when_any_field_does() -> None:
     assert graph != "graph"
 
 
-def test_rows_of_outputs_consumers_and_inputs() -> None:
-    graph = diamond(edges=[[1, 2], [0, 1], [0, 3], [0, 2], [2, 3], [3, 3]])
-    assert [graph.tensors_of_op[op].tolist() for op in range(4)] == [[0, 1], [2], [3], []]
-    assert graph.consumers_of_tensor[0].tolist() == [1, 3, 2]
-    assert graph.inputs_of_op[3].tolist() == [0, 2, 3]
-    assert graph.inputs_of_op[2].tolist() == [1, 0]
-
-
 @given(op_graphs())
 def test_topological_order_is_that_of_networkx(graph: OpGraph) -> None:
     oracle = nx.DiGraph()
@@ -96,6 +87,8 @@ def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
         assert graph.consumers_of_tensor[tensor].tolist() == expected
     for op in range(graph.num_ops):
         assert graph.inputs_of_op[op].tolist() == [t for t, consumer in edges if consumer == op]
+        made = np.flatnonzero(graph.tensor_producer == op)
+        assert graph.tensors_of_op[op].tolist() == made.tolist()
 
 
 def test_phases_have_names() -> None:
@@ -157,23 +150,11 @@ def test_phases_have_names() -> None:
     ],
 )
 def test_what_is_wrong_is_named_in_one_line(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(GraphError, match=re.escape(message)) as caught:
+    with refused(message):
         diamond(**changes)
-    assert "\n" not in str(caught.value)
-    assert isinstance(caught.value, ValueError)
 
 
 def test_a_long_cycle_is_shortened() -> None:
-    count = 100
-    ring = {
-        "op_names": [f"op{op}" for op in range(count)],
-        "op_types": ["x"] * count,
-        "scopes": [""] * count,
-        "tensor_producer": range(count),
-        "edges": [[op, (op + 1) % count] for op in range(count)],
-        "measured_time": {},
-    }
-    numbers = ("phases", "flops", "bytes_accessed", "parameter_bytes", "workspace_bytes")
-    zeros = {name: np.zeros(count, int) for name in (*numbers, "colocation", "tensor_bytes")}
-    with pytest.raises(GraphError, match=r"got 'op0' -> 'op1' -> 'op2' -> ... -> 'op99' -> 'op0'$"):
-        diamond(**ring, **zeros)
+    names, edges = [f"op{op}" for op in range(100)], [(op, (op + 1) % 100) for op in range(100)]
+    with pytest.raises(ValueError, match=r"got 'op0' -> 'op1' -> 'op2' -> ... -> 'op99' -> 'op0'$"):
+        plain_graph(names, range(100), [0] * 100, edges)

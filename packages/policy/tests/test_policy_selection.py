@@ -52,8 +52,7 @@ def greedy_cost(policy: PlacementPolicy, on: list[ListSchedule]) -> float:
     return float(np.mean(costs))
 
 
-@pytest.mark.parametrize("num_graphs", [1, 3])
-@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize(("num_graphs", "others"), [(1, False), (3, True)])
 def test_a_training_leaves_the_policy_whose_greedy_placements_are_best(
     num_graphs: int, others: bool
 ) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import GraphError, Moves, PlacementProblem, WalkingEvaluator, Walks, plain_walk
+from placeto_graphs import GraphError, MoveEvaluator, Moves, PlacementProblem, Walks, plain_walk
 from placeto_simulator import SimulationError, Simulator
 from placeto_simulator.benchmark_problems import random_layered_problem
 from simulated_problems import placed_problems
@@ -78,7 +78,7 @@ def test_a_walk_keeps_the_best_that_it_accepted() -> None:
 
 def test_the_simulator_walks() -> None:
     problem = random_layered_problem(50, 2, 10, np.random.default_rng(0))
-    assert isinstance(Simulator(problem), WalkingEvaluator)
+    assert isinstance(Simulator(problem), MoveEvaluator)
     start = np.zeros((2, problem.num_groups), np.int32)
     moves = random_moves(problem, 1, 3, 0, 0.0)
     with pytest.raises(GraphError, match=r"^set_of: expected moves of 2 walks, got 1$"):

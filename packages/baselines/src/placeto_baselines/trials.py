@@ -9,10 +9,10 @@ from placeto_baselines.errors import BaselineError
 from placeto_graphs import (
     EvaluationBatch,
     Evaluator,
+    MoveEvaluator,
     Moves,
     PlacementProblem,
     PlacementResult,
-    WalkingEvaluator,
     Walks,
     memory_penalised_runtime,
     plain_walk,
@@ -70,7 +70,7 @@ class Trials:
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk from int32[C, G], in compiled code where the evaluator can, and count all of it."""
-        if isinstance(self.evaluator, WalkingEvaluator):
+        if isinstance(self.evaluator, MoveEvaluator):
             walks = self.evaluator.walk(placements, moves)
         else:
             walks = plain_walk(self.evaluator, placements, moves)

@@ -3,11 +3,14 @@
 This is all that the other packages may use of it, and the only thing that they share.
 """
 
+from typing import TYPE_CHECKING, Any
+from warnings import warn
+
+from placeto_graphs.clusters.catalogue import LINK_NAMES
+from placeto_graphs.clusters.file import load_cluster, save_cluster
+from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.compilation import compiled
 from placeto_graphs.errors import GraphError
-from placeto_graphs.files.cluster_file import load_cluster, save_cluster
-from placeto_graphs.files.cluster_links import LINK_NAMES
-from placeto_graphs.files.cluster_spec import parse_cluster
 from placeto_graphs.files.pipedream import load_pipedream_profile
 from placeto_graphs.files.placement_file import (
     load_placement,
@@ -18,42 +21,41 @@ from placeto_graphs.files.problem_file import load_graph, load_problem, save_gra
 from placeto_graphs.files.storage import write_atomically
 from placeto_graphs.grouping.colocation import (
     DEFAULT_RULES,
+    NAMED_RULES,
     colocate,
     colocate_by_id,
     colocate_gradients,
     colocate_scopes,
     colocate_single_consumers,
     colocate_updates,
+    names_of_rules,
+    rules_of_names,
 )
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import LEVEL_SIZES, merge_and_colocate, nested_groupings
 from placeto_graphs.grouping.reachability import Reachability, reachability
-from placeto_graphs.grouping.rule_names import NAMED_RULES, names_of_rules, rules_of_names
-from placeto_graphs.micro_batches.division import one_micro_batch
-from placeto_graphs.micro_batches.problems import micro_batched_problem, repeat_micro_batch_problem
-from placeto_graphs.micro_batches.repetition import (
+from placeto_graphs.micro_batches.steps import (
     micro_batched,
-    micro_batched_grouping,
-    repeat_micro_batch,
+    micro_batched_problem,
+    repeat_micro_batch_problem,
 )
 from placeto_graphs.networkx_conversion import from_networkx, groups_to_networkx, to_networkx
-from placeto_graphs.schema.cluster import Cluster, Device
-from placeto_graphs.schema.evaluation import (
-    EvaluationBatch,
+from placeto_graphs.protocols.evaluation import (
+    SECONDS_PER_BYTE,
     Evaluator,
-    PlacementResult,
     Placer,
-    ScheduleBatch,
     SchedulingEvaluator,
+    memory_penalised_runtime,
 )
-from placeto_graphs.schema.execution import ExecutableStep, StepOrder, StepRun
+from placeto_graphs.protocols.execution import ExecutableStep, StepOrder, StepRun
+from placeto_graphs.protocols.moves import MoveEvaluator, Moves, Walks, check_moves, plain_walk
+from placeto_graphs.schema.cluster import Cluster, Device
 from placeto_graphs.schema.group_graph import GroupGraph, group_graph
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.objective import SECONDS_PER_BYTE, memory_penalised_runtime
 from placeto_graphs.schema.op_graph import OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem, measured_compute_time
-from placeto_graphs.schema.walks import Moves, WalkingEvaluator, Walks, check_moves, plain_walk
-from placeto_graphs.timeline.step_timeline import StepTimeline
+from placeto_graphs.schema.results import EvaluationBatch, PlacementResult, ScheduleBatch
+from placeto_graphs.timeline import StepTimeline
 
 __version__ = "0.3.0"
 
@@ -71,6 +73,7 @@ __all__ = [
     "GraphError",
     "GroupGraph",
     "Grouping",
+    "MoveEvaluator",
     "Moves",
     "OpGraph",
     "Phase",
@@ -83,7 +86,6 @@ __all__ = [
     "StepOrder",
     "StepRun",
     "StepTimeline",
-    "WalkingEvaluator",
     "Walks",
     "check_moves",
     "colocate",
@@ -107,15 +109,12 @@ __all__ = [
     "memory_penalised_runtime",
     "merge_and_colocate",
     "micro_batched",
-    "micro_batched_grouping",
     "micro_batched_problem",
     "names_of_rules",
     "nested_groupings",
-    "one_micro_batch",
     "parse_cluster",
     "plain_walk",
     "reachability",
-    "repeat_micro_batch",
     "repeat_micro_batch_problem",
     "rules_of_names",
     "save_cluster",
@@ -125,3 +124,13 @@ __all__ = [
     "to_networkx",
     "write_atomically",
 ]
+
+_RENAMED = {"WalkingEvaluator": "MoveEvaluator"}
+
+if not TYPE_CHECKING:  # a name that is not there stays an error of types
+
+    def __getattr__(name: str) -> Any:
+        if name not in _RENAMED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warn(f"{name} is called {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return globals()[_RENAMED[name]]

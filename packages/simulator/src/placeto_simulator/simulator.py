@@ -164,7 +164,7 @@ class Simulator:
         return runtime
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-        """Walk from each of several placements (a `WalkingEvaluator`), on a thread each.
+        """Walk from each of several placements (a `MoveEvaluator`), on a thread each.
 
         Parameters
         ----------

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from placeto_graphs import (
     EvaluationBatch,
     Evaluator,
+    MoveEvaluator,
     Moves,
     PlacementProblem,
-    WalkingEvaluator,
     Walks,
     plain_walk,
 )
@@ -68,7 +68,7 @@ class OnFirstDevices:
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk from int32[C, G], in compiled code where the evaluator can."""
-        if isinstance(self.evaluator, WalkingEvaluator):
+        if isinstance(self.evaluator, MoveEvaluator):
             walks = self.evaluator.walk(placements, moves)
         else:
             walks = plain_walk(self.evaluator, placements, moves)

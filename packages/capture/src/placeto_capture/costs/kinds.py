@@ -10,7 +10,7 @@ takes on the device on top of its work, however small that is. What a device nee
 is the `op_overhead` of a cluster's device, which a simulator adds after every op: published on a
 K80 and its host (5.7 microseconds, Addanki et al. 2019), and on later GPUs what is left, without
 the launch overhead, of the time from one empty kernel to the next (placeto-graphs,
-``files/device_kinds.py``).
+``clusters/catalogue.py``).
 """
 
 from collections.abc import Mapping

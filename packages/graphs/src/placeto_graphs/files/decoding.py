@@ -1,11 +1,14 @@
 """From text to typed structs, with errors that name the field, the index and the value."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import msgspec
 
-from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.schema.cluster import Device
 
 Decoded = TypeVar("Decoded")
 
@@ -17,14 +20,32 @@ class Header(msgspec.Struct):
     version: int
 
 
-def decode_json(content: bytes | bytearray, expected: type[Decoded]) -> Decoded:
-    """Decode JSON into a struct.
+class DeviceFields(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields of a `Device`."""
 
-    Raises
-    ------
-    GraphError
-        When the content is not JSON, or not of the expected form.
-    """
+    name: str
+    kind: str
+    memory_bytes: int
+    op_overhead: float
+    transfer_overhead: float
+
+
+def encoded_devices(devices: Sequence[Device]) -> list[DeviceFields]:
+    """Return the fields of each device."""
+    return [DeviceFields(**asdict(device)) for device in devices]
+
+
+def decoded_devices(devices: Sequence[DeviceFields]) -> tuple[Device, ...]:
+    """Return the devices; an error names the number of the device and the field."""
+    decoded = []
+    for index, device in enumerate(devices):
+        with within(f"devices[{index}]."):
+            decoded.append(Device(**msgspec.structs.asdict(device)))
+    return tuple(decoded)
+
+
+def decode_json(content: bytes | bytearray, expected: type[Decoded]) -> Decoded:
+    """Decode JSON into a struct, or raise a `GraphError` that says what is wrong."""
     try:
         return msgspec.json.decode(content, type=expected)
     except msgspec.ValidationError as error:
@@ -38,13 +59,7 @@ def decode_json(content: bytes | bytearray, expected: type[Decoded]) -> Decoded:
 
 
 def convert(data: Any, expected: type[Decoded]) -> Decoded:
-    """Convert decoded data into a struct.
-
-    Raises
-    ------
-    GraphError
-        When the data is not of the expected form.
-    """
+    """Convert decoded data into a struct, or raise a `GraphError` that says what is wrong."""
     try:
         return msgspec.convert(data, type=expected)
     except msgspec.ValidationError as error:

@@ -18,11 +18,11 @@ from placeto_graphs.files.decoding import not_utf8
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes
 from placeto_graphs.schema.arrays import INT64_MAX
 from placeto_graphs.schema.op_graph import OpGraph, Phase
-from placeto_graphs.topology.order import CycleError, topological_order
+from placeto_graphs.topology.adjacency import CycleError, topological_order
 
 MEASURED_KIND = "v100"
-_SECONDS_PER_UNIT = 1e-3
 _REQUIRED = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+_Op = tuple[str, str, int, float, int]  # name, type, layer, seconds, bytes of weights
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ def load_pipedream_profile(
     Parameters
     ----------
     path
-        The profile, usually called ``graph.txt``.
+        Profile, usually called ``graph.txt``.
     kind
-        The kind of device that was measured: PipeDream's published profiles are of a V100.
+        Kind of device that was measured: PipeDream's published profiles are of a V100.
     max_bytes
-        Refuse files that are larger than that.
+        Largest size that is read, in bytes.
 
     Returns
     -------
@@ -137,8 +137,8 @@ def _parsed_layer(line: str) -> _Layer:
     return _Layer(
         name=name.strip(),
         layer_type=re.split(r"[(\s]", description.strip(), maxsplit=1)[0] or description.strip(),
-        forward_seconds=_number("forward_compute_time", values) * _SECONDS_PER_UNIT,
-        backward_seconds=_number("backward_compute_time", values) * _SECONDS_PER_UNIT,
+        forward_seconds=_number("forward_compute_time", values["forward_compute_time"]) * 1e-3,
+        backward_seconds=_number("backward_compute_time", values["backward_compute_time"]) * 1e-3,
         output_bytes=_output_bytes(values["activation_size"]),
         parameter_bytes=_whole_bytes("parameter_size", values["parameter_size"]),
     )
@@ -151,13 +151,13 @@ def _parsed_edge(line: str) -> tuple[str, str]:
     return source.strip(), destination.strip()
 
 
-def _number(key: str, values: dict[str, str]) -> float:
+def _number(key: str, text: str) -> float:
     try:
-        number = float(values[key])
+        number = float(text)
     except ValueError:
-        raise GraphError(f"{key}: expected a number, got {shown(values[key])}") from None
+        raise GraphError(f"{key}: expected a number, got {shown(text)}") from None
     if not 0 <= number < np.inf:
-        raise GraphError(f"{key}: expected a finite number >= 0, got {shown(values[key])}")
+        raise GraphError(f"{key}: expected a finite number >= 0, got {shown(text)}")
     return number
 
 
@@ -170,7 +170,7 @@ def _output_bytes(text: str) -> tuple[int, ...]:
 
 
 def _whole_bytes(key: str, text: str) -> int:
-    number = _number(key, {key: text})
+    number = _number(key, text)
     if number > INT64_MAX // 2 or number != int(number):
         raise GraphError(f"{key}: expected a whole number of bytes, got {shown(text)}")
     return int(number)
@@ -202,49 +202,36 @@ def _sorted_layers(
 def _training_graph(
     layers: Sequence[_Layer], layer_edges: Sequence[tuple[int, int]], kind: str
 ) -> OpGraph:
-    ops = _ops(layers)
-    number = {op.name: index for index, op in enumerate(ops)}
+    forward: list[_Op] = []
+    backward: list[_Op] = []
+    for layer_number, layer in enumerate(layers):
+        name, size = layer.name, layer.parameter_bytes
+        if size:
+            forward.append((f"{name}/parameters", "Parameters", layer_number, 0.0, size))
+        kind_of_op, seconds = layer.layer_type, layer.forward_seconds
+        forward.append((f"{name}/forward", kind_of_op, layer_number, seconds, 0))
+        kind_of_op, seconds = f"{layer.layer_type}Backward", layer.backward_seconds
+        backward.append((f"{name}/backward", kind_of_op, layer_number, seconds, 0))
+    ops = forward + backward[::-1]
+    op_names, op_types, layer_of_op, op_seconds, parameter_bytes = zip(*ops, strict=True)
+    number = {name: op for op, name in enumerate(op_names)}
     tensors, reads = _tensors(layers, layer_edges)
     count = len(ops)
     return OpGraph(
-        op_names=tuple(number),
-        op_types=tuple(op.op_type for op in ops),
+        op_names=op_names,
+        op_types=op_types,
         scopes=("",) * count,
-        phases=np.array([op.phase for op in ops], np.int8),
+        phases=np.repeat([Phase.FORWARD, Phase.BACKWARD], [len(forward), len(backward)]),
         flops=np.zeros(count),
         bytes_accessed=np.zeros(count),
-        parameter_bytes=np.array([op.parameter_bytes for op in ops], np.int64),
+        parameter_bytes=np.array(parameter_bytes, np.int64),
         workspace_bytes=np.zeros(count, np.int64),
-        colocation=np.array([op.layer for op in ops], np.int32),
+        colocation=np.array(layer_of_op, np.int32),
         tensor_producer=np.array([number[maker] for maker, _ in tensors], np.int32),
         tensor_bytes=np.array([size for _, size in tensors], np.int64),
         edges=np.array([(tensor, number[reader]) for tensor, reader in reads], np.int32),
-        measured_time={kind: np.array([op.seconds for op in ops])},
+        measured_time={kind: np.array(op_seconds)},
     )
-
-
-@dataclass(frozen=True)
-class _Op:
-    name: str
-    op_type: str
-    phase: Phase
-    layer: int
-    seconds: float = 0.0
-    parameter_bytes: int = 0
-
-
-def _ops(layers: Sequence[_Layer]) -> list[_Op]:
-    """Return the ops of all layers: forward, then backward in the reverse order."""
-    forward, backward = [], []
-    for number, layer in enumerate(layers):
-        if layer.parameter_bytes:
-            name, size = f"{layer.name}/parameters", layer.parameter_bytes
-            forward.append(_Op(name, "Parameters", Phase.FORWARD, number, parameter_bytes=size))
-        name, seconds = f"{layer.name}/forward", layer.forward_seconds
-        forward.append(_Op(name, layer.layer_type, Phase.FORWARD, number, seconds))
-        name, seconds = f"{layer.name}/backward", layer.backward_seconds
-        backward.append(_Op(name, f"{layer.layer_type}Backward", Phase.BACKWARD, number, seconds))
-    return forward + backward[::-1]
 
 
 def _tensors(

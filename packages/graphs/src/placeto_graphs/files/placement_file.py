@@ -76,11 +76,11 @@ def load_placement(
     Parameters
     ----------
     path
-        The file.
+        File to read.
     problem
-        The problem that it places.
+        Problem that it places.
     max_bytes
-        Refuse files that are larger than that.
+        Largest size that is read, in bytes.
 
     Returns
     -------
@@ -129,9 +129,9 @@ def load_placement_of_any_level(
         A JSON file of names and device names. Names are those of the groups of one level, or those
         of all ops.
     problem
-        The problem that it places, at any level.
+        Problem that it places, at any level.
     max_bytes
-        Refuse files that are larger than that.
+        Largest size that is read, in bytes.
 
     Returns
     -------

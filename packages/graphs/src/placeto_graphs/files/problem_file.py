@@ -1,12 +1,12 @@
 """Problem files and graph files: JSON, packed if the name ends in ``.gz``.
 
 Arrays stand in the file as the schema holds them, one list per column, in SI units. A null among
-compute times or bandwidths is infinity. A file says which links there are only if they are not one
-outgoing bus for each device.
+compute times or bandwidths is infinity.
 """
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,18 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import Header, check_header, decode_json
-from placeto_graphs.files.device_fields import DeviceFields, decoded_devices, encoded_devices
-from placeto_graphs.files.levels import LevelFields, decoded_levels, encoded_levels
+from placeto_graphs.files.decoding import (
+    DeviceFields,
+    Header,
+    check_header,
+    decode_json,
+    decoded_devices,
+    encoded_devices,
+)
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
-from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster, has_outgoing_buses, is_first
+from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 PROBLEM_FORMAT = "placeto-problem"
-# 1 has no links and queues: each device has one outgoing bus, and fifo; 2 has no rules; 3 has no
-# levels.
+# 1 may have no links and queues: each device has one outgoing bus, and fifo; 2 has no rules, 3 no
+# levels. All of these may be missing from a file of any version.
 PROBLEM_VERSION = 4
 GRAPH_FORMAT = "placeto-graph"
 GRAPH_VERSION = 1
@@ -53,17 +58,7 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     measured_time: list[_Times]
 
 
-_TEXT_COLUMNS = ("op_names", "op_types", "scopes")
-_NUMBER_COLUMNS = (
-    "phases",
-    "flops",
-    "bytes_accessed",
-    "parameter_bytes",
-    "workspace_bytes",
-    "colocation",
-    "tensor_producer",
-    "tensor_bytes",
-)
+_COLUMNS = [name for name in _Graph.__struct_fields__ if not name.startswith(("edge", "measured"))]
 
 
 class _Cluster(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -76,6 +71,8 @@ class _Cluster(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class _Grouping(msgspec.Struct, forbid_unknown_fields=True):
+    """A grouping of ops; as a level but the finest, one of the groups of the next finer level."""
+
     group_of: list[int]
     group_names: list[str]
 
@@ -96,7 +93,7 @@ class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     device_column: list[int]
     grouping: _Grouping
     rules: list[str] | None = None
-    levels: list[LevelFields] | None = None  # from coarse to fine
+    levels: list[_Grouping] | None = None  # from coarse to fine
 
 
 def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> None:
@@ -105,9 +102,9 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     Parameters
     ----------
     problem
-        The problem.
+        Problem to write.
     path
-        A name that ends in ``.json`` or ``.json.gz``; an existing file is replaced.
+        Name that ends in ``.json`` or ``.json.gz``; an existing file is replaced.
 
     Raises
     ------
@@ -129,31 +126,36 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     ... )
     >>> save_problem(problem, "problem.json.gz")
     """
-    columns, device_column = _distinct_columns(problem.compute_time)
+    cluster, hierarchy = problem.cluster, problem.hierarchy
+    numbers: dict[bytes, int] = {}
+    device_column = [
+        numbers.setdefault(column.tobytes(), len(numbers)) for column in problem.compute_time.T
+    ]
+    first_devices = [device_column.index(number) for number in range(len(numbers))]
     document = _ProblemFile(
         format=PROBLEM_FORMAT,
-        version=_version(problem),
+        version=PROBLEM_VERSION,
         graph=_encoded_graph(problem.graph),
-        cluster=_encoded_cluster(problem.cluster),
-        compute_time=columns,
-        device_column=device_column,
-        grouping=_Grouping(
-            group_of=problem.grouping.group_of.tolist(),
-            group_names=list(problem.grouping.group_names),
+        cluster=_Cluster(
+            devices=encoded_devices(cluster.devices),
+            bandwidth=cluster.bandwidth.tolist(),
+            latency=cluster.latency.tolist(),
+            link=cluster.link.tolist(),
+            link_names=list(cluster.link_names),
+            queue=cluster.queue,
         ),
+        compute_time=problem.compute_time[:, first_devices].T.tolist(),
+        device_column=device_column,
+        grouping=_encoded_grouping(problem.grouping),
         rules=None if problem.rules is None else list(problem.rules),
-        levels=None if problem.hierarchy is None else encoded_levels(problem.hierarchy),
+        levels=None
+        if hierarchy is None
+        else [
+            _encoded_grouping(level, finer)
+            for level, finer in zip(hierarchy, [*hierarchy[1:], None], strict=True)
+        ],
     )
     _write(path, document)
-
-
-def _version(problem: PlacementProblem) -> int:
-    """Return the earliest version that says all of a problem."""
-    if problem.hierarchy is not None:
-        return PROBLEM_VERSION
-    if problem.rules is not None:
-        return 3
-    return 1 if is_first(problem.cluster) else 2
 
 
 def load_problem(
@@ -164,9 +166,9 @@ def load_problem(
     Parameters
     ----------
     path
-        A file that `save_problem` wrote; its name ends in ``.json`` or ``.json.gz``.
+        File that `save_problem` wrote; its name ends in ``.json`` or ``.json.gz``.
     max_bytes
-        Refuse files that are larger than that after unpacking.
+        Largest size that is read, in bytes after unpacking.
 
     Raises
     ------
@@ -231,7 +233,7 @@ def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYT
 
 def _write(path: str | os.PathLike[str], document: msgspec.Struct) -> None:
     _check_suffix(path)
-    write_atomically(path, msgspec.json.encode(document) + b"\n")
+    write_atomically(path, msgspec.json.encode(document, enc_hook=np.ndarray.tolist) + b"\n")
 
 
 def _read(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
@@ -245,11 +247,8 @@ def _check_suffix(path: str | os.PathLike[str]) -> None:
 
 
 def _encoded_graph(graph: OpGraph) -> _Graph:
-    texts = {name: list(getattr(graph, name)) for name in _TEXT_COLUMNS}
-    numbers = {name: getattr(graph, name).tolist() for name in _NUMBER_COLUMNS}
     return _Graph(
-        **texts,
-        **numbers,
+        **{name: getattr(graph, name) for name in _COLUMNS},  # arrays until they are written
         edge_tensors=graph.edges[:, 0].tolist(),
         edge_consumers=graph.edges[:, 1].tolist(),
         measured_time=[
@@ -259,27 +258,9 @@ def _encoded_graph(graph: OpGraph) -> _Graph:
     )
 
 
-def _encoded_cluster(cluster: Cluster) -> _Cluster:
-    default = has_outgoing_buses(cluster)
-    return _Cluster(
-        devices=encoded_devices(cluster.devices),
-        bandwidth=cluster.bandwidth.tolist(),
-        latency=cluster.latency.tolist(),
-        link=None if default else cluster.link.tolist(),
-        link_names=None if default else list(cluster.link_names),
-        queue=cluster.queue,
-    )
-
-
-def _distinct_columns(
-    compute_time: NDArray[np.float64],
-) -> tuple[list[list[float | None]], list[int]]:
-    numbers: dict[bytes, int] = {}
-    device_column = [
-        numbers.setdefault(column.tobytes(), len(numbers)) for column in compute_time.T
-    ]
-    first_devices = [device_column.index(number) for number in range(len(numbers))]
-    return [compute_time[:, device].tolist() for device in first_devices], device_column
+def _encoded_grouping(grouping: Grouping, finer: Grouping | None = None) -> _Grouping:
+    group_of = grouping.group_of if finer is None else grouping.group_of[finer.first_ops]
+    return _Grouping(group_of.tolist(), list(grouping.group_names))
 
 
 def _decoded_problem(document: _ProblemFile) -> PlacementProblem:
@@ -288,7 +269,7 @@ def _decoded_problem(document: _ProblemFile) -> PlacementProblem:
     with within("cluster."):
         cluster = _decoded_cluster(document.cluster)
     with within("grouping."):
-        grouping = Grouping(**msgspec.structs.asdict(document.grouping))
+        grouping = _decoded_grouping(document.grouping)
     compute_time = _null_is_infinity("compute_time", document.compute_time)
     for device, column in enumerate(document.device_column):
         if not 0 <= column < len(compute_time):
@@ -302,7 +283,7 @@ def _decoded_problem(document: _ProblemFile) -> PlacementProblem:
         compute_time=compute_time[document.device_column].T,
         grouping=grouping,
         rules=None if document.rules is None else tuple(document.rules),
-        hierarchy=None if document.levels is None else decoded_levels(document.levels),
+        hierarchy=None if document.levels is None else _decoded_levels(document.levels),
     )
 
 
@@ -316,11 +297,8 @@ def _decoded_graph(graph: _Graph) -> OpGraph:
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
             raise GraphError(f"measured_time[{index}].kind: {shown(kind)} is there twice")
-    columns: dict[str, Any] = {
-        name: getattr(graph, name) for name in (*_TEXT_COLUMNS, *_NUMBER_COLUMNS)
-    }
     return OpGraph(
-        **columns,
+        **{name: getattr(graph, name) for name in _COLUMNS},
         edges=np.stack([graph.edge_tensors, graph.edge_consumers], axis=1),
         measured_time={times.kind: np.array(times.seconds) for times in graph.measured_time},
     )
@@ -337,6 +315,28 @@ def _decoded_cluster(cluster: _Cluster) -> Cluster:
         link_names=names,
         queue=cluster.queue,
     )
+
+
+def _decoded_grouping(grouping: _Grouping) -> Grouping:
+    group_of: Any = grouping.group_of
+    return Grouping(group_of=group_of, group_names=tuple(grouping.group_names))
+
+
+def _decoded_levels(levels: Sequence[_Grouping]) -> tuple[Grouping, ...]:
+    decoded: list[Grouping] = []  # from fine to coarse
+    for number, level in reversed(list(enumerate(levels))):
+        with within(f"levels[{number}]."):
+            grouping = _decoded_grouping(level)
+            if decoded:
+                finer = decoded[-1]
+                if grouping.num_ops != finer.num_groups:
+                    raise GraphError(
+                        f"group_of: expected the groups of {finer.num_groups} groups of "
+                        f"levels[{number + 1}], got {grouping.num_ops}"
+                    )
+                grouping = replace(grouping, group_of=grouping.group_of[finer.group_of])
+        decoded.append(grouping)
+    return tuple(reversed(decoded))
 
 
 def _null_is_infinity(field: str, rows: Sequence[Sequence[float | None]]) -> NDArray[np.float64]:

@@ -18,19 +18,7 @@ GZIP_LEVEL = 1
 def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
     """Return the content of a file, unpacked if its name ends in ``.gz``.
 
-    Parameters
-    ----------
-    path
-        The file.
-    max_bytes
-        The most bytes that it may have after unpacking; reading stops there.
-
-    Raises
-    ------
-    GraphError
-        When the file is larger, or not in gzip format though its name says so.
-    OSError
-        When the file cannot be read.
+    Reading stops, with a `GraphError`, when there are more bytes than that, after unpacking.
     """
     packed = _is_gzip(path)
     content = bytearray()
@@ -58,9 +46,9 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     Parameters
     ----------
     path
-        The file.
+        File to write.
     content
-        What it is to hold.
+        Bytes that it is to hold.
 
     Raises
     ------

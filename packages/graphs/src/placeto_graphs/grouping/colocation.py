@@ -1,11 +1,12 @@
 """Co-location: which ops should never be apart (Mirhoseini et al. 2017, section 3.2).
 
 Each rule looks at one graph and returns a `Grouping`. `colocate` joins rules: ops that any of them
-puts together are together.
+puts together are together. By its name a rule travels with a problem, and through its file.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +169,7 @@ def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:
     >>> colocate_scopes(from_networkx(ops), r"lstm\.step\d+").group_of
     array([0, 0, 1], dtype=int32)
     """
-    compiled_pattern = check_pattern("pattern", pattern)
+    compiled_pattern = _compiled("pattern", pattern)
     first_op: dict[str, int] = {}
     group_of_scope: dict[str, int | None] = {}
     members, leaders = [], []
@@ -183,21 +184,7 @@ def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:
     return _joined(graph, np.array(members, np.int64), np.array(leaders, np.int64))
 
 
-def check_pattern(field: str, pattern: str) -> re.Pattern[str]:
-    """Return a pattern of scopes, compiled.
-
-    Parameters
-    ----------
-    field
-        What it is called in the error message.
-    pattern
-        A regular expression.
-
-    Raises
-    ------
-    GraphError
-        When it is not one.
-    """
+def _compiled(field: str, pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -206,12 +193,15 @@ def check_pattern(field: str, pattern: str) -> re.Pattern[str]:
         ) from None
 
 
-DEFAULT_RULES: tuple[Rule, ...] = (
-    colocate_by_id,
-    colocate_gradients,
-    colocate_updates,
-    colocate_single_consumers,
-)
+NAMED_RULES: dict[str, Rule] = {
+    "id": colocate_by_id,
+    "gradients": colocate_gradients,
+    "updates": colocate_updates,
+    "single-consumers": colocate_single_consumers,
+}
+"""The co-location rules that files name, but for those of scopes."""
+SCOPES = "scopes:"  # before the pattern of `colocate_scopes`
+DEFAULT_RULES: tuple[Rule, ...] = tuple(NAMED_RULES.values())
 """The rules of `colocate`, unless others are given."""
 
 
@@ -242,21 +232,83 @@ def colocate(graph: OpGraph, rules: Sequence[Rule] = DEFAULT_RULES) -> Grouping:
     >>> colocate(from_networkx(steps), [*DEFAULT_RULES, rule]).group_names
     ('add0', 'add1')
     """
-    ops = np.arange(graph.num_ops)
     # Each grouping ties every op to the first op of its group.
-    leaders = [_first_members(rule(graph)) for rule in rules]
-    left = np.concatenate([ops[:0], *([ops] * len(leaders))])
-    right = np.concatenate([ops[:0], *leaders])
-    return _joined(graph, left, right)
+    groupings = [rule(graph) for rule in rules]
+    leaders = [grouping.first_ops[grouping.group_of] for grouping in groupings]
+    ops = np.tile(np.arange(graph.num_ops), len(leaders))
+    return _joined(graph, ops, np.concatenate([ops[:0], *leaders]))
+
+
+def rules_of_names(names: Iterable[str]) -> tuple[Rule, ...]:
+    r"""Return the co-location rules of some names.
+
+    Parameters
+    ----------
+    names
+        ``"id"``, ``"gradients"``, ``"updates"``, ``"single-consumers"``, or ``"scopes:"`` with the
+        pattern of `colocate_scopes` behind it.
+
+    Raises
+    ------
+    GraphError
+        When a name is none of these, or the pattern is not a regular expression.
+
+    Examples
+    --------
+    >>> from placeto_graphs import DEFAULT_RULES
+    >>> names = ["id", "gradients", "updates", "single-consumers"]
+    >>> rules_of_names(names) == DEFAULT_RULES
+    True
+    >>> rules_of_names([r"scopes:decoder\.step\d+"])[0].keywords
+    {'pattern': 'decoder\\.step\\d+'}
+    """
+    rules: list[Rule] = []
+    for number, name in enumerate(names):
+        if name.startswith(SCOPES):
+            pattern = name.removeprefix(SCOPES)
+            _compiled(f"rules[{number}]", pattern)
+            rules.append(partial(colocate_scopes, pattern=pattern))
+        elif name in NAMED_RULES:
+            rules.append(NAMED_RULES[name])
+        else:
+            raise GraphError(
+                f"rules[{number}]: expected one of {', '.join(NAMED_RULES)} or {SCOPES}PATTERN, "
+                f"got {shown(name)}"
+            )
+    return tuple(rules)
+
+
+def names_of_rules(rules: Iterable[Rule]) -> tuple[str, ...] | None:
+    r"""Return the names of co-location rules, None if one of them has no name.
+
+    Parameters
+    ----------
+    rules
+        Rules, those of scopes as ``functools.partial(colocate_scopes, pattern=...)``.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from placeto_graphs import DEFAULT_RULES, colocate_scopes
+    >>> names_of_rules(DEFAULT_RULES)
+    ('id', 'gradients', 'updates', 'single-consumers')
+    >>> names_of_rules([partial(colocate_scopes, pattern=r"decoder\.step\d+")])
+    ('scopes:decoder\\.step\\d+',)
+    """
+    names: list[str] = []
+    for rule in rules:
+        known = [name for name, each in NAMED_RULES.items() if each is rule]
+        if isinstance(rule, partial) and rule.func is colocate_scopes and not rule.args:
+            names.append(SCOPES + str(rule.keywords["pattern"]))
+        elif known:
+            names += known
+        else:
+            return None
+    return tuple(names)
 
 
 def _joined(graph: OpGraph, left: NDArray[np.integer], right: NDArray[np.integer]) -> Grouping:
     return grouping_of_labels(graph, join_pairs(graph.num_ops, left, right))
-
-
-def _first_members(grouping: Grouping) -> NDArray[np.int64]:
-    _, first = np.unique(grouping.group_of, return_index=True)
-    return first[grouping.group_of]
 
 
 def _forward_op_of_colocation(graph: OpGraph, forward: NDArray[np.bool_]) -> NDArray[np.int64]:

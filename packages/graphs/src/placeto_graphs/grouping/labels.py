@@ -52,22 +52,10 @@ def grouping_of_labels(graph: OpGraph, labels: NDArray[np.integer[Any]]) -> Grou
 def join_pairs(
     num_nodes: int, left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]]
 ) -> NDArray[np.int64]:
-    """Label the connected components of an undirected graph.
+    """Return int64[N], the lowest node of each node's connected component.
 
     Every node takes the lowest label among its neighbours until nothing changes, and labels are
     shortened to their own label on the way, which takes logarithmically many rounds in practice.
-
-    Parameters
-    ----------
-    num_nodes
-        The number N of nodes.
-    left, right : int[K]
-        The two ends of each edge.
-
-    Returns
-    -------
-    int64[N]
-        The lowest node of each node's component.
     """
     labels = np.arange(num_nodes)
     while True:

@@ -9,7 +9,7 @@ from placeto_graphs.errors import GraphError
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.schema.arrays import INT64_MAX, integer
 from placeto_graphs.schema.group_graph import group_output_bytes
-from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.grouping import Grouping, check_num_ops
 from placeto_graphs.schema.op_graph import OpGraph
 
 LEVEL_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -42,9 +42,9 @@ def merge_and_colocate(
     grouping
         The groups to start from, such as those of `colocate`; ops that are together stay together.
     num_groups
-        The number N of groups to stop at; by default 1.
+        Number N of groups to stop at; by default 1.
     min_output_bytes
-        The cost C from which on a group is left alone; by default none is.
+        Cost C from which on a group is left alone; by default none is.
 
     Returns
     -------
@@ -72,13 +72,10 @@ def merge_and_colocate(
     if num_groups is None and min_output_bytes is None:
         raise GraphError("num_groups, min_output_bytes: expected one of the two, got neither")
     fewest = 1 if num_groups is None else integer("num_groups", num_groups, minimum=1)
-    cheapest_left = (
-        INT64_MAX
-        if min_output_bytes is None
-        else integer("min_output_bytes", min_output_bytes, minimum=1)
-    )
-    merges = _merges(graph, grouping, fewest, cheapest_left)
-    return _merged(graph, grouping, merges)
+    cheapest_left = INT64_MAX
+    if min_output_bytes is not None:
+        cheapest_left = integer("min_output_bytes", min_output_bytes, minimum=1)
+    return _merged(graph, grouping, _merges(graph, grouping, fewest, cheapest_left))
 
 
 def nested_groupings(
@@ -96,7 +93,7 @@ def nested_groupings(
     grouping
         The groups to start from.
     num_groups
-        How many groups are wanted, at least one number. Those that are not fewer than there are
+        Numbers of groups that are wanted, at least one. Those that are not fewer than there are
         give ``grouping`` itself.
 
     Returns
@@ -124,9 +121,9 @@ Grouping(ops=10, groups=10))
     sizes = sorted({min(count, grouping.num_groups) for count in wanted})
     merges = _merges(graph, grouping, sizes[0], INT64_MAX)
     return tuple(
-        _merged(graph, grouping, merges[: grouping.num_groups - size])
-        if size < grouping.num_groups
-        else grouping
+        grouping
+        if size == grouping.num_groups
+        else _merged(graph, grouping, merges[: grouping.num_groups - size])
         for size in sizes
     )
 
@@ -135,10 +132,9 @@ def _merges(
     graph: OpGraph, grouping: Grouping, fewest: int, cheapest_left: int
 ) -> NDArray[np.int32]:
     """Return int32[K, 2], rows of (group, neighbour that it is merged into), in order."""
-    if grouping.num_ops != graph.num_ops:
-        raise GraphError(
-            f"grouping.group_of: expected the groups of {graph.num_ops} ops, got {grouping.num_ops}"
-        )
+    check_num_ops("grouping", grouping, graph.num_ops)
+    if fewest >= grouping.num_groups:
+        return np.empty((0, 2), np.int32)
     # Numba takes half a second to import, which only merging needs.
     from placeto_graphs.grouping.kernels import merge_cheapest_groups  # noqa: PLC0415
 

@@ -1,6 +1,12 @@
-"""Checked, read-only arrays and texts: what the fields of the schema are made of."""
+"""Checked, read-only arrays and texts, and the records that hold them.
 
-from collections.abc import Iterable, Mapping
+Every check takes the name of a field and its value, and returns what the field is to hold, or
+raises a `GraphError` that names the field, the index and the value.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +30,49 @@ _KIND_WORDS = {
 }
 
 
+class Record:
+    """Base of the frozen dataclasses that hold arrays.
+
+    Two records are equal when they are of one type and every field is equal, element by element.
+    Copies and pickles pass through the constructor, so their arrays are read-only, too.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_equal(getattr(self, name), getattr(other, name)) for name in self._names())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {name: getattr(self, name) for name in self._names()}
+        return _rebuilt, (type(self), {k: _plain(value) for k, value in values.items()})
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return [field.name for field in fields(cls)]  # type: ignore[arg-type]
+
+    def _check(self, name: str, check: Callable[..., Any], *details: Any, **options: Any) -> None:
+        """Replace a field by its checked form; only for ``__post_init__``."""
+        object.__setattr__(self, name, check(name, getattr(self, name), *details, **options))
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, np.ndarray):
+        return bool(np.array_equal(left, right))
+    if isinstance(left, Mapping):
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+    return bool(left == right)
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, MappingProxyType) else value
+
+
+def _rebuilt(record_type: type[Record], values: dict[str, Any]) -> Record:
+    return record_type(**values)
+
+
 def int_array(
     field: str,
     values: Any,
@@ -33,26 +82,7 @@ def int_array(
     minimum: int = 0,
     maximum: int | None = None,
 ) -> NDArray[Any]:
-    """Check an array of integers and return it read-only.
-
-    Parameters
-    ----------
-    field
-        Its name in error messages.
-    values
-        An array or nested sequence of integers of any width.
-    dtype
-        The dtype to return; every value must fit.
-    shape
-        The expected shape; None stands for any length.
-    minimum, maximum
-        The inclusive range of the values; without a maximum, that of the dtype.
-
-    Raises
-    ------
-    GraphError
-        On another kind of number, another shape, or a value out of range.
-    """
+    """Check integers from a minimum to a maximum, or to that of the dtype; None is any length."""
     array = _as_array(field, values)
     if array.shape == (0,) and len(shape) == 2:
         array = array.reshape(0, shape[1] or 0)
@@ -71,28 +101,18 @@ def int_array(
     return _frozen(array, dtype, values)
 
 
+def byte_counts(field: str, values: Any, shape: tuple[int | None, ...]) -> NDArray[np.int64]:
+    """Check integers >= 0 whose sum int64 can hold, so that every later sum is exact."""
+    array = int_array(field, values, np.int64, shape)
+    if array.size and array.sum(dtype=np.float64) > MAX_SUM:
+        raise GraphError(f"{field}: expected a sum of at most {MAX_SUM} bytes, got more")
+    return array
+
+
 def float_array(
     field: str, values: Any, shape: tuple[int | None, ...], *, infinity_is: str | None = None
 ) -> NDArray[np.float64]:
-    """Check an array of numbers >= 0 and return it as read-only float64.
-
-    Parameters
-    ----------
-    field
-        Its name in error messages.
-    values
-        An array or nested sequence of numbers.
-    shape
-        The expected shape; None stands for any length.
-    infinity_is
-        What an infinite value means; without a meaning, infinity is refused.
-
-    Raises
-    ------
-    GraphError
-        On something other than numbers, another shape, or a value that is NaN, negative or
-        (unless it has a meaning) infinite.
-    """
+    """Check numbers >= 0; infinity is among them only where it has a meaning."""
     array = _as_array(field, values)
     if array.size == 0:
         array = array.astype(np.float64)
@@ -109,39 +129,20 @@ def float_array(
     return result
 
 
-def number(field: str, value: Any) -> float:
-    """Check one finite number >= 0 and return it as a float."""
-    return float(float_array(field, value, ()))
+def number(field: str, value: Any, *, infinity_is: str | None = None) -> float:
+    """Check one number >= 0."""
+    return float(float_array(field, value, (), infinity_is=infinity_is))
 
 
 def integer(field: str, value: Any, *, minimum: int = 0) -> int:
-    """Check one integer that fits int64 and return it."""
+    """Check one integer that fits int64."""
     return int(int_array(field, value, np.int64, (), minimum=minimum))
 
 
 def texts(
     field: str, values: Any, length: int | None = None, *, unique: bool = False, empty: bool = False
 ) -> tuple[str, ...]:
-    """Check a sequence of texts and return it as a tuple.
-
-    Parameters
-    ----------
-    field
-        Its name in error messages.
-    values
-        The texts.
-    length
-        How many there must be.
-    unique
-        Whether each must differ from every other.
-    empty
-        Whether a text may be empty.
-
-    Raises
-    ------
-    GraphError
-        On another type or number, an empty or repeated text, or one that no UTF-8 file can hold.
-    """
+    """Check texts that a UTF-8 file can hold; only where that is allowed, one may be empty."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise GraphError(f"{field}: expected a sequence of texts, got {shown(values)}")
     items = tuple(values)
@@ -153,23 +154,20 @@ def texts(
         raise GraphError(f"{field}[{items.index('')}]: expected a text that is not empty, got ''")
     _check_encodable(field, items)
     if unique and len(set(items)) != len(items):
-        raise GraphError(_first_repeat(field, items))
+        first: dict[str, int] = {}
+        for index, item in enumerate(items):
+            if first.setdefault(item, index) != index:
+                raise GraphError(f"{field}[{index}]: {shown(item)} repeats {field}[{first[item]}]")
     return items
 
 
 def text(field: str, value: Any) -> str:
-    """Check one text that is not empty and return it."""
+    """Check one text that is not empty."""
     plain = _plain_text(field, value)
     if not plain:
         raise GraphError(f"{field}: expected a text that is not empty, got ''")
     _check_encodable(field, (plain,))
     return plain
-
-
-def check_sum(field: str, array: NDArray[np.int64]) -> None:
-    """Refuse bytes whose sum int64 cannot hold, so that every later sum is exact."""
-    if array.size and array.sum(dtype=np.float64) > MAX_SUM:
-        raise GraphError(f"{field}: expected a sum of at most {MAX_SUM} bytes, got more")
 
 
 def check_pairs_differ(field: str, pairs: NDArray[np.int32], what: str) -> None:
@@ -184,6 +182,15 @@ def check_pairs_differ(field: str, pairs: NDArray[np.int32], what: str) -> None:
             f"{field}[{row}]: expected each {what} once, got {pairs[row].tolist()} again "
             f"after {field}[{first}]"
         )
+
+
+def sums_by_key(
+    keys: NDArray[np.integer[Any]], values: NDArray[np.int64], length: int
+) -> NDArray[np.int64]:
+    """Return int64[length], the exact sum of the values of each key."""
+    result = np.zeros(length, np.int64)
+    np.add.at(result, keys, values)
+    return result
 
 
 def _plain_text(field: str, value: Any) -> str:
@@ -229,15 +236,6 @@ def _first_index(mask: NDArray[np.bool_]) -> tuple[int, ...]:
 
 def _subscript(index: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, index))}]" if index else ""
-
-
-def _first_repeat(field: str, items: tuple[str, ...]) -> str:
-    first: dict[str, int] = {}
-    for index, item in enumerate(items):
-        if item in first:
-            return f"{field}[{index}]: {shown(item)} repeats {field}[{first[item]}]"
-        first[item] = index
-    raise AssertionError("no repeat")
 
 
 def _check_encodable(field: str, items: tuple[str, ...]) -> None:

@@ -8,8 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown
-from placeto_graphs.schema.arrays import float_array, int_array, integer, number, text, texts
-from placeto_graphs.schema.record import Record, set_field
+from placeto_graphs.schema.arrays import (
+    Record,
+    float_array,
+    int_array,
+    integer,
+    number,
+    text,
+    texts,
+)
+from placeto_graphs.topology.adjacency import compress_rows
 
 MAX_DEVICES = 1024
 DEFAULT_QUEUE = "fifo"
@@ -23,7 +31,7 @@ _ONE_BUS_EACH: Any = None
 
 
 @dataclass(frozen=True)
-class Device:
+class Device(Record):
     """One device.
 
     Attributes
@@ -31,7 +39,7 @@ class Device:
     name : text
         Unique in its cluster, such as ``"k80:0"``.
     kind : text
-        What it is, such as ``"k80"``; devices of one kind take equal times.
+        Type of hardware, such as ``"k80"``; devices of one kind take equal times.
     memory_bytes : int
         Bytes that a placement may use on it, at least 1.
     op_overhead : float
@@ -64,15 +72,11 @@ class Device:
     transfer_overhead: float
 
     def __post_init__(self) -> None:
-        checked = {
-            "name": text("name", self.name),
-            "kind": text("kind", self.kind),
-            "memory_bytes": integer("memory_bytes", self.memory_bytes, minimum=1),
-            "op_overhead": number("op_overhead", self.op_overhead),
-            "transfer_overhead": number("transfer_overhead", self.transfer_overhead),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        self._check("name", text)
+        self._check("kind", text)
+        self._check("memory_bytes", integer, minimum=1)
+        self._check("op_overhead", number)
+        self._check("transfer_overhead", number)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -88,7 +92,7 @@ class Cluster(Record):
     Attributes
     ----------
     devices : D of `Device`
-        From 1 to 1024; their names are unique.
+        Between 1 and 1024 devices; their names are unique.
     bandwidth : float64[D, D]
         Bytes per second, more than 0; infinity makes bytes free. Nothing is sent from a device to
         itself: the diagonal may be given as 0, and is kept as infinity.
@@ -146,31 +150,20 @@ class Cluster(Record):
     queue: str = DEFAULT_QUEUE
 
     def __post_init__(self) -> None:
-        set_field(self, "devices", _checked_devices(self.devices))
-        shape = (self.num_devices, self.num_devices)
-        bandwidth = float_array("bandwidth", self.bandwidth, shape, infinity_is="bytes are free")
-        latency = float_array("latency", self.latency, shape)
-        between = ~np.eye(self.num_devices, dtype=np.bool_)
-        missing = between & (bandwidth < LEAST_BANDWIDTH)
+        self._check("devices", _checked_devices)
+        count = self.num_devices
+        self._check("bandwidth", _between_devices, count, np.inf, "bytes are free")
+        self._check("latency", _between_devices, count, 0.0)
+        missing = self.bandwidth < LEAST_BANDWIDTH
         if missing.any():
             source, destination = np.argwhere(missing)[0].tolist()
-            expected = "more than 0" if bandwidth[source, destination] == 0 else "at least 5.2e-290"
+            bandwidth = self.bandwidth[source, destination]
+            expected = "more than 0" if bandwidth == 0 else "at least 5.2e-290"
             raise GraphError(
-                f"bandwidth[{source}, {destination}]: expected {expected} B/s, "
-                f"got {bandwidth[source, destination]}"
+                f"bandwidth[{source}, {destination}]: expected {expected} B/s, got {bandwidth}"
             )
-        set_field(self, "bandwidth", _read_only(np.where(between, bandwidth, np.inf)))
-        set_field(self, "latency", _read_only(np.where(between, latency, 0.0)))
-        given: Any = self.link
-        link = _checked_link(
-            outgoing_buses(self.num_devices) if given is None else given, self.num_devices
-        )
-        set_field(self, "link", link)
-        names: Any = self.link_names
-        if names is None:
-            names = _default_names(link, self.device_names)
-        num_links = int(link.max()) + 1
-        set_field(self, "link_names", texts("link_names", names, num_links, unique=True))
+        self._check("link", _checked_link, count)
+        self._check("link_names", _checked_link_names, self.link, self.device_names)
         if text("queue", self.queue) not in QUEUES:
             raise GraphError(f"queue: expected one of {', '.join(QUEUES)}, got {shown(self.queue)}")
 
@@ -191,10 +184,8 @@ class Cluster(Record):
     def link_pairs(self) -> list[NDArray[np.int64]]:
         """L arrays int64[P, 2], the (source, destination) of each pair that a link carries."""
         pairs = np.argwhere(self.link != NO_LINK)
-        links = self.link[tuple(pairs.T)]
-        by_link = np.argsort(links, kind="stable")
-        ends = np.cumsum(np.bincount(links, minlength=self.num_links))
-        return np.split(pairs[by_link], ends[:-1]) if len(ends) else []
+        of_link = compress_rows(self.num_links, self.link[tuple(pairs.T)], np.arange(len(pairs)))
+        return [pairs[rows] for rows in of_link]
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -202,66 +193,61 @@ class Cluster(Record):
         return tuple(device.name for device in self.devices)
 
 
-def _checked_devices(given: Any) -> tuple[Device, ...]:
+def _checked_devices(field: str, given: Any) -> tuple[Device, ...]:
     if not isinstance(given, list | tuple):
-        raise GraphError(f"devices: expected a sequence of Device, got {shown(given)}")
+        raise GraphError(f"{field}: expected a sequence of Device, got {shown(given)}")
     for index, device in enumerate(given):
         if not isinstance(device, Device):
-            raise GraphError(f"devices[{index}]: expected a Device, got {shown(device)}")
+            raise GraphError(f"{field}[{index}]: expected a Device, got {shown(device)}")
     if not given:
-        raise GraphError("devices: expected at least one device, got none")
+        raise GraphError(f"{field}: expected at least one device, got none")
     if len(given) > MAX_DEVICES:
-        raise GraphError(f"devices: expected at most {MAX_DEVICES} devices, got {len(given)}")
-    texts("devices.name", [device.name for device in given], unique=True)
+        raise GraphError(f"{field}: expected at most {MAX_DEVICES} devices, got {len(given)}")
+    texts(f"{field}.name", [device.name for device in given], unique=True)
     return tuple(given)
 
 
-def outgoing_buses(num_devices: int) -> NDArray[np.int32]:
-    """Return int32[D, D], the links where each device has one for all that it sends."""
-    link = np.repeat(np.arange(num_devices, dtype=np.int32), num_devices)
-    link[:: num_devices + 1] = NO_LINK
-    return link.reshape(num_devices, num_devices)
+def _between_devices(
+    field: str, given: Any, count: int, on_diagonal: float, infinity_is: str | None = None
+) -> NDArray[np.float64]:
+    array = float_array(field, given, (count, count), infinity_is=infinity_is).copy()
+    np.fill_diagonal(array, on_diagonal)
+    array.flags.writeable = False
+    return array
 
 
-def has_outgoing_buses(cluster: Cluster) -> bool:
-    """Return whether the links of a cluster, and their names, are those of the default."""
-    return np.array_equal(
-        cluster.link, outgoing_buses(cluster.num_devices)
-    ) and cluster.link_names == tuple(_default_names(cluster.link, cluster.device_names))
+def _outgoing_buses(count: int) -> NDArray[np.int32]:
+    link = np.repeat(np.arange(count, dtype=np.int32)[:, None], count, axis=1)
+    np.fill_diagonal(link, NO_LINK)
+    return link
 
 
-def is_first(cluster: Cluster) -> bool:
-    """Return whether files of version 1 can hold a cluster: the default links and queue."""
-    return has_outgoing_buses(cluster) and cluster.queue == DEFAULT_QUEUE
-
-
-def _default_names(link: NDArray[np.int32], device_names: Sequence[str]) -> list[str]:
-    num_links = int(link.max()) + 1
-    if np.array_equal(link, outgoing_buses(len(device_names))):
-        return [f"{name} bus" for name in device_names[:num_links]]
-    return [f"link {number}" for number in range(num_links)]
-
-
-def _checked_link(given: Any, num_devices: int) -> NDArray[np.int32]:
-    shape = (num_devices, num_devices)
-    most = max(num_devices * (num_devices - 1) - 1, NO_LINK)
-    link = int_array("link", given, np.int32, shape, minimum=NO_LINK, maximum=most)
-    for source, destination in np.argwhere(
-        (link == NO_LINK) != np.eye(num_devices, dtype=np.bool_)
-    ):
+def _checked_link(field: str, given: Any, count: int) -> NDArray[np.int32]:
+    given = _outgoing_buses(count) if given is None else given
+    most = max(count * (count - 1) - 1, NO_LINK)
+    link = int_array(field, given, np.int32, (count, count), minimum=NO_LINK, maximum=most)
+    for source, destination in np.argwhere((link == NO_LINK) != np.eye(count, dtype=np.bool_)):
         expected = "-1 from a device to itself" if source == destination else "a link"
         raise GraphError(
-            f"link[{source}, {destination}]: expected {expected}, got {link[source, destination]}"
+            f"{field}[{source}, {destination}]: expected {expected}, "
+            f"got {link[source, destination]}"
         )
     used = np.unique(link[link != NO_LINK])
     gaps = np.flatnonzero(used != np.arange(len(used)))
     if gaps.size:
         raise GraphError(
-            f"link: expected every number from 0 to {used[-1]}, got none that is {gaps[0]}"
+            f"{field}: expected every number from 0 to {used[-1]}, got none that is {gaps[0]}"
         )
     return link
 
 
-def _read_only(array: NDArray[np.float64]) -> NDArray[np.float64]:
-    array.flags.writeable = False
-    return array
+def _checked_link_names(
+    field: str, given: Any, link: NDArray[np.int32], device_names: Sequence[str]
+) -> tuple[str, ...]:
+    num_links = int(link.max()) + 1
+    if given is None:
+        if np.array_equal(link, _outgoing_buses(len(device_names))):
+            given = [f"{name} bus" for name in device_names[:num_links]]
+        else:
+            given = [f"link {number}" for number in range(num_links)]
+    return texts(field, given, num_links, unique=True)

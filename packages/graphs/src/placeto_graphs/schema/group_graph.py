@@ -7,11 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
-from placeto_graphs.schema.arrays import check_pairs_differ, check_sum, float_array, int_array
+from placeto_graphs.schema.arrays import (
+    Record,
+    byte_counts,
+    check_pairs_differ,
+    float_array,
+    int_array,
+    sums_by_key,
+)
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.record import Record, set_field
-from placeto_graphs.topology.order import CycleError, topological_order
+from placeto_graphs.topology.adjacency import CycleError, topological_order
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -60,21 +66,11 @@ class GroupGraph(Record):
     edge_bytes: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        compute_time = float_array(
-            "compute_time", self.compute_time, (None, None), infinity_is="it cannot run there"
-        )
-        set_field(self, "compute_time", compute_time)
-        for name in ("output_bytes", "parameter_bytes"):
-            checked = int_array(name, getattr(self, name), np.int64, (self.num_groups,))
-            check_sum(name, checked)
-            set_field(self, name, checked)
-        last = self.num_groups - 1
-        set_field(self, "edges", int_array("edges", self.edges, np.int32, (None, 2), maximum=last))
-        set_field(
-            self,
-            "edge_bytes",
-            int_array("edge_bytes", self.edge_bytes, np.int64, (self.num_edges,)),
-        )
+        self._check("compute_time", float_array, (None, None), infinity_is="it cannot run there")
+        self._check("output_bytes", byte_counts, (self.num_groups,))
+        self._check("parameter_bytes", byte_counts, (self.num_groups,))
+        self._check("edges", int_array, np.int32, (None, 2), maximum=self.num_groups - 1)
+        self._check("edge_bytes", int_array, np.int64, (self.num_edges,))
         check_pairs_differ("edges", self.edges, "pair of groups")
         _ = self.topological_order
 
@@ -142,7 +138,7 @@ def group_graph(
     return GroupGraph(
         compute_time=group_compute_time(grouping, compute_time),
         output_bytes=group_output_bytes(graph, grouping),
-        parameter_bytes=_sums(grouping.group_of, graph.parameter_bytes, grouping.num_groups),
+        parameter_bytes=sums_by_key(grouping.group_of, graph.parameter_bytes, grouping.num_groups),
         edges=edges,
         edge_bytes=edge_bytes,
     )
@@ -161,14 +157,7 @@ def group_compute_time(
 def group_output_bytes(graph: OpGraph, grouping: Grouping) -> NDArray[np.int64]:
     """Return int64[G], the bytes of all tensors that the ops of each group make."""
     makers = grouping.group_of[graph.tensor_producer]
-    return _sums(makers, graph.tensor_bytes, grouping.num_groups)
-
-
-def group_positions(graph: OpGraph, grouping: Grouping) -> NDArray[np.int32]:
-    """Return int32[G], the topological index of the first op of each group."""
-    positions = np.full(grouping.num_groups, graph.num_ops, np.int32)
-    np.minimum.at(positions, grouping.group_of, graph.topological_index)
-    return positions
+    return sums_by_key(makers, graph.tensor_bytes, grouping.num_groups)
 
 
 def _group_edges(graph: OpGraph, grouping: Grouping) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -181,16 +170,11 @@ def _group_edges(graph: OpGraph, grouping: Grouping) -> tuple[NDArray[np.int32],
     once = np.unique(tensors[crosses] * num_groups + readers[crosses])
     tensors, readers = np.divmod(once, num_groups)
     sources = grouping.group_of[graph.tensor_producer[tensors]].astype(np.int64)
-    positions = group_positions(graph, grouping)
+    positions = np.full(num_groups, graph.num_ops)  # the topological index of the first op
+    np.minimum.at(positions, grouping.group_of, graph.topological_index)
     forwards = positions[sources] < positions[readers]
     earlier = np.where(forwards, sources, readers)
     later = np.where(forwards, readers, sources)
     pairs, pair_of_tensor = np.unique(earlier * num_groups + later, return_inverse=True)
     edges = np.stack(np.divmod(pairs, num_groups), axis=1).astype(np.int32)
-    return edges, _sums(pair_of_tensor, graph.tensor_bytes[tensors], len(pairs))
-
-
-def _sums(keys: NDArray[np.integer], values: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    result = np.zeros(length, np.int64)
-    np.add.at(result, keys, values)
-    return result
+    return edges, sums_by_key(pair_of_tensor, graph.tensor_bytes[tensors], len(pairs))

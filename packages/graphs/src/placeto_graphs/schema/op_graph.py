@@ -12,16 +12,20 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.schema.arrays import (
+    Record,
+    byte_counts,
     check_pairs_differ,
-    check_sum,
     float_array,
     int_array,
     text,
     texts,
 )
-from placeto_graphs.schema.record import Record, set_field
-from placeto_graphs.topology.compressed_rows import CompressedRows, compress_rows
-from placeto_graphs.topology.order import CycleError, topological_order
+from placeto_graphs.topology.adjacency import (
+    CompressedRows,
+    CycleError,
+    compress_rows,
+    topological_order,
+)
 
 FREE = -1  # the colocation id of an op that may go anywhere
 MAX_CYCLE_SHOWN = 6
@@ -54,7 +58,7 @@ class OpGraph(Record):
     op_names : V texts
         Unique and not empty.
     op_types : V texts
-        What each op computes, such as ``"aten.mm"``; not empty.
+        Computation of each op, such as ``"aten.mm"``; not empty.
     scopes : V texts
         Path of the module that the op belongs to, such as ``"encoder.layer.0"``; ``""`` if unknown.
     phases : int8[V]
@@ -196,46 +200,36 @@ class OpGraph(Record):
         return compress_rows(self.num_ops, self.edges[:, 1], self.edges[:, 0])
 
     def _check_ops(self) -> None:
-        set_field(self, "op_names", texts("op_names", self.op_names, unique=True))
+        self._check("op_names", texts, unique=True)
         count = len(self.op_names)
         if count == 0:
             raise GraphError("op_names: expected at least one op, got none")
-        set_field(self, "op_types", texts("op_types", self.op_types, count))
-        set_field(self, "scopes", texts("scopes", self.scopes, count, empty=True))
-        phases = int_array("phases", self.phases, np.int8, (count,), maximum=max(Phase))
-        set_field(self, "phases", phases)
-        for name in ("flops", "bytes_accessed"):
-            set_field(self, name, float_array(name, getattr(self, name), (count,)))
-        for name in ("parameter_bytes", "workspace_bytes"):
-            checked = int_array(name, getattr(self, name), np.int64, (count,))
-            check_sum(name, checked)
-            set_field(self, name, checked)
-        colocation = int_array("colocation", self.colocation, np.int32, (count,), minimum=FREE)
-        set_field(self, "colocation", colocation)
-        set_field(self, "measured_time", _checked_times(self.measured_time, count))
+        self._check("op_types", texts, count)
+        self._check("scopes", texts, count, empty=True)
+        self._check("phases", int_array, np.int8, (count,), maximum=max(Phase))
+        self._check("flops", float_array, (count,))
+        self._check("bytes_accessed", float_array, (count,))
+        self._check("parameter_bytes", byte_counts, (count,))
+        self._check("workspace_bytes", byte_counts, (count,))
+        self._check("colocation", int_array, np.int32, (count,), minimum=FREE)
+        self._check("measured_time", _checked_times, count)
 
     def _check_tensors(self) -> None:
         last_op = self.num_ops - 1
-        producer = int_array(
-            "tensor_producer", self.tensor_producer, np.int32, (None,), maximum=last_op
-        )
-        set_field(self, "tensor_producer", producer)
-        sizes = int_array("tensor_bytes", self.tensor_bytes, np.int64, (len(producer),))
-        check_sum("tensor_bytes", sizes)
-        set_field(self, "tensor_bytes", sizes)
+        self._check("tensor_producer", int_array, np.int32, (None,), maximum=last_op)
+        self._check("tensor_bytes", byte_counts, (len(self.tensor_producer),))
 
     def _check_edges(self) -> None:
-        edges = int_array("edges", self.edges, np.int32, (None, 2))
+        self._check("edges", int_array, np.int32, (None, 2))
         for column, end, count in ((0, "tensor", self.num_tensors), (1, "op", self.num_ops)):
-            beyond = edges[:, column] >= count
+            beyond = self.edges[:, column] >= count
             if beyond.any():
                 row = int(np.argmax(beyond))
                 raise GraphError(
                     f"edges[{row}, {column}]: expected one of {count} {end}s, "
-                    f"got {edges[row, column]}"
+                    f"got {self.edges[row, column]}"
                 )
-        check_pairs_differ("edges", edges, "(tensor, op)")
-        set_field(self, "edges", edges)
+        check_pairs_differ("edges", self.edges, "(tensor, op)")
 
     def _cycle(self, ops: list[int]) -> str:
         names = [shown(self.op_names[op]) for op in (*ops, ops[0])]
@@ -244,12 +238,12 @@ class OpGraph(Record):
         return " -> ".join(names)
 
 
-def _checked_times(given: Any, num_ops: int) -> Mapping[str, NDArray[np.float64]]:
+def _checked_times(field: str, given: Any, num_ops: int) -> Mapping[str, NDArray[np.float64]]:
     if not isinstance(given, Mapping):
-        raise GraphError(f"measured_time: expected a mapping, got {shown(given)}")
-    checked = {}
-    for kind, seconds in given.items():
-        checked[text("measured_time", kind)] = float_array(
-            f"measured_time[{shown(kind)}]", seconds, (num_ops,)
-        )
-    return MappingProxyType(checked)
+        raise GraphError(f"{field}: expected a mapping, got {shown(given)}")
+    return MappingProxyType(
+        {
+            text(field, kind): float_array(f"{field}[{shown(kind)}]", seconds, (num_ops,))
+            for kind, seconds in given.items()
+        }
+    )

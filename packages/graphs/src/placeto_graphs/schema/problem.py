@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.grouping.colocation import rules_of_names
 from placeto_graphs.grouping.merging import LEVEL_SIZES, nested_groupings
-from placeto_graphs.grouping.rule_names import rules_of_names
-from placeto_graphs.schema.arrays import float_array, int_array, texts
+from placeto_graphs.schema.arrays import Record, float_array, int_array, texts
 from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.group_graph import GroupGraph, group_compute_time, group_graph
-from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.hierarchy import checked_hierarchy
+from placeto_graphs.schema.grouping import Grouping, check_num_ops, checked_hierarchy
 from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.schema.record import Record, set_field
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -48,17 +46,20 @@ class PlacementProblem(Record):
 
     Examples
     --------
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
     >>> import networkx as nx
-    >>> graph = from_networkx(nx.path_graph(3, create_using=nx.DiGraph))
+    >>> from placeto_graphs import from_networkx, parse_cluster
     >>> problem = PlacementProblem(
-    ...     graph=graph,
+    ...     graph=from_networkx(nx.DiGraph([("a", "b"), ("b", "c")])),
     ...     cluster=parse_cluster("2xk80"),
-    ...     compute_time=np.full((3, 2), 1e-3),
-    ...     grouping=colocate(graph, rules=()),
+    ...     compute_time=[[1, 1], [1, 1], [3, 3]],
+    ...     grouping=Grouping(group_of=[0, 1, 0], group_names=("a, c", "b")),
     ... )
     >>> problem
-    PlacementProblem(ops=3, groups=3, devices=2)
+    PlacementProblem(ops=3, groups=2, devices=2)
+    >>> problem.expand([1, 0])
+    array([1, 0, 1], dtype=int32)
+    >>> problem.placement_of_ops([0, 0, 1])
+    array([1, 0], dtype=int32)
     """
 
     graph: OpGraph
@@ -75,16 +76,13 @@ class PlacementProblem(Record):
                     f"{name}: expected {wanted.__name__}, got {shown(getattr(self, name))}"
                 )
         shape = (self.graph.num_ops, self.cluster.num_devices)
-        compute_time = float_array(
-            "compute_time", self.compute_time, shape, infinity_is="it cannot run there"
-        )
-        set_field(self, "compute_time", compute_time)
+        self._check("compute_time", float_array, shape, infinity_is="it cannot run there")
         self._check_grouping()
         if self.rules is not None:
-            set_field(self, "rules", texts("rules", self.rules))
+            self._check("rules", texts)
             rules_of_names(self.rules)
         if self.hierarchy is not None:
-            set_field(self, "hierarchy", checked_hierarchy(self.hierarchy, self.grouping))
+            self._check("hierarchy", checked_hierarchy, self.grouping)
 
     def __repr__(self) -> str:
         return (
@@ -140,20 +138,6 @@ class PlacementProblem(Record):
         ------
         GraphError
             As `check_placement` does.
-
-        Examples
-        --------
-        >>> import networkx as nx
-        >>> from placeto_graphs import colocate, from_networkx, parse_cluster
-        >>> chain = from_networkx(nx.DiGraph([("a", "b"), ("b", "c")]))
-        >>> problem = PlacementProblem(
-        ...     graph=chain,
-        ...     cluster=parse_cluster("2xk80"),
-        ...     compute_time=np.ones((3, 2)),
-        ...     grouping=Grouping(group_of=[0, 1, 0], group_names=("a, c", "b")),
-        ... )
-        >>> problem.expand([1, 0])
-        array([1, 0, 1], dtype=int32)
         """
         op_devices: NDArray[np.int32] = self.check_placement(placement)[self.grouping.group_of]
         return op_devices
@@ -168,13 +152,10 @@ class PlacementProblem(Record):
         nothing finer is known, the groups of the problem are merged: into 32, 64, 128, ... groups,
         as long as these are fewer.
         """
-        if self.hierarchy is None:
+        groupings = self.hierarchy
+        if groupings is None:
             fewer = [size for size in LEVEL_SIZES if size < self.num_groups]
-            wanted = [*fewer, self.num_groups]
-            groupings = nested_groupings(self.graph, self.grouping, wanted) if fewer else ()
-            groupings = (*groupings[: len(fewer)], self.grouping)
-        else:
-            groupings = self.hierarchy
+            groupings = nested_groupings(self.graph, self.grouping, [*fewer, self.num_groups])
         return tuple(grouping for grouping in groupings if self._can_be_placed(grouping))
 
     @property
@@ -198,7 +179,7 @@ class PlacementProblem(Record):
         Parameters
         ----------
         level
-            From 0, the coarsest, to ``len(levels) - 1``.
+            Number from 0, the coarsest, to ``len(levels) - 1``.
 
         Raises
         ------
@@ -248,20 +229,6 @@ class PlacementProblem(Record):
         ------
         GraphError
             When it has another shape or dtype, or names a device that does not exist.
-
-        Examples
-        --------
-        >>> import networkx as nx
-        >>> from placeto_graphs import colocate, from_networkx, parse_cluster
-        >>> chain = from_networkx(nx.DiGraph([("a", "b"), ("b", "c")]))
-        >>> problem = PlacementProblem(
-        ...     graph=chain,
-        ...     cluster=parse_cluster("2xk80"),
-        ...     compute_time=[[1, 1], [1, 1], [3, 3]],
-        ...     grouping=Grouping(group_of=[0, 1, 0], group_names=("a, c", "b")),
-        ... )
-        >>> problem.placement_of_ops([0, 0, 1])
-        array([1, 0], dtype=int32)
         """
         last, ops = self.num_devices - 1, self.graph.num_ops
         devices = int_array("op_devices", op_devices, np.int32, (ops,), maximum=last)
@@ -285,12 +252,17 @@ class PlacementProblem(Record):
         return group_compute_time(self.grouping, self.compute_time)
 
     def _check_grouping(self) -> None:
-        if self.grouping.num_ops != self.graph.num_ops:
+        graph, group_of = self.graph, self.grouping.group_of
+        check_num_ops("grouping", self.grouping, graph.num_ops)
+        apart = group_of != group_of[graph.colocation_leaders]
+        if apart.any():
+            op = int(np.argmax(apart))
+            other = int(graph.colocation_leaders[op])
             raise GraphError(
-                f"grouping.group_of: expected the groups of {self.graph.num_ops} ops, "
-                f"got {self.grouping.num_ops}"
+                f"grouping.group_of[{op}]: expected ops {shown(graph.op_names[other])} and "
+                f"{shown(graph.op_names[op])} of colocation id {graph.colocation[op]} in one "
+                f"group, got groups {group_of[other]} and {group_of[op]}"
             )
-        _check_colocation(self.graph, self.grouping)
         nowhere = np.isinf(self._group_compute_time).all(axis=1)
         if nowhere.any():
             group = int(np.argmax(nowhere))
@@ -298,18 +270,6 @@ class PlacementProblem(Record):
                 f"compute_time: expected a device that can run every op of group {group} "
                 f"({shown(self.grouping.group_names[group])}), got none"
             )
-
-
-def _check_colocation(graph: OpGraph, grouping: Grouping) -> None:
-    apart = grouping.group_of != grouping.group_of[graph.colocation_leaders]
-    if apart.any():
-        op = int(np.argmax(apart))
-        other = int(graph.colocation_leaders[op])
-        raise GraphError(
-            f"grouping.group_of[{op}]: expected ops {shown(graph.op_names[other])} and "
-            f"{shown(graph.op_names[op])} of colocation id {graph.colocation[op]} in one group, "
-            f"got groups {grouping.group_of[other]} and {grouping.group_of[op]}"
-        )
 
 
 def measured_compute_time(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:

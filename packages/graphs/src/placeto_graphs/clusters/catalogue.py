@@ -1,4 +1,4 @@
-"""What the spec of a cluster assumes of each kind of device, with the source of every number.
+"""What the spec of a cluster assumes of devices and links, with the source of every number.
 
 A fixed cost is counted once. What an op takes on a device on top of its work is part of its compute
 time, `launch_overhead` of placeto-workloads, so it is taken off the published time per launch here.
@@ -8,7 +8,7 @@ left for an overhead; a K80 and its host have the published overhead, and what t
 machine no latency. Between machines the latency of the network comes on top of either.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 GIGABYTE = 10**9
 
@@ -28,36 +28,20 @@ LAUNCH = 1.1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceKind:
-    """What the spec of a cluster assumes of a kind of device.
+    """What is assumed of a kind of device, in bytes, seconds and bytes per second.
 
-    Attributes
-    ----------
-    memory_bytes : int
-        Bytes that a placement may use.
-    op_overhead : float
-        Seconds between two ops on it.
-    transfer_overhead : float
-        Seconds that a link stays busy after a transfer from it.
-    peer_bandwidth : float
-        Bytes per second to another device of the same kind.
-    peer_latency : float
-        Seconds of a copy to another device of the same kind, on top of its bytes.
-    host_bandwidth : float
-        Bytes per second to and from the memory of the host.
-    host_latency : float
-        Seconds of a copy to or from the memory of the host, on top of its bytes.
-    has_nvlink : bool
-        Whether NVLink joins it to others of its kind.
+    A peer is another device of the same kind, the host the memory of the machine; a latency is what
+    a copy takes on top of its bytes.
     """
 
-    memory_bytes: int
-    op_overhead: float
-    transfer_overhead: float = 0.0
+    memory_bytes: int  # that a placement may use
+    op_overhead: float  # between two ops
+    transfer_overhead: float = 0.0  # for which a link stays busy after a transfer from the device
     peer_bandwidth: float
     peer_latency: float = 0.0
     host_bandwidth: float
     host_latency: float = 0.0
-    has_nvlink: bool = True
+    has_nvlink: bool = True  # to its peers
 
 
 # Memory and bandwidth of NVLink, of which half is for each direction: NVIDIA's data sheets.
@@ -79,6 +63,22 @@ class DeviceKind:
 # - A100: 2.85 and 23.5 (eight A100-SXM4-80GB).
 # - H100: 2.75 and 16.5 (eight H100 80GB HBM3).
 # - To the host, a P100 is taken to need as long as a V100, and an H200 all as an H100.
+_V100 = DeviceKind(
+    memory_bytes=16 * GIGABYTE,
+    op_overhead=4.86e-6 - LAUNCH,
+    peer_bandwidth=150e9,
+    peer_latency=2.65e-6,
+    host_bandwidth=PCIE_3_X16,
+    host_latency=11e-6,
+)
+_H100 = DeviceKind(
+    memory_bytes=80 * GIGABYTE,
+    op_overhead=2.37e-6 - LAUNCH,
+    peer_bandwidth=450e9,
+    peer_latency=2.75e-6,
+    host_bandwidth=PCIE_5_X16,
+    host_latency=8.25e-6,
+)
 DEVICE_KINDS: dict[str, DeviceKind] = {
     # The host of an Amazon p2.8xlarge, two Xeon E5-2686 v4 with 488 GiB: QPI of 9.6 GT/s, 2 bytes
     # at a time, joins them. What joins them to another device is limited by that device's link.
@@ -99,22 +99,8 @@ DEVICE_KINDS: dict[str, DeviceKind] = {
         host_bandwidth=K80_BANDWIDTH,
         has_nvlink=False,
     ),
-    "p100": DeviceKind(
-        memory_bytes=16 * GIGABYTE,
-        op_overhead=4.86e-6 - LAUNCH,
-        peer_bandwidth=80e9,
-        peer_latency=1.35e-6,
-        host_bandwidth=PCIE_3_X16,
-        host_latency=11e-6,
-    ),
-    "v100": DeviceKind(
-        memory_bytes=16 * GIGABYTE,
-        op_overhead=4.86e-6 - LAUNCH,
-        peer_bandwidth=150e9,
-        peer_latency=2.65e-6,
-        host_bandwidth=PCIE_3_X16,
-        host_latency=11e-6,
-    ),
+    "p100": replace(_V100, peer_bandwidth=80e9, peer_latency=1.35e-6),
+    "v100": _V100,
     "a100": DeviceKind(
         memory_bytes=40 * GIGABYTE,
         op_overhead=2.31e-6 - LAUNCH,
@@ -123,20 +109,34 @@ DEVICE_KINDS: dict[str, DeviceKind] = {
         host_bandwidth=PCIE_4_X16,
         host_latency=11.75e-6,
     ),
-    "h100": DeviceKind(
-        memory_bytes=80 * GIGABYTE,
-        op_overhead=2.37e-6 - LAUNCH,
-        peer_bandwidth=450e9,
-        peer_latency=2.75e-6,
-        host_bandwidth=PCIE_5_X16,
-        host_latency=8.25e-6,
-    ),
-    "h200": DeviceKind(
-        memory_bytes=141 * GIGABYTE,
-        op_overhead=2.37e-6 - LAUNCH,
-        peer_bandwidth=450e9,
-        peer_latency=2.75e-6,
-        host_bandwidth=PCIE_5_X16,
-        host_latency=8.25e-6,
-    ),
+    "h100": _H100,
+    "h200": replace(_H100, memory_bytes=141 * GIGABYTE),
 }
+
+
+@dataclass(frozen=True)
+class Network:
+    """What joins machines: the network card of one, and the way that a message takes from there."""
+
+    bandwidth: float  # bytes per second
+    latency: float  # seconds of a message, on top of its bytes
+    through_hosts: bool  # through the memory of both hosts, or from device to device
+
+
+# Bandwidths: the names are bits per second, of data. Latency of Ethernet: about 10 us for 8 bytes
+# over MPI without RDMA (University of New Mexico's comparison of EDR InfiniBand with 100 Gb/s
+# Ethernet, OSU benchmarks). Latency of InfiniBand between the memories of GPUs (GPUDirect RDMA):
+# what NVIDIA's NCCL counts for a hop over the network (src/graph/tuning.cc, ring, simple: 9.6 us).
+_ETHERNET_LATENCY, _INFINIBAND_LATENCY = 10e-6, 9.6e-6
+NETWORKS = {
+    "ethernet-10g": Network(1.25e9, _ETHERNET_LATENCY, through_hosts=True),
+    "ethernet-25g": Network(3.125e9, _ETHERNET_LATENCY, through_hosts=True),
+    "ethernet-100g": Network(12.5e9, _ETHERNET_LATENCY, through_hosts=True),
+    "infiniband-edr": Network(12.5e9, _INFINIBAND_LATENCY, through_hosts=False),
+    "infiniband-hdr": Network(25e9, _INFINIBAND_LATENCY, through_hosts=False),
+    "infiniband-ndr": Network(50e9, _INFINIBAND_LATENCY, through_hosts=False),
+}
+WITHIN = ("bus", "nvlink", "pcie", "pcie-shared")
+LINK_NAMES = (*WITHIN, *NETWORKS)
+"""What `parse_cluster` knows as ``link``: within machines, and between them."""
+DEFAULT_NETWORK = "ethernet-10g"  # that of the Amazon p2.8xlarge

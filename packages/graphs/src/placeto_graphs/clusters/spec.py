@@ -1,109 +1,150 @@
-"""What the links of a cluster that a spec describes are: by name, within and between machines."""
+"""Clusters by a short text, such as ``1xcpu+4xk80`` or ``2x(4xv100)``, and their links by name."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs.clusters.catalogue import (
+    DEFAULT_NETWORK,
+    DEVICE_KINDS,
+    LINK_NAMES,
+    NETWORKS,
+    WITHIN,
+    Network,
+)
 from placeto_graphs.errors import GraphError, shown
-from placeto_graphs.files.device_kinds import DEVICE_KINDS
 from placeto_graphs.schema.arrays import text
-from placeto_graphs.schema.cluster import NO_LINK
+from placeto_graphs.schema.cluster import MAX_DEVICES, NO_LINK, Cluster, Device
 
-WITHIN = ("bus", "nvlink", "pcie", "pcie-shared")
+_COUNT = r"\s*([0-9]{1,4})\s*x\s*"
+_DEVICES = re.compile(_COUNT + r"([a-z][a-z0-9]*)\s*")
+_MACHINES = re.compile(_COUNT + r"\(([^()]*)\)\s*")
+_PLUS = re.compile(r"\+(?![^(]*\))")  # one that stands in no brackets
 
-
-@dataclass(frozen=True)
-class Network:
-    """What joins machines.
-
-    Attributes
-    ----------
-    bandwidth : float
-        Bytes per second of a machine's network card.
-    latency : float
-        Seconds of a message, on top of its bytes.
-    through_hosts : bool
-        Whether it goes through the memory of both hosts, or from device to device.
-    """
-
-    bandwidth: float
-    latency: float
-    through_hosts: bool
+Counts = list[tuple[int, str]]  # how many devices of each kind, in order
 
 
-# Bandwidths: the names are bits per second, of data. Latency of Ethernet: about 10 us for 8 bytes
-# over MPI without RDMA (University of New Mexico's comparison of EDR InfiniBand with 100 Gb/s
-# Ethernet, OSU benchmarks). Latency of InfiniBand between the memories of GPUs (GPUDirect RDMA):
-# what NVIDIA's NCCL counts for a hop over the network (src/graph/tuning.cc, ring, simple: 9.6 us).
-_ETHERNET_LATENCY, _INFINIBAND_LATENCY = 10e-6, 9.6e-6
-NETWORKS = {
-    "ethernet-10g": Network(1.25e9, _ETHERNET_LATENCY, through_hosts=True),
-    "ethernet-25g": Network(3.125e9, _ETHERNET_LATENCY, through_hosts=True),
-    "ethernet-100g": Network(12.5e9, _ETHERNET_LATENCY, through_hosts=True),
-    "infiniband-edr": Network(12.5e9, _INFINIBAND_LATENCY, through_hosts=False),
-    "infiniband-hdr": Network(25e9, _INFINIBAND_LATENCY, through_hosts=False),
-    "infiniband-ndr": Network(50e9, _INFINIBAND_LATENCY, through_hosts=False),
-}
-LINK_NAMES = (*WITHIN, *NETWORKS)
-"""What `parse_cluster` knows as ``link``: within machines, and between them."""
-DEFAULT_NETWORK = "ethernet-10g"  # that of the Amazon p2.8xlarge
-
-
-@dataclass(frozen=True, eq=False)
-class Links:
-    """How the D devices of a cluster are joined, as `Cluster` takes it.
-
-    Attributes
-    ----------
-    bandwidth, latency : float64[D, D]
-        Bytes per second; seconds.
-    link : int32[D, D]
-        The number of each pair's link.
-    names : L of text
-        The name of each link.
-    """
-
-    bandwidth: NDArray[np.float64]
-    latency: NDArray[np.float64]
-    link: NDArray[np.int32]
-    names: tuple[str, ...]
-
-
-def links_of(
-    names: Sequence[str], kinds: Sequence[str], machines: Sequence[int], asked: str | None
-) -> Links:
-    """Return the links between devices.
+def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
+    """Return the cluster that a short text describes.
 
     Parameters
     ----------
-    names, kinds : D of text
-        The name and the kind of each device.
-    machines : D of int
-        The number of the machine that it is in.
-    asked
-        The names of links, as `parse_cluster` takes them.
+    spec
+        Terms of the form ``COUNTxKIND``, joined by ``+``: ``"2xk80"``, ``"1xcpu+4xk80"``. Or
+        machines of such devices: ``"2x(4xv100)"``, ``"2x(1xcpu+4xk80)"``. Devices are named after
+        their kind and a number, which counts on from machine to machine: ``"k80:0"``.
+    link
+        Interconnect of the devices of a machine, of the machines, or of both, joined by ``+``.
+
+        Within a machine:
+
+        - ``"bus"``, the default: each device has one outgoing bus (Addanki et al. 2019), to its own
+          kind with the bandwidth of NVLink where the kind has it: a GPU on an NVSwitch;
+        - ``"nvlink"``: a link for each ordered pair of GPUs of one kind, with its share of the
+          NVLink of a GPU; all else goes over outgoing buses of PCI Express;
+        - ``"pcie"``: each device has one outgoing bus, of PCI Express, also to its own kind;
+        - ``"pcie-shared"``: all devices of a machine have one link together, a host bridge.
+
+        Between machines, through one outgoing network card each: ``"ethernet-10g"``, the default,
+        ``"ethernet-25g"``, ``"ethernet-100g"``, through the memory of the hosts;
+        ``"infiniband-edr"``, ``"infiniband-hdr"``, ``"infiniband-ndr"``, from GPU to GPU.
 
     Raises
     ------
     GraphError
-        When a name is unknown, or joins no two of the devices.
+        When the text is of another form, or names an unknown kind; when the link is unknown or
+        joins no two of the devices.
+
+    Examples
+    --------
+    >>> cluster = parse_cluster("1xcpu+2xk80")
+    >>> cluster.device_names
+    ('cpu:0', 'k80:0', 'k80:1')
+    >>> float(cluster.bandwidth[1, 2])
+    7600000000.0
+    >>> machines = parse_cluster("2x(2xv100)", link="pcie-shared+infiniband-hdr")
+    >>> machines.link_names
+    ('machine 0 network', 'machine 1 network', 'machine 0 PCIe', 'machine 1 PCIe')
+    >>> machines.link_names[machines.link[0, 2]]  # from v100:0 to v100:2
+    'machine 0 network'
     """
-    within, network = _parsed(asked)
+    kinds: list[str] = []
+    machines: list[int] = []
+    for number, counts in enumerate(_machines(spec)):
+        here = [kind for count, kind in counts for _ in range(count)]
+        kinds += here
+        machines += [number] * len(here)
+    names = [f"{kind}:{kinds[:index].count(kind)}" for index, kind in enumerate(kinds)]
+    within, network = _link_names(link)
     pairs = _Pairs(kinds, machines)
     _check_used(within, network, pairs)
     within, joined_by = within or "bus", NETWORKS[network or DEFAULT_NETWORK]
-    keys = _keys(within, pairs)
+    keys = _link_keys(within, pairs)
     used, numbers = np.unique(keys[pairs.apart], return_inverse=True)
-    link = np.full(keys.shape, NO_LINK, np.int32)
-    link[pairs.apart] = numbers
-    return Links(
+    links = np.full(keys.shape, NO_LINK, np.int32)
+    links[pairs.apart] = numbers
+    return Cluster(
+        devices=tuple(
+            Device(
+                name=name,
+                kind=kind,
+                memory_bytes=DEVICE_KINDS[kind].memory_bytes,
+                op_overhead=DEVICE_KINDS[kind].op_overhead,
+                transfer_overhead=DEVICE_KINDS[kind].transfer_overhead,
+            )
+            for name, kind in zip(names, kinds, strict=True)
+        ),
         bandwidth=_bandwidth(within, joined_by, pairs),
         latency=_latency(within, joined_by, pairs),
-        link=link,
-        names=tuple(_label(key, names) for key in used.tolist()),
+        link=links,
+        link_names=tuple(_name_of_key(key, names) for key in used.tolist()),
     )
+
+
+def _machines(spec: str) -> list[Counts]:
+    """Return the devices of each machine; those outside of brackets are one machine."""
+    terms = _PLUS.split(spec.strip().lower())
+    nested = [_MACHINES.fullmatch(term) for term in terms]
+    if not any(nested):
+        counts = _counts(terms, spec)
+        _check_count(_size(counts))
+        return [counts]
+    repeated = []
+    for match in nested:
+        if match is None:
+            raise GraphError(
+                "cluster: expected either devices or machines, such as 2x(1xcpu+4xk80), "
+                f"got {shown(spec)}"
+            )
+        repeated.append((int(match[1]), _counts(match[2].split("+"), spec)))
+    _check_count(sum(count * _size(machine) for count, machine in repeated))
+    return [machine for count, machine in repeated if _size(machine) for _ in range(count)]
+
+
+def _counts(terms: list[str], spec: str) -> Counts:
+    counts = []
+    for term in terms:
+        match = _DEVICES.fullmatch(term)
+        if match is None:
+            raise GraphError(
+                f"cluster: expected terms such as 2xk80, joined by +, got {shown(spec)}"
+            )
+        if match[2] not in DEVICE_KINDS:
+            known = ", ".join(DEVICE_KINDS)
+            raise GraphError(f"cluster: expected one of the kinds {known}, got {shown(match[2])}")
+        counts.append((int(match[1]), match[2]))
+    return counts
+
+
+def _size(counts: Counts) -> int:
+    return sum(count for count, _ in counts)
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= MAX_DEVICES:
+        raise GraphError(f"cluster: expected 1 to {MAX_DEVICES} devices, got {count}")
 
 
 class _Pairs:
@@ -126,7 +167,7 @@ class _Pairs:
         self.nvlink = self.peers & np.array([kind.has_nvlink for kind in known])
 
 
-def _parsed(asked: str | None) -> tuple[str | None, str | None]:
+def _link_names(asked: str | None) -> tuple[str | None, str | None]:
     """Return what is asked for within machines, and between them."""
     chosen: list[str | None] = [None, None]
     for part in [] if asked is None else text("link", asked).lower().split("+"):
@@ -157,7 +198,7 @@ def _check_used(within: str | None, network: str | None, pairs: _Pairs) -> None:
         )
 
 
-def _keys(within: str, pairs: _Pairs) -> NDArray[np.int64]:
+def _link_keys(within: str, pairs: _Pairs) -> NDArray[np.int64]:
     """Return int64[D, D], what says which pairs share a link; links are numbered in their order.
 
     With D devices, d stands for the bus of device d, D + m for the network card of machine m, 2 D +
@@ -173,7 +214,7 @@ def _keys(within: str, pairs: _Pairs) -> NDArray[np.int64]:
     return keys
 
 
-def _label(key: int, names: Sequence[str]) -> str:
+def _name_of_key(key: int, names: Sequence[str]) -> str:
     kind, number = divmod(key, len(names))
     if kind == 0:
         return f"{names[number]} bus"

@@ -63,29 +63,24 @@ class StepRun(Protocol):
 
     def worker(self, device: int) -> AbstractContextManager[None]:
         """Return what the thread of a device enters before it does anything for it."""
-        ...
 
     def run(self, op: int) -> int:
         """Run an op on its device; return the bytes that the device holds more for its tensors.
 
         When it returns, the tensors are there.
         """
-        ...
 
     def send(self, tensor: int, destination: int) -> Any:
         """Send a tensor from the device that made it; return what `receive` wants to have.
 
         Where the two devices share their memory, that is the tensor itself, and nothing is copied.
         """
-        ...
 
     def receive(self, tensor: int, destination: int, parcel: Any) -> int:
         """Take a tensor that was sent; return the bytes that the destination holds more."""
-        ...
 
     def free(self, tensor: int, device: int) -> int:
         """Give up a tensor on a device; return the bytes that the device holds fewer."""
-        ...
 
     def results(self) -> Mapping[str, Any]:
         """Return by name what the step has computed and changed, when all of its ops have run.
@@ -95,7 +90,6 @@ class StepRun(Protocol):
         ValueError
             When another run of the step has begun since.
         """
-        ...
 
 
 @runtime_checkable
@@ -111,7 +105,6 @@ class ExecutableStep(Protocol):
     @property
     def graph(self) -> OpGraph:
         """The ops and tensors of the step."""
-        ...
 
     def begin(self, devices: Sequence[str], op_device: NDArray[np.int32]) -> StepRun:
         """Put what is there before the step where it belongs, and return a run.
@@ -131,4 +124,3 @@ class ExecutableStep(Protocol):
         ValueError
             When one of the devices is not there; the message is one line that says so.
         """
-        ...

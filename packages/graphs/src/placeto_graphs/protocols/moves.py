@@ -1,16 +1,15 @@
 """Walks through the placements of a problem: many moves in one call of an evaluator."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
-from placeto_graphs.schema.arrays import float_array, int_array
-from placeto_graphs.schema.evaluation import Evaluator
-from placeto_graphs.schema.objective import memory_penalised_runtime
-from placeto_graphs.schema.record import Record, set_field
+from placeto_graphs.protocols.evaluation import Evaluator, memory_penalised_runtime
+from placeto_graphs.schema.arrays import Record, float_array, int_array
+from placeto_graphs.schema.problem import PlacementProblem
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,13 +24,13 @@ class Moves(Record):
     Attributes
     ----------
     set_of : int32[C, N]
-        Which set of groups each move takes.
+        Set of groups that each move takes.
     device : int32[C, N]
-        Where to.
+        Device that it takes them to.
     allowance : float64[C, N]
         Seconds, at least 0.
     first_member : int32[S + 1]
-        Where each of the S sets starts in ``members``.
+        Start of each of the S sets in ``members``.
     members : int32[K]
         The groups of the sets.
 
@@ -59,26 +58,17 @@ class Moves(Record):
     members: NDArray[np.int32]
 
     def __post_init__(self) -> None:
-        members = int_array("members", self.members, np.int32, (None,))
-        set_field(self, "members", members)
-        first = int_array("first_member", self.first_member, np.int32, (None,))
-        if (
-            not len(first)
-            or first[0] != 0
-            or first[-1] != len(members)
-            or (np.diff(first) < 1).any()
-        ):
+        self._check("members", int_array, np.int32, (None,))
+        self._check("first_member", int_array, np.int32, (None,))
+        first, end = self.first_member, len(self.members)
+        if not len(first) or (first[0], first[-1]) != (0, end) or (np.diff(first) < 1).any():
             raise GraphError(
-                f"first_member: expected rising positions from 0 to {len(members)}, got {first}"
+                f"first_member: expected rising positions from 0 to {end}, got {first}"
             )
-        set_field(self, "first_member", first)
-        set_of = int_array(
-            "set_of", self.set_of, np.int32, (None, None), maximum=max(self.num_sets - 1, 0)
-        )
-        set_field(self, "set_of", set_of)
-        set_field(self, "device", int_array("device", self.device, np.int32, set_of.shape))
-        allowance = float_array("allowance", self.allowance, set_of.shape, infinity_is="any")
-        set_field(self, "allowance", allowance)
+        last_set = max(self.num_sets - 1, 0)
+        self._check("set_of", int_array, np.int32, (None, None), maximum=last_set)
+        self._check("device", int_array, np.int32, self.set_of.shape)
+        self._check("allowance", float_array, self.set_of.shape, infinity_is="any")
 
     @property
     def num_walks(self) -> int:
@@ -98,19 +88,18 @@ class Moves(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Walks(Record):
-    """What C walks of N moves through placements of G groups on D devices came to.
+    """Results of C walks of N moves through placements of G groups on D devices.
 
     Attributes
     ----------
     placement : int32[C, G]
-        Where each ended.
+        End of each walk.
     cost : float64[C, 1 + N]
         The memory-penalised runtime in seconds of the start, and of what each move led to.
         Infinity where it costs more than is allowed, and how much is not known; NaN where a move
         was not tried, as it changes nothing, or a group cannot run there.
     best_placement : int32[C, G]
-        Of the start and all that was accepted, the placement of the lowest cost; the first of
-        several.
+        Placement of the lowest cost of the start and all that was accepted; the first of several.
     best_runtime : float64[C]
         Its runtime in seconds.
     best_peak_memory : int64[C, D]
@@ -142,12 +131,12 @@ class Walks(Record):
 
 
 @runtime_checkable
-class WalkingEvaluator(Evaluator, Protocol):
-    """An evaluator that goes through many moves in one call, such as in compiled code.
+class MoveEvaluator(Evaluator, Protocol):
+    """An evaluator that tries many moves in one call, such as in compiled code.
 
     Examples
     --------
-    >>> def last(evaluator: WalkingEvaluator, placement, moves):
+    >>> def last(evaluator: MoveEvaluator, placement, moves):
     ...     return evaluator.walk(placement[None], moves).placement[0]
     """
 
@@ -157,11 +146,10 @@ class WalkingEvaluator(Evaluator, Protocol):
         Parameters
         ----------
         placements : int32[C, G]
-            Where each walk starts.
+            Start of each walk.
         moves
-            What each tries.
+            Moves of each walk.
         """
-        ...
 
 
 def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves) -> Walks:
@@ -170,11 +158,11 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
     Parameters
     ----------
     evaluator
-        Says what placements cost.
+        Evaluator of a problem.
     placements : int32[C, G]
-        Where each walk starts.
+        Start of each walk.
     moves
-        What each tries.
+        Moves of each walk.
 
     Raises
     ------
@@ -246,17 +234,19 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
     )
 
 
-def check_moves(problem: Any, placements: NDArray[np.int32], moves: Moves) -> NDArray[np.bool_]:
+def check_moves(
+    problem: PlacementProblem, placements: NDArray[np.int32], moves: Moves
+) -> NDArray[np.bool_]:
     """Return bool[S, D], true where a group of a set cannot run; refuse moves of another problem.
 
     Parameters
     ----------
-    problem : PlacementProblem
-        What is placed.
+    problem
+        Problem that is placed.
     placements : int32[C, G]
-        Where walks start.
+        Start of each walk.
     moves
-        What they try.
+        Moves of each walk.
 
     Raises
     ------

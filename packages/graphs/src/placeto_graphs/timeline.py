@@ -1,17 +1,22 @@
-"""One step as data: what ran where and when."""
+"""One step as data, simulated or measured: what ran where and when, and its Chrome trace."""
 
 import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.files.storage import write_atomically
-from placeto_graphs.schema.execution import StepOrder
+from placeto_graphs.protocols.execution import StepOrder
+from placeto_graphs.schema.arrays import sums_by_key
 from placeto_graphs.schema.problem import PlacementProblem
-from placeto_graphs.timeline.chrome_trace import chrome_trace
+from placeto_graphs.topology.adjacency import compress_rows
+
+MICROSECONDS = 1e6
+PROCESS = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -21,19 +26,20 @@ class StepTimeline:
     Attributes
     ----------
     problem : `PlacementProblem`
-        What was placed.
+        Problem that was placed.
     op_device : int32[V]
-        Where each op ran.
+        Device of each op.
     op_start, op_end : float64[V]
-        From when to when each op ran; seconds.
+        Start and end of each op; seconds.
     transfer_tensor : int32[K]
-        What each transfer carried; transfers stand in the order in which they were done.
+        Tensor of each transfer; transfers stand in the order in which they were done.
     transfer_source, transfer_destination, transfer_link : int32[K]
-        From which device to which, over which link.
+        Devices that it ran between, and its link.
     transfer_start, transfer_end : float64[K]
-        From when to when it was on its way; seconds.
+        Start and end of each transfer; seconds.
     memory_time, memory_device, memory_bytes : float64[N], int32[N], int64[N]
-        From when on (seconds) a device holds so many bytes more, or fewer, besides its parameters.
+        Times (seconds) from which a device holds so many bytes more, or fewer, besides its
+        parameters.
 
     Examples
     --------
@@ -126,9 +132,8 @@ class StepTimeline:
         here = self.memory_device == device
         resident = self.problem.graph.parameter_bytes[self.op_device == device].sum()
         moments, which = np.unique(np.append(0.0, self.memory_time[here]), return_inverse=True)
-        at_moment = np.zeros(len(moments), np.int64)
-        np.add.at(at_moment, which, np.append(resident, self.memory_bytes[here]))
-        return moments, np.cumsum(at_moment)
+        changes = np.append(resident, self.memory_bytes[here])
+        return moments, np.cumsum(sums_by_key(which, changes, len(moments)))
 
     def order(self) -> StepOrder:
         """Return in which order devices ran their ops, and links carried their tensors.
@@ -139,17 +144,13 @@ class StepTimeline:
         ops = np.lexsort((graph.topological_index, self.op_end, self.op_start))
         transfers = np.lexsort((self.transfer_end, self.transfer_start))
         tensor, destination = self.transfer_tensor, self.transfer_destination
+        ops_of = compress_rows(cluster.num_devices, self.op_device[ops], ops)
+        transfers_of = compress_rows(cluster.num_links, self.transfer_link[transfers], transfers)
         return StepOrder(
-            ops=tuple(
-                tuple(ops[self.op_device[ops] == device].tolist())
-                for device in range(cluster.num_devices)
-            ),
+            ops=tuple(tuple(here.tolist()) for here in ops_of),
             transfers=tuple(
-                tuple(zip(tensor[on].tolist(), destination[on].tolist(), strict=True))
-                for on in (
-                    transfers[self.transfer_link[transfers] == link]
-                    for link in range(cluster.num_links)
-                )
+                tuple(zip(tensor[here].tolist(), destination[here].tolist(), strict=True))
+                for here in transfers_of
             ),
         )
 
@@ -177,10 +178,44 @@ class StepTimeline:
         OSError
             When the file cannot be written.
         """
-        write_atomically(path, json.dumps(chrome_trace(self), ensure_ascii=False).encode())
+        write_atomically(path, json.dumps(_chrome_trace(self), ensure_ascii=False).encode())
 
     def _share(
         self, resource: NDArray[np.int32], seconds: NDArray[np.float64], count: int
     ) -> NDArray[np.float64]:
         busy: NDArray[np.float64] = np.bincount(resource, seconds, count).astype(np.float64)
         return busy / self.runtime if self.runtime > 0 else np.zeros_like(busy)
+
+
+def _chrome_trace(timeline: StepTimeline) -> dict[str, Any]:
+    """Return a trace in the Trace Event format (Google 2016); its times are in microseconds."""
+    graph, cluster = timeline.problem.graph, timeline.problem.cluster
+    events: list[dict[str, Any]] = []
+    for track, name in enumerate([*cluster.device_names, *cluster.link_names], start=1):
+        common = {"ph": "M", "pid": PROCESS, "tid": track, "ts": 0}
+        events.append({"name": "thread_name", "args": {"name": name}, **common})
+        events.append({"name": "thread_sort_index", "args": {"sort_index": track}, **common})
+    for device, name in enumerate(cluster.device_names):
+        for time, held in zip(*timeline.memory(device), strict=True):
+            counter = {"name": f"{name} memory", "ph": "C", "pid": PROCESS, "tid": 0}
+            at = {"ts": float(time) * MICROSECONDS, "args": {"bytes": int(held)}}
+            events.append(counter | at)
+
+    def add_slice(
+        name: str, category: str, track: int, start: float, end: float, details: dict[str, Any]
+    ) -> None:
+        times = {"ts": start * MICROSECONDS, "dur": end * MICROSECONDS - start * MICROSECONDS}
+        where = {"ph": "X", "pid": PROCESS, "tid": 1 + track}
+        events.append({"name": name, "cat": category, **where, **times, "args": details})
+
+    ops = timeline.op_device.tolist(), timeline.op_start.tolist(), timeline.op_end.tolist()
+    for op, (device, start, end) in enumerate(zip(*ops, strict=True)):
+        details = {"type": graph.op_types[op], "scope": graph.scopes[op]}
+        add_slice(graph.op_names[op], "op", device, start, end, details)
+    for transfer, tensor in enumerate(timeline.transfer_tensor.tolist()):
+        track = cluster.num_devices + int(timeline.transfer_link[transfer])
+        start, end = timeline.transfer_start[transfer], timeline.transfer_end[transfer]
+        size = {"bytes": int(graph.tensor_bytes[tensor])}
+        name = timeline.transfer_name(transfer)
+        add_slice(name, "transfer", track, float(start), float(end), size)
+    return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -1,0 +1,1 @@
+"""Clusters: what is known of devices and links, and the texts and files that describe them."""

@@ -1,0 +1,347 @@
+"""Steps of several micro-batches, and the problems of placing them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count as counting
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.micro_batches.layout import (
+    ONCE,
+    Layout,
+    gradients_and_terms,
+    layout_of,
+    ops_of_batch,
+)
+from placeto_graphs.schema.arrays import integer
+from placeto_graphs.schema.cluster import BACKWARD_FIRST
+from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.op_graph import OpGraph, Phase
+from placeto_graphs.schema.problem import PlacementProblem
+
+SUM_TYPE = "placeto.add_gradients"
+BYTES_PER_NUMBER = 4  # of float32: what tells how many numbers a gradient has
+PASSES_OF_SUM = 3  # it reads the sum so far and the new gradient, and writes the new sum
+
+Value = TypeVar("Value", np.int8, np.int32, np.int64, np.float64)
+
+
+def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
+    """Return the graph of the same step in m micro-batches, as GPipe runs it.
+
+    The batch is cut into m equal parts. What depends on it runs once for each of them; weights,
+    buffers, what is computed of these alone, and the update are there once. The gradients of a
+    weight, which are what the update reads of the backward pass, are added up as they come: from
+    the second micro-batch on by an op of type ``placeto.add_gradients`` in the backward phase.
+
+    - **Ops that depend on the batch** are those that can be reached from ops without inputs that
+      hold no weights, other than through the update. Where no gradient, or in a step without any
+      nothing that it ends with, can be reached from such an op of the forward pass, they are all
+      ops but weights and the update. The copy of ``conv`` for the fourth micro-batch is ``conv@3``.
+      If such an op holds weights, its copies share them out.
+    - **Parts.** A copy has one part of m of the FLOPs, bytes, measured times and tensors of its op;
+      bytes of tensors and workspaces are rounded up, so that none vanishes. Gradients of weights
+      and the terms that they are sums of keep their sizes. A smaller batch uses a device worse in
+      truth: `repeat_micro_batch_problem` takes a step that was captured or measured with it.
+    - **Tensors** of what runs once are read by all copies. What the update reads of the forward
+      pass, or with 0 bytes, is not added up: it reads that of each micro-batch.
+    - **Sums** have three times the bytes of the gradient to read and write, and a FLOP for each of
+      its float32 numbers. Each is a new tensor, on the device of the op that makes the gradient.
+      A sum takes no longer than an op of the update that reads the gradient, and if that one moves
+      more bytes, its part of that time: an update with a rule of one multiplication and addition
+      does the same work. For a kind of device that was not measured it has no time.
+      What clips or scales gradients belongs to the update: in the backward phase it would read
+      those of one micro-batch.
+    - **Order.** First all forward ops, one micro-batch after the other, then all backward ops, then
+      the update. In GPipe's figure the backward pass begins with the last micro-batch. Here it
+      begins with the first one, which is ready first, as in PyTorch's ``ScheduleGPipe`` and in
+      1F1B; where all take equally long, the step does, too.
+
+    Parameters
+    ----------
+    graph
+        Graph of the undivided training or inference step.
+    num_micro_batches
+        Number m of micro-batches, >= 1; with 1 the graph is the same.
+
+    Raises
+    ------
+    GraphError
+        When the number is not an integer >= 1.
+
+    References
+    ----------
+    Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism",
+    NeurIPS 2019.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> step = nx.DiGraph([("images", "layer"), ("layer", "gradient"), ("weights", "layer")])
+    >>> step.add_node("weights", parameter_bytes=64)
+    >>> step.add_node("gradient", phase=1)
+    >>> step.add_node("update", phase=2)
+    >>> step.add_edge("gradient", "update", bytes=64)
+    >>> for name in micro_batched(from_networkx(step), 2).op_names:
+    ...     print(name)
+    weights
+    images@0
+    layer@0
+    images@1
+    layer@1
+    gradient@0
+    gradient@1
+    gradient/sum0@1
+    update
+    """
+    count = integer("num_micro_batches", num_micro_batches, minimum=1)
+    part = _one_micro_batch(graph, count)
+    return graph if count == 1 else _repeated_graph(part, layout_of(part, count))
+
+
+def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> PlacementProblem:
+    """Return the problem of placing the same step in m micro-batches.
+
+    The graph becomes `micro_batched`. The copies of an op are in its group, and the sum of a
+    gradient is in that of the op that makes it, so that a placement has as many entries as before,
+    at every level of a hierarchy. A copy takes an m-th part of the time of its op on each device;
+    for sums of gradients it is as in `micro_batched`. Devices run backward ops first, and the
+    earliest micro-batch of them (`Cluster.queue`), as executors of pipelines do: first in, first
+    out starts all micro-batches before it finishes one, and takes up to twice as long.
+
+    Parameters
+    ----------
+    problem
+        Problem of the undivided step.
+    num_micro_batches
+        Number m of micro-batches, >= 1; with 1 the problem is the same.
+
+    Raises
+    ------
+    GraphError
+        When the number is not an integer >= 1.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.DiGraph([("images", "layer")]))
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.array([[0.0, 0.0], [4.0, 8.0]]),
+    ...     grouping=colocate(graph, rules=()),
+    ... )
+    >>> micro_batched_problem(problem, 4)
+    PlacementProblem(ops=8, groups=2, devices=2)
+    >>> micro_batched_problem(problem, 4).compute_time[-1]
+    array([1., 2.])
+    >>> micro_batched_problem(problem, 4).cluster.queue
+    'backward-first'
+    """
+    count = integer("num_micro_batches", num_micro_batches, minimum=1)
+    parts = np.where(ops_of_batch(problem.graph), count, 1)
+    part = replace(
+        problem,
+        graph=_one_micro_batch(problem.graph, count),
+        compute_time=problem.compute_time / parts[:, None],
+    )
+    return repeat_micro_batch_problem(part, count)
+
+
+def repeat_micro_batch_problem(
+    problem: PlacementProblem, num_micro_batches: int
+) -> PlacementProblem:
+    """Return the problem of placing a step in m micro-batches, each of which a problem describes.
+
+    As `micro_batched_problem`, but nothing is divided: graph and times are those of a step with
+    an m-th part of the batch.
+
+    Parameters
+    ----------
+    problem
+        Problem of a step that has one micro-batch as its batch.
+    num_micro_batches
+        Number m of micro-batches, >= 1; with 1 the problem is the same.
+
+    Raises
+    ------
+    GraphError
+        When the number is not an integer >= 1.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.DiGraph([("images", "layer")]))
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.array([[0.0, 0.0], [1.0, 2.0]]),
+    ...     grouping=colocate(graph, rules=()),
+    ... )
+    >>> repeat_micro_batch_problem(problem, 4).compute_time.sum(axis=0)
+    array([4., 8.])
+    """
+    count = integer("num_micro_batches", num_micro_batches, minimum=1)
+    if count == 1:
+        return problem
+    graph, levels = problem.graph, problem.hierarchy
+    layout = layout_of(graph, count)
+    return PlacementProblem(
+        graph=_repeated_graph(graph, layout),
+        cluster=replace(problem.cluster, queue=BACKWARD_FIRST),
+        compute_time=_repeated_times(graph, problem.compute_time, layout),
+        grouping=_repeated_grouping(graph, problem.grouping, layout),
+        hierarchy=levels and tuple(_repeated_grouping(graph, level, layout) for level in levels),
+    )
+
+
+def _one_micro_batch(graph: OpGraph, count: int) -> OpGraph:
+    """Return the graph of a step with one of several equal parts of the batch, in linear parts."""
+    of_batch = ops_of_batch(graph)
+    parts = np.where(of_batch, count, 1)
+    whole = gradients_and_terms(graph, of_batch)
+    parts_of_tensor = np.where(whole, 1, parts[graph.tensor_producer])
+    return replace(
+        graph,
+        flops=graph.flops / parts,
+        bytes_accessed=graph.bytes_accessed / parts,
+        workspace_bytes=-(-graph.workspace_bytes // parts),  # rounded up
+        tensor_bytes=-(-graph.tensor_bytes // parts_of_tensor),
+        measured_time={kind: seconds / parts for kind, seconds in graph.measured_time.items()},
+    )
+
+
+def _repeated_grouping(graph: OpGraph, grouping: Grouping, layout: Layout) -> Grouping:
+    """Return the groups of the ops of a step: those of what they are copies of, or sums for."""
+    group_of_sum = grouping.group_of[graph.tensor_producer[layout.gradients]]
+    group_of = np.append(grouping.group_of, group_of_sum)[layout.source_op]
+    return Grouping(group_of=group_of, group_names=grouping.group_names)
+
+
+def _repeated_times(
+    graph: OpGraph, seconds: NDArray[np.float64], layout: Layout
+) -> NDArray[np.float64]:
+    """Return float64[V', ...], the times of the ops of a step, from float64[V, ...]."""
+    return np.concatenate([seconds, _times_of_sums(graph, seconds, layout)])[layout.source_op]
+
+
+def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
+    makers = graph.tensor_producer[layout.gradients]
+    sizes = graph.tensor_bytes[layout.gradients]
+    none = np.zeros(len(makers), np.int64)
+    scopes_of_sums = [graph.scopes[maker] for maker in makers.tolist()]
+
+    def of_ops(values: NDArray[Value], of_sums: NDArray[np.generic]) -> NDArray[Value]:
+        return np.append(values, of_sums.astype(values.dtype))[layout.source_op]
+
+    def texts_of_ops(values: Sequence[str], of_sums: Sequence[str]) -> list[str]:
+        every = [*values, *of_sums]
+        return [every[op] for op in layout.source_op.tolist()]
+
+    return OpGraph(
+        op_names=_names(graph, layout),
+        op_types=tuple(texts_of_ops(graph.op_types, [SUM_TYPE] * len(makers))),
+        scopes=tuple(texts_of_ops(graph.scopes, scopes_of_sums)),
+        phases=of_ops(graph.phases, none + Phase.BACKWARD),
+        flops=of_ops(graph.flops, sizes / BYTES_PER_NUMBER),
+        bytes_accessed=of_ops(graph.bytes_accessed, PASSES_OF_SUM * sizes),
+        parameter_bytes=_shared_out(of_ops(graph.parameter_bytes, none), layout),
+        workspace_bytes=of_ops(graph.workspace_bytes, none),
+        colocation=of_ops(graph.colocation, graph.colocation[makers]),
+        tensor_producer=layout.tensor_producer,
+        tensor_bytes=np.append(graph.tensor_bytes, sizes)[layout.source_tensor],
+        edges=_edges(graph, layout),
+        measured_time={
+            kind: _repeated_times(graph, seconds, layout)
+            for kind, seconds in graph.measured_time.items()
+        },
+    )
+
+
+def _shared_out(parameter_bytes: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
+    """Return what each copy holds of the weights of its op: about as much as any other.
+
+    Were they all the first copy's, the outputs of the others would live outside that storage.
+    """
+    count, number = len(layout.op), layout.micro_batch
+    return np.where(
+        number == ONCE, parameter_bytes, (parameter_bytes + count - 1 - number) // count
+    )
+
+
+def _names(graph: OpGraph, layout: Layout) -> tuple[str, ...]:
+    """Return names with the number of the micro-batch, ``conv@3``, of what does not run once."""
+    copies = list(zip(layout.source_op.tolist(), layout.micro_batch.tolist(), strict=True))
+    for signs in counting(1):  # more where an op of the graph has the name of a copy or of a sum
+        sums = [_name_of_sum(graph, tensor, "/" * signs) for tensor in layout.gradients]
+        names = [*graph.op_names, *sums]
+        made = [names[op] if i == ONCE else f"{names[op]}{'@' * signs}{i}" for op, i in copies]
+        if len(set(made)) == len(made):
+            break
+    return tuple(made)
+
+
+def _name_of_sum(graph: OpGraph, gradient: np.int64, separator: str) -> str:
+    maker = int(graph.tensor_producer[gradient])
+    position = np.searchsorted(graph.tensors_of_op[maker], gradient)
+    return f"{graph.op_names[maker]}{separator}sum{position}"
+
+
+def _edges(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
+    """Return the edges by phase and micro-batch of their consumers, and then as in the graph."""
+    tensors, consumers = graph.edges.T.astype(np.int64)
+    rows, of_batch = np.arange(graph.num_edges), layout.of_batch
+    sums = graph.num_tensors + np.arange(len(layout.gradients))
+    in_sum = np.arange(graph.num_tensors)
+    in_sum[layout.gradients] = sums
+    to_copies = of_batch[consumers]
+    from_each = ~to_copies & of_batch[graph.edge_producers] & (in_sum[tensors] == tensors)
+    from_one = ~to_copies & ~from_each
+    add = layout.op[1:, graph.num_ops :]
+    pieces = (
+        (layout.tensor[:, tensors[to_copies]], layout.op[:, consumers[to_copies]], rows[to_copies]),
+        (layout.tensor[:, tensors[from_each]], layout.op[:, consumers[from_each]], rows[from_each]),
+        (
+            layout.tensor[-1:, in_sum[tensors[from_one]]],
+            layout.op[-1:, consumers[from_one]],
+            rows[from_one],
+        ),
+        (layout.tensor[:-1, sums], add, graph.num_edges + sums),  # the sum so far
+        (layout.tensor[1:, layout.gradients], add, graph.num_edges + sums),  # and what is new
+    )
+    read = np.concatenate([piece[0].ravel() for piece in pieces])
+    reader = np.concatenate([piece[1].ravel() for piece in pieces])
+    row = np.concatenate([np.broadcast_to(piece[2], piece[0].shape).ravel() for piece in pieces])
+    phases = np.append(graph.phases, np.full(len(sums), Phase.BACKWARD))[layout.source_op]
+    order = np.lexsort([read, row, layout.micro_batch[reader], phases[reader]])
+    return np.stack([read, reader], axis=1)[order].astype(np.int32)
+
+
+def _times_of_sums(
+    graph: OpGraph, seconds: NDArray[np.float64], layout: Layout
+) -> NDArray[np.float64]:
+    """Return float64[A, ...], what it takes to add to each gradient, from float64[V, ...].
+
+    It is the least time of an update op that reads the gradient, as a rule of one multiplication
+    and addition moves as many bytes; of one that reads several gradients, or moves more bytes, it
+    is that part. Where none is known to take time it is 0.
+    """
+    tensors, readers = graph.edges.T
+    place = np.full(graph.num_tensors, -1)
+    place[layout.gradients] = np.arange(len(layout.gradients))
+    by_update = (place[tensors] >= 0) & (graph.phases[readers] == Phase.UPDATE)
+    tensors, readers = tensors[by_update], readers[by_update]
+    moved = PASSES_OF_SUM * graph.tensor_bytes[tensors]
+    of_reader = np.bincount(readers, moved, graph.num_ops)[readers]
+    whole = np.maximum(graph.bytes_accessed[readers], of_reader)
+    equal = 1.0 / np.bincount(readers)[readers]
+    part = np.divide(moved, whole, out=equal, where=whole > 0)
+    known = np.where(seconds[readers] > 0, seconds[readers], np.inf)
+    least = np.full((len(layout.gradients), *seconds.shape[1:]), np.inf)
+    np.minimum.at(least, place[tensors], (known.T * part).T)
+    return np.where(np.isinf(least), 0.0, least)

@@ -1,0 +1,158 @@
+"""Evaluators, what placers minimise, and placers."""
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from placeto_graphs.schema.arrays import float_array, number
+from placeto_graphs.schema.problem import PlacementProblem
+from placeto_graphs.schema.results import EvaluationBatch, PlacementResult, ScheduleBatch
+
+SECONDS_PER_BYTE = 2e-9
+"""What memory that a device lacks costs: 2 s/GB, Addanki et al. 2019."""
+
+
+def memory_penalised_runtime(
+    batch: EvaluationBatch, limit: ArrayLike, scale: float = SECONDS_PER_BYTE
+) -> NDArray[np.float64]:
+    """Return the memory-penalised runtime of each placement.
+
+    ``R(p) = r`` where the largest peak memory ``m`` over the devices is at most the limit ``M``,
+    and ``r + c (m - M)`` where it is more (Addanki et al. 2019).
+
+    Parameters
+    ----------
+    batch
+        Costs of B placements on D devices.
+    limit : number or numbers[D]
+        M, the bytes that each device has, at least 0; infinity is no limit. Of several limits the
+        one that is exceeded most counts.
+    scale
+        c, in seconds per byte: finite, at least 0.
+
+    Returns
+    -------
+    float64[B]
+        Seconds.
+
+    Raises
+    ------
+    GraphError
+        When a limit or the scale is not as described, or there are several limits, and not one for
+        each device.
+
+    Examples
+    --------
+    >>> batch = EvaluationBatch(runtime=[1.0, 1.0], peak_memory=[[5, 9], [10, 13]])
+    >>> memory_penalised_runtime(batch, limit=10, scale=0.5)
+    array([1. , 2.5])
+    """
+    several = isinstance(limit, list | tuple) or np.ndim(limit) > 0
+    shape = (batch.peak_memory.shape[1],) if several else ()
+    float_array("limit", limit, shape, infinity_is="no limit")
+    # Whole numbers stay so: beyond 2^53 a float64 would round them.
+    excess = (batch.peak_memory - np.asarray(limit)).max(axis=1, initial=0)
+    penalised: NDArray[np.float64] = batch.runtime + number("scale", scale) * excess
+    return penalised
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """Prices placements of one problem, by simulation or by measurement.
+
+    Examples
+    --------
+    A lower bound as an evaluator: the work of the busiest device.
+
+    >>> class BusiestDevice:
+    ...     def __init__(self, problem):
+    ...         self.problem = problem
+    ...
+    ...     def evaluate(self, placements):
+    ...         seconds = self.problem.group_graph.compute_time
+    ...         here = placements[:, :, None] == np.arange(self.problem.num_devices)
+    ...         busy = np.where(here, seconds, 0.0).sum(axis=1)
+    ...         return EvaluationBatch(
+    ...             runtime=busy.max(axis=1), peak_memory=np.zeros(busy.shape, np.int64)
+    ...         )
+    >>> isinstance(BusiestDevice(problem=None), Evaluator)
+    True
+    """
+
+    @property
+    def problem(self) -> PlacementProblem:
+        """The problem whose placements are evaluated."""
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the costs of placements.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
+
+
+@runtime_checkable
+class SchedulingEvaluator(Evaluator, Protocol):
+    """An evaluator that also returns when each group runs.
+
+    Examples
+    --------
+    >>> def first_groups(evaluator: SchedulingEvaluator, placement):
+    ...     return evaluator.schedule(placement[None]).start[0].argsort()
+    """
+
+    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+        """Return the costs of placements, as `evaluate` does, and when their groups run.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
+
+
+@runtime_checkable
+class Placer(Protocol):
+    """Finds a placement for a problem.
+
+    Examples
+    --------
+    >>> class FirstDevice:
+    ...     name = "first"
+    ...
+    ...     def place(self, problem, evaluator, *, seed=0):
+    ...         placement = np.zeros(problem.num_groups, np.int32)
+    ...         found = evaluator.evaluate(placement[None])
+    ...         return PlacementResult(
+    ...             placement=placement,
+    ...             runtime=found.runtime[0],
+    ...             peak_memory=found.peak_memory[0],
+    ...             evaluations=1,
+    ...             seconds=0.0,
+    ...             curve=[[1, found.runtime[0]]],
+    ...         )
+    >>> isinstance(FirstDevice(), Placer)
+    True
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the placer in tables and on the command line."""
+
+    def place(
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    ) -> PlacementResult:
+        """Return the best placement that the placer finds.
+
+        Parameters
+        ----------
+        problem
+            Problem to place.
+        evaluator
+            Evaluator of that problem.
+        seed
+            Seed of all random choices.
+        """

@@ -1,0 +1,90 @@
+"""Directed graphs as plain arrays: rows of neighbours (CSR), and the order of the nodes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedRows:
+    """Rows of different lengths, one after the other (compressed sparse rows).
+
+    Attributes
+    ----------
+    offsets : int32[N + 1]
+        Where each row starts in ``values``; the last entry is the length of ``values``.
+    values : int32[K]
+        The rows, one after the other.
+
+    Examples
+    --------
+    >>> rows = compress_rows(3, keys=np.array([2, 0, 2]), values=np.array([7, 8, 9]))
+    >>> rows[2]
+    array([7, 9], dtype=int32)
+    """
+
+    offsets: NDArray[np.int32]
+    values: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, row: int) -> NDArray[np.int32]:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+
+def compress_rows(
+    num_rows: int, keys: NDArray[np.integer], values: NDArray[np.integer]
+) -> CompressedRows:
+    """Sort values into rows by their keys, keeping their order within a row."""
+    offsets = np.zeros(num_rows + 1, np.int32)
+    np.cumsum(np.bincount(keys, minlength=num_rows), out=offsets[1:])
+    in_rows = values[np.argsort(keys, kind="stable")].astype(np.int32)
+    for array in (offsets, in_rows):
+        array.flags.writeable = False
+    return CompressedRows(offsets, in_rows)
+
+
+class CycleError(ValueError):
+    """The graph has a cycle; ``nodes`` are its nodes in order, the lowest one first."""
+
+    def __init__(self, nodes: list[int]) -> None:
+        super().__init__(f"the nodes {nodes} form a cycle")
+        self.nodes = nodes
+
+
+def topological_order(
+    num_nodes: int, sources: NDArray[np.integer], destinations: NDArray[np.integer]
+) -> NDArray[np.int32]:
+    """Return the topological order that takes, at each step, the ready node with the lowest index.
+
+    Where every edge already runs from a lower to a higher index, that is the order of the indices,
+    and no search is needed: graphs that were recorded as they ran are of this kind. A graph with a
+    cycle raises a `CycleError`.
+    """
+    if bool(np.all(sources < destinations)):
+        order = np.arange(num_nodes, dtype=np.int32)
+    else:
+        # Numba takes half a second to import, which only this case needs.
+        from placeto_graphs.topology.kernels import lowest_ready_first  # noqa: PLC0415
+
+        rows = compress_rows(num_nodes, sources, destinations)
+        order = lowest_ready_first(rows.offsets, rows.values)
+        if len(order) < num_nodes:
+            raise CycleError(_a_cycle(sources, destinations))
+    order.flags.writeable = False
+    return order
+
+
+def _a_cycle(sources: NDArray[np.integer], destinations: NDArray[np.integer]) -> list[int]:
+    import networkx as nx  # noqa: PLC0415 (it takes longer to import than all of this package)
+
+    edges = zip(sources.tolist(), destinations.tolist(), strict=True)
+    nodes = [source for source, _ in nx.find_cycle(nx.DiGraph(edges))]
+    lowest = nodes.index(min(nodes))
+    return nodes[lowest:] + nodes[:lowest]

@@ -1,0 +1,271 @@
+"""What the protocols ask of evaluators and placers, what they return, and what is made of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import placeto_graphs
+from example_graphs import diamond_problem, refused
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    GraphError,
+    MoveEvaluator,
+    Moves,
+    PlacementProblem,
+    PlacementResult,
+    Placer,
+    ScheduleBatch,
+    memory_penalised_runtime,
+    plain_walk,
+)
+
+
+def result(**changes: Any) -> PlacementResult:
+    fields: dict[str, Any] = {
+        "placement": [0, 1],
+        "runtime": 0.25,
+        "peak_memory": [60, 40],
+        "evaluations": 2,
+        "seconds": 0.001,
+        "curve": [[1, 0.5], [2, 0.25]],
+    }
+    return PlacementResult(**(fields | changes))
+
+
+class BusiestDevice:
+    """Counts the groups of the fuller of two devices, and calls that seconds."""
+
+    def __init__(self) -> None:
+        self.problem = diamond_problem()
+        self.asked: list[list[int]] = []
+
+    def evaluate(self, placements: Any) -> EvaluationBatch:
+        self.asked += placements.tolist()
+        busy = np.stack([(placements == device).sum(axis=1) for device in (0, 1)], axis=1)
+        return EvaluationBatch(runtime=busy.max(axis=1) * 1.0, peak_memory=busy)
+
+
+class FirstDevice:
+    """A placer that leaves everything on the first device."""
+
+    name = "first"
+
+    def place(
+        self,
+        problem: PlacementProblem,
+        evaluator: Evaluator,
+        *,
+        seed: int = 0,  # noqa: ARG002
+    ) -> PlacementResult:
+        placement = np.zeros(problem.num_groups, np.int32)
+        batch = evaluator.evaluate(placement[None])
+        return PlacementResult(
+            placement=placement,
+            runtime=float(batch.runtime[0]),
+            peak_memory=batch.peak_memory[0],
+            evaluations=1,
+            seconds=0.0,
+            curve=np.array([[1, batch.runtime[0]]]),
+        )
+
+
+def test_the_protocols_join_an_evaluator_and_a_placer() -> None:
+    evaluator: Evaluator = BusiestDevice()
+    placer: Placer = FirstDevice()
+    assert isinstance(evaluator, Evaluator)
+    assert isinstance(placer, Placer)
+    assert not isinstance(evaluator.problem, Evaluator | Placer)
+    assert not isinstance(evaluator, MoveEvaluator)
+    assert placer.place(evaluator.problem, evaluator).runtime == 4
+
+
+def test_results_have_the_types_of_the_schema() -> None:
+    found = result(evaluations=np.int64(2), runtime=np.float32(0.25))
+    assert found == result()
+    assert type(found.evaluations) is int
+    assert type(found.runtime) is float
+    assert found.placement.dtype == np.int32
+
+
+def test_a_batch_of_no_placements_has_the_types_of_the_schema() -> None:
+    wrong: Any = np.zeros((0, 2), np.int32)
+    batch = EvaluationBatch(runtime=wrong[:, 0], peak_memory=wrong)
+    assert batch.runtime.dtype == np.float64
+    assert batch.runtime.shape == (0,)
+    assert batch.peak_memory.dtype == np.int64
+    assert batch.peak_memory.shape == (0, 2)
+
+
+def test_a_result_says_whether_it_fits_the_memory() -> None:
+    cluster = diamond_problem().cluster
+    memory = [device.memory_bytes for device in cluster.devices]
+    assert result(peak_memory=memory).fits(cluster)
+    assert not result(peak_memory=[memory[0], memory[1] + 1]).fits(cluster)
+    with pytest.raises(GraphError, match="cluster: expected 1 devices, got 2"):
+        result(peak_memory=[1]).fits(cluster)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"placement": [-1]}, "placement[0]: expected an integer from 0 to"),
+        ({"runtime": np.nan}, "runtime: expected a number >= 0, or infinity (it cannot run)"),
+        ({"evaluations": -1}, "evaluations: expected an integer from 0 to"),
+        ({"evaluations": 1.5}, "evaluations: expected integers"),
+        ({"seconds": np.inf}, "seconds: expected a finite number >= 0, got inf"),
+        ({"curve": [[2, 1.0], [1, 0.5]]}, "curve[1, 0]: expected at least 2 placements, got 1"),
+        ({"curve": [1.0]}, "curve: expected shape (any, 2), got (1,)"),
+    ],
+)
+def test_a_wrong_result_is_named(changes: dict[str, Any], message: str) -> None:
+    with refused(message):
+        result(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"runtime": [0.1, np.nan]}, "runtime[1]: expected a number >= 0"),
+        ({"runtime": [0.1, -1]}, "runtime[1]: expected a number >= 0"),
+        ({"peak_memory": [[1], [2]]}, "peak_memory: expected shape (1, any), got (2, 1)"),
+        ({"peak_memory": [[0.5]]}, "peak_memory: expected integers"),
+        ({"start": [[0.0], [0.0]]}, "start: expected shape (1, any), got (2, 1)"),
+        ({"start": [[0.0, -1.0]]}, "start[0, 1]: expected a finite number >= 0"),
+        ({"end": [[0.1, 0.2]]}, "end: expected shape (1, 1), got (1, 2)"),
+        ({"end": [[np.inf]]}, "end[0, 0]: expected a finite number >= 0"),
+    ],
+)
+def test_a_wrong_schedule_is_named(changes: dict[str, Any], message: str) -> None:
+    fields: dict[str, Any] = {"runtime": [0.1], "peak_memory": [[1]]}
+    fields |= {"start": [[0.0]], "end": [[0.1]]}
+    with refused(message):
+        ScheduleBatch(**(fields | changes))
+
+
+GIGABYTE = 10**9
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 100), st.integers(0, 40), st.integers(0, 40)), min_size=1),
+    st.integers(1, 20),
+)
+def test_each_gigabyte_above_the_limit_costs_two_seconds(
+    placements: list[tuple[float, int, int]], limit: int
+) -> None:
+    batch = EvaluationBatch(
+        runtime=np.array([runtime for runtime, *_ in placements]),
+        peak_memory=np.array([peaks for _, *peaks in placements]) * GIGABYTE,
+    )
+    expected = [
+        runtime + 2 * (max(peaks) - limit) if max(peaks) > limit else runtime
+        for runtime, *peaks in placements
+    ]
+    np.testing.assert_allclose(memory_penalised_runtime(batch, limit * GIGABYTE), expected)
+
+
+def test_devices_may_have_limits_of_their_own() -> None:
+    batch = EvaluationBatch(runtime=np.array([1.0]), peak_memory=np.array([[30, 12]]))
+    assert memory_penalised_runtime(batch, [40, 10], scale=1.0).tolist() == [3.0]
+
+
+def test_infinity_is_no_limit() -> None:
+    batch = EvaluationBatch(runtime=np.array([1.0, 2.0]), peak_memory=np.array([[30, 12], [9, 9]]))
+    assert memory_penalised_runtime(batch, np.inf).tolist() == [1.0, 2.0]
+    assert memory_penalised_runtime(batch, np.array(np.inf)).tolist() == [1.0, 2.0]
+    assert memory_penalised_runtime(batch, [np.inf, 10], scale=1.0).tolist() == [3.0, 2.0]
+
+
+def test_large_whole_limits_are_not_rounded() -> None:
+    batch = EvaluationBatch(runtime=np.array([0.0]), peak_memory=np.array([[2**53 + 1]]))
+    assert memory_penalised_runtime(batch, 2**53, scale=1.0).tolist() == [1.0]
+    assert memory_penalised_runtime(batch, np.array([2**53 + 1]), scale=1.0).tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "scale", "message"),
+    [
+        (-1, 1.0, "limit: expected a number >= 0, or infinity (no limit), got -1.0"),
+        (np.nan, 1.0, "limit: expected a number >= 0, or infinity (no limit), got nan"),
+        ([10, np.nan], 1.0, "limit[1]: expected a number >= 0, or infinity (no limit), got nan"),
+        ([-np.inf, 1], 1.0, "limit[0]: expected a number >= 0, or infinity (no limit), got -inf"),
+        (True, 1.0, "limit: expected numbers, got booleans"),
+        (None, 1.0, "limit: expected "),
+        (10**30, 1.0, "limit: expected numbers, got mixed objects"),
+        ([40, 10, 10], 1.0, "limit: expected shape (2,), got (3,)"),
+        ([[1, 2]], 1.0, "limit: expected shape (2,), got (1, 2)"),
+        ([[1], [2, 3]], 1.0, "limit: expected an array of one shape"),
+        (10, np.nan, "scale: expected a finite number >= 0, got nan"),
+        (10, -2.0, "scale: expected a finite number >= 0, got -2.0"),
+        (10, True, "scale: expected numbers, got booleans"),
+        (10, [1.0, 2.0], "scale: expected shape (), got (2,)"),
+    ],
+)
+def test_a_wrong_limit_or_scale_is_named(limit: Any, scale: Any, message: str) -> None:
+    batch = EvaluationBatch(runtime=np.array([1.0]), peak_memory=np.array([[30, 12]]))
+    with refused(message):
+        memory_penalised_runtime(batch, limit, scale)
+
+
+def moves(set_of: list[int], device: list[int], allowance: list[float], **changes: Any) -> Moves:
+    """Return the moves of one walk with the sets {0}, {1}, {2}, {3} and {0, 1}."""
+    fields: dict[str, Any] = {
+        "set_of": [set_of],
+        "device": [device],
+        "allowance": [allowance],
+        "first_member": [0, 1, 2, 3, 4, 6],
+        "members": [0, 1, 2, 3, 0, 1],
+    }
+    return Moves(**(fields | changes))
+
+
+def test_a_move_that_costs_too_much_goes_back_and_one_that_changes_nothing_is_not_tried() -> None:
+    evaluator = BusiestDevice()
+    start = np.zeros((1, 4), np.int32)
+    walks = plain_walk(evaluator, start, moves([4, 0, 2, 2], [1, 1, 1, 0], [0.0, 9.0, 0.5, 0.0]))
+    assert evaluator.asked == [[0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]]
+    np.testing.assert_array_equal(walks.cost, [[4, 2, np.nan, 3, np.nan]])
+    assert walks.placement.tolist() == [[1, 1, 0, 0]]
+    assert walks.best_runtime.tolist() == [2]
+    assert walks.evaluations == 3
+
+
+def test_the_best_is_kept_when_a_walk_leaves_it() -> None:
+    start = np.array([[0, 0, 1, 1]], np.int32)
+    walks = plain_walk(BusiestDevice(), start, moves([0], [1], [1.0]))
+    assert walks.placement.tolist() == [[1, 0, 1, 1]]
+    assert walks.best_placement.tolist() == start.tolist()
+    assert walks.best_peak_memory.tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"first_member": [0, 0, 1]}, "first_member: expected rising positions from 0 to 6"),
+        ({"first_member": []}, "first_member: expected rising positions"),
+        ({"set_of": [[5]]}, r"set_of\[0, 0\]: expected an integer from 0 to 4, got 5"),
+        ({"allowance": [[-1.0]]}, r"allowance\[0, 0\]: expected a number >= 0"),
+        ({"device": [[0, 1]]}, "device: expected shape"),
+    ],
+)
+def test_moves_are_checked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphError, match=f"^{message}"):
+        replace(moves([0], [0], [0.0]), **changes)
+
+
+def test_moves_of_another_problem_are_refused() -> None:
+    start = np.zeros((1, 4), np.int32)
+    far = moves([0], [0], [0.0], members=[0, 1, 2, 3, 0, 4])
+    with pytest.raises(GraphError, match=r"^members: expected numbers from 0 to 3, got 4$"):
+        plain_walk(BusiestDevice(), start, far)
+
+
+def test_the_old_name_of_a_protocol_is_still_known() -> None:
+    with pytest.warns(DeprecationWarning, match="^WalkingEvaluator is called MoveEvaluator$"):
+        assert placeto_graphs.WalkingEvaluator is MoveEvaluator  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no attribute 'RunningEvaluator'"):
+        placeto_graphs.RunningEvaluator  # type: ignore[attr-defined]  # noqa: B018
