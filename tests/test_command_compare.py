@@ -312,7 +312,7 @@ def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
     )
     assert "expected no --budget beside it" in fail("compare", path, "--full", "--budget=3")
     place = ["place", path, "-o", tmp_path / "placement.json", "--placer=heft"]
-    assert "--budget: expected --placer to be one of random" in fail(*place, "--budget=5")
+    assert "expected --placer to be one of random" in fail(*place, "--budget=5")
     assert "--seed: expected none beside --placer heft" in fail(*place, "--seed=5")
 
 
