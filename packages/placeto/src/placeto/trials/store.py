@@ -80,7 +80,9 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
             [keys[name] for name in trial.needs],
             machine() if trial.measured else None,
         )
-        known[trial.name] = keys[trial.name] = content_digest(decisive, known)
+        keys[trial.name] = content_digest(decisive, known)
+        if trial.name.startswith(measuring_name("")):
+            known[trial.name] = keys[trial.name]
     return keys
 
 
