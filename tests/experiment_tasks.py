@@ -13,14 +13,15 @@ from placeto_policy import PolicyError
 
 @dataclass(frozen=True)
 class Count:
-    """Counts the files of the folder, and adds one."""
+    """Counts the files of the folder, and adds one, after some seconds."""
 
     kind: ClassVar[str] = "count"
 
     number: int
+    seconds: float = 0.0
 
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
-        watch.update("counting")
+    def run(self, workspace: Workspace, watch: Watch) -> Record:  # noqa: ARG002
+        time.sleep(self.seconds)
         found = len(list(workspace.path.glob("*.done")))
         (workspace.path / f"{self.number}.done").touch()
         return Episode(scheme="count", graph="", seed=self.number, cost=found, steps=[])

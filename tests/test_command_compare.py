@@ -1,8 +1,9 @@
-"""``placeto compare`` and ``bench``."""
+"""``placeto compare``: tables, files, and how it goes on."""
 
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,8 @@ from placeto.trials.comparing import chosen_effort
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import Record
 from placeto.trials.trials import Watch, Workspace
-from placeto_graphs import load_placement, load_problem
+from placeto_graphs import load_placement, load_problem, parse_cluster, save_cluster
 from placeto_simulator import Simulator
-from placeto_tools.benchmarks import micro_batch_table
 
 # Two updates of eight episodes on eight groups; with three devices each looks at 16 placements.
 BUDGET = ["--budget=400", "--rnn-budget=20"]
@@ -135,41 +135,36 @@ def test_a_problem_file_is_compared_as_it_is(tmp_path: Path) -> None:
     assert other["devices"] == ["v100:0"]
 
 
-def test_a_comparison_in_micro_batches_says_so(tmp_path: Path) -> None:
-    path = build_profile(tmp_path)
-    report = succeed_json("compare", path, "--placers=expert", "--micro-batches=4")["problems"][0]
-    whole = load_problem(path)
-    assert report["source"] == "problem in 4 micro-batches"
-    assert report["groups"] == whole.num_groups
-    assert report["ops"] > 2 * whole.graph.num_ops
-    assert report["schemes"][0]["runs"][0]["runtime"] >= report["lower_bound"] > 0
-
-
-def test_speed_ups_are_those_over_the_undivided_step_on_one_device(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = build_profile(tmp_path)
-    compare = ["compare", path, "--gpus=2", "--gpus=3", "--placers=cpu,single,heft"]
-    for number in (4, 1):
-        succeed(*compare, f"--micro-batches={number}", "-o", tmp_path / str(number))
-    with pytest.raises(SystemExit):
-        micro_batch_table.main([str(tmp_path / "4")])
-    assert "problem on 2 GPUs: expected an undivided step" in capsys.readouterr().err
-    micro_batch_table.main([str(tmp_path / "4"), str(tmp_path / "1")])
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| prob")]
+def test_micro_batches_are_compared_with_the_undivided_step_on_one_device(tmp_path: Path) -> None:
+    path, folder = build_profile(tmp_path), tmp_path / "results"
+    devices = ["--cluster=2xv100", "--cluster=2x(1xv100)"]  # as many GPUs, and slower links
+    compare = ["compare", path, *devices, "--placers=cpu,single,heft"]
+    parts = ["--micro-batches=4", "--micro-batches=1"]
+    text = succeed(*compare, *parts, "-o", folder)
+    assert "Speed-up over the undivided step on a single GPU" in text
+    page = (folder / "results.md").read_text().splitlines()
+    lines = [line for line in page if line.startswith(f"| {path} |")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert [row[:3] for row in rows] == [
-        ["problem", gpus, parts] for gpus in "23" for parts in "14"
+    assert [row[1:3] for row in rows] == [
+        [cluster, number] for cluster in ("2xv100", "2x(1xv100)") for number in "14"
     ]
-    single = Simulator(load_problem(tmp_path / "1/problems/problem-2xv100.json.gz"))
-    alone = single.runtimes(np.zeros((1, single.problem.num_groups), np.int32))[0]
-    for _, gpus, parts, printed, heft in rows:
+    report = json.loads((folder / "results.json").read_text())["problems"]
+    runtimes = {
+        (problem["source"], problem["cluster"], found["name"]): found["runs"][0]["runtime"]
+        for problem in report
+        for found in problem["schemes"]
+        if found["runs"]
+    }
+    for _, cluster, number, printed, heft in rows:
+        alone = runtimes["problem", cluster, "single"]
+        step = "problem" if number == "1" else "problem in 4 micro-batches"
         assert printed == seconds_text(alone)
-        step = "problem" if parts == "1" else "problem-in-4-micro-batches"
-        folder, name = tmp_path / parts, f"{step}-{gpus}xv100"
-        simulator = Simulator(load_problem(folder / "problems" / f"{name}.json.gz"))
-        placement = load_placement(folder / "placements" / name / "heft.json", simulator.problem)
-        assert heft == f"{alone / simulator.runtimes(placement[None])[0]:.2f}"
+        assert heft == f"{alone / runtimes[step, cluster, 'heft']:.2f}"
+    whole = load_problem(path)
+    divided = next(problem for problem in report if "4 micro" in problem["source"])
+    assert divided["groups"] == whole.num_groups
+    assert divided["ops"] > 2 * whole.graph.num_ops
+    assert "undivided" not in succeed(*compare, parts[0])  # there is nothing to compare with
 
 
 def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> None:
@@ -246,19 +241,46 @@ def test_what_takes_milliseconds_comes_first(tmp_path: Path) -> None:
     assert told == expected
 
 
-def test_a_folder_goes_on_with_more_schemes_and_seeds_alone(tmp_path: Path) -> None:
+def test_a_folder_goes_on_with_the_trials_that_are_the_same(tmp_path: Path) -> None:
     path, folder = build_profile(tmp_path), tmp_path / "results"
-    succeed("compare", path, "--placers=scotch", "-o", folder)
-    before = (folder / "trials.jsonl").read_bytes()
-    wider = ["compare", path, "--placers=scotch,random", "--seeds=2", "-o", folder]
-    (problem,) = succeed_json(*wider)["problems"]
-    assert [len(found["runs"]) for found in problem["schemes"]] == [2, 2]
-    assert (folder / "trials.jsonl").read_bytes().startswith(before)
-    assert "begun with other options: random 10000, not 7" in fail(*wider, "--budget=7")
-    path.unlink()
-    build_profile(tmp_path, num_layers=12)
-    assert "begun with other options: problem-2xv100" in fail(*wider)
-    succeed(*wider, "--force")
+
+    def trials(*options: object) -> list[bytes]:
+        succeed("compare", path, *options, "-o", folder)
+        return (folder / "trials.jsonl").read_bytes().splitlines()
+
+    first = trials("--placers=scotch")
+    wider = ["--placers=scotch,random", "--seeds=2"]
+    second = trials(*wider)
+    assert second[: len(first)] == first
+    assert len(second) == 1 + 2 * 2
+    assert trials(*wider) == second  # nothing is left to do
+    third = trials(*wider, "--budget=7")
+    assert third[: len(second)] == second
+    assert len(third) == len(second) + 2
+    (problem,) = json.loads((folder / "results.json").read_text())["problems"]
+    assert [run["evaluations"] for run in scheme(problem, "random")["runs"]] == [7, 7]
+
+
+def test_results_of_another_cluster_are_not_gone_on_with(tmp_path: Path) -> None:
+    path, folder = build_profile(tmp_path), tmp_path / "results"
+    devices = tmp_path / "devices.toml"
+    command = ["compare", path, f"--cluster={devices}", "--placers=heft", "-o", folder]
+    found = []
+    for overhead in (0.0, 0.5, 0.0):
+        cluster = parse_cluster("2xv100")
+        others = tuple(replace(device, op_overhead=overhead) for device in cluster.devices)
+        save_cluster(replace(cluster, devices=others), devices)
+        succeed(*command)
+        (problem,) = json.loads((folder / "results.json").read_text())["problems"]
+        found.append(scheme(problem, "heft")["runs"][0])
+        placement = folder / "placements" / "problem-devices" / "heft.json"
+        simulator = Simulator(load_problem(folder / "problems" / "problem-devices.json.gz"))
+        placed = load_placement(placement, simulator.problem)[None]
+        assert simulator.runtimes(placed)[0] == found[-1]["runtime"]
+    slower, same = found[1:]
+    assert slower["runtime"] > same["runtime"]
+    assert same == found[0]  # to the second that it took: it did not run again
+    assert len((folder / "trials.jsonl").read_bytes().splitlines()) == 4
 
 
 @pytest.mark.slow
@@ -290,7 +312,7 @@ def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
     )
     assert "expected no --budget beside it" in fail("compare", path, "--full", "--budget=3")
     place = ["place", path, "-o", tmp_path / "placement.json", "--placer=heft"]
-    assert "--budget: expected --placer to be one of random" in fail(*place, "--budget=5")
+    assert "expected --placer to be one of random" in fail(*place, "--budget=5")
     assert "--seed: expected none beside --placer heft" in fail(*place, "--seed=5")
 
 
@@ -355,23 +377,3 @@ def test_results_that_are_none_are_not_drawn(
     line = fail("plot", "curves", tmp_path, "-o", tmp_path / "a.png")
     assert f"{tmp_path / name}: expected" in line
     assert problem in line
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["graphs", "policy", "baselines"])
-def test_benchmarks_are_tables(name: str) -> None:
-    (report,) = succeed_json("bench", name, "--quick")
-    assert report["benchmark"] == name
-    assert report["machine"].startswith("Python 3.")
-    rows = report[{"graphs": "stages"}.get(name, "problems")]
-    seconds = {
-        "graphs": lambda row: row["seconds"],
-        "policy": lambda row: row["greedy_seconds"],
-        "baselines": lambda row: sum(scheme["seconds"] for scheme in row["schemes"]),
-    }
-    assert rows
-    assert all(seconds[name](row) > 0 for row in rows)
-
-
-def test_an_unknown_benchmark_is_refused() -> None:
-    assert "got 'luck'" in fail("bench", "luck")

@@ -6,19 +6,29 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from command_runs import build_profile, check_picture, fail, start_paused, succeed
+from fork_join_graphs import fork_join_problem
 from placeto.placing.placers import PLACER_NAMES, SCHEMES
 from placeto.progress import clock
+from placeto.trials.folder import TRIALS
+from placeto.trials.records import Failed, Record, Trained
+from placeto.trials.store import TrialStore
+from placeto.trials.trials import Graph, Results, StoppedError, Watch, Workspace
+from placeto_experiments.options import chosen_plan
+from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.published import TABLE_1
-from placeto_experiments.paper.table1 import SEARCHES
-from placeto_graphs import load_problem
-from placeto_policy import load_policy, preset
+from placeto_experiments.paper.rewards import rewards
+from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
+from placeto_experiments.paper.training_tasks import TrainPlaceto
+from placeto_graphs import load_problem, save_problem
+from placeto_policy import PlacementPolicy, Settings, load_policy, preset
 
 SMOKE = "--scale=smoke"
-UPDATES = 14
+UPDATES = 5  # of the scale
 FAMILY_SCHEMES = [
     "placeto-zero-shot",
     "placeto-zero-shot-sampled",
@@ -33,19 +43,24 @@ FAMILY_SCHEMES = [
     "local-search",
     "coarse-to-fine",
 ]
-KINDS_OF_REWARD = ["rewards", "nmt:1", SMOKE, f"--updates={UPDATES}", "--seeds=2"]
 
 
 def trials_of(folder: Path, *, clocks: bool = False) -> dict[str, dict[str, Any]]:
-    """Return the trials by key, without what a clock said."""
+    """Return the trials by name, without what a clock said."""
     trials = {}
-    for line in (folder / "trials.jsonl").read_text().splitlines():
+    for line in (folder / TRIALS).read_text().splitlines():
         record = json.loads(line)
         if not clocks:
             record.pop("seconds", None)
             record.pop("took", None)
-        trials[record.pop("key")] = record
+        trials[record.pop("name")] = record
     return trials
+
+
+def policy_of(folder: Path, name: str) -> PlacementPolicy:
+    """Return the policy of a name, behind which its file has a key."""
+    (path,) = (folder / "policies").glob(f"{name}-????????????????.safetensors")
+    return load_policy(path)
 
 
 def check_complete(folder: Path, pictures: int, width: int = 900) -> str:
@@ -86,10 +101,10 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def kinds_of_reward(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of an experiment on rewards that nothing interrupted."""
-    folder = tmp_path_factory.mktemp("rewards") / "results"
-    succeed("experiment", *KINDS_OF_REWARD, "-o", folder)
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of two experiments that one command ran, one of them on real workers."""
+    folder = tmp_path_factory.mktemp("all") / "results"
+    succeed("experiment", "all", "rewards", "measured-curves", SMOKE, "-o", folder)
     return folder
 
 
@@ -122,21 +137,19 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     assert "Addanki et al. (2019)" in page
 
 
-@pytest.mark.slow
-def test_a_family_of_a_controller_is_generalised_over(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    succeed("experiment", "generalise", "cifar10-enas", SMOKE, "-o", folder)
-    page = check_complete(folder, pictures=1, width=1300)
-    assert "# Generalisation over cifar10-enas" in page
-    placed = {record["graph"] for record in trials_of(folder).values()} - {""}
-    assert all(name.startswith("cifar10-enas-") for name in placed)
+def test_a_family_of_a_controller_is_generalised_over() -> None:
+    chosen = generalise("cifar10-enas", chosen_plan("generalise", "smoke"))
+    assert all(name.startswith("cifar10-enas-") for name in chosen.problems)
+    name = next(name for name in chosen.problems if name.endswith("-grouping-1"))
+    assert chosen.problems[name]().num_groups == 8
 
 
 def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     succeed("experiment", "fidelity", SMOKE, "-o", folder)
     page = (folder / "results.md").read_text()
-    (record,) = trials_of(folder).values()
+    measuring, record = trials_of(folder).values()
+    assert measuring["ops"] == record["ops"]
     rows = record["rows"]
     assert len(rows) == 25
     assert len({row["placement"] for row in rows}) == 25
@@ -151,13 +164,13 @@ def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
     assert "nmt-3: expected one of nmt-2" in refused
 
 
-def test_policies_learn_on_workers_that_run(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    succeed("experiment", "measured-curves", SMOKE, "-o", folder)
+def test_policies_learn_on_workers_that_run(everything: Path, tmp_path: Path) -> None:
+    folder = everything / "measured-curves"
     page = (folder / "results.md").read_text()
     records = {record["scheme"]: record for record in trials_of(folder).values()}
-    assert set(records) == {"simulator", "workers"}
-    for record in records.values():
+    assert set(records) == {"profile", "simulator", "workers"}
+    for name in ("simulator", "workers"):
+        record = records[name]
         assert 100 < record["evaluations"] <= 120  # one an episode, and those that are to choose by
         updates, means = zip(*record["episodes"], strict=True)
         assert updates == tuple(range(1, len(updates) + 1))
@@ -194,25 +207,24 @@ def test_the_policy_learns_from_each_graph_in_several_groupings(family: Path) ->
         usual = load_problem(path.with_name(path.name.replace("-grouping-1", "")))
         assert other.graph == usual.graph
         groups += [usual.num_groups, other.num_groups]
-    trained = trials_of(family)["seed0/training/placeto-0"]
+    trained = trials_of(family)["training/placeto-0"]
     # Each update of four workers has an episode of each problem; two graphs are to choose by.
     assert trained["evaluations"] <= 5 * sum(1 + 2 * count for count in groups) + 2 * (1 + 12)
     assert groups == [12, 8, 12, 8]
 
 
-@pytest.mark.slow
-def test_the_paper_trains_on_one_grouping_of_each_graph(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    succeed("experiment", "generalise", "nmt", SMOKE, "--preset=paper", "-o", folder)
-    assert not list((folder / "problems").glob("*grouping*"))
-    assert "experiment has none to choose" in fail(
-        "experiment", "rewards", "nmt:1", SMOKE, "--groupings=2", "-o", tmp_path / "other"
+def test_the_paper_trains_on_one_grouping_of_each_graph() -> None:
+    several, one = (
+        generalise("nmt", chosen_plan("generalise", "smoke", preset_name=name)).problems
+        for name in (None, "paper")
     )
+    assert any("-grouping-" in name for name in several)
+    assert not any("-grouping-" in name for name in one)
 
 
 def test_searches_have_as_many_evaluations_as_placeto_may_have(family: Path) -> None:
-    for key, record in trials_of(family).items():
-        scheme = key.rpartition("/")[2]
+    for name, record in trials_of(family).items():
+        scheme = name.rpartition("/")[2]
         if scheme in {"local-search", "random-search"}:
             assert record["evaluations"] == 200
         if scheme == "placeto-optimized":
@@ -234,11 +246,11 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
         ("simple-partitioner", "Simple partitioner", "+13.0 %"),
         ("simple-aggregator", "Simple aggregator", "+20.0 %"),
     ):
-        policy = load_policy(folder / "policies" / f"{embedding}-0.safetensors")
+        policy = policy_of(folder, f"{embedding}-0")
         assert policy.settings.embedding == embedding
         assert policy.settings.device_features == "loads"
         assert policy.settings.node_features == "costs-and-times"
-        published = load_policy(folder / "policies" / f"published-{embedding}-0.safetensors")
+        published = policy_of(folder, f"published-{embedding}-0")
         usual = preset("paper")
         assert published.settings.embedding == embedding
         assert published.settings.node_features == usual.node_features
@@ -247,51 +259,10 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
         assert cell(page, f"{title} | as published", 4) == paper
 
 
-def test_each_change_of_hyperparameters_is_told_beside_none(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    both = "messages=plain,device_features=loads,updates=3"
-    change = ["--vary", "message-rounds=3", "--vary", both]
-    succeed("experiment", "hyperparameters", "cifar10", SMOKE, *change, "-o", folder)
-    page = check_complete(folder, pictures=1, width=1300)
+def test_rewards_are_learned_from_and_their_last_episode_is_told(everything: Path) -> None:
+    folder = everything / "rewards"
+    page = check_complete(folder, pictures=2)
     trials = trials_of(folder)
-    for variant, seen in (
-        ("unchanged", (2, "residual", "loads-and-lookahead", 5)),
-        ("message_rounds=3", (3, "residual", "loads-and-lookahead", 5)),
-        (both, (2, "plain", "loads", 3)),
-    ):
-        chosen = load_policy(folder / "policies" / f"{variant}-0.safetensors").settings
-        found = (chosen.message_rounds, chosen.messages, chosen.device_features, chosen.updates)
-        assert found == seen
-        costs = [
-            {
-                record["graph"]: record["cost"]
-                for record in trials.values()
-                if record["scheme"] == scheme
-            }
-            for scheme in (variant, "unchanged")
-        ]
-        assert len(costs[0]) == 2
-        mean = np.mean([costs[0][graph] / costs[1][graph] for graph in costs[0]])
-        assert cell(page, variant, 2) == f"{100 * (mean - 1):+.1f} %"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("message_rounds", "expected NAME=VALUE, got 'message_rounds'"),
-        ("rounds=2", "--vary rounds: expected one of embedding, "),
-        ("message_rounds=few", "--vary message_rounds: expected a number, got 'few'"),
-        ("messages=fancy", "messages: expected one of 'plain', 'residual', got 'fancy'"),
-    ],
-)
-def test_a_change_that_cannot_be_made_is_named(change: str, message: str, tmp_path: Path) -> None:
-    arguments = ("hyperparameters", "cifar10", SMOKE, "--vary", change, "-o", tmp_path / "results")
-    assert message in fail("experiment", *arguments)
-
-
-def test_rewards_are_learned_from_and_their_last_episode_is_told(kinds_of_reward: Path) -> None:
-    page = check_complete(kinds_of_reward, pictures=2)
-    trials = trials_of(kinds_of_reward)
     for reward, per_episode, discount in (
         ("intermediate", 12, 0.9),
         ("intermediate-undiscounted", 12, 1.0),
@@ -300,16 +271,13 @@ def test_rewards_are_learned_from_and_their_last_episode_is_told(kinds_of_reward
         ("published-terminal", 1, 1.0),
     ):
         updates = 3 * UPDATES if reward.startswith("published") else UPDATES
-        validations = 0 if reward.startswith("published") else 2
-        policy = load_policy(kinds_of_reward / "policies" / f"{reward}-0.safetensors")
-        assert policy.settings.return_discount == discount
-        for seed in range(2):
-            learned = trials[f"seed{seed}/training/{reward}-{seed}"]
-            assert [row[0] for row in learned["updates"]] == list(range(1, updates + 1))
-            sampled = updates * 4 * per_episode + validations
-            assert learned["evaluations"] == sampled
-            steps = trials[f"seed{seed}/nmt-1/{reward}-final-episode"]["steps"]
-            assert len(steps) == 12 + 1
+        validations = 0 if reward.startswith("published") else 1
+        assert policy_of(folder, f"{reward}-0").settings.return_discount == discount
+        learned = trials[f"training/{reward}-0"]
+        assert [row[0] for row in learned["updates"]] == list(range(1, updates + 1))
+        sampled = updates * 4 * per_episode + validations
+        assert learned["evaluations"] == sampled
+        assert len(trials[f"seed0/nmt-0/{reward}-final-episode"]["steps"]) == 12 + 1
         assert cell(page, reward, 5) == f"{sampled:,}"
 
 
@@ -325,32 +293,10 @@ def test_orders_of_traversal(tmp_path: Path) -> None:
 
 def test_curves_on_the_simulator(tmp_path: Path) -> None:
     path, folder = build_profile(tmp_path, num_layers=12), tmp_path / "results"
-    command = ["experiment", "simulator-curves", path, "nmt:1", SMOKE, "--seeds=2"]
-    succeed(*command, "-o", folder)
-    page = check_complete(folder, pictures=2)
+    succeed("experiment", "simulator-curves", path, SMOKE, "--seeds=2", "-o", folder)
+    page = check_complete(folder, pictures=1)
     assert "No placement was run on hardware" in page
-    assert page.count("\n| Placeto optimized |") == 2
-
-
-def test_a_measured_curve_is_drawn_beside_what_was_finished(tmp_path: Path) -> None:
-    path, folder = build_profile(tmp_path, num_layers=12), tmp_path / "results"
-    command = ["experiment", "simulator-curves", path, SMOKE, "-o", folder]
-    succeed(*command)
-    before = (folder / "problem.png").read_bytes()
-    trials = (folder / "trials.jsonl").read_bytes()
-    measured = tmp_path / "measured.csv"
-    measured.write_text("evaluations,runtime\n8,0.06\n64,0.05\n")
-    succeed(*command, "--measured", measured)
-    assert "Measured on hardware" in (folder / "results.md").read_text()
-    assert (folder / "problem.png").read_bytes() != before
-    assert (folder / "trials.jsonl").read_bytes() == trials
-    for wrong in ("", "a,b\n1,2\n", "evaluations,runtime\n", "evaluations,runtime\n1,x\n"):
-        measured.write_text(wrong)
-        assert "measured.csv: expected" in fail(*command, "--measured", measured)
-    assert "No such file" in fail(*command, "--measured", tmp_path / "none.csv")
-    several = ["experiment", "simulator-curves", path, "nmt:1", SMOKE, "-o", tmp_path / "b"]
-    measured.write_text("evaluations,runtime\n8,0.06\n")
-    assert "--measured: expected one source" in fail(*several, "--measured", measured)
+    assert page.count("\n| Placeto optimized |") == 1
 
 
 @pytest.mark.slow
@@ -390,93 +336,91 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
 
 
 def check_a_failure_in_finer_groups_is_told(folder: Path) -> None:
-    log = folder / "trials.jsonl"
-    records = [json.loads(line) for line in log.read_text().splitlines()]
-    for record in records:
-        if record["key"] == "seed0/nasnet-2xk80/coarse-to-fine-finer":
-            labels = {name: record[name] for name in ("key", "took", "scheme", "graph", "seed")}
-            record.clear()
-            record.update(labels, type="failed", error="no luck")
-    log.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    told = fail("experiment", "table1", SMOKE, "-o", folder, code=1)
-    assert "nasnet on 2xk80, coarse-to-fine-finer: no luck" in told
-    page = (folder / "results.md").read_text().partition("## What the number of groups is worth")[2]
-    assert "| nasnet-4xk80 |" in page
-    assert "| nasnet-2xk80 |" not in page
+    records: list[Record] = []
+    for record in TrialStore(folder / TRIALS).records.values():
+        if (record.scheme, record.graph) == (FINER, "nasnet-2xk80"):
+            labels = {name: getattr(record, name) for name in ("scheme", "graph", "seed")}
+            record = Failed(**labels, error="no luck")  # noqa: PLW2901
+        records.append(record)
+    page = table1(chosen_plan("table1", "smoke")).page(Results(records))
+    assert page.failures == ["nasnet on 2xk80, coarse-to-fine-finer: no luck"]
+    told = "\n".join(page.parts).partition("## What the number of groups is worth")[2]
+    assert "| nasnet-4xk80 |" in told
+    assert "| nasnet-2xk80 |" not in told
 
 
 def test_what_was_interrupted_goes_on_to_the_same_results(family: Path, tmp_path: Path) -> None:
     folder = tmp_path / "interrupted"
     shutil.copytree(family, folder)
-    lines = (folder / "trials.jsonl").read_bytes().splitlines(keepends=True)
-    kept = len(lines) // 2
-    (folder / "trials.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:40])
-    for path in folder.glob("results.*"):
-        path.unlink()
+    lines = (folder / TRIALS).read_bytes().splitlines(keepends=True)
+    (folder / TRIALS).write_bytes(b"".join(lines[:-8]) + lines[-8][:40])
+    page = (folder / "results.md").read_text()
+    (folder / "results.md").unlink()
     command = ["experiment", "generalise", "nmt", SMOKE, "--seeds=2", "-o", folder]
     succeed(*command)
     assert trials_of(folder) == trials_of(family)
-    content = (folder / "trials.jsonl").read_bytes()
-    assert content.startswith(b"".join(lines[:kept]))
-    check_complete(folder, pictures=1, width=1300)
-    succeed(*command)  # nothing is left to do
-    assert (folder / "trials.jsonl").read_bytes() == content
+    content = (folder / TRIALS).read_bytes()
+    assert content.startswith(b"".join(lines[:-8]))
+    assert (
+        page.partition("## Runtimes")[0].splitlines()[3:]
+        == ((folder / "results.md").read_text().partition("## Runtimes")[0].splitlines()[3:])
+    )
+
+
+@pytest.mark.parametrize("checkpoint", [10, 11])
+def test_a_training_goes_on_in_its_middle(checkpoint: int, tmp_path: Path) -> None:
+    """It is stopped after an update, which makes a checkpoint, or killed after the tenth."""
+
+    class KilledError(Exception):
+        pass
+
+    def show(_text: str) -> None:
+        seen.append(1)
+        if checkpoint == 10 and len(seen) == 11:
+            raise KilledError
+
+    seen: list[int] = []
+    problem = fork_join_problem(1)
+    settings = Settings(hidden_units=8, message_rounds=1, workers=2, updates=14)
+    task = TrainPlaceto("policy", (Graph("x"),), settings, seed=3)
+    records = []
+    for name in ("stopped", "whole"):
+        workspace = Workspace(tmp_path / name)
+        workspace.problem_file("x").parent.mkdir(parents=True)
+        save_problem(problem, workspace.problem_file("x"))
+        if name == "stopped":
+            with pytest.raises((StoppedError, KilledError)):
+                task.run(workspace, Watch(lambda: len(seen) == 10 and checkpoint == 11, show))
+            assert len(workspace.log_file("policy").read_text().splitlines()) == 11
+        record = task.run(workspace, Watch(lambda: False))
+        assert isinstance(record, Trained)
+        records.append(msgspec.structs.replace(record, seconds=0.0))
+        assert len(workspace.log_file("policy").read_text().splitlines()) == 14
+    assert records[0] == records[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_training_goes_on_in_its_middle(
-    number: signal.Signals, kinds_of_reward: Path, tmp_path: Path
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGKILL, 1), (signal.SIGINT, 2)])
+def test_a_command_that_was_stopped_goes_on_to_the_same(
+    number: signal.Signals, jobs: int, everything: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "stopped"
-    paused = start_paused(tmp_path / "pause", 11, "experiment", *KINDS_OF_REWARD, "-o", folder)
-    log = folder / "policies" / "intermediate-0.jsonl"
-    assert len(log.read_text().splitlines()) == 11
-    output, errors = paused.send(number)
+    command = ["experiment", "rewards", "nmt:0", SMOKE, f"--jobs={jobs}", "-o", folder]
+    output, errors = start_paused(tmp_path / "pause", 3, *command).send(number)
     if number == signal.SIGINT:
-        assert (paused.process.returncode, output) == (130, "")
-        stopped = "placeto: error: stopped after 0 of 24 trials; the same command goes on"
-        assert errors.splitlines()[-1] == stopped
+        assert output == ""
+        assert errors.splitlines()[-1].endswith("of 12 trials; the same command goes on")
         assert "Traceback" not in errors
-    checkpoint = load_policy(folder / "policies" / "intermediate-0.safetensors")
-    assert checkpoint.settings.updates == UPDATES
-    succeed("experiment", *KINDS_OF_REWARD, "-o", folder)
-    assert trials_of(folder) == trials_of(kinds_of_reward)
-    assert len(log.read_text().splitlines()) == UPDATES
+    succeed(*command)
+    assert trials_of(folder) == trials_of(everything / "rewards")
 
 
-@pytest.mark.slow
-def test_several_processes_stop_and_come_to_the_same(kinds_of_reward: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "stopped"
-    paused = start_paused(
-        tmp_path / "pause", 3, "experiment", *KINDS_OF_REWARD, "--jobs=2", "-o", folder
+def test_another_experiment_is_refused(everything: Path) -> None:
+    before = trials_of(everything / "rewards")
+    assert "begun as another experiment: rewards, not traversal; --force" in fail(
+        "experiment", "traversal", "nmt:0", SMOKE, "-o", everything / "rewards"
     )
-    _, errors = paused.send(signal.SIGINT)
-    assert paused.process.returncode == 130
-    assert errors.splitlines()[-1].endswith("of 24 trials; the same command goes on")
-    assert "Traceback" not in errors
-    succeed("experiment", *KINDS_OF_REWARD, "--jobs=2", "-o", folder)
-    assert trials_of(folder) == trials_of(kinds_of_reward)
-
-
-def test_other_options_are_refused(kinds_of_reward: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    shutil.copytree(kinds_of_reward, folder)
-    command = ["experiment", "rewards", "nmt:1", SMOKE, "-o", folder]
-    before = trials_of(folder)
-    assert "begun with other options: seeds [0, 1], not [0]; --force" in fail(*command)
-    same = [*command, "--seeds=2"]
-    assert f"other options: updates {UPDATES}, not 5; --force" in fail(*same)
-    same.append(f"--updates={UPDATES}")
-    assert "other options: hidden_units 16, not 8" in fail(*same, "--set=hidden_units=8")
-    assert "other options: discount" in fail(*same, "--set=discount=0.5")
-    assert "other options: gpus 2, not 4" in fail(*same, "--gpus=4")
-    assert 'other options: experiment "rewards", not "traversal"; --force' in fail(
-        "experiment", "traversal", "nmt:1", SMOKE, "-o", folder
-    )
-    assert trials_of(folder) == before
-    succeed(*command, "--force")
-    assert len(trials_of(folder)) == 12
+    assert trials_of(everything / "rewards") == before
 
 
 def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
@@ -485,18 +429,21 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
     assert "Missing argument" in fail("experiment", "generalise", "-o", folder)
     assert "got 'no'" in fail("experiment", "generalise", "no", "-o", folder)
     assert "Missing option '-o'" in fail("experiment", "rewards")
-    assert "--graphs: this experiment has none to choose" in fail(*rewards, "--graphs=3")
+    assert "No such option '--graphs'" in fail(*rewards, "--graphs=3")
+    assert "No such option '--gpus'" in fail("experiment", "table1", "--gpus=3", "-o", folder)
+    assert "No such option '--jobs'" in fail("experiment", "fidelity", "--jobs=2", "-o", folder)
     assert "--set x: expected one of embedding" in fail(*rewards, "--set=x=1")
     assert "--set hidden_units: expected a number" in fail(*rewards, "--set=hidden_units=many")
     assert "workers: expected an integer >= 1" in fail(*rewards, "--set=workers=0")
-    assert "hidden_size: expected an even number" in fail(*rewards, "--rnn-set=hidden_size=3")
-    assert "--rnn-set x: expected one of hidden_size" in fail(*rewards, "--rnn-set=x=3")
+    curves = ["experiment", "simulator-curves", SMOKE, "-o", folder]
+    assert "hidden_size: expected an even number" in fail(*curves, "--rnn-set=hidden_size=3")
+    assert "--rnn-set x: expected one of hidden_size" in fail(*curves, "--rnn-set=x=3")
     assert "--set updates: expected --updates in its place" in fail(*rewards, "--set=updates=3")
     assert "--set updates: expected --evaluations in its place" in fail(
         "experiment", "table1", SMOKE, "-o", folder, "--set=updates=3"
     )
     assert "--rnn-set evaluations: expected --rnn-evaluations" in fail(
-        *rewards, "--rnn-set=evaluations=3"
+        *curves, "--rnn-set=evaluations=3"
     )
     assert "another of default, general, fine-tuning, paper" in fail(*rewards, "--preset=best")
     assert not folder.exists()
@@ -516,42 +463,38 @@ def test_what_is_no_source_is_found_out_before_anything_is_trained(tmp_path: Pat
     assert "graph: expected sources of different names" in fail(*curves, "-o", tmp_path / "b")
 
 
-def test_the_preset_of_the_paper(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    command = ["experiment", "rewards", "nmt:1", SMOKE, "--updates=1"]
-    succeed(*command, "--preset=paper", "--set=baseline_window=7", "-o", folder)
-    settings = json.loads((folder / "experiment.json").read_text())["options"]["settings"]
-    assert settings["discount"] == 1.0
-    assert {path.stem for path in (folder / "policies").glob("*.safetensors")} == {
+def test_the_preset_of_the_paper() -> None:
+    plan = chosen_plan("rewards", "smoke", {}, "paper", (("baseline_window", "7"),))
+    assert plan.settings.discount == 1.0
+    assert plan.settings.baseline_window == 7
+    assert plan.settings.hidden_units == 16  # of the scale
+    trained = [
+        trial.task.policy
+        for trial in rewards("nmt:1", plan).trials
+        if isinstance(trial.task, TrainPlaceto)
+    ]
+    assert trained == [
         "intermediate-0",
         "terminal-0",
         "counterfactual-0",
         "published-intermediate-0",
         "published-terminal-0",
-    }  # its returns are never discounted
-    assert settings["baseline_window"] == 7
-    assert settings["hidden_units"] == 16  # of the scale
+    ]  # its returns are never discounted
 
 
-def test_all_experiments_are_one_command_that_goes_on(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    command = ["experiment", "all", "rewards", "measured-curves", SMOKE, "-o", folder]
-    succeed(*command, "--jobs=2")
-    pages = {
-        name: (folder / name / "results.md").read_text() for name in ("rewards", "measured-curves")
-    }
+def test_all_experiments_are_one_command_that_goes_on(everything: Path) -> None:
+    names = ("rewards", "measured-curves")
+    pages = {name: (everything / name / "results.md").read_text() for name in names}
     first = {name: page.splitlines()[2] for name, page in pages.items()}
     assert first["rewards"].startswith("`placeto experiment rewards nmt:0 --scale smoke`, ")
     told = first["measured-curves"]
     assert told.startswith("`placeto experiment measured-curves nmt-2 --scale smoke`, ")
     assert "seeds 0, " in told
-    taken = [
-        json.loads(line)["took"]
-        for line in (folder / "measured-curves" / "trials.jsonl").read_text().splitlines()
-    ]
-    assert f"{clock(sum(taken))} in all." in told
+    lines = trials_of(everything / "measured-curves", clocks=True).values()
+    assert f"{clock(sum(line['took'] for line in lines))} in all." in told
+    command = ["experiment", "all", *names, SMOKE, "-o", everything]
     succeed(*command, "--jobs=2")  # is there already, and stays as it is
-    assert pages == {name: (folder / name / "results.md").read_text() for name in pages}
-    refused = fail("experiment", "fidelity", SMOKE, "--jobs=2", "-o", folder / "fidelity")
-    assert "--jobs: expected 1" in refused
-    assert "expected rewards, or another of" in fail("experiment", "all", "reward", "-o", folder)
+    assert pages == {name: (everything / name / "results.md").read_text() for name in pages}
+    assert "expected rewards, or another of" in fail(
+        "experiment", "all", "reward", "-o", everything
+    )

@@ -1,42 +1,51 @@
-"""How the trials of an experiment run, are written down, and stop."""
+"""Trials of an experiment: how they run, what makes one the same as a finished one, their page."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+import placeto_policy
 from experiment_tasks import Count, Die, Fail, RunUntilStopped, Wrong
 from fork_join_graphs import fork_join_problem
 from placeto.errors import InputError, RunError
-from placeto.trials.orders import (
+from placeto.progress import PlainProgress
+from placeto.trials import store
+from placeto.trials.comparing import PlaceIfPossible
+from placeto.trials.conducting import conduct
+from placeto.trials.experiment import Experiment, Page
+from placeto.trials.folder import experiment_folder
+from placeto.trials.placing_tasks import Labels, PlaceByName, PlaceOptimized
+from placeto.trials.records import Episode, Failed, Placed, Record
+from placeto.trials.running import run_trials
+from placeto.trials.store import Origin, TrialStore, content_digest, trial_keys
+from placeto.trials.trials import Graph, Results, StoppedError, Task, Trial, Watch, Workspace
+from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
+from placeto_experiments.paper.orders import (
     FixedOrders,
     PlaceInOrder,
     problem_in_order,
     random_order,
 )
-from placeto.trials.placing_tasks import Labels
-from placeto.trials.records import Episode, Failed, Placed, Record
-from placeto.trials.running import run_here, run_in_processes
-from placeto.trials.trial_log import Origin, TrialLog
-from placeto.trials.trials import Results, StoppedError, Trial, Watch, Workspace
 from placeto_experiments.paper.statistics import Summary
+from placeto_graphs import PlacementProblem, load_problem, save_problem
 from placeto_policy import PlacementPolicy, Settings
 from placeto_simulator import Simulator
 
 LABELS: Labels = {"scheme": "a", "graph": "x", "seed": 0}
+GRAPH = Graph("x")
+LABELED: dict[str, Any] = {"scheme": "no", "graph": GRAPH, "seed": 0}
 
 
 def never() -> bool:
     return False
-
-
-def counted(record: Record) -> float:
-    assert isinstance(record, Episode)
-    return record.cost
 
 
 def placed(**values: Any) -> Placed:
@@ -56,24 +65,24 @@ def placed(**values: Any) -> Placed:
     return msgspec.structs.replace(usual, **values)
 
 
+# What the store holds.
+
+
 def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
-    log = TrialLog(path)
-    records: dict[str, Record] = {
-        "a": placed(cost=1.5),
-        "b": Failed(**LABELS, error="none"),
-    }
+    written = TrialStore(path)
+    records: dict[str, Record] = {"a": placed(cost=1.5), "b": Failed(**LABELS, error="none")}
     for key, record in records.items():
-        log.add(Origin(key=key), record)
+        written.put(Origin(key=key, name=key), record)
     whole = path.read_bytes()
-    for end in range(len(whole)):
+    for end in range(0, len(whole), 7):
         path.write_bytes(whole[:end])
-        found = TrialLog(path)
+        found = TrialStore(path)
         assert list(found.records) == ["a", "b"][: whole[:end].count(b"\n")]
-        found.add(Origin(key="c"), placed(cost=None))  # goes on a line of its own
-        assert TrialLog(path).records == found.records
+        found.put(Origin(key="c", name="c"), placed(cost=None))  # goes on a line of its own
+        assert TrialStore(path).records == found.records
     path.write_bytes(whole)
-    assert TrialLog(path).records == records
+    assert TrialStore(path).records == records
 
 
 @pytest.mark.parametrize(
@@ -82,77 +91,279 @@ def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None
         ("{", "truncated"),
         ("[]", "got `array`"),
         ("{}", "missing required field `key`"),
-        ('"key"', "got `str`"),
-        ("3", "got `int`"),
-        ('{"key": "b"}', "missing required field `type`"),
-        ('{"key": "b", "type": "luck"}', r"'luck' - at `\$.type`"),
-        ('{"key": "b", "type": "failed"}', "missing required field `scheme`"),
+        ('{"key": "b", "name": "b", "type": "luck"}', r"'luck' - at `\$.type`"),
         (
-            '{"key": "b", "type": "failed", "scheme": 1, "graph": "", "seed": 0, "error": ""}',
+            '{"key": "b", "name": "b", "type": "failed", "scheme": 1, "graph": "", "seed": 0}',
             r"Expected `str`, got `int` - at `\$.scheme`",
         ),
     ],
 )
 def test_a_line_that_is_no_trial_is_named(line: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
-    TrialLog(path).add(Origin(key="a"), placed())
+    TrialStore(path).put(Origin(key="a", name="a"), placed())
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(InputError, match=f"line 2: expected .*{problem}") as caught:
-        TrialLog(path)
+        TrialStore(path)
     assert len(str(caught.value).splitlines()) == 1
+
+
+# What makes a trial another one.
+
+
+def placing(settings: Settings | None = None, **named: Any) -> Trial:
+    values: dict[str, Any] = {"scheme": "a", "graph": GRAPH, "seed": 0, "budget": 10} | named
+    return Trial("place", PlaceOptimized(settings=settings or Settings(), **values))
+
+
+def key(problem: PlacementProblem, trial: Trial | None = None) -> str:
+    return trial_keys([trial or placing()], {"x": content_digest(problem)})["place"]
+
+
+def of_graph(**values: Any) -> Callable[[PlacementProblem], PlacementProblem]:
+    return lambda problem: replace(problem, graph=replace(problem.graph, **values))
+
+
+def of_cluster(**values: Any) -> Callable[[PlacementProblem], PlacementProblem]:
+    return lambda problem: replace(problem, cluster=replace(problem.cluster, **values))
+
+
+def of_devices(**values: Any) -> Callable[[PlacementProblem], PlacementProblem]:
+    def changed(problem: PlacementProblem) -> PlacementProblem:
+        first, *others = problem.cluster.devices
+        return of_cluster(devices=(replace(first, **values), *others))(problem)
+
+    return changed
+
+
+PROBLEM = fork_join_problem(1)
+SIZES = np.arange(PROBLEM.graph.num_ops)
+CHANGES: dict[str, Callable[[PlacementProblem], PlacementProblem]] = {
+    "latency": of_cluster(latency=PROBLEM.cluster.latency + 1e-6 * (1 - np.eye(2))),
+    "bandwidth": of_cluster(bandwidth=2 * PROBLEM.cluster.bandwidth),
+    "queue": of_cluster(queue="backward-first"),
+    "memory": of_devices(memory_bytes=1),
+    "op overhead": of_devices(op_overhead=1e-5),
+    "transfer overhead": of_devices(transfer_overhead=1e-5),
+    "kind": of_devices(kind="v100"),
+    "parameter bytes": of_graph(parameter_bytes=SIZES),
+    "workspace bytes": of_graph(workspace_bytes=SIZES),
+    "tensor bytes": of_graph(tensor_bytes=PROBLEM.graph.tensor_bytes + 1),
+    "FLOPs": of_graph(flops=SIZES.astype(float)),
+    "scopes": of_graph(scopes=("module",) * PROBLEM.graph.num_ops),
+    "times": lambda problem: replace(problem, compute_time=2 * problem.compute_time),
+    "rules": lambda problem: replace(problem, rules=("updates",)),
+    "levels": lambda problem: replace(problem, hierarchy=(problem.grouping,)),
+}
+
+
+def test_each_part_of_a_problem_makes_another_trial() -> None:
+    assert key(PROBLEM) == key(fork_join_problem(1))
+    keys = {name: key(change(PROBLEM)) for name, change in CHANGES.items()}
+    assert len({key(PROBLEM), *keys.values()}) == 1 + len(CHANGES)
+
+
+def test_settings_and_versions_make_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [
+        placing(replace(Settings(), discount=0.5)),
+        placing(budget=11),
+        placing(seed=1),
+        placing(graph=Graph("x", order=1)),
+        Trial("place", PlaceByName(scheme="a", graph=GRAPH, seed=0, budget=10, name="placeto")),
+    ]
+    keys = [key(PROBLEM), *(key(PROBLEM, other) for other in others)]
+    store._versions.cache_clear()
+    monkeypatch.setattr(placeto_policy, "__version__", "0.3.1")
+    keys.append(key(PROBLEM))
+    store._versions.cache_clear()
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_trial_changes_with_those_that_it_needs() -> None:
+    def keys(policy: Task) -> dict[str, str]:
+        needing = Trial("needs", Count(1), ("policy",))
+        return trial_keys([Trial("policy", policy), needing, Trial("other", Count(2))], {})
+
+    one, other = keys(Count(3)), keys(Count(4))
+    assert one["other"] == other["other"]
+    assert one["needs"] != other["needs"]
+
+
+def test_what_is_measured_is_another_trial_on_another_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    profile = profiling(GRAPH, RunnableModel("nmt-2", ()))
+    trials = [profile, Trial("learn", Count(1), (profile.name,)), Trial("simulated", Count(2))]
+    here = trial_keys(trials, {})
+    monkeypatch.setattr("platform.node", lambda: "another machine")
+    there = trial_keys(trials, {})
+    assert {name for name in here if here[name] != there[name]} == {profile.name, "learn"}
+    files = {Workspace(Path(), keys).problem_file("x") for keys in (here, there)}
+    assert len(files) == 2  # neither takes what the other one has measured
+
+
+def test_only_content_is_told() -> None:
+    assert content_digest((1, 2)) != content_digest(("1", 2)) != content_digest((12,))
+    assert content_digest({"a": (), "b": 1}) != content_digest({"a": ("b",), "c": 1})
+    with pytest.raises(TypeError, match="content can be told"):
+        content_digest(object())
+    with pytest.raises(KeyError):
+        content_digest(GRAPH, {"y": "another"})
+
+
+# How trials run.
+
+
+def counted(run: Iterator[tuple[Trial, Record]]) -> Iterator[tuple[str, float | None]]:
+    for trial, record in run:
+        assert isinstance(record, Episode)
+        yield trial.name, record.cost
 
 
 def test_trials_run_in_their_order(tmp_path: Path) -> None:
     trials = [Trial(str(number), Count(number)) for number in range(3)]
-    finished = list(run_here(trials, Workspace(tmp_path), Watch(never)))
-    assert [(trial.key, counted(record)) for trial, record in finished] == [
-        ("0", 0),
-        ("1", 1),
-        ("2", 2),
-    ]
+    run = run_trials(trials, Workspace(tmp_path), Watch(never))
+    assert list(counted(run)) == [("0", 0), ("1", 1), ("2", 2)]
 
 
-@pytest.mark.slow
-def test_processes_wait_for_what_a_trial_needs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_failed_trial_ends_none_but_those_that_need_it(jobs: int, tmp_path: Path) -> None:
     trials = [
-        Trial("last", Count(3), needs=("first", "second", "before")),
-        Trial("first", Count(1)),
-        Trial("second", Count(2), needs=("first",)),
+        Trial("fails", Fail()),
+        Trial("beside", Count(1, seconds=1.0 * (jobs - 1))),
+        Trial("needs", Count(2), ("fails",)),
+        Trial("fails, too", Fail()),
+        Trial("last", Count(3), ("beside", "before")),
     ]
-    run = run_in_processes(trials, Workspace(tmp_path), Watch(never), 2, ["before"])
-    assert [(trial.key, counted(record)) for trial, record in run] == [
-        ("first", 0),
-        ("second", 1),
-        ("last", 2),
-    ]
+    run = run_trials(trials, Workspace(tmp_path), Watch(never), jobs=jobs, done=["before"])
+    finished: list[str] = []
+    with pytest.raises(RunError, match=r"^fails: policy: expected a better one, got this \(and 1"):
+        finished.extend(name for name, _ in counted(run))
+    assert finished == ["beside", "last"]
+
+
+def test_a_mistake_in_the_code_is_shown(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a mistake"):
+        list(run_trials([Trial("one", Wrong())], Workspace(tmp_path), Watch(never)))
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
-    trials = [Trial("a", Count(1)), Trial("b", Die(), needs=("a",)), Trial("c", Count(2))]
-    run = run_in_processes(trials, Workspace(tmp_path), Watch(never), 1, [])
+    trials = [Trial("a", Count(1)), Trial("b", Die(), needs=("a",)), Trial("c", Count(2), ("b",))]
+    run = run_trials(trials, Workspace(tmp_path), Watch(never), jobs=2)
     finished: list[str] = []
-    keys = (trial.key for trial, _ in run)
     with pytest.raises(RunError, match="a process of a trial was killed; the same command goes on"):
-        finished.extend(keys)
+        finished.extend(name for name, _ in counted(run))
     assert finished == ["a"]
 
 
 @pytest.mark.slow
 def test_processes_stop_when_they_are_asked_to(tmp_path: Path) -> None:
     begun: Callable[[], bool] = (tmp_path / "begun").exists
-    run = run_in_processes(
-        [Trial("endless", RunUntilStopped())], Workspace(tmp_path), Watch(begun), 1, []
-    )
+    trials = [Trial("endless", RunUntilStopped()), Trial("other", RunUntilStopped())]
     with pytest.raises(StoppedError):
-        list(run)
+        list(run_trials(trials, Workspace(tmp_path), Watch(begun), jobs=2))
 
 
-def test_a_trial_that_fails_is_named_and_a_mistake_is_shown(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"^one: policy: expected a better one, got this$"):
-        list(run_here([Trial("one", Fail())], Workspace(tmp_path), Watch(never)))
-    with pytest.raises(ValueError, match="a mistake"):
-        list(run_here([Trial("one", Wrong())], Workspace(tmp_path), Watch(never)))
+# The folder of an experiment.
+
+
+def experiment(path: Path, *names: str, more: Collection[Trial] = ()) -> Experiment:
+    """Return the experiment of some placers on the problem of a file."""
+    trials = [
+        Trial(name, PlaceByName(scheme=name, graph=GRAPH, seed=None, name=name)) for name in names
+    ]
+    return Experiment(
+        name="experiment",
+        title="Placers",
+        options={},
+        problems={"x": lambda: load_problem(path)},
+        trials=[*trials, *more],
+        page=lambda results: Page([str(results.record(Placed, "single", "x", 0).runtime)]),
+    )
+
+
+@contextmanager
+def conducted(folder: Path, chosen: Experiment, *, force: bool = False) -> Iterator[list[Any]]:
+    """Run what is left of an experiment; give the lines of its folder."""
+    with experiment_folder(folder, chosen, force=force) as opened:
+        conduct(chosen, opened, PlainProgress(None), jobs=1)
+    yield [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+
+
+def test_a_folder_goes_on_with_what_is_the_same_and_nothing_else(tmp_path: Path) -> None:
+    path, folder = tmp_path / "problem.json", tmp_path / "results"
+    save_problem(PROBLEM, path)
+    with conducted(folder, experiment(path, "single")) as first:
+        page = (folder / "results.md").read_text()
+    with conducted(folder, experiment(path, "single", "heft")) as second:
+        assert second[:1] == first
+        assert [line["name"] for line in second] == ["single", "heft"]
+    save_problem(replace(PROBLEM, compute_time=2 * PROBLEM.compute_time), path)
+    with conducted(folder, experiment(path, "single")) as third:  # the file has another content
+        assert third[:2] == second
+        assert third[2]["runtime"] > first[0]["runtime"]
+        assert str(third[2]["runtime"]) in (folder / "results.md").read_text()
+    save_problem(PROBLEM, path)
+    with conducted(folder, experiment(path, "single")) as fourth:  # and its first one again
+        assert fourth == third
+        assert (folder / "results.md").read_text() == page
+    assert load_problem(folder / "problems" / "x.json.gz") == PROBLEM
+    with conducted(folder, experiment(path, "single"), force=True) as anew:
+        assert len(anew) == 1
+
+
+def test_what_failed_is_tried_again_and_the_others_stay(tmp_path: Path) -> None:
+    path, folder = tmp_path / "problem.json", tmp_path / "results"
+    save_problem(PROBLEM, path)
+    failing = experiment(path, "single", more=[Trial("fails", Fail())])
+    with pytest.raises(RunError, match="fails: policy"), conducted(folder, failing):
+        pass
+    assert not (folder / "results.md").exists()
+    mended = experiment(path, "single", more=[Trial("fails", Count(1))])
+    with conducted(folder, mended) as lines:
+        assert [line["name"] for line in lines] == ["single", "fails"]
+        assert [line["scheme"] for line in lines] == ["single", "count"]
+    cannot = [Trial("no", PlaceIfPossible(PlaceOptimized(**LABELED, settings=Settings())))]
+    for _ in range(2):
+        with conducted(folder, experiment(path, "single", more=cannot)) as lines:
+            assert [line["type"] for line in lines] == ["placed", "episode", "failed"]
+
+
+def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> None:
+    folder, one = tmp_path / "results", experiment(tmp_path / "problem.json")
+    caught: list[str] = []
+
+    def open_again() -> None:
+        with pytest.raises(InputError) as error, experiment_folder(folder, one, force=True):
+            pass
+        caught.append(str(error.value))
+
+    with experiment_folder(folder, one, force=False):
+        other = Thread(target=open_again)
+        other.start()
+        other.join()
+    assert caught == [f"{folder}: another process works in it; name another folder"]
+    another = replace(one, name="other")
+    with (
+        pytest.raises(InputError, match="begun as another experiment: experiment, not other"),
+        experiment_folder(folder, another, force=False),
+    ):
+        pass
+    with experiment_folder(folder, another, force=True) as opened:
+        assert opened.finished == {}
+
+
+def test_a_folder_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path) -> None:
+    old = {"format": "placeto-experiment", "version": 2, "experiment": "experiment"}
+    (tmp_path / "experiment.json").write_text(json.dumps(old | {"options": {}, "trials": 1}))
+    one = experiment(tmp_path / "problem.json")
+    with (
+        pytest.raises(InputError, match=r"expected version 3, got 2.* --force begins anew"),
+        experiment_folder(tmp_path, one, force=False),
+    ):
+        pass
+    with experiment_folder(tmp_path, one, force=True):
+        pass
 
 
 def test_means_are_over_graphs_and_spreads_over_seeds() -> None:

@@ -7,10 +7,9 @@ import pytest
 from placeto.placing import watching
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_experiments.paper.fidelity import SMOKE_MODELS
-from placeto_experiments.paper.fidelity_tasks import ProfiledProblem
+from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
 from placeto_experiments.paper.measured_curves import HARDWARE, LearnOn
 from placeto_experiments.paper.schemes import without_simulated_features
-from placeto_graphs import save_problem
 from placeto_policy import Settings
 
 
@@ -18,15 +17,13 @@ def test_a_training_tells_how_far_it_is_and_stops_within_an_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)
-    maker = ProfiledProblem("nmt-2", tuple(SMOKE_MODELS["nmt-2"].items()), 8)
+    model, graph = RunnableModel("nmt-2", tuple(SMOKE_MODELS["nmt-2"].items()), 8), Graph("nmt-2")
     workspace = Workspace(tmp_path)
-    path = workspace.problem_file("nmt-2")
-    path.parent.mkdir()
-    save_problem(maker(), path)
+    profiling(graph, model).task.run(workspace, Watch(lambda: False))
     settings = without_simulated_features(Settings(workers=2))
     assert settings.reward == "counterfactual"  # many runs an update
     lines: list[str] = []
-    task = LearnOn(HARDWARE, Graph("nmt-2"), maker, settings, 1000, 0)
+    task = LearnOn(HARDWARE, graph, model, settings, 1000, 0)
     with pytest.raises(StoppedError):
         task.run(workspace, Watch(lambda: len(lines) == 3, lines.append))
     counts = [int(line.partition(" placements, 0 updates, best ")[0]) for line in lines]

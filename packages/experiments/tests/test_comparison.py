@@ -7,14 +7,14 @@ from placeto.trials.comparing import Case, Comparison, chosen_effort
 from placeto.trials.comparison import (
     ProblemReport,
     SchemeReport,
-    evaluations_to_best,
     evaluations_until,
     typical,
 )
 from placeto.trials.comparison_tables import paper_table, scheme_table
+from placeto.trials.curves import evaluations_to_best
 from placeto.trials.records import Placed
 from placeto_baselines import RnnPlacer, RnnSettings
-from placeto_experiments.paper.scale import SCALES
+from placeto_experiments.paper.plan import SCALES
 from placeto_policy.example import two_chains
 from placeto_tools.plots.curves import curves_figure
 
@@ -139,7 +139,7 @@ def test_a_problem_is_described_before_any_scheme_places_it() -> None:
     effort = chosen_effort(seeds=2, budget=None, rnn_budget=None, full=False)
     described, *others = Comparison([case], ["single", "scotch", "rnn"], effort).trials
     assert described.needs == ()
-    assert [trial.needs for trial in others] == [(described.key,)] * 5
+    assert [trial.needs for trial in others] == [(described.name,)] * 5
 
 
 def test_curves_are_medians_in_a_band_and_schemes_without_a_runtime_are_left_out() -> None:

@@ -1,19 +1,12 @@
 """``placeto experiment``."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from placeto.trials.conducting import conduct
-from placeto.trials.experiment import Experiment
-from placeto.trials.folder import PAGE, TRIALS, ExperimentFolder
-from placeto_experiments.options import (
-    ExperimentOptions,
-    experiment_options,
-    scale_option,
-)
+from placeto_experiments.model_check import check_models
+from placeto_experiments.options import Run, experiment_options, scale_option
 from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.fidelity import fidelity
 from placeto_experiments.paper.generalise import generalise
@@ -31,7 +24,6 @@ from placeto_tools.options import (
     jobs_option,
     output_option,
 )
-from placeto_tools.progress import showing_progress
 
 FAMILIES = ("nmt", "ptb", "cifar10")  # of the paper; see `placeto_workloads.family_names`
 ALL_FAMILIES = (*FAMILIES, "ptb-enas", "cifar10-enas")
@@ -51,8 +43,8 @@ def experiment() -> None:
 
 @experiment.command("generalise", cls=Command)
 @click.argument("family", type=NearestChoice(ALL_FAMILIES))
-@experiment_options
-def run_generalise(family: str, options: ExperimentOptions) -> None:
+@experiment_options("generalise")
+def run_generalise(family: str, plan: Plan, run: Run) -> None:
     """Place unseen graphs of FAMILY with a policy that was trained on others.
 
     FAMILY is nmt, ptb or cifar10, or one of the last two with architectures that a controller came
@@ -64,14 +56,13 @@ def run_generalise(family: str, options: ExperimentOptions) -> None:
     \b
     placeto experiment generalise nmt -o results/generalise-nmt --jobs 2
     """
-    plan = options.plan("generalise")
-    _run(generalise(family, plan), plan, options, [family])
+    run(generalise(family, plan), family)
 
 
 @experiment.command("traversal", cls=Command)
 @click.argument("source", default="inception-v3")
-@experiment_options
-def run_traversal(source: str, options: ExperimentOptions) -> None:
+@experiment_options("traversal")
+def run_traversal(source: str, plan: Plan, run: Run) -> None:
     """Train on some orders of visiting the groups of SOURCE, and place it in others.
 
     SOURCE is one of those of `placeto build`, Inception-V3 by default.
@@ -79,27 +70,25 @@ def run_traversal(source: str, options: ExperimentOptions) -> None:
     \b
     placeto experiment traversal inception-v3 -o results/traversal
     """
-    plan = options.plan("traversal")
-    _run(traversal(source, plan), plan, options, [source])
+    run(traversal(source, plan), source)
 
 
 @experiment.command("architectures", cls=Command)
 @click.argument("family", type=NearestChoice(ALL_FAMILIES), default="nmt")
-@experiment_options
-def run_architectures(family: str, options: ExperimentOptions) -> None:
+@experiment_options("architectures", without=["--rnn-set"])
+def run_architectures(family: str, plan: Plan, run: Run) -> None:
     """Place unseen graphs of FAMILY with the whole graph embedding, and with parts of it.
 
     \b
     placeto experiment architectures nmt -o results/architectures
     """
-    plan = options.plan("architectures")
-    _run(architectures(family, plan), plan, options, [family])
+    run(architectures(family, plan), family)
 
 
 @experiment.command("rewards", cls=Command)
 @click.argument("source", default="nmt:0")
-@experiment_options
-def run_rewards(source: str, options: ExperimentOptions) -> None:
+@experiment_options("rewards", without=["--rnn-set"])
+def run_rewards(source: str, plan: Plan, run: Run) -> None:
     """Train on SOURCE with rewards after each step, and with one after the last.
 
     SOURCE is one of those of `placeto build`, a member of the family nmt by default.
@@ -107,14 +96,13 @@ def run_rewards(source: str, options: ExperimentOptions) -> None:
     \b
     placeto experiment rewards nmt:0 -o results/rewards --seeds 5
     """
-    plan = options.plan("rewards")
-    _run(rewards(source, plan), plan, options, [source])
+    run(rewards(source, plan), source)
 
 
 @experiment.command("simulator-curves", cls=Command)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
-@experiment_options
-def run_simulator_curves(sources: tuple[str, ...], options: ExperimentOptions) -> None:
+@experiment_options("simulator-curves")
+def run_simulator_curves(sources: tuple[str, ...], plan: Plan, run: Run) -> None:
     """Draw how Placeto and the RNN learn to place each SOURCE on the simulator.
 
     SOURCES are those of `placeto build`, Inception-V3 by default.
@@ -122,27 +110,27 @@ def run_simulator_curves(sources: tuple[str, ...], options: ExperimentOptions) -
     \b
     placeto experiment simulator-curves inception-v3 nmt-2 -o results/curves
     """
-    plan = options.plan("simulator-curves")
     chosen = sources or ("inception-v3",)
-    _run(simulator_curves(chosen, plan), plan, options, chosen)
+    run(simulator_curves(chosen, plan), *chosen)
 
 
 @experiment.command("table1", cls=Command)
-@experiment_options
-def run_table1(options: ExperimentOptions) -> None:
+@experiment_options("table1", without=["--gpus"])
+def run_table1(plan: Plan, run: Run) -> None:
     """Place Inception-V3, NMT and NASNet on 2 and 4 GPUs with every scheme, as in table 1.
 
     \b
     placeto experiment table1 -o results/table1 --jobs 2
     """
-    plan = options.plan("table1")
-    _run(table1(plan), plan, options)
+    run(table1(plan))
 
 
 @experiment.command("fidelity", cls=Command)
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@experiment_options
-def run_fidelity(models: tuple[str, ...], options: ExperimentOptions) -> None:
+@experiment_options(
+    "fidelity", without=["--gpus", "--link", "--preset", "--set", "--rnn-set", "--jobs"]
+)
+def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run) -> None:
     """Run placements of models on two workers of this machine, beside the simulator.
 
     Op times are measured first. Nothing else should run meanwhile; --seeds is how many runs of each
@@ -152,15 +140,13 @@ def run_fidelity(models: tuple[str, ...], options: ExperimentOptions) -> None:
     \b
     placeto experiment fidelity inception-v3 -o results/fidelity
     """
-    options.check_one_job()
-    plan = options.plan("fidelity")
-    _run(fidelity(models, plan, options.scale_name), plan, options, models)
+    run(fidelity(models, plan), *models)
 
 
 @experiment.command("measured-curves", cls=Command)
 @click.argument("model", default="nmt-2")
-@experiment_options
-def run_measured_curves(model: str, options: ExperimentOptions) -> None:
+@experiment_options("measured-curves", without=["--gpus", "--link", "--rnn-set", "--jobs"])
+def run_measured_curves(model: str, plan: Plan, run: Run) -> None:
     """Let Placeto learn MODEL on the simulator, and on two workers of this machine that run it.
 
     MODEL is one of those of `fidelity`, in the sizes that it has there. Nothing else should run
@@ -169,9 +155,7 @@ def run_measured_curves(model: str, options: ExperimentOptions) -> None:
     \b
     placeto experiment measured-curves nmt-2 -o results/measured-curves
     """
-    options.check_one_job()
-    plan = options.plan("measured-curves")
-    _run(measured_curves(model, plan, options.scale_name), plan, options, [model])
+    run(measured_curves(model, plan), model)
 
 
 # In an order in which the numbers that most people look for come first.
@@ -184,7 +168,6 @@ EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
     "measured-curves": (run_measured_curves, {}),
     "fidelity": (run_fidelity, {}),
 }
-MEASURED = ("measured-curves", "fidelity")  # beside which nothing else may run
 
 
 @experiment.command("all", cls=Command)
@@ -215,26 +198,16 @@ def run_all(
     chosen = [name for name in EVERYTHING if name in names or not names]
     for number, name in enumerate(chosen, start=1):
         command, arguments = EVERYTHING[name]
+        several = {"jobs": jobs} if any(one.name == "jobs" for one in command.params) else {}
         click.echo(f"{number} of {len(chosen)}: {name}", err=True)
         context.invoke(
             command,
             **arguments,
+            **several,
             output=output / name,
             scale_name=scale_name,
-            jobs=1 if name in MEASURED else jobs,
             force=force,
         )
 
 
-def _run(
-    chosen: Experiment, plan: Plan, options: ExperimentOptions, arguments: Sequence[str] = ()
-) -> None:
-    described = replace(
-        chosen,
-        options={**chosen.options, **plan.described()},
-        command=options.command(chosen.name, *arguments),
-    )
-    folder = ExperimentFolder(options.output, described, force=options.force)
-    with showing_progress() as progress:
-        conduct(described, folder, progress, jobs=options.jobs)
-    click.echo(f"{options.output}: {len(chosen.trials)} trials in {TRIALS}, results in {PAGE}")
+experiment.add_command(check_models)

@@ -1,17 +1,22 @@
-"""The options that all experiments have in common, and the plan that they make."""
+"""Options that experiments have in common; each has those that decide something in it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from placeto.errors import InputError
 from placeto.training.settings import changed_fields, parse_settings
-from placeto_experiments.paper.scale import NUMBERS, SCALE_NAMES, SCALES
+from placeto.trials.conducting import conduct
+from placeto.trials.experiment import Experiment
+from placeto.trials.folder import PAGE, TRIALS, experiment_folder
+from placeto_baselines import RnnSettings
+from placeto_experiments.paper.plan import SCALE_NAMES, SCALES, Plan
 from placeto_tools.options import (
+    Decorator,
     KeyValue,
     NearestChoice,
     decorated,
@@ -21,109 +26,54 @@ from placeto_tools.options import (
     output_option,
     preset_option,
 )
-
-if TYPE_CHECKING:
-    from placeto_experiments.paper.plan import Plan
+from placeto_tools.progress import showing_progress
 
 Pairs = tuple[tuple[str, str], ...]
 DEFAULT_GPUS = 2
+NUMBERS = {  # of a scale: the option, and its help
+    "seeds": ("--seeds", "With how many seeds everything runs that draws at random."),
+    "graphs": ("--graphs", "How many graphs, or orders of one, to train a policy on."),
+    "test_graphs": ("--test-graphs", "How many others to test it on."),
+    "groupings": (
+        "--groupings",
+        "On how many groupings of each graph to train a policy: in more and in fewer groups, too.",
+    ),
+    "updates": ("--updates", "Of a policy that is trained beforehand."),
+    "evaluations": ("--evaluations", "Placements that a search on one graph samples."),
+    "rnn_evaluations": ("--rnn-evaluations", "Placements of each graph that an RNN samples."),
+    "num_groups": ("--groups", "Into how many groups each graph is merged."),
+}
 
 
 @dataclass(frozen=True)
-class ExperimentOptions:
-    """What the user says about an experiment.
+class Run:
+    """Runs an experiment as the user wants it."""
 
-    Attributes
-    ----------
-    output : path
-        The folder.
-    scale_name : text
-        How large it is.
-    numbers : mapping
-        Numbers in place of those of the scale; None for those that stay.
-    num_gpus : int
-        On how many GPUs graphs are placed.
-    link : text or None
-        What joins them.
-    preset_name : text or None
-        Of Placeto's hyperparameters.
-    settings, rnn_settings : pairs of texts
-        Other hyperparameters.
-    jobs : int
-        How many trials run at once.
-    force : bool
-        Whether the folder may hold something else.
-    """
-
+    plan: Plan  # what was chosen, for the page
     output: Path
-    scale_name: str
-    numbers: Mapping[str, int | None]
-    num_gpus: int
-    link: str | None
-    preset_name: str | None
-    settings: Pairs
-    rnn_settings: Pairs
-    jobs: int
-    force: bool
+    jobs: int  # number of trials that run at once
+    force: bool  # whether the folder may hold something else
+    options: str  # options that make the same again, but for where and with how many jobs
 
-    def check_one_job(self) -> None:
-        """Refuse several jobs where trials are measured on this machine.
+    def __call__(self, chosen: Experiment, *arguments: str) -> None:
+        """Run it, or what is left of it.
 
-        Raises
-        ------
-        InputError
-            When there are several.
+        Parameters
+        ----------
+        chosen
+            The experiment.
+        arguments
+            Arguments of its subcommand.
         """
-        if self.jobs > 1:
-            raise InputError(f"--jobs: expected 1, as nothing may run beside it, got {self.jobs}")
-
-    def command(self, name: str, *arguments: str) -> str:
-        """Return the command that makes the same again, but for where and with how many jobs."""
-        given = [f"--scale {self.scale_name}"]
-        given += [f"{NUMBERS[key][0]} {number}" for key, number in self.numbers.items() if number]
-        given += [f"--gpus {self.num_gpus}"] if self.num_gpus != DEFAULT_GPUS else []
-        given += [f"--link {self.link}"] if self.link else []
-        given += [f"--preset {self.preset_name}"] if self.preset_name else []
-        given += [f"--set {key}={value}" for key, value in self.settings]
-        given += [f"--rnn-set {key}={value}" for key, value in self.rnn_settings]
-        return " ".join(["placeto experiment", name, *arguments, *given])
-
-    def plan(self, name: str) -> "Plan":
-        """Return what follows for an experiment.
-
-        Raises
-        ------
-        InputError
-            When a number or a hyperparameter is not one that can be chosen.
-        """
-        from placeto_baselines import RnnSettings  # noqa: PLC0415 (torch takes seconds to import)
-        from placeto_experiments.paper.plan import Plan  # noqa: PLC0415
-
-        scale = SCALES[name][self.scale_name]
-        if self.preset_name == "paper" and scale.groupings:
-            scale = replace(scale, groupings=1)
-        scale = scale.changed(self.numbers)
-        of_preset = parse_settings((), None, self.preset_name)
-        _refuse(
-            "--set", self.settings, "updates", "--updates" if scale.updates else "--evaluations"
-        )
-        _refuse("--rnn-set", self.rnn_settings, "evaluations", "--rnn-evaluations")
-        rnn = RnnSettings(evaluations=scale.rnn_evaluations or RnnSettings().evaluations)
-        return Plan(
-            scale=scale,
-            settings=changed_fields(of_preset, self.settings, scale.settings),
-            rnn_settings=changed_fields(
-                rnn, self.rnn_settings, scale.rnn_settings, option="--rnn-set"
-            ),
-            num_gpus=self.num_gpus,
-            link=self.link,
-        )
-
-
-def _refuse(option: str, pairs: Pairs, name: str, instead: str) -> None:
-    """Raise if a hyperparameter is given that is a number of the scale."""
-    if name in dict(pairs):
-        raise InputError(f"{option} {name}: expected {instead} in its place")
+        command = " ".join(["placeto experiment", chosen.name, *arguments, self.options])
+        options = {**chosen.options, **self.plan.described()}
+        experiment = replace(chosen, options=options, command=command)
+        with (
+            experiment_folder(self.output, experiment, force=self.force) as folder,
+            showing_progress() as progress,
+        ):
+            conduct(experiment, folder, progress, jobs=self.jobs)
+        click.echo(f"{self.output}: {len(chosen.trials)} trials in {TRIALS}, results in {PAGE}")
 
 
 def scale_option(function: Callable[..., None]) -> Callable[..., None]:
@@ -138,53 +88,132 @@ def scale_option(function: Callable[..., None]) -> Callable[..., None]:
     )(function)
 
 
-def experiment_options(function: Callable[..., None]) -> Any:
-    """Add the options of all experiments, as one argument ``options``."""
+def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator:
+    """Add the options of an experiment, as the arguments ``plan`` and ``run``.
+
+    Parameters
+    ----------
+    name
+        Name of its subcommand; its scales say which numbers can be chosen.
+    without
+        Options that decide nothing in it.
+    """
+    numbers = {
+        number: shown
+        for number, shown in NUMBERS.items()
+        if number == "num_groups" or getattr(SCALES[name]["small"], number) is not None
+    }
     decorators = [
         output_option("The folder of the experiment: a new one, or one that goes on."),
         scale_option,
         *(
             click.option(
                 option,
-                name,
+                number,
                 type=click.IntRange(min=1),
                 help=f"{help_text}  [default: of the scale]",
             )
-            for name, (option, help_text) in NUMBERS.items()
+            for number, (option, help_text) in numbers.items()
         ),
-        click.option(
-            "--gpus",
-            "num_gpus",
-            type=click.IntRange(min=1, max=1024),
-            default=DEFAULT_GPUS,
-            show_default=True,
-            help="On how many GPUs; `table1` has its own.",
-        ),
-        link_option,
-        preset_option,
-        click.option(
-            "--set",
-            "settings",
-            type=KeyValue(),
-            multiple=True,
-            help="A hyperparameter of Placeto, such as hidden_units=64; may be repeated.",
-        ),
-        click.option(
-            "--rnn-set",
-            "rnn_settings",
-            type=KeyValue(),
-            multiple=True,
-            help="A hyperparameter of the RNN, such as hidden_size=64; may be repeated.",
-        ),
-        jobs_option,
+        *(add for option, add in CHOICES.items() if option not in without),
         force_option,
     ]
 
-    @wraps(function)
-    def gathered(**named: Any) -> None:
-        numbers = {name: named.pop(name) for name in NUMBERS}
-        own = {field.name for field in fields(ExperimentOptions)} - {"numbers"}
-        given = {name: named.pop(name) for name in own}
-        function(**named, options=ExperimentOptions(numbers=numbers, **given))
+    def decorator(function: Callable[..., None]) -> Any:
+        @wraps(function)
+        def gathered(
+            output: Path,
+            scale_name: str,
+            *,
+            jobs: int = 1,
+            force: bool,
+            num_gpus: int = DEFAULT_GPUS,
+            link: str | None = None,
+            preset_name: str | None = None,
+            settings: Pairs = (),
+            rnn_settings: Pairs = (),
+            **named: Any,
+        ) -> None:
+            given = {number: named.pop(number) for number in numbers}
+            given = {number: value for number, value in given.items() if value is not None}
+            plan = chosen_plan(name, scale_name, given, preset_name, settings, rnn_settings)
+            plan = replace(plan, num_gpus=num_gpus, link=link)
+            options = [f"--scale {scale_name}"]
+            options += [f"{numbers[number][0]} {value}" for number, value in given.items()]
+            options += [f"--gpus {num_gpus}"] if num_gpus != DEFAULT_GPUS else []
+            options += [f"--link {link}"] if link else []
+            options += [f"--preset {preset_name}"] if preset_name else []
+            options += [f"--set {key}={value}" for key, value in settings]
+            options += [f"--rnn-set {key}={value}" for key, value in rnn_settings]
+            run = Run(plan, output, jobs, force, " ".join(options))
+            function(**named, plan=plan, run=run)
 
-    return decorated(gathered, decorators)
+        return decorated(gathered, decorators)
+
+    return decorator
+
+
+def chosen_plan(
+    name: str,
+    scale_name: str,
+    numbers: Mapping[str, int] | None = None,
+    preset_name: str | None = None,
+    settings: Pairs = (),
+    rnn_settings: Pairs = (),
+) -> Plan:
+    """Return what follows from the options of an experiment, on two GPUs.
+
+    Raises
+    ------
+    InputError
+        When a hyperparameter is not one that can be chosen.
+    """
+    scale = SCALES[name][scale_name]
+    if preset_name == "paper" and scale.groupings:
+        scale = replace(scale, groupings=1)
+    scale = replace(scale, **(numbers or {}))  # type: ignore[arg-type]
+    _refuse("--set", settings, "updates", "--updates" if scale.updates else "--evaluations")
+    _refuse("--rnn-set", rnn_settings, "evaluations", "--rnn-evaluations")
+    rnn = RnnSettings(evaluations=scale.rnn_evaluations or RnnSettings().evaluations)
+    return Plan(
+        scale=scale,
+        settings=changed_fields(parse_settings((), None, preset_name), settings, scale.settings),
+        rnn_settings=changed_fields(rnn, rnn_settings, scale.rnn_settings, option="--rnn-set"),
+        num_gpus=DEFAULT_GPUS,
+        is_smoke=scale_name == "smoke",
+    )
+
+
+def _refuse(option: str, pairs: Pairs, name: str, instead: str) -> None:
+    """Raise if a hyperparameter is given that is a number of the scale."""
+    if name in dict(pairs):
+        raise InputError(f"{option} {name}: expected {instead} in its place")
+
+
+CHOICES: dict[str, Decorator] = {
+    "--gpus": click.option(
+        "--gpus",
+        "num_gpus",
+        type=click.IntRange(min=1, max=1024),
+        default=DEFAULT_GPUS,
+        show_default=True,
+        help="On how many GPUs.",
+    ),
+    "--link": link_option,
+    "--preset": preset_option,
+    "--set": click.option(
+        "--set",
+        "settings",
+        type=KeyValue(),
+        multiple=True,
+        help="A hyperparameter of Placeto, such as hidden_units=64; may be repeated.",
+    ),
+    "--rnn-set": click.option(
+        "--rnn-set",
+        "rnn_settings",
+        type=KeyValue(),
+        multiple=True,
+        help="A hyperparameter of the RNN, such as hidden_size=64; may be repeated.",
+    ),
+    "--jobs": jobs_option,
+}

@@ -1,6 +1,5 @@
 """``placeto compare``."""
 
-import hashlib
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -8,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-import numpy as np
 
 from placeto.errors import InputError, RunError, StoppedRunError
 from placeto.json_files import write_json
@@ -22,7 +20,8 @@ from placeto.trials.comparison_tables import ABBREVIATIONS, paper_table, scheme_
 from placeto.trials.conducting import conduct
 from placeto.trials.curve_files import RESULTS
 from placeto.trials.experiment import Experiment, Page
-from placeto.trials.folder import PAGE, ExperimentFolder
+from placeto.trials.folder import PAGE, experiment_folder
+from placeto.trials.store import content_digest
 from placeto.trials.trials import Results
 from placeto_graphs import PlacementProblem
 from placeto_tools.options import (
@@ -35,7 +34,7 @@ from placeto_tools.options import (
     output_option,
 )
 from placeto_tools.plots.curves import comparison_figure
-from placeto_tools.problem_options import grouping_options, micro_batches_option, source_options
+from placeto_tools.problem_options import grouping_options, source_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.comparison_outputs import REPORT, write_best
 from placeto_tools.reports.page import MISSING, has_library
@@ -92,7 +91,13 @@ from placeto_tools.tables import show, show_json
     help="With how many seeds each scheme runs that draws at random.",
 )
 @source_options
-@micro_batches_option
+@click.option(
+    "--micro-batches",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="In how many parts of its batch a step runs, as in GPipe; may be repeated. With 1 among "
+    "several, and the placer single, a table shows what they gain.  [default: 1]",
+)
 @grouping_options
 @jobs_option
 @output_option(
@@ -114,7 +119,7 @@ def compare(
     full: bool,
     seeds: int,
     choice: SourceOptions,
-    micro_batches: int,
+    micro_batches: tuple[int, ...],
     grouping: GroupingOptions,
     jobs: int,
     output: Path | None,
@@ -144,23 +149,24 @@ def compare(
     with showing_progress() as progress:
         cases: list[Case] = []
         for text in sources:
-            progress.update(f"{text}: reading or capturing its graph ...")
-            source = load_source(
-                text, choice.sizes, choice.family_seed, micro_batches, trust=choice.trust
-            )
-            for name, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
-                cases.append(_case(source.name, name, problem, cases))
+            for number in dict.fromkeys(micro_batches or (1,)):
+                progress.update(f"{text}: reading or capturing its graph ...")
+                source = load_source(
+                    text, choice.sizes, choice.family_seed, number, trust=choice.trust
+                )
+                for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
+                    cases.append(_case(text, source, cluster, problem, cases))
     comparison = Comparison(cases, [name for name in PLACER_NAMES if name in chosen], effort)
     experiment = _experiment(comparison)
-    with _folder(output) as path:
-        folder = ExperimentFolder(path, experiment, force=force)
+    with _folder(output) as path, experiment_folder(path, experiment, force=force) as folder:
         failed = None
         try:
             with showing_progress() as progress:
                 conduct(experiment, folder, progress, jobs=jobs, goes_on=output is not None)
         except RunError as error:
             failed = error
-        reports = list(comparison.reports(folder.results).values())
+        results = folder.results
+        reports = list(comparison.reports(results).values())
         document = ComparisonReport(
             seeds=len(effort.seeds), budgets=effort.budgets, problems=reports
         )
@@ -171,7 +177,7 @@ def compare(
     if as_json:
         show_json(document)
     elif reports:
-        show(paper_table(reports), *map(scheme_table, reports))
+        show(paper_table(reports), *comparison.speed_ups(results), *map(scheme_table, reports))
         if output:
             click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
             click.echo(f"{output / REPORT}" if has_library() else MISSING)
@@ -216,13 +222,15 @@ def _problems(
         yield f"{name} {link}" if link else name, make_problem(source, devices, grouping)
 
 
-def _case(source: str, cluster: str, problem: PlacementProblem, others: Sequence[Case]) -> Case:
+def _case(
+    step: str, source: Source, cluster: str, problem: PlacementProblem, others: Sequence[Case]
+) -> Case:
     """Return a case whose name, part of those of files, none of the others has."""
     taken = {case.name for case in others}
-    stem = name = re.sub(r"[^\w.+-]+", "-", f"{source}-{cluster}")
+    stem = name = re.sub(r"[^\w.+-]+", "-", f"{source.name}-{cluster}")
     while name in taken:  # two sources may have one name
         name = f"{stem}-{len(taken) + 1}"
-    return Case(source, cluster, name, lambda: problem)
+    return Case(source.name, cluster, name, lambda: problem, step, source.micro_batches)
 
 
 def _experiment(comparison: Comparison) -> Experiment:
@@ -231,7 +239,7 @@ def _experiment(comparison: Comparison) -> Experiment:
         title="Comparison",
         options={
             "budgets": comparison.effort.budgets,
-            "problems": {case.name: _fingerprint(case.make()) for case in comparison.cases},
+            "problems": {case.name: _described(case.make()) for case in comparison.cases},
         },
         problems=comparison.problems,
         trials=comparison.trials,
@@ -240,26 +248,16 @@ def _experiment(comparison: Comparison) -> Experiment:
     )
 
 
-def _fingerprint(problem: PlacementProblem) -> str:
-    """Return what another problem has another of, so that none goes on with its results."""
-    digest = hashlib.sha256()
-    for array in (
-        problem.compute_time,
-        problem.graph.tensor_bytes,
-        problem.graph.edges,
-        problem.grouping.group_of,
-        problem.cluster.bandwidth,
-        problem.cluster.link,
-    ):
-        digest.update(np.ascontiguousarray(array).tobytes())
+def _described(problem: PlacementProblem) -> str:
     sizes = f"{problem.graph.num_ops} ops in {problem.num_groups} groups"
-    return f"{sizes}, {digest.hexdigest()[:16]}"
+    return f"{sizes}, {content_digest(problem)[:16]}"
 
 
 def _page(comparison: Comparison, results: Results) -> Page:
     reports = comparison.reports(results)
     table = paper_table(list(reports.values())).markdown()
-    return comparison_page([table, ABBREVIATIONS], reports, comparison_figure)
+    gains = [gain.markdown() for gain in comparison.speed_ups(results)]
+    return comparison_page([table, ABBREVIATIONS, *gains], reports, comparison_figure)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """What a comparison leaves besides its tables: the best placements, and a page that shows them."""
 
+import shutil
+
 import numpy as np
 
 from placeto.errors import writing
@@ -40,6 +42,8 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
         if not has_cpu(problem):
             known.pop(CPU, None)  # it is one of another problem
         shown = {name: _shown(name, run, problem) for name, run in known.items()}
+        with writing(folder.path):  # what an earlier problem of this name left
+            shutil.rmtree(folder.path / "placements" / case.name, ignore_errors=True)
         for name, each in shown.items():
             path = folder.workspace.placement_file(case.name, name)
             with writing(path):

@@ -5,18 +5,21 @@ from typing import Literal
 
 from placeto.texts import TextTable, seconds_text
 from placeto.trials.experiment import Experiment, Page
-from placeto.trials.wording import percent_over
+from placeto.trials.trials import Trial
 from placeto_experiments.paper.plan import Plan
+from placeto_experiments.paper.problem_makers import family_problems
 from placeto_experiments.paper.published import AGGREGATOR_OVER_FULL, PARTITIONER_OVER_FULL, SOURCE
 from placeto_experiments.paper.schemes import (
     OPTIMIZED,
     UPDATES_AS_PUBLISHED,
     as_published,
     optimized,
+    train_placeto,
     without_simulated_features,
+    zero_shot,
 )
 from placeto_experiments.paper.statistics import Summary
-from placeto_experiments.paper.variants import variants_on_family
+from placeto_experiments.paper.wording import percent_over
 from placeto_experiments.plots.distributions import distributions_figure
 from placeto_policy import Settings
 
@@ -35,20 +38,33 @@ FIGURE = "distributions.png"
 
 
 def architectures(family_name: str, plan: Plan) -> Experiment:
-    """Return the experiment on a family: zero-shot with three embeddings."""
+    """Return the experiment on a family: zero-shot with three embeddings.
+
+    A policy of each kind is trained on the family, and places unseen graphs of it greedily.
+    """
     ours = without_simulated_features(plan.training_settings)
     variants: dict[str, Settings] = {}
     for embedding in TITLES:
         variants[embedding] = replace(ours, embedding=embedding)
         variants[PUBLISHED + embedding] = replace(as_published(plan), embedding=embedding)
-    return variants_on_family(
-        family_name,
-        plan,
-        variants,
+    family = family_problems(family_name, plan)
+    trials: list[Trial] = []
+    for seed in plan.seeds:
+        for scheme, settings in variants.items():
+            policy = train_placeto(
+                scheme, family.training, settings, seed, validation=family.validation
+            )
+            trials.append(policy)
+            trials += [zero_shot(policy, graph, scheme=scheme) for graph in family.test]
+        trials += [optimized(graph, plan, seed) for graph in family.test]
+    names = [graph.name for graph in family.test]
+    return Experiment(
         name="architectures",
         title=f"Graph embeddings on {family_name}",
-        page=lambda summary: _page(summary, plan),
-        beside=optimized,
+        options={"family": family_name},
+        problems=family.makers,
+        trials=trials,
+        page=lambda results: _page(Summary(results, names, plan.seeds), plan),
     )
 
 

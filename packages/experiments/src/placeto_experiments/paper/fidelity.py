@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from placeto.errors import InputError
-from placeto.texts import TextTable, seconds_text, share_text
+from placeto.texts import seconds_text, share_text
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.records import Measured
 from placeto.trials.trials import Graph, Results, Trial
-from placeto_experiments.paper.fidelity_tasks import MeasurePlacements, ProfiledProblem
+from placeto_experiments.paper.fidelity_tasks import MeasurePlacements, RunnableModel, profiling
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of
+from placeto_experiments.paper.wording import markdown_table
 
 SHARES = (0.01, 0.1, 0.4)
 SINGLE = "single"
@@ -38,13 +39,7 @@ SMOKE_MODELS: Mapping[str, Mapping[str, int]] = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far N simulated runtimes are from measured ones.
-
-    Attributes
-    ----------
-    simulated, measured : float64[N]
-        Seconds.
-    """
+    """How far N simulated runtimes are from measured ones."""
 
     simulated: NDArray[np.float64]
     measured: NDArray[np.float64]
@@ -65,7 +60,34 @@ class Agreement:
         return float(self.measured[self.simulated.argmin()] / self.measured.min() - 1)
 
 
-def fidelity(chosen: Sequence[str], plan: Plan, scale_name: str) -> Experiment:
+def runnable_models(chosen: Sequence[str], plan: Plan) -> dict[Graph, RunnableModel]:
+    """Return models that run on two workers of this machine, by their problems.
+
+    Parameters
+    ----------
+    chosen
+        Some of the models; all of them if there are none. To try it, there is one tiny model.
+    plan
+        Gives the number of groups.
+
+    Raises
+    ------
+    InputError
+        When one of them is none of the experiment's.
+    """
+    known = SMOKE_MODELS if plan.is_smoke else MODELS
+    for source in chosen:
+        if source not in known:
+            raise InputError(f"{source}: expected one of {', '.join(known)}")
+    return {
+        Graph(name_of(source)): RunnableModel(
+            source, tuple(known[source].items()), plan.scale.num_groups
+        )
+        for source in chosen or known
+    }
+
+
+def fidelity(chosen: Sequence[str], plan: Plan) -> Experiment:
     """Return the experiment on two workers of this machine.
 
     Parameters
@@ -74,41 +96,25 @@ def fidelity(chosen: Sequence[str], plan: Plan, scale_name: str) -> Experiment:
         Some of the models; all of them if there are none.
     plan
         Gives the number of groups, and with ``seeds`` how many runs of each placement count.
-    scale_name
-        With ``"smoke"`` it is one tiny model, over links of one speed.
-
-    Raises
-    ------
-    InputError
-        When one of the models is none of the experiment's.
     """
-    is_smoke = scale_name == "smoke"
-    known = SMOKE_MODELS if is_smoke else MODELS
-    for source in chosen:
-        if source not in known:
-            raise InputError(f"{source}: expected one of {', '.join(known)}")
-    models = {source: known[source] for source in chosen or known}
-    shares = SHARES[1:2] if is_smoke else SHARES
-    paced_seconds = 0.1 if is_smoke else 1.0
-    makers = {
-        name_of(source): ProfiledProblem(source, tuple(sizes.items()), plan.scale.num_groups)
-        for source, sizes in models.items()
-    }
-    trials = [
-        Trial(
-            f"{name}-{share}",
-            MeasurePlacements(Graph(name), maker, share, plan.scale.seeds, paced_seconds),
-        )
-        for name, maker in makers.items()
-        for share in shares
-    ]
+    models = runnable_models(chosen, plan)
+    shares = SHARES[1:2] if plan.is_smoke else SHARES
+    paced_seconds = 0.1 if plan.is_smoke else 1.0
+    trials: list[Trial] = []
+    for graph, model in models.items():
+        profile = profiling(graph, model)
+        trials.append(profile)
+        for share in shares:
+            task = MeasurePlacements(graph, model, share, plan.scale.seeds, paced_seconds)
+            trials.append(Trial(f"{graph.name}-{share}", task, (profile.name,), measured=True))
+    names = [graph.name for graph in models]
     return Experiment(
         name="fidelity",
         title="Simulated steps and steps that ran",
-        options={"models": {source: dict(sizes) for source, sizes in models.items()}},
-        problems=makers,
+        options={"models": {model.source: dict(model.sizes) for model in models.values()}},
+        problems={},
         trials=trials,
-        page=partial(_page, names=list(makers), shares=shares, runs=plan.scale.seeds),
+        page=partial(_page, names=names, shares=shares, runs=plan.scale.seeds),
     )
 
 
@@ -128,9 +134,9 @@ def _page(results: Results, names: Sequence[str], shares: Sequence[float], runs:
             "measured one.",
             "*Paced*: ops compute nothing, and their results are handed on at a multiple of their "
             "times, so that only queues, links and order matter.",
-            _paced_table(records).markdown(),
+            _paced_table(records),
             "*Free*: ops compute, as fast as they can.",
-            _free_table(records).markdown(),
+            _free_table(records),
             "- *with slowdown*: the error if each op is slower while the other worker is busy, by "
             "as much as in runs of the whole step on both workers at once.\n"
             "- *with own times*: the error that is left if each op takes in the simulation what it "
@@ -148,61 +154,46 @@ def _agreement(record: Measured, kind: str, simulated: str = "simulated") -> Agr
     return Agreement(pairs[:, 0], pairs[:, 1])
 
 
-def _paced_table(records: Sequence[tuple[str, float, Measured]]) -> TextTable:
-    rows = []
-    for name, share, record in records:
-        paced = _agreement(record, "paced")
-        rows.append(
-            [
-                name,
-                share_text(share),
-                f"{record.ops:,}",
-                f"{len(record.rows)}",
-                f"{paced.errors.mean():.2%}",
-                f"{paced.errors.max():.2%}",
-                f"{paced.rank_correlation:.3f}",
-            ]
-        )
-    columns = ["model", ">links", ">ops", ">placements", ">error", ">worst", ">rank correlation"]
-    return TextTable("", columns, rows)
-
-
-def _free_table(records: Sequence[tuple[str, float, Measured]]) -> TextTable:
-    rows = []
-    for name, share, record in records:
-        free = _agreement(record, "free")
-        slowed = _agreement(record, "free", "slowed")
-        own = _agreement(record, "free", "own_times")
-        single = next(row.free for row in record.rows if row.placement == SINGLE)
-        rows.append(
-            [
-                name,
-                share_text(share),
-                seconds_text(record.op_seconds / record.ops),
-                f"{free.measured.max() / free.measured.min():.2f}",
-                share_text(free.errors.mean()),
-                share_text(free.errors.max()),
-                f"{free.rank_correlation:.2f}",
-                share_text(slowed.errors.mean()),
-                share_text(own.errors.mean()),
-                share_text(free.regret),
-                f"{single / free.measured[free.simulated.argmin()]:.2f}",
-            ]
-        )
-    return TextTable(
-        "",
-        [
-            "model",
-            ">links",
-            ">an op",
-            ">slowest over fastest",
-            ">error",
-            ">worst",
-            ">rank correlation",
-            ">with slowdown",
-            ">with own times",
-            ">winner",
-            ">speed-up",
-        ],
+def _paced_table(records: Sequence[tuple[str, float, Measured]]) -> str:
+    rows = [(name, share, record, _agreement(record, "paced")) for name, share, record in records]
+    return markdown_table(
         rows,
+        {
+            "model": lambda row: row[0],
+            ">links": lambda row: share_text(row[1]),
+            ">ops": lambda row: f"{row[2].ops:,}",
+            ">placements": lambda row: f"{len(row[2].rows)}",
+            ">error": lambda row: f"{row[3].errors.mean():.2%}",
+            ">worst": lambda row: f"{row[3].errors.max():.2%}",
+            ">rank correlation": lambda row: f"{row[3].rank_correlation:.3f}",
+        },
+    )
+
+
+def _free_table(records: Sequence[tuple[str, float, Measured]]) -> str:
+    def error_of(record: Measured, simulated: str) -> str:
+        return share_text(_agreement(record, "free", simulated).errors.mean())
+
+    def speed_up(record: Measured, free: Agreement) -> float:
+        single = next(row.free for row in record.rows if row.placement == SINGLE)
+        return float(single / free.measured[free.simulated.argmin()])
+
+    rows = [(name, share, record, _agreement(record, "free")) for name, share, record in records]
+    return markdown_table(
+        rows,
+        {
+            "model": lambda row: row[0],
+            ">links": lambda row: share_text(row[1]),
+            ">an op": lambda row: seconds_text(row[2].op_seconds / row[2].ops),
+            ">slowest over fastest": lambda row: (
+                f"{row[3].measured.max() / row[3].measured.min():.2f}"
+            ),
+            ">error": lambda row: share_text(row[3].errors.mean()),
+            ">worst": lambda row: share_text(row[3].errors.max()),
+            ">rank correlation": lambda row: f"{row[3].rank_correlation:.2f}",
+            ">with slowdown": lambda row: error_of(row[2], "slowed"),
+            ">with own times": lambda row: error_of(row[2], "own_times"),
+            ">winner": lambda row: share_text(row[3].regret),
+            ">speed-up": lambda row: f"{speed_up(row[2], row[3]):.2f}",
+        },
     )

@@ -1,7 +1,8 @@
 """Trials that run placements on workers of this machine, beside the simulator."""
 
+import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +10,8 @@ from numpy.typing import NDArray
 from placeto.placing.placers import make_placer
 from placeto.problems.options import ProblemOptions, SourceOptions
 from placeto.problems.runnable_steps import runnable_problem, runnable_source
-from placeto.problems.sources import SourceModel
-from placeto.trials.records import Measured, MeasuredPlacement, Record
-from placeto.trials.trials import Graph, Watch, Workspace
+from placeto.trials.records import Measured, MeasuredPlacement, Profiled, Record
+from placeto.trials.trials import Graph, Trial, Watch, Workspace, measuring_name
 from placeto_capture import executable_step
 from placeto_execution import EmptyStep, Executor
 from placeto_execution.measuring.calibration import Calibration
@@ -23,7 +23,7 @@ from placeto_execution.measuring.profiles import (
     with_overheads,
 )
 from placeto_execution.measuring.real_devices import RealDevices
-from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline
+from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, save_problem
 from placeto_simulator import Simulator
 
 WORKERS = RealDevices(("cpu:0", "cpu:1"))
@@ -37,27 +37,23 @@ LEAST_PACE = 2.0  # times what the problem says
 
 
 @dataclass(frozen=True)
-class ProfiledProblem:
-    """Makes the problem of a source on two workers, with the times that its ops take there.
-
-    Attributes
-    ----------
-    source : text
-        The source.
-    sizes : pairs
-        Its sizes.
-    num_groups : int or None
-        Of the problem.
-    """
+class RunnableModel:
+    """A model whose steps run on two workers of this machine."""
 
     source: str
     sizes: tuple[tuple[str, Any], ...]
     num_groups: int | None = None
 
-    def __call__(self) -> PlacementProblem:
-        """Measure the ops, and what it takes to hand over a tensor."""
+    def placed(self) -> tuple[PlacementProblem, ExecutableStep]:
+        """Return the problem with the times of a cost model, and the step."""
+        options = ProblemOptions()
+        options = replace(options, grouping=replace(options.grouping, num_groups=self.num_groups))
         found = runnable_source(self.source, SourceOptions(dict(self.sizes)))
-        problem, step = self.placed(found)
+        return runnable_problem(found, options, WORKERS)
+
+    def profiled(self) -> PlacementProblem:
+        """Measure the ops, and what it takes to transfer a tensor; return the problem with that."""
+        problem, step = self.placed()
         profiles = {"cpu": profile_in_place(step, WORKERS.names[0], PROFILE_RUNS)}
         one, other = WORKERS.names
         beside = profile_beside(step, one, other, PROFILE_RUNS, np.random.default_rng(0))
@@ -73,36 +69,48 @@ class ProfiledProblem:
             cluster=replace(cluster, latency=latency),
         )
 
-    def placed(self, found: SourceModel) -> tuple[PlacementProblem, ExecutableStep]:
-        """Return the problem with the times of a cost model, and the step."""
-        options = ProblemOptions()
-        options = replace(options, grouping=replace(options.grouping, num_groups=self.num_groups))
-        return runnable_problem(found, options, WORKERS)
+
+@dataclass(frozen=True)
+class Profile:
+    """Measures a model, and leaves its problem in the folder."""
+
+    kind: ClassVar[str] = "profile"
+
+    problem: str
+    model: RunnableModel
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return how long that took."""
+        watch.update(f"{self.problem}: measuring its ops ...")
+        began = time.perf_counter()
+        problem = self.model.profiled()
+        path = workspace.problem_file(self.problem)
+        path.parent.mkdir(exist_ok=True)
+        save_problem(problem, path)
+        return Profiled(
+            scheme=self.kind,
+            graph=self.problem,
+            seed=None,
+            ops=problem.graph.num_ops,
+            seconds=time.perf_counter() - began,
+        )
+
+
+def profiling(graph: Graph, model: RunnableModel) -> Trial:
+    """Return the trial that measures a model, which all others of it need."""
+    return Trial(measuring_name(graph.name), Profile(graph.name, model), measured=True)
 
 
 @dataclass(frozen=True)
 class MeasurePlacements:
-    """Runs some placements, freely and paced, over links of one speed.
-
-    Attributes
-    ----------
-    graph : `Graph`
-        The problem.
-    maker : `ProfiledProblem`
-        Makes its step.
-    share : float
-        Of a step that is cut in two halves, the part in which the busier link carries tensors.
-    runs : int
-        How many free runs of each placement count.
-    paced_seconds : float
-        How long a paced step takes if all is on one device, at least.
-    """
+    """Runs some placements, freely and paced, over links of one speed."""
 
     graph: Graph
-    maker: ProfiledProblem
+    model: RunnableModel
+    # Part of a step that is cut in two halves in which the busier link carries tensors
     share: float
-    runs: int
-    paced_seconds: float
+    runs: int  # number of free runs of each placement that count
+    paced_seconds: float  # least duration of a paced step if all is on one device, in seconds
 
     @property
     def kind(self) -> str:
@@ -112,8 +120,7 @@ class MeasurePlacements:
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return what each placement came to."""
         problem = with_links_of_share(workspace.problem(self.graph), self.share)
-        found = runnable_source(self.maker.source, SourceOptions(dict(self.maker.sizes)))
-        _, step = self.maker.placed(found)
+        _, step = self.model.placed()
         placements = placements_of(problem)
         rows = []
         with (
@@ -172,9 +179,9 @@ def with_links_of_share(problem: PlacementProblem, share: float) -> PlacementPro
     Parameters
     ----------
     problem
-        On two devices.
+        Problem on two devices.
     share
-        Of the runtime of that placement while bytes take no time.
+        Part of the runtime of that placement while bytes take no time.
     """
     timeline = Simulator(problem, num_threads=1).timeline(halves(problem, 0.5))
     sizes = problem.graph.tensor_bytes[timeline.transfer_tensor]

@@ -1,25 +1,14 @@
 """``placeto experiment generalise``: placing graphs that the policy has not seen."""
 
-from placeto.texts import TextTable, seconds_text, share_text
+from collections.abc import Callable
+
+from placeto.texts import seconds_text, share_text
+from placeto.trials.comparison_tables import NOTHING
 from placeto.trials.experiment import Experiment, Page
-from placeto.trials.placing_tasks import LOWER_BOUND, RANDOM
 from placeto.trials.records import Trained
-from placeto.trials.trials import Graph, Results, Trial
-from placeto.trials.wording import (
-    NOTHING,
-    WHAT_A_POLICY_LEAVES,
-    count_text,
-    duration_text,
-    percent_over,
-    ratio_text,
-)
+from placeto_experiments.paper.placing_tasks import LOWER_BOUND, RANDOM
 from placeto_experiments.paper.plan import Plan
-from placeto_experiments.paper.problem_makers import (
-    family_members,
-    makers_of_groupings,
-    makers_of_members,
-    members_to_choose_by,
-)
+from placeto_experiments.paper.problem_makers import family_problems
 from placeto_experiments.paper.published import SOURCE
 from placeto_experiments.paper.schemes import (
     COARSE_TO_FINE,
@@ -50,6 +39,14 @@ from placeto_experiments.paper.schemes import (
     zero_shot,
 )
 from placeto_experiments.paper.statistics import Summary
+from placeto_experiments.paper.wording import (
+    WHAT_A_POLICY_LEAVES,
+    count_text,
+    duration_text,
+    markdown_table,
+    percent_over,
+    ratio_text,
+)
 from placeto_experiments.plots.distributions import compared_distributions_figure
 from placeto_graphs import SECONDS_PER_BYTE
 
@@ -80,7 +77,6 @@ DRAWN = (
 SEARCHES = (OPTIMIZED, HILL_CLIMBING, LOCAL_SEARCH, COARSE_TO_FINE, RANDOM_SEARCH, RNN_OPTIMIZED)
 TARGETS = (ZERO_SHOT, SAMPLED, SWEPT, OPTIMIZED)
 FIGURE = "distributions.png"
-TRAININGS = (("placeto", "Placeto"), ("published", "Placeto as published"), ("rnn", "RNN"))
 PAPER = (
     f"In {SOURCE} zero-shot placements of Placeto are nearly as fast as optimized ones on all "
     "three families, and those of the RNN are hardly better than random ones."
@@ -89,56 +85,42 @@ PAPER = (
 
 def generalise(family_name: str, plan: Plan) -> Experiment:
     """Return the experiment on a family: one policy for all its graphs against one for each."""
-    training, test = family_members(family_name, plan)
-    to_train_on = makers_of_groupings(training, plan)
-    to_choose_by = members_to_choose_by(family_name, plan)
-    trials = [trial for name in test for trial in without_seed(Graph(name))]
+    family = family_problems(family_name, plan)
+    trials = [trial for graph in family.test for trial in without_seed(graph)]
     for seed in plan.seeds:
+        settings = plan.training_settings
         policy = train_placeto(
-            "placeto",
-            tuple(map(Graph, to_train_on)),
-            plan.training_settings,
-            seed,
-            validation=tuple(map(Graph, to_choose_by)),
+            "placeto", family.training, settings, seed, validation=family.validation
         )
-        published = train_placeto(
-            "published", tuple(map(Graph, to_train_on)), as_published(plan), seed
-        )
-        rnn = train_rnn("rnn", tuple(map(Graph, training)), plan, seed)
+        published = train_placeto("published", family.training, as_published(plan), seed)
+        rnn = train_rnn("rnn", family.whole, plan, seed)
         trials += [policy, published, rnn]
-        trials += _placing_of_seed(policy, published, rnn, test, plan, seed)
+        for graph in family.test:
+            trials += [
+                zero_shot(policy, graph),
+                zero_shot(policy, graph, scheme=SAMPLED, samples=plan.scale.samples),
+                zero_shot(policy, graph, scheme=SWEPT, sweeps=SWEEPS),
+                zero_shot(published, graph, scheme=PUBLISHED_ZERO_SHOT),
+                rnn_zero_shot(rnn, graph),
+            ]
+        for graph in family.test:
+            trials += [
+                optimized(graph, plan, seed),
+                rnn_optimized(graph, plan.rnn_settings, seed),
+                *searches(graph, plan, seed),
+            ]
+    names = [graph.name for graph in family.test]
     return Experiment(
         name="generalise",
         title=f"Generalisation over {family_name}",
         options={"family": family_name},
-        problems={**to_train_on, **to_choose_by, **makers_of_members(test, plan)},
+        problems=family.makers,
         trials=trials,
-        page=lambda results: _page(Summary(results, test, plan.seeds), results, plan),
+        page=lambda results: _page(Summary(results, names, plan.seeds), plan),
     )
 
 
-def _placing_of_seed(
-    policy: Trial, published: Trial, rnn: Trial, test: list[str], plan: Plan, seed: int
-) -> list[Trial]:
-    trials = []
-    for graph in map(Graph, test):
-        trials += [
-            zero_shot(policy, graph),
-            zero_shot(policy, graph, scheme=SAMPLED, samples=plan.scale.samples),
-            zero_shot(policy, graph, scheme=SWEPT, sweeps=SWEEPS),
-            zero_shot(published, graph, scheme=PUBLISHED_ZERO_SHOT),
-            rnn_zero_shot(rnn, graph),
-        ]
-    for graph in map(Graph, test):
-        trials += [
-            optimized(graph, plan, seed),
-            rnn_optimized(graph, plan.rnn_settings, seed),
-            *searches(graph, plan, seed),
-        ]
-    return trials
-
-
-def _page(summary: Summary, results: Results, plan: Plan) -> Page:
+def _page(summary: Summary, plan: Plan) -> Page:
     figure = compared_distributions_figure(
         {TITLES[scheme]: summary.all_costs(scheme) for scheme in DRAWN},
         TITLES[OPTIMIZED],
@@ -153,7 +135,7 @@ def _page(summary: Summary, results: Results, plan: Plan) -> Page:
         PAPER,
         f"![Distributions of runtimes]({FIGURE})",
         "## Runtimes",
-        _scheme_table(summary).markdown(),
+        _scheme_table(summary),
         "Runtimes are memory-penalised, and means over the unseen graphs; in brackets the least "
         "and the most of the seeds. Ratios are means over the graphs of the ratio on each. Placing "
         "is the median time by the clock for one graph, on one core with others at work beside, "
@@ -162,17 +144,17 @@ def _page(summary: Summary, results: Results, plan: Plan) -> Page:
         "each group to where it costs least, without the policy; hill climbing does the same from "
         "random placements until nothing helps. " + _groupings_text(plan.scale.number("groupings")),
         "## When searches come as far",
-        _reaching_table(summary).markdown(),
+        _reaching_table(summary),
         "On which part of the graphs and seeds, and after how many placements and seconds (medians "
         "of those) the best placement so far was as fast as that of the scheme. Seconds are taken "
         "to run evenly with placements.",
         "## Searches with as many placements",
-        _as_many_table(summary).markdown(),
+        _as_many_table(summary),
         "What searches had found after as many placements as the policy looked at, over local "
         "search at its end; means over the unseen graphs, and on which part of the graphs and "
         "seeds hill climbing was slower than the policy then.",
         "## Training beforehand",
-        _training_table(summary, results).markdown(),
+        _training_table(summary),
     ]
     return Page(parts, {FIGURE: figure})
 
@@ -215,92 +197,83 @@ def _groupings_text(groupings: int) -> str:
     )
 
 
-def _scheme_table(summary: Summary) -> TextTable:
-    columns = [
-        "scheme",
-        ">runtime",
-        ">over optimized",
-        ">over local search",
-        ">over lower bound",
-        ">out of memory",
-        ">placements",
-        ">placing",
-    ]
-    rows = [
-        [
-            TITLES[scheme],
-            summary.mean_cost(scheme).text(seconds_text),
-            *(
-                summary.mean_ratio(scheme, other).text(ratio_text)
-                for other in (OPTIMIZED, LOCAL_SEARCH, LOWER_BOUND)
-            ),
-            NOTHING if scheme == RANDOM else share_text(summary.out_of_memory(scheme)),
-            count_text(summary.median_evaluations(scheme)),
-            duration_text(summary.median_seconds(scheme)),
-        ]
-        for scheme in (*LEARNED, *OTHERS, LOWER_BOUND)
-    ]
-    return TextTable("", columns, rows)
+def _scheme_table(summary: Summary) -> str:
+    def over(other: str) -> Callable[[str], str]:
+        return lambda scheme: summary.mean_ratio(scheme, other).text(ratio_text)
+
+    def out_of_memory(scheme: str) -> str:
+        return NOTHING if scheme == RANDOM else share_text(summary.out_of_memory(scheme))
+
+    return markdown_table(
+        (*LEARNED, *OTHERS, LOWER_BOUND),
+        {
+            "scheme": TITLES.__getitem__,
+            ">runtime": lambda scheme: summary.mean_cost(scheme).text(seconds_text),
+            ">over optimized": over(OPTIMIZED),
+            ">over local search": over(LOCAL_SEARCH),
+            ">over lower bound": over(LOWER_BOUND),
+            ">out of memory": out_of_memory,
+            ">placements": lambda scheme: count_text(summary.median_evaluations(scheme)),
+            ">placing": lambda scheme: duration_text(summary.median_seconds(scheme)),
+        },
+    )
 
 
-def _reaching_table(summary: Summary) -> TextTable:
-    columns = ["search", "as fast as", ">came there", ">placements", ">seconds"]
-    rows = []
-    for search in SEARCHES:
-        for target in TARGETS:
-            share, evaluations, seconds = summary.reached(search, target)
-            rows.append(
-                [
-                    TITLES[search],
-                    TITLES[target],
-                    share_text(share),
-                    count_text(evaluations),
-                    duration_text(seconds),
-                ]
-            )
-    return TextTable("", columns, rows)
-
-
-def _as_many_table(summary: Summary) -> TextTable:
-    searches = {
-        HILL_CLIMBING: ">hill climbing then",
-        LOCAL_SEARCH: ">local search then",
-        RANDOM_SEARCH: ">best random one then",
+def _reaching_table(summary: Summary) -> str:
+    reached = {
+        (search, target): summary.reached(search, target)
+        for search in SEARCHES
+        for target in TARGETS
     }
-    columns = [
-        "scheme",
-        ">placements",
-        ">over local search",
-        *searches.values(),
-        ">hill climbing slower",
-    ]
-    rows = [
-        [
-            TITLES[scheme],
-            count_text(summary.median_evaluations(scheme)),
-            summary.mean_ratio(scheme, LOCAL_SEARCH).text(ratio_text),
-            *(
-                summary.mean_ratio_after(search, scheme, LOCAL_SEARCH).text(ratio_text)
-                for search in searches
+    return markdown_table(
+        reached,
+        {
+            "search": lambda pair: TITLES[pair[0]],
+            "as fast as": lambda pair: TITLES[pair[1]],
+            ">came there": lambda pair: share_text(reached[pair][0]),
+            ">placements": lambda pair: count_text(reached[pair][1]),
+            ">seconds": lambda pair: duration_text(reached[pair][2]),
+        },
+    )
+
+
+def _as_many_table(summary: Summary) -> str:
+    def then(search: str) -> Callable[[str], str]:
+        return lambda scheme: summary.mean_ratio_after(search, scheme, LOCAL_SEARCH).text(
+            ratio_text
+        )
+
+    return markdown_table(
+        (ZERO_SHOT, SAMPLED, SWEPT),
+        {
+            "scheme": TITLES.__getitem__,
+            ">placements": lambda scheme: count_text(summary.median_evaluations(scheme)),
+            ">over local search": lambda scheme: summary.mean_ratio(scheme, LOCAL_SEARCH).text(
+                ratio_text
             ),
-            share_text(summary.ahead(scheme, HILL_CLIMBING)),
-        ]
-        for scheme in (ZERO_SHOT, SAMPLED, SWEPT)
-    ]
-    return TextTable("", columns, rows)
+            ">hill climbing then": then(HILL_CLIMBING),
+            ">local search then": then(LOCAL_SEARCH),
+            ">best random one then": then(RANDOM_SEARCH),
+            ">hill climbing slower": lambda scheme: share_text(
+                summary.ahead(scheme, HILL_CLIMBING)
+            ),
+        },
+    )
 
 
-def _training_table(summary: Summary, results: Results) -> TextTable:
-    rows = []
-    for seed in summary.seeds:
-        for name, title in TRAININGS:
-            record = results.record(Trained, f"{name}-{seed}", "", seed)
-            rows.append(
-                [
-                    title,
-                    str(seed),
-                    count_text(record.evaluations),
-                    f"{record.seconds:,.0f} s",
-                ]
-            )
-    return TextTable("", ["policy", ">seed", ">placements", ">seconds"], rows)
+def _training_table(summary: Summary) -> str:
+    titles = {"placeto": "Placeto", "published": "Placeto as published", "rnn": "RNN"}
+    records = {
+        (seed, name): summary.results.record(Trained, f"{name}-{seed}", "", seed)
+        for seed in summary.seeds
+        for name in titles
+    }
+    return markdown_table(
+        records,
+        {
+            "policy": lambda key: titles[key[1]],
+            ">seed": lambda key: str(key[0]),
+            ">placements": lambda key: count_text(records[key].evaluations),
+            ">seconds": lambda key: f"{records[key].seconds:,.0f} s",
+        },
+    )

@@ -1,31 +1,28 @@
 """``placeto experiment measured-curves``: learning on the simulator, and on workers that run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.errors import InputError
 from placeto.placing.watching import WatchedEvaluator
-from placeto.problems.options import SourceOptions
-from placeto.problems.runnable_steps import runnable_source
-from placeto.texts import TextTable, seconds_text
+from placeto.texts import seconds_text
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.records import Learned, Record
 from placeto.trials.trials import Graph, Results, Watch, Workspace, placing
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import run_steps
-from placeto_experiments.paper.fidelity import MODELS, SMOKE_MODELS
-from placeto_experiments.paper.fidelity_tasks import WORKERS, ProfiledProblem
+from placeto_experiments.paper.fidelity import runnable_models
+from placeto_experiments.paper.fidelity_tasks import WORKERS, RunnableModel, profiling
 from placeto_experiments.paper.plan import Plan
-from placeto_experiments.paper.problem_makers import name_of
 from placeto_experiments.paper.published import SOURCE
 from placeto_experiments.paper.schemes import without_simulated_features
 from placeto_experiments.paper.statistics import spread
+from placeto_experiments.paper.wording import markdown_table
 from placeto_experiments.plots.bands import bands_figure
 from placeto_graphs import Evaluator
 from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
@@ -43,29 +40,13 @@ def _runtime(executor: Executor, placement: NDArray[np.int32]) -> float:
 
 @dataclass(frozen=True)
 class LearnOn:
-    """Trains a policy on one graph, with what a simulated or a real step takes as its cost.
+    """Trains a policy on one graph, with what a simulated or a real step takes as its cost."""
 
-    Attributes
-    ----------
-    where : text
-        ``"simulator"`` or ``"workers"``.
-    graph : `Graph`
-        The problem.
-    maker : `ProfiledProblem`
-        Makes its step.
-    settings : `Settings`
-        Of the training.
-    evaluations : int
-        How many placements it samples.
-    seed : int
-        Fixes every random choice.
-    """
-
-    where: str
+    where: str  # ``"simulator"`` or ``"workers"``
     graph: Graph
-    maker: ProfiledProblem
+    model: RunnableModel
     settings: Settings
-    evaluations: int
+    evaluations: int  # number of placements that it samples
     seed: int
 
     @property
@@ -76,9 +57,7 @@ class LearnOn:
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return what it learned, and how long the steps of the result take for real."""
         problem = workspace.problem(self.graph)
-        _, step = self.maker.placed(
-            runnable_source(self.maker.source, SourceOptions(dict(self.maker.sizes)))
-        )
+        _, step = self.model.placed()
         with ExitStack() as stack:
             executor = stack.enter_context(Executor(problem, step, WORKERS.names))
             cost: Evaluator = executor if self.where == HARDWARE else Simulator(problem, 1)
@@ -113,7 +92,7 @@ class LearnOn:
         )
 
 
-def measured_curves(source: str, plan: Plan, scale_name: str) -> Experiment:
+def measured_curves(source: str, plan: Plan) -> Experiment:
     """Return the experiment: a policy learns one graph twice, on the simulator and on workers.
 
     The policy sees nothing that is simulated, so that both are the same but for the costs. The
@@ -125,31 +104,22 @@ def measured_curves(source: str, plan: Plan, scale_name: str) -> Experiment:
         One of the models of `placeto_experiments.paper.fidelity`.
     plan
         Gives evaluations, seeds and hyperparameters.
-    scale_name
-        With ``"smoke"`` the model is tiny.
-
-    Raises
-    ------
-    InputError
-        When the model is none of these.
     """
-    known = SMOKE_MODELS if scale_name == "smoke" else MODELS
-    if source not in known:
-        raise InputError(f"{source}: expected one of {', '.join(known)}")
-    graph = Graph(name_of(source))
-    maker = ProfiledProblem(source, tuple(known[source].items()), plan.scale.num_groups)
+    ((graph, model),) = runnable_models([source], plan).items()
     settings = without_simulated_features(plan.settings)
-    evaluations = plan.scale.number("evaluations")
+    profile = profiling(graph, model)
+    trials = [profile]
+    for seed in plan.seeds:
+        for where in TITLES:
+            task = LearnOn(where, graph, model, settings, plan.scale.number("evaluations"), seed)
+            learning = placing(task, where, graph, seed, profile.name)
+            trials.append(replace(learning, measured=True))
     return Experiment(
         name="measured-curves",
         title=f"Learning {source} on the simulator and on workers",
-        options={"source": source, "sizes": dict(known[source])},
-        problems={graph.name: maker},
-        trials=[
-            placing(LearnOn(where, graph, maker, settings, evaluations, seed), where, graph, seed)
-            for seed in plan.seeds
-            for where in TITLES
-        ],
+        options={"source": source, "sizes": dict(model.sizes)},
+        problems={},
+        trials=trials,
         page=partial(_page, graph=graph, seeds=plan.seeds, reward=settings.reward),
     )
 
@@ -160,27 +130,24 @@ def _page(results: Results, graph: Graph, seeds: Sequence[int], reward: str) -> 
         where: [results.record(Learned, where, graph.label, seed) for seed in seeds]
         for where in TITLES
     }
-    rows = [
-        [
-            TITLES[where],
-            spread(record.episodes[-1][1] for record in found).text(seconds_text),
-            spread(record.runtime for record in found).text(seconds_text),
-            spread(record.measured for record in found).text(seconds_text),
-            spread(record.single for record in found).text(seconds_text),
-            f"{found[0].evaluations:,}",
-            spread(record.learning_seconds for record in found).text(seconds_text),
-        ]
-        for where, found in records.items()
-    ]
-    columns = [
-        "learned on",
-        ">episodes at the end",
-        ">best seen there",
-        ">its placement, measured",
-        ">on one worker",
-        ">placements",
-        ">took",
-    ]
+
+    def told(name: str) -> Callable[[str], str]:
+        return lambda where: spread(getattr(one, name) for one in records[where]).text(seconds_text)
+
+    table = markdown_table(
+        TITLES,
+        {
+            "learned on": TITLES.__getitem__,
+            ">episodes at the end": lambda where: spread(
+                record.episodes[-1][1] for record in records[where]
+            ).text(seconds_text),
+            ">best seen there": told("runtime"),
+            ">its placement, measured": told("measured"),
+            ">on one worker": told("single"),
+            ">placements": lambda where: f"{records[where][0].evaluations:,}",
+            ">took": told("learning_seconds"),
+        },
+    )
     figure = bands_figure(
         {
             TITLES[where]: [np.array(record.episodes, np.float64) for record in found]
@@ -194,7 +161,7 @@ def _page(results: Results, graph: Graph, seeds: Sequence[int], reward: str) -> 
         "together. Here the hardware is two workers on cores of one machine, each step measured "
         f"once while learning, and {RUNS_OF_RESULT} times at the end (medians). The policy sees "
         f"nothing that is simulated, so that both differ in the costs alone; rewards are {reward}.",
-        TextTable("", columns, rows).markdown(),
+        table,
         f"![Learning curves]({picture})",
         "Mean runtime there of the placements that the episodes of an update end with; means over "
         "the seeds in a band from the least to the most.",

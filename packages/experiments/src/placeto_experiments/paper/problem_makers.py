@@ -1,14 +1,15 @@
 """The problems of experiments: members of families, and models."""
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from placeto.errors import InputError
 from placeto.problems.making import make_problem, read_cluster, regrouped
 from placeto.problems.options import GroupingOptions, group_counts
 from placeto.problems.sources import load_source
+from placeto.trials.trials import Graph
 from placeto_experiments.paper.plan import Plan
 from placeto_graphs import PlacementProblem
 from placeto_workloads import MODELS, family
@@ -18,50 +19,47 @@ FAMILY_SEED_TO_CHOOSE_BY = 1
 MEMBERS_TO_CHOOSE_BY = 4
 
 
-def family_members(name: str, plan: Plan) -> tuple[list[str], list[str]]:
-    """Return the names of the members of a family to train on, and of those for test."""
-    chosen = family(name)
-    training = chosen.training[: plan.scale.number("graphs")]
-    test = chosen.test[: plan.scale.number("test_graphs")]
-    return [member.name for member in training], [member.name for member in test]
+class FamilyProblems(NamedTuple):
+    """Problems of a family."""
+
+    # Graphs to train on: each member in all its groupings. The first has the member's name, the
+    # next one ``nmt-07-grouping-1``. The RNN is trained on the first alone, `whole`.
+    training: tuple[Graph, ...]
+    whole: tuple[Graph, ...]  # members to train on, each in its usual grouping
+    # Graphs by which the best policy of a training is chosen: members of the family of another
+    # seed, of which none is in the family itself
+    validation: tuple[Graph, ...]
+    test: tuple[Graph, ...]
+    makers: dict[str, Maker]  # by name, of all of them
 
 
-def members_to_choose_by(name: str, plan: Plan) -> dict[str, Maker]:
-    """Return what makes the problems by which the best policy of a training is chosen.
-
-    They are members of the family of another seed, of which none is in the family itself.
-    """
-    own, others = family(name), family(name, seed=FAMILY_SEED_TO_CHOOSE_BY)
-    known = {(str(member.sizes), member.architecture) for member in (*own.training, *own.test)}
-    new = [
-        member.name
-        for member in others.training
-        if (str(member.sizes), member.architecture) not in known
-    ]
-    return {
+def family_problems(name: str, plan: Plan) -> FamilyProblems:
+    """Return the problems of a family: as many as the plan wants."""
+    chosen, others = family(name), family(name, seed=FAMILY_SEED_TO_CHOOSE_BY)
+    scale = plan.scale
+    training = [member.name for member in chosen.training[: scale.number("graphs")]]
+    test = [member.name for member in chosen.test[: scale.number("test_graphs")]]
+    grouped = {member: source_maker(_source_of(member), plan) for member in training}
+    for member in training:
+        for index in range(1, scale.number("groupings")):
+            maker = source_maker(_source_of(member), plan, grouping=index)
+            grouped[f"{member}-grouping-{index}"] = maker
+    known = {(str(one.sizes), one.architecture) for one in (*chosen.training, *chosen.test)}
+    new = [one.name for one in others.training if (str(one.sizes), one.architecture) not in known]
+    to_choose_by = {
         f"{member}-to-choose-by": source_maker(
             _source_of(member), plan, family_seed=FAMILY_SEED_TO_CHOOSE_BY
         )
-        for member in new[: min(MEMBERS_TO_CHOOSE_BY, plan.scale.number("graphs"))]
+        for member in new[: min(MEMBERS_TO_CHOOSE_BY, scale.number("graphs"))]
     }
-
-
-def makers_of_members(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
-    """Return what makes the problems of members of families such as ``nmt-07``."""
-    return {name: source_maker(_source_of(name), plan) for name in names}
-
-
-def makers_of_groupings(names: Sequence[str], plan: Plan) -> dict[str, Maker]:
-    """Return what makes the problems to train on: each member in all its groupings.
-
-    The first grouping has the member's name, the next one ``nmt-07-grouping-1``.
-    """
-    makers = makers_of_members(names, plan)
-    for name in names:
-        for index in range(1, plan.scale.number("groupings")):
-            maker = source_maker(_source_of(name), plan, grouping=index)
-            makers[f"{name}-grouping-{index}"] = maker
-    return makers
+    unseen = {member: source_maker(_source_of(member), plan) for member in test}
+    return FamilyProblems(
+        training=tuple(map(Graph, grouped)),
+        whole=tuple(map(Graph, training)),
+        validation=tuple(map(Graph, to_choose_by)),
+        test=tuple(map(Graph, test)),
+        makers={**grouped, **to_choose_by, **unseen},
+    )
 
 
 def _source_of(member: str) -> str:
@@ -103,13 +101,27 @@ def source_maker(
     cluster
         The devices; by default those of a problem file, and for others the GPUs of the plan.
     grouping
-        Which of the plan's groupings of one graph; see `group_counts`.
+        Number of one of the plan's groupings of one graph; see `group_counts`.
     family_seed
-        Of the family.
+        Seed of the family.
     """
     known = _sizes_of(text)
     sizes = {name: size for name, size in plan.scale.sizes.items() if name in known}
-    return partial(_make, text, sizes, cluster, plan, grouping, family_seed)
+
+    def make() -> PlacementProblem:
+        source = load_source(text, sizes, family_seed)
+        devices = None
+        if source.problem is None or cluster is not None:
+            devices = read_cluster(cluster or f"{plan.num_gpus}x{source.kind}", plan.link)
+        elif plan.link is not None:
+            raise InputError(f"--link: expected a source without devices of its own, got {text}")
+        problem = make_problem(source, devices, GroupingOptions(num_groups=plan.scale.num_groups))
+        if not grouping:
+            return problem
+        counts = group_counts(problem.num_groups, plan.scale.number("groupings"))
+        return regrouped(source, problem, counts[grouping])
+
+    return make
 
 
 def _sizes_of(text: str) -> set[str]:
@@ -119,24 +131,3 @@ def _sizes_of(text: str) -> set[str]:
     if colon and number.isdigit():
         return set(family(name).training[0].sizes)
     return set()
-
-
-def _make(
-    text: str,
-    sizes: dict[str, int],
-    spec: str | None,
-    plan: Plan,
-    grouping: int,
-    family_seed: int,
-) -> PlacementProblem:
-    source = load_source(text, sizes, family_seed)
-    devices = None
-    if source.problem is None or spec is not None:
-        devices = read_cluster(spec or f"{plan.num_gpus}x{source.kind}", plan.link)
-    elif plan.link is not None:
-        raise InputError(f"--link: expected a source without devices of its own, got {text}")
-    problem = make_problem(source, devices, GroupingOptions(num_groups=plan.scale.num_groups))
-    if not grouping:
-        return problem
-    counts = group_counts(problem.num_groups, plan.scale.number("groupings"))
-    return regrouped(source, problem, counts[grouping])

@@ -7,36 +7,22 @@ SOURCE = "Addanki et al. (2019)"
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row of table 1 of Addanki et al. (2019): runtimes in seconds, None for out of memory.
+    """A row of table 1 of Addanki et al. (2019): runtimes in seconds, None for out of memory."""
 
-    Attributes
-    ----------
-    model : text
-        As the table names it.
-    num_gpus : int
-        How many Tesla K80s.
-    cpu, single, expert, scotch, placeto, rnn : float or None
-        The runtime of each scheme.
-    placeto_placements, rnn_placements : int
-        How many placements each sampled until its best.
-    reduction : float
-        By which part Placeto's runtime is below the RNN's.
-    speed_up : float
-        The RNN's placements over Placeto's, as printed.
-    """
-
-    model: str
-    num_gpus: int
+    model: str  # as the table names it
+    num_gpus: int  # how many Tesla K80s
+    # The runtime of each scheme
     cpu: float | None
     single: float | None
     expert: float | None
     scotch: float | None
     placeto: float
     rnn: float
+    # How many placements each sampled until its best
     placeto_placements: int
     rnn_placements: int
-    reduction: float
-    speed_up: float
+    reduction: float  # by which part Placeto's runtime is below the RNN's
+    speed_up: float  # the RNN's placements over Placeto's, as printed
 
 
 # Table 1 prints CPU only and single GPU once for each model.

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.texts import TextTable, seconds_text, share_text
+from placeto.texts import seconds_text, share_text
+from placeto.trials.comparison_tables import NOTHING
 from placeto.trials.experiment import Experiment, Page
-from placeto.trials.placing_tasks import FinalEpisode
 from placeto.trials.records import Episode, Trained
 from placeto.trials.trials import Graph, Results, Trial, placing
-from placeto.trials.wording import NOTHING, count_text
+from placeto_experiments.paper.placing_tasks import FinalEpisode
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of, source_maker
 from placeto_experiments.paper.published import SOURCE
@@ -22,6 +22,7 @@ from placeto_experiments.paper.schemes import (
     without_simulated_features,
 )
 from placeto_experiments.paper.statistics import spread
+from placeto_experiments.paper.wording import count_text, markdown_table
 from placeto_experiments.plots.bands import bands_figure
 from placeto_policy import Settings
 
@@ -41,7 +42,7 @@ def rewards(source: str, plan: Plan) -> Experiment:
             task = FinalEpisode(
                 scheme=scheme, graph=Graph(name), seed=seed, policy=f"{reward}-{seed}"
             )
-            trials += [policy, placing(task, scheme, Graph(name), seed, policy.key)]
+            trials += [policy, placing(task, scheme, Graph(name), seed, policy.name)]
     return Experiment(
         name="rewards",
         title=f"Rewards on {source}",
@@ -79,25 +80,25 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         reward: [_steps(results, reward, name, seed) for seed in plan.seeds] for reward in kinds
     }
     fastest = min(float(curve[-1, 1]) for curves in learning.values() for curve in curves)
-    rows = [
-        [
-            reward,
-            spread(steps_of[-1, 1] for steps_of in steps[reward]).text(seconds_text),
-            spread(curve[-1, 1] for curve in learning[reward]).text(seconds_text),
-            _until(learning[reward], NEAR * fastest),
-            share_text(_variation(learning[reward])),
-            count_text(results.record(Trained, f"{reward}-0", "", 0).evaluations),
-        ]
-        for reward in kinds
-    ]
-    columns = [
-        "reward",
-        ">greedy placement",
-        ">episodes at the end",
-        f">updates to within {100 * (NEAR - 1):.0f} %",
-        ">variation over seeds",
-        ">placements",
-    ]
+    table = markdown_table(
+        kinds,
+        {
+            "reward": str,
+            ">greedy placement": lambda reward: spread(
+                curve[-1, 1] for curve in steps[reward]
+            ).text(seconds_text),
+            ">episodes at the end": lambda reward: spread(
+                curve[-1, 1] for curve in learning[reward]
+            ).text(seconds_text),
+            f">updates to within {100 * (NEAR - 1):.0f} %": lambda reward: _until(
+                learning[reward], NEAR * fastest
+            ),
+            ">variation over seeds": lambda reward: share_text(_variation(learning[reward])),
+            ">placements": lambda reward: count_text(
+                results.record(Trained, f"{reward}-0", "", 0).evaluations
+            ),
+        },
+    )
     parts = [
         f"{plan.scale.number('updates'):,} updates of {plan.settings.workers} episodes each. "
         "Intermediate rewards need what every placement on the way costs, terminal ones only what "
@@ -106,7 +107,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         "with less variance than terminal ones; its returns are undiscounted. Steps do not look "
         "ahead: it would tell the policy its intermediate reward beforehand. Those as published "
         f"have the paper's hyperparameters and {UPDATES_AS_PUBLISHED} times as many updates.",
-        TextTable("", columns, rows).markdown(),
+        table,
         "Runtimes are memory-penalised, and means over the seeds, in brackets the least and the "
         "most. Greedy placement: of the policy that the training leaves, which for ours is that of "
         "its best greedy placement of the graph, as published the last one. Episodes at the end: "

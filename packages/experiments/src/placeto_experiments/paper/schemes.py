@@ -2,22 +2,20 @@
 
 from dataclasses import replace
 
-from placeto.trials.placing_tasks import (
+from placeto.trials.placing_tasks import Place, PlaceByName, PlaceOptimized, PlaceRnnOptimized
+from placeto.trials.trials import Graph, Trial, placing, training_name
+from placeto_baselines import RnnSettings
+from placeto_experiments.paper.placing_tasks import (
     LOWER_BOUND,
     RANDOM,
     Bound,
     PlaceAtRandom,
     PlaceByHillClimbing,
-    PlaceByName,
-    PlaceOptimized,
-    PlaceRnnOptimized,
     PlaceRnnZeroShot,
     PlaceZeroShot,
 )
-from placeto.trials.training_tasks import TrainPlaceto, TrainRnn
-from placeto.trials.trials import Graph, Trial, placing
-from placeto_baselines import RnnSettings
 from placeto_experiments.paper.plan import AS_PUBLISHED, Plan
+from placeto_experiments.paper.training_tasks import TrainPlaceto, TrainRnn
 from placeto_policy import Settings, preset
 
 ZERO_SHOT, SAMPLED = "placeto-zero-shot", "placeto-zero-shot-sampled"
@@ -55,11 +53,6 @@ TITLES = {
 }
 
 
-def training(task: TrainPlaceto | TrainRnn) -> Trial:
-    """Return the trial of a training."""
-    return Trial(f"seed{task.seed}/training/{task.policy}", task)
-
-
 def without_simulated_features(settings: Settings) -> Settings:
     """Return settings whose policy sees nothing that is simulated.
 
@@ -88,12 +81,15 @@ def train_placeto(
     validation: tuple[Graph, ...] = (),
 ) -> Trial:
     """Return the training of a policy on several graphs, chosen by how it places others."""
-    return training(TrainPlaceto(f"{name}-{seed}", graphs, settings, seed, validation))
+    policy = f"{name}-{seed}"
+    task = TrainPlaceto(policy, graphs, settings, seed, validation)
+    return Trial(training_name(policy), task)
 
 
 def train_rnn(name: str, graphs: tuple[Graph, ...], plan: Plan, seed: int) -> Trial:
     """Return the training of an RNN on several graphs."""
-    return training(TrainRnn(f"{name}-{seed}", graphs, plan.rnn_settings, seed))
+    policy = f"{name}-{seed}"
+    return Trial(training_name(policy), TrainRnn(policy, graphs, plan.rnn_settings, seed))
 
 
 def zero_shot(
@@ -110,79 +106,78 @@ def zero_shot(
         samples=samples,
         sweeps=sweeps,
     )
-    return placing(place, scheme, graph, task.seed, trained.key)
+    return _placing(place, trained)
 
 
 def rnn_zero_shot(trained: Trial, graph: Graph) -> Trial:
     """Return placing with an RNN as it is."""
     task = trained.task
     assert isinstance(task, TrainRnn)  # noqa: S101 (whose policy it is)
-    place = PlaceRnnZeroShot(scheme=RNN_ZERO_SHOT, graph=graph, seed=task.seed, policy=task.policy)
-    return placing(place, RNN_ZERO_SHOT, graph, task.seed, trained.key)
+    return _placing(
+        PlaceRnnZeroShot(scheme=RNN_ZERO_SHOT, graph=graph, seed=task.seed, policy=task.policy),
+        trained,
+    )
 
 
 def optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
     """Return the training of a policy on the graph itself."""
-    place = PlaceOptimized(
-        scheme=OPTIMIZED,
-        graph=graph,
-        seed=seed,
-        settings=plan.settings,
-        budget=plan.scale.number("evaluations"),
+    budget = plan.scale.number("evaluations")
+    return _placing(
+        PlaceOptimized(
+            scheme=OPTIMIZED, graph=graph, seed=seed, settings=plan.settings, budget=budget
+        )
     )
-    return placing(place, OPTIMIZED, graph, seed)
 
 
 def published_optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
     """Return the training of a policy on the graph itself, with the paper's hyperparameters."""
-    place = PlaceOptimized(
-        scheme=PUBLISHED_OPTIMIZED,
-        graph=graph,
-        seed=seed,
-        settings=replace(preset("paper"), **plan.scale.settings),
-        budget=PLACEMENTS_AS_PUBLISHED * plan.scale.number("evaluations"),
+    settings = replace(preset("paper"), **plan.scale.settings)
+    budget = PLACEMENTS_AS_PUBLISHED * plan.scale.number("evaluations")
+    return _placing(
+        PlaceOptimized(
+            scheme=PUBLISHED_OPTIMIZED, graph=graph, seed=seed, settings=settings, budget=budget
+        )
     )
-    return placing(place, PUBLISHED_OPTIMIZED, graph, seed)
 
 
 def rnn_optimized(graph: Graph, settings: RnnSettings, seed: int) -> Trial:
     """Return the training of an RNN on the graph itself."""
-    place = PlaceRnnOptimized(
-        scheme=RNN_OPTIMIZED,
-        graph=graph,
-        seed=seed,
-        settings=settings,
-        budget=settings.evaluations,
+    budget = settings.evaluations
+    return _placing(
+        PlaceRnnOptimized(
+            scheme=RNN_OPTIMIZED, graph=graph, seed=seed, settings=settings, budget=budget
+        )
     )
-    return placing(place, RNN_OPTIMIZED, graph, seed)
 
 
 def searches(graph: Graph, plan: Plan, seed: int) -> list[Trial]:
     """Return what places a graph without training: searches with as many evaluations as Placeto."""
     budget = plan.scale.number("evaluations")
-    named = [
+    climbing = min(budget, HILL_CLIMBING_BUDGET)
+    tasks: list[Place] = [
+        PlaceAtRandom(scheme=RANDOM, graph=graph, seed=seed),
+        PlaceByHillClimbing(scheme=HILL_CLIMBING, graph=graph, seed=seed, budget=climbing),
+    ]
+    for scheme, name, evaluations in (
         (RANDOM_SEARCH, "random", budget),
         (SCOTCH, "scotch", None),
         (LOCAL_SEARCH, "local-search", budget),
         (COARSE_TO_FINE, "coarse-to-fine", budget),
         (PRETRAINED, "pretrained", None),
-    ]
-    one = PlaceAtRandom(scheme=RANDOM, graph=graph, seed=seed)
-    climbing = PlaceByHillClimbing(
-        scheme=HILL_CLIMBING, graph=graph, seed=seed, budget=min(budget, HILL_CLIMBING_BUDGET)
-    )
-    trials = [placing(one, RANDOM, graph, seed), placing(climbing, HILL_CLIMBING, graph, seed)]
-    for scheme, placer, evaluations in named:
-        task = PlaceByName(scheme=scheme, graph=graph, seed=seed, placer=placer, budget=evaluations)
-        trials.append(placing(task, scheme, graph, seed))
-    return trials
+    ):
+        tasks.append(
+            PlaceByName(scheme=scheme, graph=graph, seed=seed, name=name, budget=evaluations)
+        )
+    return [_placing(task) for task in tasks]
 
 
 def without_seed(graph: Graph) -> list[Trial]:
     """Return what comes to the same with every seed: one device, and the bound."""
-    single = PlaceByName(scheme=SINGLE, graph=graph, seed=None, placer="single", budget=None)
-    bound = Bound(scheme=LOWER_BOUND, graph=graph, seed=None)
     return [
-        placing(single, SINGLE, graph, None),
-        placing(bound, LOWER_BOUND, graph, None),
+        _placing(PlaceByName(scheme=SINGLE, graph=graph, seed=None, name="single")),
+        _placing(Bound(scheme=LOWER_BOUND, graph=graph, seed=None)),
     ]
+
+
+def _placing(task: Place, *needs: Trial) -> Trial:
+    return placing(task, task.scheme, task.graph, task.seed, *(trial.name for trial in needs))

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from placeto.errors import InputError
-from placeto.texts import TextTable, seconds_text, share_text
+from placeto.texts import seconds_text, share_text
 from placeto.trials.experiment import Experiment, Page
-from placeto.trials.placing_tasks import LOWER_BOUND
 from placeto.trials.records import Placed
 from placeto.trials.trials import Graph, Results, Trial
-from placeto.trials.wording import count_text, duration_text
+from placeto_experiments.paper.placing_tasks import LOWER_BOUND
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of, source_maker
 from placeto_experiments.paper.published import SOURCE
@@ -27,6 +26,7 @@ from placeto_experiments.paper.schemes import (
     without_seed,
 )
 from placeto_experiments.paper.statistics import Summary
+from placeto_experiments.paper.wording import count_text, duration_text, markdown_table
 from placeto_tools.plots.curves import curves_figure
 
 SCHEMES = (OPTIMIZED, PUBLISHED_OPTIMIZED, RNN_OPTIMIZED)
@@ -82,19 +82,18 @@ def _page(results: Results, names: Sequence[str], plan: Plan) -> Page:
             {TITLES[scheme]: summary.costs(scheme, 0).item() for scheme in (SINGLE, LOWER_BOUND)},
             name,
         )
-        parts += [f"## {name}", _table(summary).markdown(), f"![Learning curves]({picture})"]
+        parts += [f"## {name}", _table(summary), f"![Learning curves]({picture})"]
     return Page(parts, figures)
 
 
-def _table(summary: Summary) -> TextTable:
-    rows = [
-        [
-            TITLES[scheme],
-            summary.mean_cost(scheme).text(seconds_text),
-            share_text(summary.out_of_memory(scheme)),
-            count_text(summary.median_evaluations(scheme)),
-            duration_text(summary.median_seconds(scheme)),
-        ]
-        for scheme in (*SCHEMES, SINGLE, LOWER_BOUND)
-    ]
-    return TextTable("", ["scheme", ">runtime", ">out of memory", ">placements", ">seconds"], rows)
+def _table(summary: Summary) -> str:
+    return markdown_table(
+        (*SCHEMES, SINGLE, LOWER_BOUND),
+        {
+            "scheme": TITLES.__getitem__,
+            ">runtime": lambda scheme: summary.mean_cost(scheme).text(seconds_text),
+            ">out of memory": lambda scheme: share_text(summary.out_of_memory(scheme)),
+            ">placements": lambda scheme: count_text(summary.median_evaluations(scheme)),
+            ">seconds": lambda scheme: duration_text(summary.median_seconds(scheme)),
+        },
+    )

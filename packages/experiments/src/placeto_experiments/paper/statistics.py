@@ -6,19 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.trials.curves import best_after, evaluations_until
 from placeto.trials.records import Outcome, Placed
-from placeto.trials.short_curves import best_after, evaluations_until
 from placeto.trials.trials import Results
 
 
 @dataclass(frozen=True)
 class Spread:
-    """One number for each seed.
-
-    Attributes
-    ----------
-    values : floats
-        The numbers; one alone where no seed changes it.
+    """One number for each seed; one alone where no seed changes it.
 
     Examples
     --------
@@ -42,17 +37,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """What schemes came to on some graphs with some seeds.
-
-    Attributes
-    ----------
-    results : `Results`
-        Of all trials.
-    graphs : texts
-        Which graphs.
-    seeds : ints
-        Which seeds.
-    """
+    """What schemes came to on some graphs with some seeds."""
 
     results: Results
     graphs: Sequence[str]

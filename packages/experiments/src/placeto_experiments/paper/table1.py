@@ -1,6 +1,6 @@
 """``placeto experiment table1``: the six rows of the paper's table 1."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan, nan
 
@@ -16,12 +16,11 @@ from placeto.trials.comparing import (
     failure,
 )
 from placeto.trials.comparison import ProblemReport, typical
-from placeto.trials.comparison_tables import ABBREVIATIONS, paper_table
+from placeto.trials.comparison_tables import ABBREVIATIONS, NOTHING, paper_table
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Failed, Placed
 from placeto.trials.trials import Graph, Results, Trial, Workspace
-from placeto.trials.wording import NOTHING, count_text, duration_text
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import source_maker
 from placeto_experiments.paper.published import SOURCE, TABLE_1, PaperRow
@@ -32,6 +31,7 @@ from placeto_experiments.paper.schemes import (
     PRETRAINED,
 )
 from placeto_experiments.paper.statistics import Summary
+from placeto_experiments.paper.wording import count_text, duration_text, markdown_table
 from placeto_graphs import PlacementProblem
 from placeto_tools.plots.curves import comparison_figure
 
@@ -93,7 +93,7 @@ def _finer(comparison: Comparison) -> list[Trial]:
                 scheme=FINER,
                 graph=Graph(case.name),
                 seed=seed,
-                placer=COARSE_TO_FINE,
+                name=COARSE_TO_FINE,
                 budget=comparison.effort.budgets[COARSE_TO_FINE],
             )
             trials.append(comparison.placing(case, PlaceIfPossible(task), FINER, seed))
@@ -156,42 +156,41 @@ def _episode_table(
     reports: Mapping[str, ProblemReport],
     papers: Mapping[str, PaperRow],
     budgets: Mapping[str, int | None],
-) -> TextTable:
+) -> str:
     """Return placements counted as the paper's numbers are understood: one for each episode."""
-    rows = []
-    for name, report in reports.items():
-        published, rnn = (
-            typical(report.find(scheme), "evaluations_to_best") for scheme in ("published", "rnn")
-        )
-        paper, episodes = papers[name], published / report.groups
-        factor = rnn / episodes
-        of_budgets = (budgets["rnn"] or nan) / ((budgets["published"] or nan) / report.groups)
-        rows.append(
-            [
-                name,
-                *(f"{count:,}" for count in (paper.placeto_placements, paper.rnn_placements)),
-                f"{paper.speed_up:.2f}",
-                *(count_text(count) for count in (episodes, rnn)),
-                *(NOTHING if isnan(one) else f"{one:.2f}" for one in (factor, of_budgets)),
-            ]
-        )
-    columns = [
-        "row",
-        ">paper, Placeto",
-        ">paper, RNN",
-        ">paper, factor",
-        ">as published, episodes",
-        ">RNN",
-        ">factor",
-        ">of budgets",
-    ]
-    return TextTable("", columns, rows)
+
+    def until(name: str, scheme: str) -> float:
+        return typical(reports[name].find(scheme), "evaluations_to_best")
+
+    def episodes(name: str) -> float:
+        return until(name, "published") / reports[name].groups
+
+    def of_budgets(name: str) -> float:
+        published = (budgets["published"] or nan) / reports[name].groups
+        return (budgets["rnn"] or nan) / published
+
+    def ratio(value: float) -> str:
+        return NOTHING if isnan(value) else f"{value:.2f}"
+
+    return markdown_table(
+        reports,
+        {
+            "row": str,
+            ">paper, Placeto": lambda name: f"{papers[name].placeto_placements:,}",
+            ">paper, RNN": lambda name: f"{papers[name].rnn_placements:,}",
+            ">paper, factor": lambda name: f"{papers[name].speed_up:.2f}",
+            ">as published, episodes": lambda name: count_text(episodes(name)),
+            ">RNN": lambda name: count_text(until(name, "rnn")),
+            ">factor": lambda name: ratio(until(name, "rnn") / episodes(name)),
+            ">of budgets": lambda name: ratio(of_budgets(name)),
+        },
+    )
 
 
-def _parts_of_episodes(table: TextTable) -> list[str]:
+def _parts_of_episodes(table: str) -> list[str]:
     return [
         "## Placements in episodes",
-        table.markdown(),
+        table,
         "An episode of the published method evaluates a placement for each group. Its workers run "
         "one episode each before the policy changes, so that the paper's 1,600 placements would be "
         "no more than two changes, were they all that are evaluated. Here they are taken for those "
@@ -218,13 +217,13 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
     groups = [len(results.record(Placed, FINER, name, 0).placement) for name in names]
     return [
         "## When searches are as fast as others at their best",
-        _reaching_table(summary).markdown(),
+        _reaching_table(summary),
         "On which part of the rows and seeds the search of the row came to be as fast as that of "
         "the column, with the same seed, ever was; after how many placements and seconds (medians "
         "of those; seconds are taken to run evenly with placements, which those of the policy in "
         f"the box do not). Rows: {', '.join(names)}.",
         "## What the number of groups is worth",
-        _granularity_table(summary, groups).markdown(),
+        _granularity_table(summary, groups),
         "Memory-penalised runtimes, means over the seeds, in brackets the least and the most of "
         "them. All are in the groups of the paper's method but for those from coarse to fine in "
         "finer groups, which have as many placements as those in the paper's groups.",
@@ -237,35 +236,34 @@ def _budgets(comparison: Comparison) -> str:
     return ", ".join(named)
 
 
-def _reaching_table(summary: Summary) -> TextTable:
-    rows = []
-    for search in SEARCHES:
-        cells = []
-        for target in SEARCHES:
+def _reaching_table(summary: Summary) -> str:
+    def as_fast_as(target: str) -> Callable[[str], str]:
+        def cell(search: str) -> str:
             share, evaluations, seconds = summary.reached(search, target)
             after = f": {count_text(evaluations)}" if share else ""
             if share and search != PRETRAINED:  # a pass counts as one placement, a sweep as many
                 after += f", {duration_text(seconds)}"
-            cells.append(share_text(share) + after)
-        rows.append([SCHEMES[search].title, *cells])
-    columns = ["search", *(f">as fast as {SCHEMES[name].title}" for name in SEARCHES)]
-    return TextTable("", columns, rows)
+            return share_text(share) + after
+
+        return cell
+
+    columns = {f">as fast as {SCHEMES[name].title}": as_fast_as(name) for name in SEARCHES}
+    return markdown_table(SEARCHES, {"search": lambda name: SCHEMES[name].title, **columns})
 
 
-def _granularity_table(summary: Summary, groups: Sequence[int]) -> TextTable:
-    rows = []
-    for number, name in enumerate(summary.graphs):
-        row = Summary(summary.results, [name], summary.seeds)
-        gain = 1 - row.mean_ratio(FINER, COARSE_TO_FINE).mean
-        rows.append(
-            [
-                name,
-                *(row.mean_cost(scheme).text(seconds_text) for scheme in OF_GRANULARITY[:-1]),
-                f"{groups[number]:,}",
-                row.mean_cost(FINER).text(seconds_text),
-                share_text(gain),
-            ]
-        )
-    titles = [f">{SCHEMES[name].title}" for name in OF_GRANULARITY[:-1]]
-    columns = ["row", *titles, ">finer groups", ">coarse to fine in these", ">gain"]
-    return TextTable("", columns, rows)
+def _granularity_table(summary: Summary, groups: Sequence[int]) -> str:
+    def cost(scheme: str) -> Callable[[Summary], str]:
+        return lambda row: row.mean_cost(scheme).text(seconds_text)
+
+    rows = [Summary(summary.results, [name], summary.seeds) for name in summary.graphs]
+    finer = dict(zip(summary.graphs, groups, strict=True))
+    return markdown_table(
+        rows,
+        {
+            "row": lambda row: row.graphs[0],
+            **{f">{SCHEMES[name].title}": cost(name) for name in OF_GRANULARITY[:-1]},
+            ">finer groups": lambda row: f"{finer[row.graphs[0]]:,}",
+            ">coarse to fine in these": cost(FINER),
+            ">gain": lambda row: share_text(1 - row.mean_ratio(FINER, COARSE_TO_FINE).mean),
+        },
+    )

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.texts import TextTable, seconds_text, share_text
+from placeto.texts import seconds_text, share_text
 from placeto.trials.experiment import Experiment, Page
 from placeto.trials.records import Trained
 from placeto.trials.trials import Graph, Results, Trial
-from placeto.trials.wording import count_text, percent_over
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of, source_maker
 from placeto_experiments.paper.published import SOURCE, TRAVERSAL_PLACETO, TRAVERSAL_RNN
@@ -33,6 +32,7 @@ from placeto_experiments.paper.schemes import (
     zero_shot,
 )
 from placeto_experiments.paper.statistics import Spread, Summary, spread
+from placeto_experiments.paper.wording import count_text, markdown_table, percent_over
 from placeto_experiments.plots.distributions import distributions_figure
 
 FIGURE = "distributions.png"
@@ -90,43 +90,39 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         """Return the ratios of each seed on all orders."""
         return [summary.costs(scheme, seed) / usual.costs(reference, seed) for seed in plan.seeds]
 
-    rows = []
-    for scheme, own in PAIRS:
-        ratios = over(scheme, OPTIMIZED)
-        rows.append(
-            [
-                TITLES[scheme],
-                summary.mean_cost(scheme).text(seconds_text),
-                _mean(ratios).text(percent_over),
-                _mean(over(scheme, own)).text(percent_over),
-                spread(ratio.std() / ratio.mean() for ratio in ratios).text(share_text),
-                spread(ratio.max() for ratio in ratios).text(percent_over),
-                f"about +{100 * PAPER[scheme]:.0f} %" if scheme in PAPER else "",
-            ]
-        )
-    columns = [
-        "scheme",
-        ">runtime",
-        ">over Placeto optimized",
-        ">over its own optimized",
-        ">standard deviation over orders",
-        ">worst order",
-        ">paper",
-    ]
+    ratios = {scheme: over(scheme, OPTIMIZED) for scheme, _ in PAIRS}
+    table = markdown_table(
+        PAIRS,
+        {
+            "scheme": lambda pair: TITLES[pair[0]],
+            ">runtime": lambda pair: summary.mean_cost(pair[0]).text(seconds_text),
+            ">over Placeto optimized": lambda pair: _mean(ratios[pair[0]]).text(percent_over),
+            ">over its own optimized": lambda pair: _mean(over(*pair)).text(percent_over),
+            ">standard deviation over orders": lambda pair: spread(
+                ratio.std() / ratio.mean() for ratio in ratios[pair[0]]
+            ).text(share_text),
+            ">worst order": lambda pair: spread(ratio.max() for ratio in ratios[pair[0]]).text(
+                percent_over
+            ),
+            ">paper": lambda pair: (
+                f"about +{100 * PAPER[pair[0]]:.0f} %" if pair[0] in PAPER else ""
+            ),
+        },
+    )
     parts = [
         f"Policies were trained on {plan.scale.number('graphs')} random orders in which the groups "
         f"are visited, and place the same graph in {len(unseen)} others. Placeto optimized, in the "
         f"usual order: {usual.mean_cost(OPTIMIZED).text(seconds_text)}.",
         f"In {SOURCE}, Placeto stays within {100 * TRAVERSAL_PLACETO:.0f} % of the optimized "
         f"placement, and the RNN is {100 * TRAVERSAL_RNN:.0f} % worse.",
-        TextTable("", columns, rows).markdown(),
+        table,
         "Memory-penalised runtimes, means over the orders; in brackets the least and the most of "
         "the seeds. The worst order, too, is over Placeto optimized. Orders are drawn "
         "from all there are: Placeto visits the groups in them, the RNN reads and places them. As "
         f"published: the paper's hyperparameters, {UPDATES_AS_PUBLISHED} times as many updates, "
         f"and {PLACEMENTS_AS_PUBLISHED} times as many placements of its optimized form. Which "
         "policy of ours placed best is asked in the usual order.",
-        _placements_table(usual).markdown(),
+        _placements_table(usual),
         "Placements that were evaluated to train on all orders, and of the usual one alone for the "
         "optimized form; medians over the seeds.",
         f"![Distributions of runtimes]({FIGURE})",
@@ -134,21 +130,21 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
     return Page(parts, {FIGURE: figure})
 
 
-def _placements_table(usual: Summary) -> TextTable:
-    rows = []
-    for (scheme, own), name in zip(PAIRS, POLICIES, strict=True):
-        trained = [
-            usual.results.record(Trained, f"{name}-{seed}", "", seed).evaluations
-            for seed in usual.seeds
+def _placements_table(usual: Summary) -> str:
+    def trained(name: str) -> float:
+        records = [
+            usual.results.record(Trained, f"{name}-{seed}", "", seed) for seed in usual.seeds
         ]
-        rows.append(
-            [
-                TITLES[scheme],
-                count_text(float(np.median(trained))),
-                count_text(usual.median_evaluations(own)),
-            ]
-        )
-    return TextTable("", ["scheme", ">on all orders", ">optimized"], rows)
+        return float(np.median([record.evaluations for record in records]))
+
+    return markdown_table(
+        zip(PAIRS, POLICIES, strict=True),
+        {
+            "scheme": lambda row: TITLES[row[0][0]],
+            ">on all orders": lambda row: count_text(trained(row[1])),
+            ">optimized": lambda row: count_text(usual.median_evaluations(row[0][1])),
+        },
+    )
 
 
 def _mean(ratios: list[NDArray[np.float64]]) -> Spread:

@@ -1,4 +1,4 @@
-"""Every scheme on some problems: what ``placeto compare`` and the experiment ``table1`` share."""
+"""Every placer on some problems: what ``placeto compare`` and the experiment ``table1`` share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from placeto.errors import WRONG_INPUT, exit_code, one_line
 from placeto.outputs import Picture
 from placeto.placing.placers import NARROW_RNN, SCHEMES
 from placeto.progress import clock
+from placeto.texts import TextTable
 from placeto.trials.comparison import (
     CPU,
     ProblemReport,
     SchemeReport,
-    case_report,
     runtime_text,
 )
-from placeto.trials.comparison_tables import problem_parts, scheme_table
+from placeto.trials.comparison_tables import micro_batch_table, problem_parts, scheme_table
 from placeto.trials.experiment import News, Page
 from placeto.trials.placing_tasks import (
     Place,
@@ -28,9 +28,9 @@ from placeto.trials.placing_tasks import (
     PlaceOptimized,
     PlaceRnnOptimized,
 )
-from placeto.trials.records import Described, Failed, Placed, Record
+from placeto.trials.records import CaseReport, Described, Failed, Placed, Record
 from placeto.trials.trials import Graph, Results, Task, Trial, Watch, Workspace, placing
-from placeto_baselines import RnnSettings
+from placeto_baselines import RnnSettings, lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
 
@@ -39,40 +39,33 @@ CASE = "case"
 
 @dataclass(frozen=True)
 class DescribeCase:
-    """Says what is known of a problem before it is placed.
-
-    Attributes
-    ----------
-    source : text
-        What is placed.
-    cluster : text
-        On what, in short.
-    graph : `Graph`
-        The problem.
-    """
+    """Says what is known of a problem before it is placed."""
 
     kind: ClassVar[str] = CASE
 
-    source: str
-    cluster: str
+    source: str  # what is placed
+    cluster: str  # on what, in short
     graph: Graph
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return its sizes and its lower bound."""
         watch.update(f"{self.graph.label}: lower bound ...")
-        case = case_report(self.source, self.cluster, workspace.problem(self.graph))
+        problem = workspace.problem(self.graph)
+        case = CaseReport(
+            source=self.source,
+            cluster=self.cluster,
+            devices=list(problem.cluster.device_names),
+            gpus=sum(device.kind != CPU for device in problem.cluster.devices),
+            ops=problem.graph.num_ops,
+            groups=problem.num_groups,
+            lower_bound=lower_bound(problem),
+        )
         return Described(scheme=CASE, graph=self.graph.label, seed=None, case=case)
 
 
 @dataclass(frozen=True)
 class PlaceIfPossible:
-    """Places, or says why a scheme cannot: the others go on.
-
-    Attributes
-    ----------
-    task : `Place`
-        The placing.
-    """
+    """Places, or says why a placer cannot: the others go on."""
 
     task: Place
 
@@ -93,46 +86,25 @@ class PlaceIfPossible:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem to compare on.
-
-    Attributes
-    ----------
-    source : text
-        What is placed.
-    cluster : text
-        On what, in short.
-    name : text
-        Of the problem in the folder.
-    make : function
-        Makes the problem.
-    """
+    """A problem to compare on."""
 
     source: str
-    cluster: str
-    name: str
-    make: Callable[[], PlacementProblem]
+    cluster: str  # name of the devices
+    name: str  # name of the problem in the folder
+    make: Callable[[], PlacementProblem]  # makes the problem
+    step: str = ""  # name of the undivided step, which no other has
+    micro_batches: int = 1  # number of micro-batches of the step
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much the schemes may do.
+    """How much the placers may do."""
 
-    Attributes
-    ----------
-    seeds : ints
-        With which a scheme runs that draws at random.
-    budgets : mapping
-        By scheme, how many placements it samples; None for one that does not search.
-    settings : `Settings`
-        The hyperparameters of Placeto.
-    rnn_settings : `RnnSettings`
-        Those of the RNN, with its budget.
-    """
-
-    seeds: Sequence[int]
+    seeds: Sequence[int]  # with which a placer runs that draws at random
+    # Number of placements that each samples, by placer; None for one that does not search
     budgets: Mapping[str, int | None]
     settings: Settings
-    rnn_settings: RnnSettings
+    rnn_settings: RnnSettings  # those of the RNN, with its budget
 
     def task(self, name: str, graph: Graph, seed: int | None) -> Place:
         """Return how a scheme places a problem."""
@@ -140,23 +112,23 @@ class Effort:
             "placeto": partial(PlaceOptimized, settings=self.settings),
             "rnn": partial(PlaceRnnOptimized, settings=self.rnn_settings),
         }
-        make = trained.get(name, partial(PlaceByName, placer=name))
+        make = trained.get(name, partial(PlaceByName, name=name))
         return make(scheme=name, graph=graph, seed=seed, budget=self.budgets[name])
 
 
 def chosen_effort(seeds: int, budget: int | None, rnn_budget: int | None, *, full: bool) -> Effort:
-    """Return how much the schemes may do in a comparison.
+    """Return how much the placers may do in a comparison.
 
     Parameters
     ----------
     seeds
-        How many seeds there are.
+        Number of seeds.
     budget
-        How many placements each search samples; by default its own.
+        Number of placements that each search samples; by default its own.
     rnn_budget
         The same for the RNN alone.
     full
-        Whether their own are all that they have, in place of what takes minutes.
+        Whether their own are all that they have, instead of what takes minutes.
     """
     budgets = {
         name: scheme.budget and (budget or (not full and scheme.short_budget) or scheme.budget)
@@ -168,21 +140,11 @@ def chosen_effort(seeds: int, budget: int | None, rnn_budget: int | None, *, ful
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some schemes on some problems.
-
-    Attributes
-    ----------
-    cases : cases
-        The problems.
-    schemes : texts
-        The schemes.
-    effort : `Effort`
-        How much they may do.
-    """
+    """Some schemes on some problems."""
 
     cases: Sequence[Case]
     schemes: Sequence[str]
-    effort: Effort
+    effort: Effort  # how much they may do
 
     @property
     def problems(self) -> dict[str, Callable[[], PlacementProblem]]:
@@ -207,7 +169,7 @@ class Comparison:
 
     def placing(self, case: Case, task: Task, scheme: str, seed: int | None) -> Trial:
         """Return a trial on a problem, which comes after the description that `news` shows."""
-        return placing(task, scheme, Graph(case.name), seed, self.describing(case).key)
+        return placing(task, scheme, Graph(case.name), seed, self.describing(case).name)
 
     def news(self, results: Results, record: Record) -> News:
         """Return the line of a finished trial, and the table of its problem."""
@@ -226,6 +188,19 @@ class Comparison:
         """Return what is known of each problem that was begun, by its name, in SI units."""
         begun = [case for case in self.cases if results.find(CASE, case.name, 0)]
         return {case.name: self._report(case, results) for case in begun}
+
+    def speed_ups(self, results: Results) -> list[TextTable]:
+        """Return the table of what micro-batches gain, if there is something to tell."""
+        reports = self.reports(results)
+        table = micro_batch_table(
+            [
+                (case.step, case.micro_batches, reports[case.name])
+                for case in self.cases
+                if case.name in reports
+            ]
+        )
+        divided = any(case.micro_batches > 1 for case in self.cases)
+        return [table] if divided and table.rows else []
 
     def best(self, results: Results, case: Case, name: str) -> Placed | None:
         """Return a scheme's best run on a problem, if one succeeded."""

@@ -6,16 +6,13 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from placeto.problems.making import compute_times
 from placeto.texts import seconds_text
-from placeto.trials import short_curves
+from placeto.trials import curves
 from placeto.trials.records import CaseReport, Placed
-from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem, parse_cluster
 
-NEAR_BEST = 0.01  # of the best runtime: a search that is as near has found it
 CPU = "cpu"
 
 
@@ -48,56 +45,6 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     problems: Sequence[ProblemReport]
 
 
-def case_report(source: str, cluster: str, problem: PlacementProblem) -> CaseReport:
-    """Return what is known of a problem before any scheme has placed it.
-
-    Parameters
-    ----------
-    source
-        What is placed.
-    cluster
-        On what, in short.
-    problem
-        The problem.
-    """
-    return CaseReport(
-        source=source,
-        cluster=cluster,
-        devices=list(problem.cluster.device_names),
-        gpus=sum(device.kind != CPU for device in problem.cluster.devices),
-        ops=problem.graph.num_ops,
-        groups=problem.num_groups,
-        lower_bound=lower_bound(problem),
-    )
-
-
-def evaluations_to_best(curve: NDArray[np.float64]) -> int:
-    """Return how many placements a search sampled until it was within 1 % of its own best.
-
-    Parameters
-    ----------
-    curve : float64[K, 2]
-        Rows of (placements sampled so far, best runtime so far in seconds).
-
-    Returns
-    -------
-    int
-        The placements of the first row from which on all are near the last. (A curve rises where
-        the best so far did not fit the memory, and a slower one that does took its place.)
-
-    Examples
-    --------
-    >>> evaluations_to_best(np.array([[1, 3.0], [10, 2.0], [50, 1.005], [90, 1.0]]))
-    50
-    """
-    if not len(curve):
-        return 0
-    last = curve[-1, 1]
-    far = np.abs(curve[:, 1] - last) > NEAR_BEST * last
-    row = int(np.flatnonzero(far).max(initial=-1)) + 1
-    return int(curve[min(row, len(curve) - 1), 0])
-
-
 def runtime_text(run: Placed) -> str:
     """Return a run's runtime for people: OOM where the memory does not suffice."""
     if run.runtime is None:
@@ -113,8 +60,8 @@ def typical(scheme: SchemeReport, field: str) -> float:
 
 
 def evaluations_until(scheme: SchemeReport, runtime: float) -> list[float]:
-    """Return how many placements each run sampled until it was as fast, of those that were."""
-    found = [short_curves.evaluations_until(run.curve, runtime) for run in scheme.runs]
+    """Return the placements that each run sampled until it was as fast, of those that were."""
+    found = [curves.evaluations_until(run.curve, runtime) for run in scheme.runs]
     return [count for count in found if count is not None]
 
 

@@ -1,10 +1,11 @@
-"""A comparison as tables: the paper's Table 1, and every scheme on each problem."""
+"""A comparison as tables: the paper's Table 1, every placer on each problem, micro-batches."""
 
 from collections.abc import Sequence
 from math import isnan, nan
 
 from placeto.texts import TextTable, bytes_text, seconds_text
 from placeto.trials.comparison import (
+    CPU,
     ProblemReport,
     SchemeReport,
     evaluations_until,
@@ -12,8 +13,8 @@ from placeto.trials.comparison import (
     runtime_text,
     typical,
 )
-from placeto.trials.wording import NOTHING
 
+NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 ABBREVIATIONS = (
     "Medians over the seeds, on the simulator; where some runs do not fit the memory, of those "
     "that do, whose number is given. OOM: the memory of a device does not suffice. "
@@ -80,6 +81,44 @@ def scheme_table(problem: ProblemReport) -> TextTable:
     )
 
 
+def micro_batch_table(reports: Sequence[tuple[str, int, ProblemReport]]) -> TextTable:
+    """Return how many times as fast as one device with the undivided step each placer is.
+
+    The runtime on one device is known also where its memory does not suffice. Steps and devices of
+    which it is not known have no rows.
+
+    Parameters
+    ----------
+    reports
+        With each the name of the step, and its number of micro-batches.
+    """
+    undivided = {
+        (step, report.cluster): run
+        for step, micro_batches, report in reports
+        for run in report.find("single").runs
+        if micro_batches == 1 and run.runtime is not None
+    }
+    titles = {
+        scheme.name: scheme.title
+        for _, _, report in reports
+        for scheme in report.schemes
+        if scheme.name not in {CPU, "single"}
+    }
+    places = list(dict.fromkeys((step, report.cluster) for step, _, report in reports))
+    rows = []
+    for step, micro_batches, report in sorted(
+        reports, key=lambda each: (places.index((each[0], each[2].cluster)), each[1])
+    ):
+        run = undivided.get((step, report.cluster))
+        if run is not None and run.runtime is not None:
+            alone = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
+            cells = [_speed_up(report.find(name), run.runtime) for name in titles]
+            rows.append([step, report.cluster, str(micro_batches), alone, *cells])
+    columns = ["model", "devices", ">micro-batches", ">single GPU, undivided"]
+    columns += [f">{title}" for title in titles.values()]
+    return TextTable("Speed-up over the undivided step on a single GPU", columns, rows)
+
+
 def problem_parts(report: ProblemReport, picture: str) -> list[str]:
     """Return every scheme on one problem as parts of a Markdown page.
 
@@ -113,6 +152,11 @@ def _paper_row(problem: ProblemReport, scheme: str) -> list[str]:
         _text(theirs / (ours or nan), "{:.2f}"),
         _until(placeto, runtime),
     ]
+
+
+def _speed_up(scheme: SchemeReport, alone: float) -> str:
+    runtime = typical(scheme, "runtime")
+    return _text(alone / runtime, "{:.2f}", "OOM" if scheme.runs else NOTHING)
 
 
 def _until(scheme: SchemeReport, runtime: float) -> str:

@@ -1,86 +1,83 @@
-"""The folder of an experiment: what was asked for, its problems, trials, policies and page."""
+"""Folder of an experiment: problems, finished trials, policies and the page."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from filelock import FileLock, Timeout
 
 from placeto.errors import InputError, writing
 from placeto.json_files import json_text, read_json, write_json
 from placeto.outputs import make_folder, save_png, write_text
 from placeto.progress import clock
 from placeto.trials.experiment import Experiment, Page
-from placeto.trials.trial_log import TrialLog
+from placeto.trials.origin import commit
+from placeto.trials.records import Failed, Record
+from placeto.trials.store import Origin, TrialStore, content_digest, trial_keys
 from placeto.trials.trials import Results, Trial, Workspace
 from placeto_graphs import save_problem
 
-DESCRIPTION = "experiment.json"
-TRIALS = "trials.jsonl"
-PAGE = "results.md"
+DESCRIPTION, TRIALS, PAGE = "experiment.json", "trials.jsonl", "results.md"
 FOLDERS = ("problems", "policies", "placements")
+VERSION = 3  # the first whose trials have keys
 
 
 class ExperimentFolder:
-    """A folder with all that an experiment needs to go on, and what it came to.
+    """Folder with all that an experiment needs to go on, and what it came to.
 
-    ``experiment.json`` says what was asked for; ``problems`` and ``policies`` hold what trials
-    work with; ``trials.jsonl`` has a line for each that is finished; ``results.md`` and pictures
-    tell them all.
+    ``experiment.json`` says what was asked for last; ``problems`` and ``policies`` hold what trials
+    work with; ``trials.jsonl`` has a line for each that is finished, of this command or of one
+    before it with other options; ``results.md`` and pictures tell those of this command.
 
     Parameters
     ----------
     path
-        The folder. An experiment with the same options goes on where it stopped.
+        The folder.
     experiment
         The experiment.
-    force
-        Whether what another one left may be overwritten; then this one begins anew, too.
-
-    Raises
-    ------
-    InputError
-        When the folder holds something else, even if that is to be overwritten.
     """
 
-    def __init__(self, path: Path, experiment: Experiment, *, force: bool) -> None:
+    def __init__(self, path: Path, experiment: Experiment) -> None:
         self.path = path
         self.workspace = Workspace(path)
         self._experiment = experiment
-        described = _Description(
-            experiment=experiment.name,
-            options=experiment.options,
-            trials=len(experiment.trials),
-        )
-        # As it will be read: what JSON makes of it, tuples for example.
-        self._described = msgspec.json.decode(msgspec.json.encode(described), type=_Description)
-        if force or not (path / DESCRIPTION).exists():
-            self._create(force=force)
-        else:
-            self._check()
-        self.log = TrialLog(path / TRIALS)
+        self._store = TrialStore(path / TRIALS)
+        self._commit = commit()
+
+    def make_problems(self, show: Callable[[str], None]) -> None:
+        """Make the problems, and the keys of the trials, which say what is finished."""
+        digests = {}
+        for name, make in self._experiment.problems.items():
+            show(f"{name}: reading or capturing its graph ...")
+            problem, path = make(), self.workspace.problem_file(name)
+            with writing(path):
+                path.parent.mkdir(exist_ok=True)
+                save_problem(problem, path)
+            digests[name] = content_digest(problem)
+        self.workspace = Workspace(self.path, trial_keys(self._experiment.trials, digests))
 
     @property
-    def left(self) -> list[Trial]:
-        """The trials that are not finished."""
-        return [trial for trial in self._experiment.trials if trial.key not in self.log.records]
+    def finished(self) -> dict[str, Record]:
+        """The records of the experiment's trials that are finished, by name, but for failures."""
+        return {name: one for name, one in self._records().items() if not isinstance(one, Failed)}
 
     @property
     def results(self) -> Results:
-        """What the finished trials came to."""
-        return Results(self.log.records.values())
+        """What the finished trials came to, and why others failed."""
+        return Results(self._records().values())
 
-    def make_problems(self, show: Callable[[str], None]) -> None:
-        """Write the problems that are not there yet."""
-        for name, make in self._experiment.problems.items():
-            path = self.workspace.problem_file(name)
-            if not path.exists():
-                show(f"{name}: reading or capturing its graph ...")
-                problem = make()
-                with writing(path):
-                    path.parent.mkdir(exist_ok=True)
-                    save_problem(problem, path)
+    def _records(self) -> dict[str, Record]:
+        keys, records = self.workspace.keys, self._store.records
+        return {name: records[key] for name, key in keys.items() if key in records}
+
+    def add(self, trial: Trial, record: Record, took: float) -> None:
+        """Write down a finished trial that took so many seconds."""
+        key = self.workspace.keys[trial.name]
+        origin = Origin(key=key, name=trial.name, commit=self._commit, took=took)
+        self._store.put(origin, record)
 
     def write_page(self, page: Page) -> None:
         """Write what was shown."""
@@ -88,18 +85,20 @@ class ExperimentFolder:
             save_png(figure, self.path / name)
         options = "\n".join(
             f"- {name}: {json_text(value, indent=0)}"
-            for name, value in self._described.options.items()
+            for name, value in self._experiment.options.items()
         )
-        parts = [f"# {self._experiment.title}", *self._origin(), *page.parts, "## Options", options]
+        title = f"# {self._experiment.title}"
+        parts = [title, *self._origin(), *page.parts, "## Options", options]
         write_text(self.path / PAGE, "\n\n".join(parts) + "\n")
 
     def _origin(self) -> list[str]:
         """Return what made the page, and how long it took; nothing where no command makes it."""
         if not self._experiment.command:
             return []
-        origins = self.log.origins.values()
+        keys, known = self.workspace.keys.values(), self._store.origins
+        origins = [known[key] for key in keys if key in known]
         commits = list(dict.fromkeys(origin.commit for origin in origins if origin.commit))
-        seeds = self._described.options.get("seeds")
+        seeds = self._experiment.options.get("seeds")
         said = [
             f"`{self._experiment.command}`",
             *([f"commit {' to '.join(commits)}"] if commits else []),
@@ -108,48 +107,75 @@ class ExperimentFolder:
         ]
         return [", ".join(said) + "."]
 
-    def _create(self, *, force: bool) -> None:
-        make_folder(self.path, force=force)
-        if any(self.path.iterdir()):
-            self._found()
-        with writing(self.path):
-            for name in (TRIALS, PAGE):
-                (self.path / name).unlink(missing_ok=True)
-            for name in FOLDERS:
-                if (self.path / name).is_dir():
-                    shutil.rmtree(self.path / name)
-        write_json(self.path / DESCRIPTION, self._described)
 
-    def _check(self) -> None:
-        found = self._found().deciding()
-        for name, value in self._described.deciding().items():
-            if found.get(name) != value:
-                raise InputError(
-                    f"{self.path / DESCRIPTION}: begun with other options: "
-                    f"{_difference(found, name, value)}; --force begins anew"
-                )
+@contextmanager
+def experiment_folder(
+    path: Path, experiment: Experiment, *, force: bool
+) -> Iterator[ExperimentFolder]:
+    """Give the folder of an experiment to this process alone.
 
-    def _found(self) -> "_Description":
-        """Return what the folder was begun with."""
-        writer = "`placeto experiment` or `placeto compare`"
-        return read_json(self.path / DESCRIPTION, _Description, writer)
+    Parameters
+    ----------
+    path
+        The folder. Trials that are finished there, and have the keys of this experiment's, stay.
+    experiment
+        The experiment.
+    force
+        Whether what another one left may be overwritten; then this one begins anew, too.
+
+    Raises
+    ------
+    InputError
+        When the folder holds something else, even if that is to be overwritten, or another
+        experiment, or another process works in it.
+    """
+    begun = (path / DESCRIPTION).exists()
+    if force or not begun:
+        make_folder(path, force=force)
+    if begun or any(path.iterdir()):
+        found = read_json(path / DESCRIPTION, _Description, "`placeto experiment` or `compare`")
+        found.check(path, experiment, force=force)
+    with writing(path):
+        try:
+            lock = FileLock(path / ".lock").acquire(timeout=0)
+        except Timeout:
+            raise InputError(f"{path}: another process works in it; name another folder") from None
+    with lock:
+        if force:
+            _empty(path)
+        described = _Description(
+            experiment=experiment.name, options=experiment.options, trials=len(experiment.trials)
+        )
+        write_json(path / DESCRIPTION, described)
+        yield ExperimentFolder(path, experiment)
+
+
+def _empty(path: Path) -> None:
+    with writing(path):
+        for name in (TRIALS, PAGE):
+            (path / name).unlink(missing_ok=True)
+        for name in FOLDERS:
+            if (path / name).is_dir():
+                shutil.rmtree(path / name)
 
 
 class _Description(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal["placeto-experiment"] = "placeto-experiment"
-    version: int = 2
+    version: int = VERSION
     experiment: str
     options: Mapping[str, Any]
     trials: int
 
-    def deciding(self) -> dict[str, Any]:
-        return {"version": self.version, "experiment": self.experiment, **self.options}
-
-
-def _difference(options: dict[str, Any], name: str, value: Any) -> str:
-    """Return what differs, down to one number."""
-    found = options.get(name)
-    if isinstance(found, dict) and isinstance(value, dict):
-        inner = next(key for key in {**found, **value} if found.get(key) != value.get(key))
-        return _difference(found, inner, value.get(inner))
-    return f"{name} {json_text(found, indent=0)}, not {json_text(value, indent=0)}"
+    def check(self, path: Path, experiment: Experiment, *, force: bool) -> None:
+        if force:
+            return
+        if self.version != VERSION:
+            raise InputError(
+                f"{path / DESCRIPTION}: expected version {VERSION}, got {self.version}, whose "
+                "trials have no keys; --force begins anew"
+            )
+        if self.experiment != experiment.name:
+            raise InputError(
+                f"{path / DESCRIPTION}: begun as another experiment: {self.experiment}, "
+                f"not {experiment.name}; --force begins anew"
+            )

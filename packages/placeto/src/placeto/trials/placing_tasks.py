@@ -1,43 +1,27 @@
-"""Trials that place one graph, each with another scheme."""
+"""Trials that place one graph, each with another placer."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
-
-from placeto.placing.costs import cost_of_result, costs_of
+from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import run_placer
 from placeto.placing.placers import fitting, make_placer
-from placeto.placing.warming import warm_up, warm_up_placer
-from placeto.trials.comparison import CPU, evaluations_to_best, on_a_cpu
-from placeto.trials.orders import PlaceInOrder, run_greedily
-from placeto.trials.records import Drawn, Episode, Outcome, Placed, Record, finite
-from placeto.trials.short_curves import short_curve
-from placeto.trials.training_tasks import read_by_rnn
+from placeto.placing.warming import warm_up_placer
+from placeto.trials.comparison import CPU, on_a_cpu
+from placeto.trials.curves import evaluations_to_best, short_curve
+from placeto.trials.records import Placed, Record, finite
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import (
-    LocalSearch,
-    RandomPlacer,
     RnnPlacer,
     RnnSettings,
-    TrainedRnnPlacer,
-    lower_bound,
 )
-from placeto_graphs import EvaluationBatch, PlacementProblem, PlacementResult, Placer
-from placeto_policy import PlacementEnvironment, PlacetoPlacer, Settings, load_policy
-from placeto_simulator import Simulator
-
-Maker = Callable[[], Placer]
-
-LOWER_BOUND, RANDOM = "lower-bound", "random"
-RANDOM_PLACEMENTS = 100
+from placeto_graphs import PlacementProblem, PlacementResult, Placer
+from placeto_policy import PlacetoPlacer, Settings
 
 
 class Labels(TypedDict):
-    """What was placed, and how."""
+    """Labels of a record: the placer, the graph and the seed."""
 
     scheme: str
     graph: str
@@ -46,38 +30,26 @@ class Labels(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What placing a graph with a scheme has in common.
+    """Places a graph; others say with which placer."""
 
-    Attributes
-    ----------
-    scheme : text
-        What it is called.
-    graph : `Graph`
-        What is placed.
-    seed : int or None
-        Fixes every random choice; None where there is none.
-    budget : int or None
-        How many placements it samples, if that is known.
-    """
-
-    scheme: str
+    scheme: str  # name of the placer in records
     graph: Graph
-    seed: int | None
-    budget: int | None = None
+    seed: int | None  # seed that fixes every random choice; None where there is none
+    budget: int | None = None  # number of placements that it samples, if that is known
 
     @property
     def kind(self) -> str:
-        """The scheme: it takes about as long on another graph."""
+        """The name of the placer, which takes about as long on another graph."""
         return self.scheme
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Place, and return what came of it; the clock runs from when the problem was read."""
+        """Place, and return what came of it; the clock runs while the placer places."""
         problem = self.problem(workspace)
-        make = self.maker(workspace, problem)
-        warm_up_placer(make())
+        placer = self.placer(workspace, problem)
+        warm_up_placer(placer)
         began = time.perf_counter()
         result = run_placer(
-            make(),
+            placer,
             problem,
             watch,
             seed=self.seed or 0,
@@ -93,16 +65,16 @@ class Place:
         """Return what is placed."""
         return workspace.problem(self.graph)
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:
-        """Return what makes the placer, when the clock runs; policies are read before."""
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:
+        """Return the placer."""
         raise NotImplementedError
 
     def labels(self) -> Labels:
-        """Return what was placed, and how."""
+        """Return the labels of its record."""
         return {"scheme": self.scheme, "graph": self.graph.label, "seed": self.seed}
 
     def placed(self, problem: PlacementProblem, result: PlacementResult, seconds: float) -> Placed:
-        """Return what a run of a placer came to."""
+        """Return the record of a run of a placer."""
         return Placed(
             **self.labels(),
             runtime=finite(result.runtime),
@@ -119,200 +91,37 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceByName(Place):
-    """Places with one of the schemes of `placeto.placing.placers`.
+    """Places with one of the placers of `placeto.placing.placers`."""
 
-    Attributes
-    ----------
-    placer : text
-        Its name there.
-    """
-
-    placer: str
+    name: str
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
         """Return what is placed: for CPU only the same groups on a CPU, if there is none."""
         problem = workspace.problem(self.graph)
-        return on_a_cpu(problem) if self.placer == CPU else problem
+        return on_a_cpu(problem) if self.name == CPU else problem
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        return lambda: make_placer(self.placer, problem, self.budget)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlaceByHillClimbing(Place):
-    """Moves single groups while that helps, from one random placement after the other.
-
-    Local search spends most of its budget on annealing, which comes to good placements late; this
-    is what comes to fair ones early.
-    """
-
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        return lambda: LocalSearch(self.budget or 1, restarts=1, annealing=0.0)
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        return make_placer(self.name, problem, self.budget)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptimized(Place):
-    """Trains a policy on the graph.
-
-    Attributes
-    ----------
-    settings : `Settings`
-        Of the training.
-    """
+    """Trains a policy on the graph."""
 
     settings: Settings
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        return lambda: PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlaceZeroShot(Place):
-    """Places with a policy that was trained on other graphs.
-
-    Attributes
-    ----------
-    policy : text
-        Its name.
-    samples : int
-        How many passes are sampled besides the greedy one.
-    sweeps : int
-        How many sweeps go on from the best of them.
-    """
-
-    policy: str
-    samples: int
-    sweeps: int
-
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        policy = load_policy(workspace.policy_file(self.policy))
-        order = self.graph.order
-        if order is not None:
-            return lambda: PlaceInOrder(policy, order)
-        return lambda: PlacetoPlacer(policy=policy, samples=self.samples, sweeps=self.sweeps)
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        return PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceRnnOptimized(Place):
-    """Trains an RNN on the graph.
-
-    Attributes
-    ----------
-    settings : `RnnSettings`
-        Of the training.
-    """
+    """Trains an RNN on the graph."""
 
     settings: RnnSettings
 
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        return lambda: RnnPlacer(fitting(self.settings, [problem]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlaceRnnZeroShot(Place):
-    """Places with an RNN that was trained on other graphs.
-
-    Attributes
-    ----------
-    policy : text
-        Its name.
-    """
-
-    policy: str
-
-    def problem(self, workspace: Workspace) -> PlacementProblem:
-        """Return what is placed, in the order in which it is read."""
-        return read_by_rnn(workspace.problem(self.graph), self.graph)
-
-    def maker(self, workspace: Workspace, problem: PlacementProblem) -> Maker:  # noqa: ARG002
-        """Return what makes the placer."""
-        trained = TrainedRnnPlacer.load(workspace.policy_file(self.policy))
-        return lambda: trained
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlaceAtRandom(Place):
-    """Draws placements, each of which is a result of its own: the mean is what one comes to."""
-
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return the mean of what 100 placements come to."""
-        warm_up("random")
-        problem = workspace.problem(self.graph)
-        began = time.perf_counter()
-        kept = _KeepingEvaluator(Simulator(problem, 1))
-        seed = self.seed or 0
-        runtime = RandomPlacer(RANDOM_PLACEMENTS).runtimes(problem, kept, seed=seed)
-        costs = np.concatenate(kept.costs)
-        watch.update("done")
-        return Drawn(
-            **self.labels(),
-            runtime=float(runtime.mean()),
-            cost=float(costs.mean()),
-            standard_deviation=float(costs.std()),
-            fits=bool((costs == runtime).all()),
-            evaluations=1,
-            seconds=(time.perf_counter() - began) / len(costs),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bound(Place):
-    """Computes the runtime that no placement beats."""
-
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return the bound."""
-        warm_up("single")
-        problem = workspace.problem(self.graph)
-        began = time.perf_counter()
-        bound = lower_bound(problem)
-        watch.update("done")
-        return Outcome(
-            **self.labels(),
-            runtime=bound,
-            cost=bound,
-            fits=True,
-            evaluations=0,
-            seconds=time.perf_counter() - began,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinalEpisode(Place):
-    """Runs the greedy episode of a policy, and looks at each of its steps.
-
-    Attributes
-    ----------
-    policy : text
-        The name of the policy.
-    """
-
-    policy: str
-
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return the memory-penalised runtime before the first step and after each."""
-        problem = workspace.problem(self.graph)
-        policy = load_policy(workspace.policy_file(self.policy))
-        environment = PlacementEnvironment.for_policy(Simulator(problem, 1), policy.settings)
-        environment.reset(num_episodes=1)
-        costs = run_greedily(policy, environment)
-        watch.update("done")
-        return Episode(**self.labels(), cost=costs[-1], steps=costs)
-
-
-class _KeepingEvaluator:
-    """Evaluates placements, and keeps their memory-penalised runtimes."""
-
-    def __init__(self, simulator: Simulator) -> None:
-        self.problem = simulator.problem
-        self.costs: list[NDArray[np.float64]] = []
-        self._simulator = simulator
-
-    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        batch = self._simulator.evaluate(placements)
-        self.costs.append(costs_of(self.problem, batch))
-        return batch
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        return RnnPlacer(fitting(self.settings, [problem]))

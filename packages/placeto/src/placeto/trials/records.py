@@ -1,4 +1,4 @@
-"""What trials came to: the lines of ``trials.jsonl``, which name their type."""
+"""Records of finished trials: the lines of ``trials.jsonl``, which name their type."""
 
 import math
 
@@ -13,21 +13,11 @@ def finite(seconds: float) -> float | None:
 
 
 class Labelled(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
-    """What every record says.
+    """What every record says."""
 
-    Attributes
-    ----------
-    scheme : text
-        What was done: a scheme, or the name of a trained policy.
-    graph : text
-        The label of the graph that was placed; empty if there is not one.
-    seed : int or None
-        None for what no seed changes.
-    """
-
-    scheme: str
-    graph: str
-    seed: int | None
+    scheme: str  # what was done: a scheme, or the name of a trained policy
+    graph: str  # the label of the graph that was placed; empty if there is not one
+    seed: int | None  # none for what no seed changes
 
 
 class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,25 +45,14 @@ class Failed(Labelled, frozen=True, kw_only=True):
 
 
 class Outcome(Labelled, frozen=True, kw_only=True):
-    """What a scheme, or a bound, came to.
+    """What a scheme, or a bound, came to."""
 
-    Attributes
-    ----------
-    runtime, cost : float or None
-        Seconds of the step, and with the penalty for memory; None for infinity.
-    fits : bool
-        Whether the memory suffices.
-    evaluations : int
-        How many placements were sampled.
-    seconds : float
-        How long placing took.
-    """
-
+    # Seconds of the step, and with the penalty for memory; None for infinity
     runtime: float | None
     cost: float | None
-    fits: bool
-    evaluations: int
-    seconds: float
+    fits: bool  # whether the memory suffices
+    evaluations: int  # how many placements were sampled
+    seconds: float  # how long placing took
 
 
 class Drawn(Outcome, frozen=True, kw_only=True):
@@ -83,24 +62,13 @@ class Drawn(Outcome, frozen=True, kw_only=True):
 
 
 class Placed(Outcome, frozen=True, kw_only=True):
-    """What one run of a scheme came to.
+    """What one run of a scheme came to."""
 
-    Attributes
-    ----------
-    peak_memory : ints
-        Bytes of each device.
-    evaluations_to_best : int
-        How many placements were sampled until it was within 1 % of its own best.
-    curve : rows of (int, float or None)
-        Placements sampled so far, and the best runtime so far in seconds.
-    placement : ints
-        The device of each group.
-    """
-
-    peak_memory: list[int]
+    peak_memory: list[int]  # bytes of each device
+    # How many placements were sampled until it was within 1 % of its own best
     evaluations_to_best: int
-    curve: Curve
-    placement: list[int]
+    curve: Curve  # placements sampled so far, and the best runtime so far in seconds
+    placement: list[int]  # the device of each group
 
 
 class Episode(Labelled, frozen=True, kw_only=True):
@@ -132,21 +100,20 @@ class Learned(Labelled, frozen=True, kw_only=True):
     episodes: list[tuple[int, float]]
 
 
+class Profiled(Labelled, frozen=True, kw_only=True):
+    """A problem whose ops were measured on this machine, and how long that took in seconds."""
+
+    ops: int
+    seconds: float
+
+
 class MeasuredPlacement(msgspec.Struct, frozen=True):
-    """What a step takes with one placement, in seconds.
+    """What a step takes with one placement, in seconds."""
 
-    Attributes
-    ----------
-    placement : text
-        What it is called.
-    simulated, slowed, own_times : float
-        Simulated, also with ops that slow each other down, or that take what they took.
-    free, free_spread, paced : float
-        Measured, by which part runs differ, and measured with ops that only wait.
-    """
-
-    placement: str
+    placement: str  # what it is called
+    # Simulated, also with ops that slow each other down, or that take what they took
     simulated: float
+    # Measured, by which part runs differ, and measured with ops that only wait
     free: float
     free_spread: float
     slowed: float
@@ -162,4 +129,15 @@ class Measured(Labelled, frozen=True, kw_only=True):
     rows: list[MeasuredPlacement]
 
 
-Record = Described | Failed | Outcome | Drawn | Placed | Episode | Trained | Learned | Measured
+Record = (
+    Described
+    | Failed
+    | Outcome
+    | Drawn
+    | Placed
+    | Episode
+    | Trained
+    | Learned
+    | Profiled
+    | Measured
+)

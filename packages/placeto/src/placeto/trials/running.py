@@ -4,18 +4,18 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from placeto.errors import RunError, exit_code, one_line
 from placeto.trials.records import Record
-from placeto.trials.trials import Trial, Watch, Workspace
+from placeto.trials.trials import StoppedError, Trial, Watch, Workspace
 
 ONE_THREAD = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -23,62 +23,120 @@ SECONDS_BETWEEN_LOOKS = 0.2
 Finished = tuple[Trial, Record]
 
 
-def run_here(
-    trials: Sequence[Trial], workspace: Workspace, watch: Watch
+def run_trials(
+    trials: Sequence[Trial],
+    workspace: Workspace,
+    watch: Watch,
+    *,
+    jobs: int = 1,
+    done: Collection[str] = (),
 ) -> Generator[Finished, None, None]:
-    """Run trials in their order, and yield each with its record.
+    """Run trials, each as soon as what it needs is done, and yield each with its record.
 
-    Raises
-    ------
-    StoppedError
-        When they are to stop.
-    RunError
-        When one of them fails.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for trial in trials:
-            watch.update(trial.key)
-            yield trial, _run(trial, workspace, watch)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def run_in_processes(
-    trials: Sequence[Trial], workspace: Workspace, watch: Watch, jobs: int, done: Sequence[str]
-) -> Generator[Finished, None, None]:
-    """Run several trials at once, each as soon as what it needs is done, and yield their records.
+    A trial that fails ends none of the others but those that need it. Whatever ends the run, trials
+    that finish beside it are yielded first.
 
     Parameters
     ----------
     trials
-        The trials.
+        The trials, in the order in which they begin where several may.
     workspace
         The folder.
     watch
         Says when to stop.
     jobs
-        How many processes there are.
+        Number of trials that run at once: one in this process, several each in one of its own.
     done
-        The keys of trials that were done before.
+        Names of the trials that were done before.
 
     Raises
     ------
     StoppedError
         When they are to stop.
     RunError
-        When one of them fails, or a process is killed.
+        When some of them failed, after all others, or when a process was killed.
     """
+    waiting, known = list(trials), set(done)
+    running: dict[Future[Record], Trial] = {}
+    failures: list[RunError] = []
+    end: BaseException | None = None
+    try:
+        with _workers(jobs, workspace, watch) as workers:
+            while True:
+                ready = [] if end else [trial for trial in waiting if known.issuperset(trial.needs)]
+                for trial in ready[: jobs - len(running)]:
+                    waiting.remove(trial)
+                    running[workers.submit(trial)] = trial
+                if not running:
+                    break
+                for future in wait(running, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED).done:
+                    trial, error = running.pop(future), future.exception()
+                    if error is None:
+                        known.add(trial.name)
+                        yield trial, future.result()
+                    elif isinstance(error, RunError):
+                        failures.append(error)
+                    else:
+                        end = end or error
+                try:
+                    watch.update(", ".join(sorted(trial.name for trial in running.values())))
+                except StoppedError as error:
+                    end = end or error
+                if end:
+                    workers.stop()
+            if end:
+                raise end
+    except BrokenProcessPool:
+        raise RunError("a process of a trial was killed; the same command goes on") from None
+    if failures:
+        raise RunError(several(list(map(str, failures)))) from failures[0]
+
+
+def several(failures: Sequence[str]) -> str:
+    """Return one line for some failures: the first, and how many there are besides."""
+    return failures[0] + (f" (and {len(failures) - 1} more)" if len(failures) > 1 else "")
+
+
+class _Workers(NamedTuple):
+    submit: Callable[[Trial], "Future[Record]"]
+    stop: Callable[[], None]
+
+
+@contextmanager
+def _workers(jobs: int, workspace: Workspace, watch: Watch) -> Iterator[_Workers]:
+    if jobs > 1:
+        with _processes(jobs, workspace) as workers:
+            yield workers
+        return
+
+    def run_now(trial: Trial) -> "Future[Record]":
+        future: Future[Record] = Future()
+        try:
+            watch.update(trial.name)
+            future.set_result(_run(trial, workspace, watch))
+        except Exception as error:  # as a process pool does
+            future.set_exception(error)
+        return future
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield _Workers(run_now, lambda: None)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _processes(jobs: int, workspace: Workspace) -> Iterator[_Workers]:
     context = multiprocessing.get_context("spawn")
     stopping = context.Event()
     with _one_thread_each():
         pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(stopping,))
         try:
             _start(pool, jobs)
-            yield from _finished(trials, workspace, watch, jobs, set(done), pool)
-        except BrokenProcessPool:
-            raise RunError("a process of a trial was killed; the same command goes on") from None
+            yield _Workers(
+                lambda trial: pool.submit(_run_in_process, trial, workspace), stopping.set
+            )
         finally:
             stopping.set()
             pool.shutdown(cancel_futures=True)
@@ -97,37 +155,13 @@ def _start(pool: ProcessPoolExecutor, jobs: int) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def _finished(
-    trials: Sequence[Trial],
-    workspace: Workspace,
-    watch: Watch,
-    jobs: int,
-    done: set[str],
-    pool: ProcessPoolExecutor,
-) -> Generator[Finished, None, None]:
-    waiting = list(trials)
-    running: dict[Future[Record], Trial] = {}
-    while waiting or running:
-        ready = [trial for trial in waiting if done.issuperset(trial.needs)]
-        for trial in ready[: jobs - len(running)]:
-            waiting.remove(trial)
-            running[pool.submit(_run_in_process, trial, workspace)] = trial
-        finished, _ = wait(running, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
-        for future in finished:
-            trial = running.pop(future)
-            record = future.result()
-            done.add(trial.key)
-            yield trial, record
-        watch.update(", ".join(sorted(trial.key for trial in running.values())))
-
-
 def _run(trial: Trial, workspace: Workspace, watch: Watch) -> Record:
     try:
         return trial.task.run(workspace, watch)
     except (ValueError, OSError) as error:
         if isinstance(error, ValueError) and exit_code(error) == 1:
             raise  # of no package of ours, so a mistake in the code
-        raise RunError(f"{trial.key}: {one_line(error)}") from error
+        raise RunError(f"{trial.name}: {one_line(error)}") from error
 
 
 _stopping: list[Event] = []  # of the process of a trial

@@ -1,7 +1,11 @@
-"""What experiments are made of: trials that can run on their own, in any process."""
+"""Trials, of which experiments are made: each can run on its own, in any process.
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+Begin to read here; then `store` (what makes a trial the same as one that is finished), `running`
+(several at once) and `conducting` (an experiment from where it stands to its page).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -9,6 +13,7 @@ from placeto.trials.records import Record
 from placeto_graphs import PlacementProblem, load_problem
 
 Kind = TypeVar("Kind", bound=Record)
+LETTERS_OF_KEY = 16  # in the names of files
 
 
 class StoppedError(Exception):
@@ -17,36 +22,26 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Graph:
-    """A problem of the experiment, which its folder holds.
-
-    Attributes
-    ----------
-    name : text
-        Of the problem.
-    order : int or None
-        The number of the random order in which its groups are visited; None for the usual one.
-    """
+    """A problem of the experiment, which its folder holds."""
 
     name: str
+    # Number of the random order in which its groups are visited; None for the usual one
     order: int | None = None
 
     @property
     def label(self) -> str:
-        """What it is called in records."""
+        """Name in records."""
         return self.name if self.order is None else f"{self.name}-order-{self.order}"
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where a trial finds problems and trained policies, and leaves its own.
+    """Folder in which trials find problems and trained policies, and leave their own."""
 
-    Attributes
-    ----------
-    path : path
-        The folder of the experiment.
-    """
-
-    path: Path
+    path: Path  # folder of the experiment
+    # Keys of trials by their names. The files that a trial leaves for others have its key in their
+    # names, so that none takes what a trial with other settings left.
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, graph: Graph) -> PlacementProblem:
         """Return a problem, read anew: what is computed of it counts for who computes it."""
@@ -54,19 +49,23 @@ class Workspace:
 
     def problem_file(self, name: str) -> Path:
         """Return the file of a problem."""
-        return self.path / "problems" / f"{name}.json.gz"
+        return self.path / "problems" / f"{self._stem(measuring_name(name), name)}.json.gz"
 
     def policy_file(self, name: str) -> Path:
         """Return the file of a policy."""
-        return self.path / "policies" / f"{name}.safetensors"
-
-    def placement_file(self, name: str, scheme: str) -> Path:
-        """Return the file of the best placement that a scheme has found for a problem."""
-        return self.path / "placements" / name / f"{scheme}.json"
+        return self.path / "policies" / f"{self._stem(training_name(name), name)}.safetensors"
 
     def log_file(self, name: str) -> Path:
         """Return the file with a line for each update of a training."""
-        return self.path / "policies" / f"{name}.jsonl"
+        return self.policy_file(name).with_suffix(".jsonl")
+
+    def placement_file(self, name: str, placer: str) -> Path:
+        """Return the file of the best placement that a placer has found for a problem."""
+        return self.path / "placements" / name / f"{placer}.json"
+
+    def _stem(self, trial: str, name: str) -> str:
+        key = self.keys.get(trial)
+        return name if key is None else f"{name}-{key[:LETTERS_OF_KEY]}"
 
 
 class Watch:
@@ -100,11 +99,15 @@ class Watch:
 
 
 class Task(Protocol):
-    """What a trial does: a frozen dataclass, so that it can go to another process."""
+    """Work of a trial: a frozen dataclass, so that it can go to another process.
+
+    Its fields are all that decides what it comes to, besides the problems that they name (each a
+    `Graph`) and what the trials that it needs have left.
+    """
 
     @property
     def kind(self) -> str:
-        """What takes about as long as others of this kind."""
+        """Name of a kind of task; those of one kind take about equally long."""
         ...
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
@@ -114,25 +117,16 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Trial:
-    """One part of an experiment; what it comes to depends on itself and what it needs only.
+    """One part of an experiment."""
 
-    Attributes
-    ----------
-    key : text
-        Unique in the experiment.
-    task : `Task`
-        What is done.
-    needs : keys of trials
-        Which must be done before.
-    """
-
-    key: str
+    name: str  # name that no other trial of the experiment has
     task: Task
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # names of the trials that must be done before
+    measured: bool = False  # whether it measures this machine: on another one it is another trial
 
 
 class Results:
-    """What all trials came to.
+    """Records of all trials of an experiment that are finished.
 
     Parameters
     ----------
@@ -160,3 +154,13 @@ def placing(task: Task, scheme: str, graph: Graph, seed: int | None, *needs: str
     """Return the trial of a scheme on a graph."""
     whose = "every-seed" if seed is None else f"seed{seed}"
     return Trial(f"{whose}/{graph.label}/{scheme}", task, needs)
+
+
+def training_name(policy: str) -> str:
+    """Return the name of the trial that trains a policy."""
+    return f"training/{policy}"
+
+
+def measuring_name(problem: str) -> str:
+    """Return the name of the trial that measures the ops of a problem, and leaves its file."""
+    return f"measuring/{problem}"

@@ -12,11 +12,11 @@ from placeto.placing.placers import fitting
 from placeto.placing.warming import warm_up
 from placeto.placing.watching import WatchedEvaluator
 from placeto.texts import seconds_text
-from placeto.trials.orders import FixedOrders, problem_in_order
+from placeto.trials.curves import evenly_thinned
 from placeto.trials.records import Record, Trained
-from placeto.trials.short_curves import evenly_thinned
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import RnnPlacer, RnnSettings
+from placeto_experiments.paper.orders import FixedOrders, read_by_rnn
 from placeto_graphs import PlacementProblem
 from placeto_policy import (
     JsonLinesLog,
@@ -35,29 +35,17 @@ PLACETO_TRAINING, RNN_TRAINING = "placeto-training", "rnn-training"
 
 @dataclass(frozen=True)
 class TrainPlaceto:
-    """Trains one policy on some graphs; goes on from the last checkpoint.
-
-    Attributes
-    ----------
-    policy : text
-        The name that it gets.
-    graphs : graphs
-        Of which each worker has another one. Of one graph in several orders, each episode draws
-        an order.
-    settings : `Settings`
-        The hyperparameters.
-    seed : int
-        Fixes every random choice.
-    validation : graphs
-        By whose placements the best policy is chosen; none are those to train on.
-    """
+    """Trains one policy on some graphs; goes on from the last checkpoint."""
 
     kind: ClassVar[str] = PLACETO_TRAINING
 
     policy: str
+    # Graphs, of which each episode of an update has another one. Of one graph in several orders,
+    # each episode draws an order.
     graphs: tuple[Graph, ...]
     settings: Settings
     seed: int
+    # Graphs by whose placements the best policy is chosen; none are those to train on
     validation: tuple[Graph, ...] = ()
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
@@ -106,19 +94,7 @@ class TrainPlaceto:
 
 @dataclass(frozen=True)
 class TrainRnn:
-    """Trains one RNN on some graphs.
-
-    Attributes
-    ----------
-    policy : text
-        The name that it gets.
-    graphs : graphs
-        The graphs.
-    settings : `RnnSettings`
-        The hyperparameters.
-    seed : int
-        Fixes every random choice.
-    """
+    """Trains one RNN on some graphs."""
 
     kind: ClassVar[str] = RNN_TRAINING
 
@@ -141,7 +117,7 @@ class TrainRnn:
 
             return WatchedEvaluator(Simulator(problem, 1), report)
 
-        problems = [read_by_rnn(workspace.problem(graph), graph) for graph in self.graphs]
+        problems = [read_by_rnn(workspace.problem(graph), graph.order) for graph in self.graphs]
         evaluators = [evaluator(index, problem) for index, problem in enumerate(problems)]
         settings = fitting(self.settings, problems)
         trained = RnnPlacer(settings).train(evaluators, seed=self.seed)
@@ -155,11 +131,6 @@ class TrainRnn:
             evaluations=sum(evaluator.evaluations for evaluator in evaluators),
             seconds=time.perf_counter() - began,
         )
-
-
-def read_by_rnn(problem: PlacementProblem, graph: Graph) -> PlacementProblem:
-    """Return a problem as the RNN is to read it."""
-    return problem if graph.order is None else problem_in_order(problem, graph.order)
 
 
 def _of_log(path: Path) -> tuple[float, list[tuple[int, int, float, float]]]:

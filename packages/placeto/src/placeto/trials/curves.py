@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from placeto.trials.records import Curve, finite
 
 MOST_POINTS = 200
+NEAR_BEST = 0.01  # of the best runtime: a search that is as near has found it
 Row = TypeVar("Row")
 
 
@@ -77,3 +78,30 @@ def evaluations_until(curve: Curve, runtime: float) -> float | None:
             break
         found = evaluations
     return found
+
+
+def evaluations_to_best(curve: NDArray[np.float64]) -> int:
+    """Return the number of placements that a search sampled until it was within 1 % of its best.
+
+    Parameters
+    ----------
+    curve : float64[K, 2]
+        Rows of (placements sampled so far, best runtime so far in seconds).
+
+    Returns
+    -------
+    int
+        The placements of the first row from which on all are near the last. (A curve rises where
+        the best so far did not fit the memory, and a slower one that does took its place.)
+
+    Examples
+    --------
+    >>> evaluations_to_best(np.array([[1, 3.0], [10, 2.0], [50, 1.005], [90, 1.0]]))
+    50
+    """
+    if not len(curve):
+        return 0
+    last = curve[-1, 1]
+    far = np.abs(curve[:, 1] - last) > NEAR_BEST * last
+    row = int(np.flatnonzero(far).max(initial=-1)) + 1
+    return int(curve[min(row, len(curve) - 1), 0])

@@ -24,17 +24,7 @@ def random_order(num_groups: int, number: int) -> NDArray[np.int64]:
 
 
 class FixedOrders(PlacementEnvironment):
-    """Episodes of which each visits the groups in one of some fixed orders, drawn at random.
-
-    Parameters
-    ----------
-    evaluator
-        Says what placements cost.
-    settings
-        Give the reward, the memory penalty, and whether steps look ahead.
-    numbers
-        Of the orders; see `random_order`.
-    """
+    """Episodes of which each visits the groups in one of some numbered orders, drawn at random."""
 
     def __init__(self, evaluator: Evaluator, settings: Settings, numbers: Sequence[int]) -> None:
         super().__init__(
@@ -54,15 +44,7 @@ class FixedOrders(PlacementEnvironment):
 
 
 class PlaceInOrder:
-    """Places with a policy of Placeto as it is, greedily, in a given order.
-
-    Parameters
-    ----------
-    policy
-        The policy.
-    number
-        Of the order.
-    """
+    """Places with a policy of Placeto as it is, greedily, in a numbered order."""
 
     name = "placeto"
 
@@ -153,3 +135,8 @@ def problem_in_order(problem: PlacementProblem, number: int) -> PlacementProblem
             group_names=tuple(problem.grouping.group_names[group] for group in order.tolist()),
         ),
     )
+
+
+def read_by_rnn(problem: PlacementProblem, order: int | None) -> PlacementProblem:
+    """Return a problem as the RNN is to read it; None for the usual order."""
+    return problem if order is None else problem_in_order(problem, order)

@@ -1,14 +1,19 @@
-"""Numbers of experiments as texts."""
+"""Numbers of experiments as texts, and tables of them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
-from placeto.texts import seconds_text
+from placeto.texts import TextTable, seconds_text
+from placeto.trials.comparison_tables import NOTHING
+
+Row = TypeVar("Row")
 
 WHAT_A_POLICY_LEAVES = (
     "A policy that looks at placements on its way leaves the best of them, another one what its "
     "pass ends with."
 )
-NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 
 
 def ratio_text(ratio: float) -> str:
@@ -53,3 +58,25 @@ def count_text(count: float) -> str:
     '12,345'
     """
     return NOTHING if np.isnan(count) else f"{count:,.0f}"
+
+
+def markdown_table(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]]) -> str:
+    """Return a table as Markdown.
+
+    Parameters
+    ----------
+    rows
+        Things that have a row each.
+    columns
+        By its heading, what a column says of a thing; see `TextTable`.
+
+    Examples
+    --------
+    >>> print(markdown_table([1, 2], {"number": str, ">square": lambda number: f"{number**2}"}))
+    | number | square |
+    | --- | ---: |
+    | 1 | 1 |
+    | 2 | 4 |
+    """
+    cells = [[cell(row) for cell in columns.values()] for row in rows]
+    return TextTable("", list(columns), cells).markdown()

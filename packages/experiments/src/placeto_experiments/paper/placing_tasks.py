@@ -1,0 +1,142 @@
+"""Trials that place one graph, of which only experiments know."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.placing.costs import costs_of
+from placeto.placing.warming import warm_up
+from placeto.trials.placing_tasks import Place
+from placeto.trials.records import Drawn, Episode, Outcome, Record
+from placeto.trials.trials import Watch, Workspace
+from placeto_baselines import LocalSearch, RandomPlacer, TrainedRnnPlacer, lower_bound
+from placeto_experiments.paper.orders import PlaceInOrder, read_by_rnn, run_greedily
+from placeto_graphs import EvaluationBatch, PlacementProblem, Placer
+from placeto_policy import PlacementEnvironment, PlacetoPlacer, load_policy
+from placeto_simulator import Simulator
+
+LOWER_BOUND, RANDOM = "lower-bound", "random"
+RANDOM_PLACEMENTS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceByHillClimbing(Place):
+    """Moves single groups while that helps, from one random placement after the other.
+
+    Local search spends most of its budget on annealing, which comes to good placements late; this
+    is what comes to fair ones early.
+    """
+
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        return LocalSearch(self.budget or 1, restarts=1, annealing=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceZeroShot(Place):
+    """Places with a policy that was trained on other graphs."""
+
+    policy: str
+    samples: int  # number of rollouts that are sampled besides the greedy one
+    sweeps: int  # number of rounds of coordinate descent that begin at the best of them
+
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        policy = load_policy(workspace.policy_file(self.policy))
+        if self.graph.order is not None:
+            return PlaceInOrder(policy, self.graph.order)
+        return PlacetoPlacer(policy=policy, samples=self.samples, sweeps=self.sweeps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceRnnZeroShot(Place):
+    """Places with an RNN that was trained on other graphs."""
+
+    policy: str
+
+    def problem(self, workspace: Workspace) -> PlacementProblem:
+        """Return what is placed, in the order in which it is read."""
+        return read_by_rnn(workspace.problem(self.graph), self.graph.order)
+
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        """Return the placer."""
+        return TrainedRnnPlacer.load(workspace.policy_file(self.policy))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceAtRandom(Place):
+    """Draws placements, each of which is a result of its own: the mean is what one comes to."""
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return the mean of what 100 placements come to."""
+        warm_up("random")
+        problem = workspace.problem(self.graph)
+        began = time.perf_counter()
+        kept = _KeepingEvaluator(Simulator(problem, 1))
+        seed = self.seed or 0
+        runtime = RandomPlacer(RANDOM_PLACEMENTS).runtimes(problem, kept, seed=seed)
+        costs = np.concatenate(kept.costs)
+        watch.update("done")
+        return Drawn(
+            **self.labels(),
+            runtime=float(runtime.mean()),
+            cost=float(costs.mean()),
+            standard_deviation=float(costs.std()),
+            fits=bool((costs == runtime).all()),
+            evaluations=1,
+            seconds=(time.perf_counter() - began) / len(costs),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(Place):
+    """Computes the runtime that no placement beats."""
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return the bound."""
+        warm_up("single")
+        problem = workspace.problem(self.graph)
+        began = time.perf_counter()
+        bound = lower_bound(problem)
+        watch.update("done")
+        return Outcome(
+            **self.labels(),
+            runtime=bound,
+            cost=bound,
+            fits=True,
+            evaluations=0,
+            seconds=time.perf_counter() - began,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalEpisode(Place):
+    """Runs the greedy episode of a policy, and looks at each of its steps."""
+
+    policy: str
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return the memory-penalised runtime before the first step and after each."""
+        problem = workspace.problem(self.graph)
+        policy = load_policy(workspace.policy_file(self.policy))
+        environment = PlacementEnvironment.for_policy(Simulator(problem, 1), policy.settings)
+        environment.reset(num_episodes=1)
+        costs = run_greedily(policy, environment)
+        watch.update("done")
+        return Episode(**self.labels(), cost=costs[-1], steps=costs)
+
+
+class _KeepingEvaluator:
+    """Evaluates placements, and keeps their memory-penalised runtimes."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.problem = simulator.problem
+        self.costs: list[NDArray[np.float64]] = []
+        self._simulator = simulator
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        batch = self._simulator.evaluate(placements)
+        self.costs.append(costs_of(self.problem, batch))
+        return batch

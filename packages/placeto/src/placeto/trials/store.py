@@ -1,0 +1,196 @@
+"""Finished trials by their content: the key of a trial is the hash of all that decides it.
+
+That is its task with all settings, the problems that it places (graph, cluster, times, groups), the
+keys of the trials that it needs, the versions of the packages that run it, and for what is measured
+the machine. An equal key is an equal trial, whatever else a command was given: nothing has to
+compare options. Seconds are in records, not in keys.
+"""
+
+import hashlib
+import importlib
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from placeto.errors import reading, writing
+from placeto.json_files import decode_json
+from placeto.trials.records import Record
+from placeto.trials.trials import Graph, Trial, measuring_name
+from placeto_graphs import write_atomically
+
+KEY_FORMAT = 1  # another number makes every trial a new one
+# Packages that decide what trials come to, and those that also decide what is measured.
+RUN_BY = ("placeto", "placeto_baselines", "placeto_graphs", "placeto_policy", "placeto_simulator")
+MEASURED_BY = (*RUN_BY, "placeto_capture", "placeto_execution", "placeto_workloads", "torch")
+
+
+def content_digest(value: object, problems: Mapping[str, str] | None = None) -> str:
+    """Return the SHA-256 of a value: equal digests are equal values, in every process.
+
+    Parameters
+    ----------
+    value
+        None, a number, a text, an array, or a sequence, mapping or dataclass of such values.
+    problems
+        Digests of problems by name, or keys of the trials that measure them: a `Graph` counts as
+        what it names.
+
+    Raises
+    ------
+    TypeError
+        When the value is something else, or holds it.
+
+    Examples
+    --------
+    >>> content_digest({"a": 1, "b": 2}) == content_digest({"b": 2, "a": 1})
+    True
+    >>> content_digest(np.zeros(2)) == content_digest(np.zeros(2, np.int64))
+    False
+    """
+    hashed = hashlib.sha256()
+    for part in _parts(value, problems or {}):
+        hashed.update(b"%d:%b" % (len(part), part))
+    return hashed.hexdigest()
+
+
+def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str, str]:
+    """Return the key of each trial by its name.
+
+    Parameters
+    ----------
+    trials
+        In an order in which each comes after what it needs.
+    problems
+        Digests of the problems by name.
+    """
+    keys: dict[str, str] = {}
+    known = dict(problems)
+    for trial in trials:
+        decisive = (
+            KEY_FORMAT,
+            _versions(MEASURED_BY if trial.measured else RUN_BY, type(trial.task).__module__),
+            trial.task,
+            [keys[name] for name in trial.needs],
+            machine() if trial.measured else None,
+        )
+        keys[trial.name] = content_digest(decisive, known)
+        if trial.name.startswith(measuring_name("")):
+            known[trial.name] = keys[trial.name]
+    return keys
+
+
+def machine() -> str:
+    """Return what tells this machine from another one."""
+    return f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores"
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Origin of a finished trial."""
+
+    key: str
+    name: str  # its name in the experiment
+    commit: str | None = None  # commit of the sources; None where they are installed
+    # Seconds since the trial before, or since the command began: their sum is how long the
+    # experiment took, with however many jobs
+    took: float = 0.0
+
+
+class TrialStore:
+    """A text file with a JSON object for each finished trial, which no crash takes away again.
+
+    What a crash left of a last line is dropped. One process at a time may write it.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Attributes
+    ----------
+    records : dict
+        The records by key.
+    origins : dict
+        Where they come from, by key.
+
+    Raises
+    ------
+    InputError
+        When another line than the last is not what was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.records: dict[str, Record] = {}
+        self.origins: dict[str, Origin] = {}
+        if path.exists():
+            self._read()
+
+    def put(self, origin: Origin, record: Record) -> None:
+        """Append a trial, and return when the disk has it; the same failure stands there once."""
+        if self.records.get(origin.key) == record:
+            return
+        line = msgspec.json.encode(msgspec.to_builtins(origin) | msgspec.to_builtins(record))
+        with writing(self._path), self._path.open("ab") as file:
+            file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.records[origin.key] = record
+        self.origins[origin.key] = origin
+
+    def _read(self) -> None:
+        with reading(self._path):
+            content = self._path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), start=1):
+            problem = (
+                f"{self._path}, line {number}: expected a finished trial (--force begins anew)"
+            )
+            origin = decode_json(line, Origin, problem)
+            self.origins[origin.key] = origin
+            self.records[origin.key] = decode_json(line, cast(type[Record], Record), problem)
+        if whole != content:
+            with writing(self._path):
+                write_atomically(self._path, whole)
+
+
+def _parts(value: Any, problems: Mapping[str, str]) -> Iterator[bytes]:
+    """Yield a value in parts; the first says of what type it is, and how many follow."""
+    if value is None or isinstance(value, bool | int | float | str):
+        yield f"{type(value).__name__} {value!r}".encode()
+    elif isinstance(value, np.generic):
+        yield from _parts(value.item(), problems)
+    elif isinstance(value, np.ndarray):
+        yield f"array {value.dtype.str} {value.shape}".encode()
+        yield np.ascontiguousarray(value).tobytes()
+    elif isinstance(value, Sequence):
+        yield f"sequence {len(value)}".encode()
+        for item in value:
+            yield from _parts(item, problems)
+    elif isinstance(value, Mapping):
+        yield f"mapping {len(value)}".encode()
+        for name in sorted(value):
+            yield from _parts(name, problems)
+            yield from _parts(value[name], problems)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield f"dataclass {type(value).__qualname__}".encode()
+        yield from _parts({one.name: getattr(value, one.name) for one in fields(value)}, problems)
+        if isinstance(value, Graph):  # measured by a trial, or made
+            yield (problems.get(measuring_name(value.name)) or problems[value.name]).encode()
+    else:
+        raise TypeError(f"expected a value whose content can be told, got {type(value)}")
+
+
+@cache
+def _versions(packages: Sequence[str], module: str) -> dict[str, str]:
+    """Return the versions of packages, and of that of the module that has a task."""
+    names = {*packages, module.partition(".")[0]}
+    return {
+        name: str(getattr(importlib.import_module(name), "__version__", None)) for name in names
+    }
