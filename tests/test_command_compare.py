@@ -21,7 +21,7 @@ from command_runs import (
     succeed,
     succeed_json,
 )
-from placeto.placing.placers import PLACER_NAMES, SCHEMES
+from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.texts import seconds_text
 from placeto.trials.comparing import chosen_effort
 from placeto.trials.placing_tasks import Place
@@ -61,7 +61,7 @@ def test_every_scheme_is_compared_by_one_evaluator(results: Path) -> None:
         for found in problem["schemes"]:
             name, runs = found["name"], found["runs"]
             assert found["error"] is None
-            assert len(runs) == (2 if SCHEMES[name].random else 1)
+            assert len(runs) == (2 if PLACERS[name].random else 1)
             if name != "cpu":  # its runs are on a device of their own
                 assert all(run["runtime"] >= problem["lower_bound"] for run in runs)
                 placement = load_placement(placements / f"{name}.json", simulator.problem)
@@ -73,7 +73,7 @@ def test_searches_keep_their_budgets_and_say_when_they_were_near_their_best(
     results: Path,
 ) -> None:
     report = json.loads((results / "results.json").read_text())
-    budgets = {"placeto": 417, "rnn": 20, "random": 400, "local-search": 400, "coarse-to-fine": 400}
+    budgets = {"placeto": 417, "rnn": 20, "random": 400, "local-search": 400, "multilevel": 400}
     for problem in report["problems"]:
         for name, budget in budgets.items():
             for run in scheme(problem, name)["runs"]:
@@ -98,15 +98,15 @@ def test_the_page_has_the_papers_table_and_one_of_each_problem(results: Path) ->
         assert float(row[12].removesuffix(" %")) == pytest.approx(saved, abs=0.06)
         speedup = float(row[9]) / float(row[8])
         assert float(row[13].removesuffix(" |")) == pytest.approx(speedup, abs=0.006)
-    for title in (scheme.title for scheme in SCHEMES.values()):
+    for title in (scheme.title for scheme in PLACERS.values()):
         assert page.count(f"\n| {title} |") == 2
 
 
 def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
     succeed("plot", "curves", results, "-o", tmp_path / "curves.png")
-    searches = {scheme.title for scheme in SCHEMES.values() if scheme.budget}
+    searches = {scheme.title for scheme in PLACERS.values() if scheme.budget}
     of_one = legend_of(check_picture(results / "nmt-2-3xk80.png", width=900))
-    assert searches | {SCHEMES["single"].title, "lower bound"} <= set(of_one)
+    assert searches | {PLACERS["single"].title, "lower bound"} <= set(of_one)
     of_both = legend_of(check_picture(tmp_path / "curves.png", width=900))
     expected = {f"{title}, nmt-2 on {gpus}xk80" for title in searches for gpus in (2, 3)}
     assert expected == set(of_both)
@@ -297,8 +297,8 @@ def test_several_processes_come_to_the_same(tmp_path: Path) -> None:
 
 def test_budgets_are_short_unless_they_are_to_be_full() -> None:
     short, full = (chosen_effort(1, None, None, full=full).budgets for full in (False, True))
-    assert full == {name: known.budget for name, known in SCHEMES.items()}
-    assert short == {name: known.short_budget or known.budget for name, known in SCHEMES.items()}
+    assert full == {name: known.budget for name, known in PLACERS.items()}
+    assert short == {name: known.short_budget or known.budget for name, known in PLACERS.items()}
     assert full["placeto"] == full["rnn"] == 100_000
 
 
@@ -307,7 +307,7 @@ def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
     compare = ["compare", path, "--placers=single,heft"]
     assert "--budget: expected --placers to have one of random" in fail(*compare, "--budget=3")
     assert "--rnn-budget: expected --placers to have one of rnn" in fail(*compare, "--rnn-budget=3")
-    assert "--full: expected --placers to have one of published, placeto, rnn" in fail(
+    assert "--full: expected --placers to have one of paper, placeto, rnn" in fail(
         *compare, "--full"
     )
     assert "expected no --budget beside it" in fail("compare", path, "--full", "--budget=3")

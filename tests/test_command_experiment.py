@@ -12,7 +12,7 @@ import pytest
 
 from command_runs import build_profile, check_picture, fail, start_paused, succeed
 from fork_join_graphs import fork_join_problem
-from placeto.placing.placers import PLACER_NAMES, SCHEMES
+from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.progress import clock
 from placeto.trials.folder import TRIALS
 from placeto.trials.records import Failed, Record, Trained
@@ -41,7 +41,7 @@ FAMILY_SCHEMES = [
     "random-search",
     "scotch",
     "local-search",
-    "coarse-to-fine",
+    "multilevel",
 ]
 
 
@@ -312,25 +312,25 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
     names = ["inception-v3", "inception-v3", "nmt-2", "nmt-4", "nasnet", "nasnet"]
     published = [line.split(" | ") for line in page.splitlines() if "| as published |" in line]
     boxed = [line.split(" | ") for line in page.splitlines() if "| in the box |" in line]
-    for rows, scheme in ((ours, "placeto"), (published, "published"), (boxed, "pretrained")):
+    for rows, scheme in ((ours, "placeto"), (published, "paper"), (boxed, "pretrained")):
         for row, name in zip(rows, names, strict=True):
             runtime = trials[f"seed0/{name}-{row[4]}xk80/{scheme}"]["runtime"]
             assert float(row[7]) == pytest.approx(runtime, rel=1e-3)
     for name in PLACER_NAMES:
         count = 6 + (name in SEARCHES)
-        assert page.count(f"\n| {SCHEMES[name].title} |") == count
+        assert page.count(f"\n| {PLACERS[name].title} |") == count
     assert cell(page, "Local search", 5).startswith("100.0 %: ")  # as fast as itself
     until = [
-        trials[f"seed0/nasnet-4xk80/{name}"]["evaluations_to_best"] for name in ("published", "rnn")
+        trials[f"seed0/nasnet-4xk80/{name}"]["evaluations_to_best"] for name in ("paper", "rnn")
     ]
     episodes, rnn = until[0] / 12, until[1]
     assert cell(page, "nasnet-4xk80", 4) == f"{episodes:,.0f}"
     assert cell(page, "nasnet-4xk80", 6) == f"{rnn / episodes:.2f}"
     page = page.partition("## What the number of groups is worth")[2]
-    finer = trials["seed0/nasnet-4xk80/coarse-to-fine-finer"]
+    finer = trials["seed0/nasnet-4xk80/multilevel-finer"]
     assert len(finer["placement"]) > 12
     assert cell(page, "nasnet-4xk80", 6) == f"{len(finer['placement']):,}"
-    gain = 1 - finer["cost"] / trials["seed0/nasnet-4xk80/coarse-to-fine"]["cost"]
+    gain = 1 - finer["cost"] / trials["seed0/nasnet-4xk80/multilevel"]["cost"]
     assert cell(page, "nasnet-4xk80", 8) == f"{100 * gain:.1f} %"
     check_a_failure_in_finer_groups_is_told(folder)
 
@@ -343,7 +343,7 @@ def check_a_failure_in_finer_groups_is_told(folder: Path) -> None:
             record = Failed(**labels, error="no luck")  # noqa: PLW2901
         records.append(record)
     page = table1(chosen_plan("table1", "smoke")).page(Results(records))
-    assert page.failures == ["nasnet on 2xk80, coarse-to-fine-finer: no luck"]
+    assert page.failures == ["nasnet on 2xk80, multilevel-finer: no luck"]
     told = "\n".join(page.parts).partition("## What the number of groups is worth")[2]
     assert "| nasnet-4xk80 |" in told
     assert "| nasnet-2xk80 |" not in told

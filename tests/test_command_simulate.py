@@ -16,7 +16,7 @@ from command_runs import (
     succeed,
     succeed_json,
 )
-from placeto.placing.placers import PLACER_NAMES, SCHEMES
+from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto_baselines import Heft, LocalSearch
 from placeto_graphs import load_placement, load_problem, save_placement
 from placeto_simulator import Simulator
@@ -121,7 +121,7 @@ def test_a_trace_is_written_once(problem: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in PLACER_NAMES if name != "cpu"])
 def test_every_placer_places(name: str, problem: Path, tmp_path: Path) -> None:
     placement = tmp_path / "placement.json"
-    budget = [f"--max-evaluations={BUDGET}"] if SCHEMES[name].budget else []
+    budget = [f"--max-evaluations={BUDGET}"] if PLACERS[name].budget else []
     report = succeed_json("place", problem, "--placer", name, *budget, "-o", placement)
     assert report["placer"] == name
     read = load_problem(problem)

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto.placing.placers import SCHEMES, make_placer
+from placeto.placing.placers import PLACERS, make_placer
 from placeto.trials.comparing import Case, Comparison, chosen_effort
 from placeto.trials.comparison import (
     ProblemReport,
@@ -125,7 +125,7 @@ def test_placements_until_a_runtime_are_those_of_the_runs_that_came_there() -> N
 
 def test_a_comparison_in_full_gives_the_rnn_what_placeto_has_and_table_1_a_fifth() -> None:
     table1 = SCALES["table1"]["small"]
-    assert table1.evaluations == SCHEMES["placeto"].budget == SCHEMES["rnn"].budget
+    assert table1.evaluations == PLACERS["placeto"].budget == PLACERS["rnn"].budget
     assert table1.rnn_evaluations == 20_000
     assert SCALES["table1"]["full"].rnn_evaluations == SCALES["table1"]["full"].evaluations
     compared = make_placer("rnn", two_chains())

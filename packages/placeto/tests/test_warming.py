@@ -39,7 +39,7 @@ def left_cold(*names: str) -> str:
 
 
 def test_nothing_is_left_to_import_or_compile() -> None:
-    names = ["single", "scotch", "metis", "m-sct", "local-search", "coarse-to-fine"]
+    names = ["single", "scotch", "metis", "m-sct", "local-search", "multilevel"]
     assert left_cold(*names).splitlines() == [f"{name} [] 0" for name in names]
 
 

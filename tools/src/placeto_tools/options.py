@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from placeto.errors import not_among
-from placeto.placing.placers import PLACER_NAMES
+from placeto.placing.placers import PLACER_NAMES, current_name
 from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import LINK_NAMES, GraphError, parse_cluster
 
@@ -77,6 +77,17 @@ class NearestChoice(click.Choice[str]):
         return not_among(str(value), self.choices)
 
 
+class PlacerName(NearestChoice):
+    """A placer; names of before 0.3 are taken."""
+
+    def __init__(self) -> None:
+        super().__init__(PLACER_NAMES)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name, if it is known."""
+        return super().convert(current_name(str(value)), param, ctx)
+
+
 class _Joined:
     """Several of some names, with a separator between them; a shell completes the last one."""
 
@@ -104,7 +115,7 @@ class PlacerNames(_Joined, click.ParamType[tuple[str, ...]]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
         """Return the names, if all are known."""
-        choice = NearestChoice(PLACER_NAMES)
+        choice = PlacerName()
         given = value if isinstance(value, tuple) else str(value).split(",")
         return tuple(choice.convert(name.strip(), param, ctx) for name in given)
 

@@ -10,7 +10,7 @@ import click
 
 from placeto.errors import InputError, RunError, StoppedRunError
 from placeto.json_files import write_json
-from placeto.placing.placers import PLACER_NAMES, SCHEMES
+from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.problems.making import DEFAULT_NUM_GPUS, make_problem, read_cluster
 from placeto.problems.options import GroupingOptions, SourceOptions
 from placeto.problems.sources import Source, load_source
@@ -79,9 +79,9 @@ from placeto_tools.tables import show, show_json
     "--full",
     is_flag=True,
     help="Let every search sample as many as in table 1, which takes much longer: "
-    f"{SCHEMES['placeto'].budget:,} of Placeto and of the RNN and {SCHEMES['published'].budget:,} "
-    f"of Placeto as published, in place of {SCHEMES['placeto'].short_budget:,}, "
-    f"{SCHEMES['rnn'].short_budget:,} and {SCHEMES['published'].short_budget:,}.",
+    f"{PLACERS['placeto'].budget:,} of Placeto and of the RNN and {PLACERS['paper'].budget:,} "
+    f"of Placeto as published, in place of {PLACERS['placeto'].short_budget:,}, "
+    f"{PLACERS['rnn'].short_budget:,} and {PLACERS['paper'].short_budget:,}.",
 )
 @click.option(
     "--seeds",
@@ -190,9 +190,9 @@ def _check_effects(
 ) -> None:
     """Refuse options that mean nothing to any of the schemes."""
     for option, given, heeding in (
-        ("--budget", budget, [name for name in PLACER_NAMES if SCHEMES[name].budget]),
+        ("--budget", budget, [name for name in PLACER_NAMES if PLACERS[name].budget]),
         ("--rnn-budget", rnn_budget, ["rnn"]),
-        ("--full", full, [name for name in PLACER_NAMES if SCHEMES[name].short_budget]),
+        ("--full", full, [name for name in PLACER_NAMES if PLACERS[name].short_budget]),
     ):
         if given and not chosen.intersection(heeding):
             raise InputError(f"{option}: expected --placers to have one of {', '.join(heeding)}")

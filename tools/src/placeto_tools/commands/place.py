@@ -14,7 +14,7 @@ from placeto.placing.placements import (
     search_from_policy,
     search_problem,
 )
-from placeto.placing.placers import PLACER_NAMES, SCHEMES, make_placer
+from placeto.placing.placers import PLACERS, make_placer
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.texts import bytes_text, seconds_text
@@ -24,6 +24,7 @@ from placeto_graphs import PlacementProblem, PlacementResult, Placer, save_place
 from placeto_tools.options import (
     Command,
     NearestChoice,
+    PlacerName,
     force_option,
     json_option,
     output_option,
@@ -46,7 +47,7 @@ DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more tha
     help="Seconds of the multilevel search, without --placer; with --policy, it starts from there. "
     f" [default: {DEFAULT_SECONDS:g}, or until --max-evaluations; none with --policy]",
 )
-@click.option("--placer", type=NearestChoice(PLACER_NAMES), help="Another placer.")
+@click.option("--placer", type=PlacerName(), help="Another placer.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
@@ -118,12 +119,12 @@ def place(
         raise InputError("--seconds: expected no --placer beside it")
     if start is not None and (placer is not None or policy is not None):
         raise InputError("--start: expected no --placer or --policy beside it")
-    if max_evaluations and placer is not None and SCHEMES[placer].budget is None:
-        searching = ", ".join(name for name, spec in SCHEMES.items() if spec.budget)
+    if max_evaluations and placer is not None and PLACERS[placer].budget is None:
+        searching = ", ".join(name for name, spec in PLACERS.items() if spec.budget)
         raise InputError(
             f"--max-evaluations: expected --placer to be one of {searching}, got {placer!r}"
         )
-    if seed and placer is not None and not SCHEMES[placer].random:
+    if seed and placer is not None and not PLACERS[placer].random:
         raise InputError(f"--seed: expected none beside --placer {placer}, which draws nothing")
     for option, value in (("--rollouts", rollouts), ("--refinement-rounds", refinement_rounds)):
         if value is not None and policy is None:
@@ -190,7 +191,7 @@ def _chosen(
 ) -> tuple[Placer, int | None]:
     """Return the placer, and how many placements it may evaluate, if that is known."""
     if placer is not None:
-        total = max_evaluations or SCHEMES[placer].budget
+        total = max_evaluations or PLACERS[placer].budget
         return make_placer(placer, problem, max_evaluations), total
     assert policy is not None  # noqa: S101 (one of them is given)
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from placeto.placing.placers import SCHEMES
+from placeto.placing.placers import PLACERS
 from placeto.trials.comparison import ProblemReport, typical
 from placeto_tools.plots.colours import colour
 from placeto_tools.plots.png import new_figure
@@ -62,7 +62,7 @@ def comparison_figure(report: ProblemReport) -> Figure:
     for scheme in report.schemes:
         of_seeds = [_known(run.curve) for run in scheme.runs]
         runtime = typical(scheme, "runtime")
-        if SCHEMES[scheme.name].budget:
+        if PLACERS[scheme.name].budget:
             curves[scheme.title] = [curve for curve in of_seeds if len(curve)]
         elif scheme.name in LEVELS and np.isfinite(runtime):
             levels[scheme.title] = runtime

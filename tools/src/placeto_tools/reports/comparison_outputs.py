@@ -6,7 +6,7 @@ import numpy as np
 
 from placeto.errors import writing
 from placeto.outputs import write_text
-from placeto.placing.placers import SCHEMES
+from placeto.placing.placers import PLACERS
 from placeto.trials.comparing import Comparison
 from placeto.trials.comparison import CPU, has_cpu
 from placeto.trials.folder import ExperimentFolder
@@ -59,7 +59,7 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
 
 
 def _shown(name: str, run: Placed, problem: PlacementProblem) -> Shown:
-    scheme = SCHEMES[name]
+    scheme = PLACERS[name]
     return Shown(
         title=scheme.title,
         problem=problem,

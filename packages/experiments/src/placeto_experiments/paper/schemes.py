@@ -24,7 +24,7 @@ PUBLISHED_ZERO_SHOT, PRETRAINED = "published-zero-shot", "pretrained"
 OPTIMIZED, PUBLISHED_OPTIMIZED = "placeto-optimized", "published-optimized"
 RNN_ZERO_SHOT, RNN_OPTIMIZED = "rnn-zero-shot", "rnn-optimized"
 RANDOM_SEARCH, LOCAL_SEARCH = "random-search", "local-search"
-HILL_CLIMBING, COARSE_TO_FINE = "hill-climbing", "coarse-to-fine"
+HILL_CLIMBING, MULTILEVEL = "hill-climbing", "multilevel"
 SINGLE, SCOTCH = "single", "scotch"
 
 UPDATES_AS_PUBLISHED = AS_PUBLISHED["updates"]
@@ -47,7 +47,7 @@ TITLES = {
     SINGLE: "Single GPU",
     SCOTCH: "Scotch",
     HILL_CLIMBING: "Hill climbing",
-    COARSE_TO_FINE: "Coarse to fine, in as many groups",
+    MULTILEVEL: "Coarse to fine, in as many groups",
     LOCAL_SEARCH: "Local search",
     LOWER_BOUND: "Lower bound",
 }
@@ -162,7 +162,7 @@ def searches(graph: Graph, plan: Plan, seed: int) -> list[Trial]:
         (RANDOM_SEARCH, "random", budget),
         (SCOTCH, "scotch", None),
         (LOCAL_SEARCH, "local-search", budget),
-        (COARSE_TO_FINE, "coarse-to-fine", budget),
+        (MULTILEVEL, "multilevel", budget),
         (PRETRAINED, "pretrained", None),
     ):
         tasks.append(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import isnan, nan
 
 from placeto.placing.placements import search_problem
-from placeto.placing.placers import PLACER_NAMES, SCHEMES
+from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.texts import TextTable, seconds_text, share_text
 from placeto.trials.comparing import (
     Case,
@@ -25,8 +25,8 @@ from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import source_maker
 from placeto_experiments.paper.published import SOURCE, TABLE_1, PaperRow
 from placeto_experiments.paper.schemes import (
-    COARSE_TO_FINE,
     LOCAL_SEARCH,
+    MULTILEVEL,
     PLACEMENTS_AS_PUBLISHED,
     PRETRAINED,
 )
@@ -45,10 +45,10 @@ ROWS = (
     ("nasnet", 2),
     ("nasnet", 4),
 )
-PLACETOS = {"published": "as published", "placeto": "ours", PRETRAINED: "in the box"}
-SEARCHES = ("published", "placeto", PRETRAINED, "rnn", LOCAL_SEARCH, COARSE_TO_FINE)
-FINER = "coarse-to-fine-finer"
-OF_GRANULARITY = (*PLACETOS, LOCAL_SEARCH, COARSE_TO_FINE, FINER)
+PLACETOS = {"paper": "as published", "placeto": "ours", PRETRAINED: "in the box"}
+SEARCHES = ("paper", "placeto", PRETRAINED, "rnn", LOCAL_SEARCH, MULTILEVEL)
+FINER = "multilevel-finer"
+OF_GRANULARITY = (*PLACETOS, LOCAL_SEARCH, MULTILEVEL, FINER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +68,10 @@ def table1(plan: Plan) -> Experiment:
     ]
     evaluations = plan.scale.number("evaluations")
     budgets = {
-        name: scheme.budget and min(scheme.budget, evaluations) for name, scheme in SCHEMES.items()
+        name: scheme.budget and min(scheme.budget, evaluations) for name, scheme in PLACERS.items()
     }
     budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
-    budgets["published"] = PLACEMENTS_AS_PUBLISHED * evaluations
+    budgets["paper"] = PLACEMENTS_AS_PUBLISHED * evaluations
     effort = Effort(plan.seeds, budgets, plan.settings, plan.rnn_settings)
     comparison = Comparison(cases, PLACER_NAMES, effort)
     return Experiment(
@@ -93,8 +93,8 @@ def _finer(comparison: Comparison) -> list[Trial]:
                 scheme=FINER,
                 graph=Graph(case.name),
                 seed=seed,
-                name=COARSE_TO_FINE,
-                budget=comparison.effort.budgets[COARSE_TO_FINE],
+                name=MULTILEVEL,
+                budget=comparison.effort.budgets[MULTILEVEL],
             )
             trials.append(comparison.placing(case, PlaceIfPossible(task), FINER, seed))
     return trials
@@ -163,10 +163,10 @@ def _episode_table(
         return typical(reports[name].find(scheme), "evaluations_to_best")
 
     def episodes(name: str) -> float:
-        return until(name, "published") / reports[name].groups
+        return until(name, "paper") / reports[name].groups
 
     def of_budgets(name: str) -> float:
-        published = (budgets["published"] or nan) / reports[name].groups
+        published = (budgets["paper"] or nan) / reports[name].groups
         return (budgets["rnn"] or nan) / published
 
     def ratio(value: float) -> str:
@@ -232,7 +232,7 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
 
 def _budgets(comparison: Comparison) -> str:
     budgets = {name: comparison.effort.budgets[name] for name in SEARCHES}
-    named = [f"{SCHEMES[name].title} {budget:,}" for name, budget in budgets.items() if budget]
+    named = [f"{PLACERS[name].title} {budget:,}" for name, budget in budgets.items() if budget]
     return ", ".join(named)
 
 
@@ -247,8 +247,8 @@ def _reaching_table(summary: Summary) -> str:
 
         return cell
 
-    columns = {f">as fast as {SCHEMES[name].title}": as_fast_as(name) for name in SEARCHES}
-    return markdown_table(SEARCHES, {"search": lambda name: SCHEMES[name].title, **columns})
+    columns = {f">as fast as {PLACERS[name].title}": as_fast_as(name) for name in SEARCHES}
+    return markdown_table(SEARCHES, {"search": lambda name: PLACERS[name].title, **columns})
 
 
 def _granularity_table(summary: Summary, groups: Sequence[int]) -> str:
@@ -261,9 +261,9 @@ def _granularity_table(summary: Summary, groups: Sequence[int]) -> str:
         rows,
         {
             "row": lambda row: row.graphs[0],
-            **{f">{SCHEMES[name].title}": cost(name) for name in OF_GRANULARITY[:-1]},
+            **{f">{PLACERS[name].title}": cost(name) for name in OF_GRANULARITY[:-1]},
             ">finer groups": lambda row: f"{finer[row.graphs[0]]:,}",
             ">coarse to fine in these": cost(FINER),
-            ">gain": lambda row: share_text(1 - row.mean_ratio(FINER, COARSE_TO_FINE).mean),
+            ">gain": lambda row: share_text(1 - row.mean_ratio(FINER, MULTILEVEL).mean),
         },
     )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
-from placeto.placing.placers import PLACER_NAMES, make_placer, start_of_search
+from placeto.placing.placers import PLACER_NAMES, current_name, make_placer, start_of_search
 from placeto.placing.warming import warm_up, warm_up_placer
 from placeto.placing.watching import WatchedEvaluator
 from placeto.problems.making import make_problem
@@ -53,8 +53,9 @@ def resolve_placement(
             return load_placement_of_any_level(text, problem)
     if text in names:
         return problem, np.full(problem.num_groups, names.index(text), np.int32)
-    if text in PLACER_NAMES:
-        return problem, run_placer(make_placer(text, problem), problem, progress).placement
+    placer = current_name(text)
+    if placer in PLACER_NAMES:
+        return problem, run_placer(make_placer(placer, problem), problem, progress).placement
     raise InputError(
         f"{text}: expected a placement file, a device ({', '.join(names)}) or a placer "
         f"({', '.join(PLACER_NAMES)})"

@@ -85,7 +85,7 @@ def _rnn(problem: PlacementProblem, budget: int) -> Placer:
 
 # In the order of the seconds that they take on Inception-V3, the least first: comparisons run and
 # show them in it, so that there is something to see at once.
-SCHEMES: Mapping[str, PlacerSpec] = {
+PLACERS: Mapping[str, PlacerSpec] = {
     "cpu": PlacerSpec("CPU only", lambda _problem, _budget: CpuOnly()),
     "single": PlacerSpec("Single GPU", lambda _problem, _budget: SingleDevice()),
     "expert": PlacerSpec("Expert", _expert),
@@ -102,7 +102,7 @@ SCHEMES: Mapping[str, PlacerSpec] = {
     "random": PlacerSpec(
         "Random", lambda _problem, budget: RandomPlacer(budget), budget=10_000, random=True
     ),
-    "coarse-to-fine": PlacerSpec(
+    "multilevel": PlacerSpec(
         "Coarse to fine",
         lambda _problem, budget: MultilevelSearch(evaluations=budget),
         budget=50_000,
@@ -112,13 +112,25 @@ SCHEMES: Mapping[str, PlacerSpec] = {
         "Local search", lambda _problem, budget: LocalSearch(budget), budget=50_000, random=True
     ),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
-    "published": PlacerSpec(
+    "paper": PlacerSpec(
         "Placeto, as published", _published, budget=500_000, random=True, short_budget=20_000
     ),
     "placeto": PlacerSpec("Placeto", _placeto, budget=100_000, random=True, short_budget=50_000),
     "rnn": PlacerSpec("RNN", _rnn, budget=100_000, random=True, short_budget=5_000),
 }
-PLACER_NAMES = tuple(SCHEMES)
+PLACER_NAMES = tuple(PLACERS)
+_OLD_NAMES = {"coarse-to-fine": "multilevel", "published": "paper"}  # until 0.4
+
+
+def current_name(name: str) -> str:
+    """Return the name of a placer today, where it had another one before 0.3.
+
+    Examples
+    --------
+    >>> current_name("coarse-to-fine"), current_name("heft")
+    ('multilevel', 'heft')
+    """
+    return _OLD_NAMES.get(name, name)
 
 
 def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnSettings:
@@ -129,5 +141,5 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
 
 def make_placer(name: str, problem: PlacementProblem, budget: int | None = None) -> Placer:
     """Return a placer of `PLACER_NAMES` for a problem, with a budget or by default its own."""
-    spec = SCHEMES[name]
+    spec = PLACERS[name]
     return spec.make(problem, budget or spec.budget or 1)

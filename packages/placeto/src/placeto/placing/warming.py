@@ -5,7 +5,7 @@ from functools import cache
 import networkx as nx
 import numpy as np
 
-from placeto.placing.placers import SCHEMES, make_placer
+from placeto.placing.placers import PLACERS, make_placer
 from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem, Placer, colocate, from_networkx, parse_cluster
 from placeto_simulator import Simulator
@@ -22,7 +22,7 @@ def warm_up(name: str) -> None:
     command's is left cold. Raises what the placer raises where its library is missing.
     """
     name = SAME_CODE.get(name, name)
-    if name in SCHEMES:
+    if name in PLACERS:
         _place_a_few_ops(name)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from placeto.errors import WRONG_INPUT, exit_code, one_line
 from placeto.outputs import Picture
-from placeto.placing.placers import NARROW_RNN, SCHEMES
+from placeto.placing.placers import NARROW_RNN, PLACERS
 from placeto.progress import clock
 from placeto.texts import TextTable
 from placeto.trials.comparison import (
@@ -132,7 +132,7 @@ def chosen_effort(seeds: int, budget: int | None, rnn_budget: int | None, *, ful
     """
     budgets = {
         name: scheme.budget and (budget or (not full and scheme.short_budget) or scheme.budget)
-        for name, scheme in SCHEMES.items()
+        for name, scheme in PLACERS.items()
     }
     rnn = budgets["rnn"] = rnn_budget or budgets["rnn"] or 1
     return Effort(range(seeds), budgets, Settings(), RnnSettings(evaluations=rnn, **NARROW_RNN))
@@ -153,11 +153,11 @@ class Comparison:
 
     @property
     def trials(self) -> list[Trial]:
-        """All that is to do: first what takes milliseconds, as `SCHEMES` has it."""
+        """All that is to do: first what takes milliseconds, as `PLACERS` has it."""
         trials = [self.describing(case) for case in self.cases]
         for name in self.schemes:
             for case in self.cases:
-                for seed in self.effort.seeds if SCHEMES[name].random else [None]:
+                for seed in self.effort.seeds if PLACERS[name].random else [None]:
                     task = PlaceIfPossible(self.effort.task(name, Graph(case.name), seed))
                     trials.append(self.placing(case, task, name, seed))
         return trials
@@ -213,11 +213,11 @@ class Comparison:
         return ProblemReport(**msgspec.structs.asdict(known), schemes=begun)
 
     def _runs(self, results: Results, case: Case, name: str) -> SchemeReport:
-        seeds = self.effort.seeds if SCHEMES[name].random else [0]
+        seeds = self.effort.seeds if PLACERS[name].random else [0]
         found = [results.find(name, case.name, seed) for seed in seeds]
         return SchemeReport(
             name=name,
-            title=SCHEMES[name].title,
+            title=PLACERS[name].title,
             runs=[record for record in found if isinstance(record, Placed)],
             error=next((record.error for record in found if isinstance(record, Failed)), None),
         )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
 from placeto.json_files import decode_json, read_json
-from placeto.placing.placers import SCHEMES
+from placeto.placing.placers import PLACERS
 from placeto.training.run_folder import LOG
 from placeto.trials.comparison import ComparisonReport, ProblemReport
 from placeto.trials.records import Curve
@@ -60,9 +60,9 @@ def _of_comparison(path: Path) -> Curves:
     curves: Curves = {}
     for problem in read_results(path):
         for scheme in problem.schemes:
-            if scheme.name not in SCHEMES:
+            if scheme.name not in PLACERS:
                 raise InputError(f"{path}: expected schemes of this version, got {scheme.name!r}")
-            if SCHEMES[scheme.name].budget and scheme.runs:
+            if PLACERS[scheme.name].budget and scheme.runs:
                 title = f"{scheme.title}, {problem.source} on {problem.cluster}"
                 curves[title] = [_array(run.curve) for run in scheme.runs]
     return curves
