@@ -41,6 +41,19 @@ def test_all_pairs_on_a_link_are_one_entry(tmp_path: Path) -> None:
     assert load_cluster(tmp_path / "cluster.toml") == shared
 
 
+@pytest.mark.parametrize("queue", ["fifo", "backward-first"])
+def test_equal_buses_are_no_entry(tmp_path: Path, queue: str) -> None:
+    path, buses = tmp_path / "cluster.toml", replace(parse_cluster("8xv100"), queue=queue)
+    save_cluster(buses, path)
+    assert "[[links]]" not in path.read_text()
+    assert "\nbandwidth = 150000000000.0\n" in path.read_text()
+    assert load_cluster(path) == buses
+    renamed = replace(buses, link_names=tuple(f"switch {bus}" for bus in range(8)))
+    save_cluster(renamed, path)
+    assert path.read_text().count("[[links]]") == 8
+    assert load_cluster(path) == renamed
+
+
 HEAD = """
 format = "placeto-cluster"
 version = 2

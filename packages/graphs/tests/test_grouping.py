@@ -355,7 +355,7 @@ def group_graph(count: int, edges: list[tuple[int, int]]) -> GroupGraph:
 
 @st.composite
 def dags(draw: st.DrawFn) -> GroupGraph:
-    """Draw DAGs around the width of a machine word, numbered at random."""
+    """Draw DAGs, small and with more than a hundred groups, numbered at random."""
     count = draw(st.one_of(st.integers(1, 8), st.integers(60, 70), st.integers(126, 130)))
     number = np.random.default_rng(draw(st.integers(0, 99))).permutation(count).tolist()
     ends = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))

@@ -1,13 +1,16 @@
 import copy
+import re
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from example_graphs import diamond, plain_graph, refused
 from graph_strategies import op_graphs
-from placeto_graphs import OpGraph, Phase
+from placeto_graphs import GraphError, OpGraph, Phase
 
 
 def test_fields_have_the_dtypes_of_the_schema() -> None:
@@ -158,3 +161,26 @@ def test_a_long_cycle_is_shortened() -> None:
     names, edges = [f"op{op}" for op in range(100)], [(op, (op + 1) % 100) for op in range(100)]
     with pytest.raises(ValueError, match=r"got 'op0' -> 'op1' -> 'op2' -> ... -> 'op99' -> 'op0'$"):
         plain_graph(names, range(100), [0] * 100, edges)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), unique=True, min_size=1))
+def test_a_graph_with_cycles_is_refused_with_one_of_them(edges: list[tuple[int, int]]) -> None:
+    names, oracle = [*"01234"], nx.DiGraph(edges)
+    if nx.is_directed_acyclic_graph(oracle):
+        assert plain_graph(names, range(5), [0] * 5, edges).num_edges == len(edges)
+        return
+    with pytest.raises(GraphError, match="edges: expected no cycle, got ") as caught:
+        plain_graph(names, range(5), [0] * 5, edges)
+    cycle = [int(op) for op in re.findall(r"'(\d)'", str(caught.value))]
+    assert cycle[0] == cycle[-1] == min(cycle)
+    assert len(set(cycle)) == len(cycle) - 1
+    assert oracle.edges >= set(pairwise(cycle))
+
+
+def test_a_cycle_ahead_of_a_long_chain_is_found_at_once() -> None:
+    last = 100_000  # where the work is quadratic, this does not end
+    chain = [(op, op + 1) for op in range(last)][::-1]
+    cycle = [(last + 1, last + 2), (last + 2, last + 1), (last + 2, 0)]
+    names = [str(op) for op in range(last + 3)]
+    with refused("edges: expected no cycle, got '100001' -> '100002' -> '100001'"):
+        plain_graph(names, range(last + 3), [0] * (last + 3), chain + cycle)

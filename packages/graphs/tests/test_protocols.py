@@ -240,6 +240,9 @@ def test_the_best_is_kept_when_a_walk_leaves_it() -> None:
     assert walks.placement.tolist() == [[1, 0, 1, 1]]
     assert walks.best_placement.tolist() == start.tolist()
     assert walks.best_peak_memory.tolist() == [[2, 2]]
+    equal = plain_walk(BusiestDevice(), start, moves([0, 2], [1, 0], [1.0, 0.0]))
+    assert equal.placement.tolist() == [[1, 0, 0, 1]]
+    assert equal.best_placement.tolist() == start.tolist()  # the first of several
 
 
 @pytest.mark.parametrize(
@@ -257,11 +260,31 @@ def test_moves_are_checked(changes: dict[str, Any], message: str) -> None:
         replace(moves([0], [0], [0.0]), **changes)
 
 
-def test_moves_of_another_problem_are_refused() -> None:
-    start = np.zeros((1, 4), np.int32)
-    far = moves([0], [0], [0.0], members=[0, 1, 2, 3, 0, 4])
-    with pytest.raises(GraphError, match=r"^members: expected numbers from 0 to 3, got 4$"):
-        plain_walk(BusiestDevice(), start, far)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"members": [0, 1, 2, 3, 0, 4]}, "members: expected numbers from 0 to 3, got 4"),
+        ({"device": [[2]]}, "device: expected numbers from 0 to 1, got 2"),
+        (
+            {"set_of": [[0]] * 2, "device": [[0]] * 2, "allowance": [[0.0]] * 2},
+            "set_of: expected moves of 1 walks, got 2",
+        ),
+    ],
+)
+def test_moves_of_another_problem_are_refused(changes: dict[str, Any], message: str) -> None:
+    with refused(message):
+        others = replace(moves([0], [0], [0.0]), **changes)
+        plain_walk(BusiestDevice(), np.zeros((1, 4), np.int32), others)
+
+
+def test_a_group_does_not_go_where_it_cannot_run() -> None:
+    evaluator = BusiestDevice()
+    compute_time = evaluator.problem.compute_time.copy()
+    compute_time[1, 1] = np.inf
+    evaluator.problem = replace(evaluator.problem, compute_time=compute_time)
+    walks = plain_walk(evaluator, np.zeros((1, 4), np.int32), moves([4, 0], [1, 1], [0.0, 0.0]))
+    assert evaluator.asked == [[0, 0, 0, 0], [1, 0, 0, 0]]
+    np.testing.assert_array_equal(walks.cost, [[4, np.nan, 3]])
 
 
 def test_the_old_name_of_a_protocol_is_still_known() -> None:

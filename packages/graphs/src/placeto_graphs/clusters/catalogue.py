@@ -1,7 +1,7 @@
 """What the spec of a cluster assumes of devices and links, with the source of every number.
 
 A fixed cost is counted once. What an op takes on a device on top of its work is part of its compute
-time, `launch_overhead` of placeto-workloads, so it is taken off the published time per launch here.
+time, `launch_overhead` of placeto-capture, so it is taken off the published time per launch here.
 What a copy takes on top of its bytes is either the latency of its way or the `transfer_overhead` of
 its source: latencies are measured as the time per copy, one copy after the other, and nothing is
 left for an overhead; a K80 and its host have the published overhead, and what they send within a
@@ -22,7 +22,7 @@ PCIE_3_X16 = 15.75e9  # 16 lanes of 8 GT/s, 128 bits in 130: PCI Express 3.0 spe
 PCIE_4_X16 = 31.5e9  # 16 lanes of 16 GT/s: PCI Express 4.0 specification
 PCIE_5_X16 = 63.0e9  # 16 lanes of 32 GT/s: PCI Express 5.0 specification
 
-# Of each launch, what `GPU_LAUNCH_OVERHEAD` of placeto-workloads counts as part of the op.
+# Of each launch, what `GPU_LAUNCH_OVERHEAD` of placeto-capture counts as part of the op.
 LAUNCH = 1.1e-6
 
 

@@ -87,9 +87,15 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
         format=CLUSTER_FORMAT,
         version=VERSION,
         devices=encoded_devices(cluster.devices),
-        links=_encoded_links(cluster),
         queue=cluster.queue,
     )
+    between = cluster.link != NO_LINK
+    costs = np.unique(np.stack([cluster.bandwidth[between], cluster.latency[between]]), axis=1)
+    if costs.shape[1] == 1:
+        document.bandwidth, document.latency = costs[:, 0].tolist()
+    if costs.shape[1] != 1 or _cluster(document) != cluster:  # not one equal bus for each device
+        document.bandwidth, document.latency = None, 0.0
+        document.links = _encoded_links(cluster)
     write_atomically(path, tomli_w.dumps(msgspec.to_builtins(document)).encode())
 
 

@@ -76,15 +76,28 @@ def topological_order(
         rows = compress_rows(num_nodes, sources, destinations)
         order = lowest_ready_first(rows.offsets, rows.values)
         if len(order) < num_nodes:
-            raise CycleError(_a_cycle(sources, destinations))
+            raise CycleError(_a_cycle(num_nodes, sources, destinations, order))
     order.flags.writeable = False
     return order
 
 
-def _a_cycle(sources: NDArray[np.integer], destinations: NDArray[np.integer]) -> list[int]:
-    import networkx as nx  # noqa: PLC0415 (it takes longer to import than all of this package)
-
-    edges = zip(sources.tolist(), destinations.tolist(), strict=True)
-    nodes = [source for source, _ in nx.find_cycle(nx.DiGraph(edges))]
+def _a_cycle(
+    num_nodes: int,
+    sources: NDArray[np.integer],
+    destinations: NDArray[np.integer],
+    ordered: NDArray[np.int32],
+) -> list[int]:
+    stuck = np.ones(num_nodes, np.bool_)
+    stuck[ordered] = False
+    within = stuck[sources] & stuck[destinations]
+    # Every stuck node waits for another stuck one, so walking backwards comes round.
+    waits_for = np.full(num_nodes, -1, np.int64)
+    waits_for[destinations[within]] = sources[within]
+    node = int(np.argmax(stuck))
+    seen: dict[int, int] = {}
+    while node not in seen:
+        seen[node] = len(seen)
+        node = int(waits_for[node])
+    nodes = list(seen)[seen[node] :][::-1]
     lowest = nodes.index(min(nodes))
     return nodes[lowest:] + nodes[:lowest]
