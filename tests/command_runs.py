@@ -22,6 +22,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+import experiment_plugin  # noqa: F401
 from placeto_tools.main import placeto
 
 # Pants gives folders relative to where tests begin, and tests go elsewhere.

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+import experiment_plugin  # noqa: F401
 from command_runs import profile
 from fresh_environments import (
     FOLDERS,

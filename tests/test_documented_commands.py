@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
+import experiment_plugin  # noqa: F401
 from command_runs import succeed
 from placeto_tools.main import placeto
 from placeto_workloads import LIBRARIES

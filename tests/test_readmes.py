@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
+import experiment_plugin  # noqa: F401
 from placeto_experiments.command import experiment
 from placeto_tools.main import placeto
 
