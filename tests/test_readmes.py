@@ -38,17 +38,23 @@ def test_the_packages_that_can_be_used_show_how() -> None:
     assert packages - shown == set()
 
 
-def first_column(head: str) -> list[str]:
-    """Return the first words in code of the rows of the table of tools/README.md with this head."""
-    table = Path("tools/README.md").read_text().split(f"\n| {head} |")[1].split("\n\n")[0]
+def first_column(page: str, head: str) -> list[str]:
+    """Return the first words in code of the rows of the table of a page with this head."""
+    table = Path(page).read_text().split(f"\n| {head} |")[1].split("\n\n")[0]
     return re.findall(r"^\| `(?:placeto )?([a-z0-9-]+)", table, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
-    ("head", "group"), [("command", placeto), ("`placeto experiment`", experiment)]
+    ("page", "head", "group"),
+    [
+        ("tools/README.md", "command", placeto),
+        ("packages/experiments/README.md", "`placeto experiment`", experiment),
+    ],
 )
-def test_the_tables_of_commands_have_each_of_them_once(head: str, group: click.Group) -> None:
-    assert sorted(first_column(head)) == sorted(group.list_commands(click.Context(group)))
+def test_the_tables_of_commands_have_each_of_them_once(
+    page: str, head: str, group: click.Group
+) -> None:
+    assert sorted(first_column(page, head)) == sorted(group.list_commands(click.Context(group)))
 
 
 def test_a_page_can_be_read_at_once() -> None:
