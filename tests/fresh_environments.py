@@ -42,7 +42,7 @@ def pip(python: str | Path, command: str, *arguments: object, cwd: Path) -> None
 
 def make_wheels(folder: Path) -> Path:
     """Put a wheel of each package into a folder: Pants' own, or else made here."""
-    made = sorted(Path().resolve().glob("placeto_*.whl"))
+    made = sorted(Path().resolve().glob("placeto*.whl"))
     for wheel in made:
         (folder / wheel.name).symlink_to(wheel)
     if not made:
