@@ -201,6 +201,14 @@ def test_variables_of_functions_around_one_are_refused() -> None:
         placeto_graphs.compiled(make(True))
 
 
+def test_errors_name_the_source_and_not_its_copy(run: Run, tmp_path: Path) -> None:
+    file = make_package(tmp_path / "first") / "called.py"
+    file.write_text(CALLED.replace("+ 1", "+ missing"))
+    code = "from sample_package.called import step; path = step.py_func.__code__.co_filename\n"
+    code += "try: step(1)\nexcept Exception as error: print(path, 'compiled/' in str(error))"
+    assert result(run(code)) == [str(file), "False"]
+
+
 def test_a_cache_that_cannot_be_made(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert result(run(TWICE + HITS, cache=tmp_path / "file")) == ["3", "0", "1"]

@@ -2,9 +2,9 @@
 
 Numba keeps the code of a function by the source file that it lies in. It compiles it anew when that
 file changes, but not when another one does whose functions are compiled into it. So the sources of
-a package are copied into a folder that is named by what they hold, and each function is told that
-it lies there: what Numba keeps is then found from wherever the same sources lie, and is of no use
-to any others. Code that cannot be read or kept there costs a compilation, and nothing else.
+a package are copied into a folder that is named by what they hold, and Numba is told that each
+function lies there: what it keeps is then found from wherever the same sources lie, and is of no
+use to any others. Code that cannot be read or kept there costs a compilation, and nothing else.
 """
 
 import hashlib
@@ -97,9 +97,8 @@ def compiled(
     source = None if config.DISABLE_JIT else _kept_source(variant)
     dispatcher: Any = numba.njit(nogil=True)(variant)
     if source is not None:
-        variant.__code__ = variant.__code__.replace(co_filename=str(source))
         with suppress(OSError, RuntimeError):  # where Numba cannot write
-            kept = _kept_code()(variant)
+            kept = _kept_code()(variant, source)
             if Path(kept.cache_path).parent == source.parent:
                 dispatcher._cache = kept
     return cast(Callable[Parameters, Result], dispatcher)
@@ -197,14 +196,17 @@ def _kept_code() -> Any:
     class KeptCode(FunctionCache):
         """Code that lies beside the copy of its source; what is broken of it is removed."""
 
-        def __init__(self, function: FunctionType) -> None:
+        def __init__(self, function: FunctionType, source: Path) -> None:
             config: Any = numba.config
             # Numba would keep it beside the folder of copies, where others may write.
             chosen, config.CACHE_DIR = config.CACHE_DIR, ""
+            own = function.__code__
+            function.__code__ = own.replace(co_filename=str(source))
             try:
                 super().__init__(function)  # type: ignore[no-untyped-call]
             finally:
                 config.CACHE_DIR = chosen
+                function.__code__ = own  # messages name the file that the user knows
 
         def load_overload(self, *arguments: Any) -> Any:
             try:
