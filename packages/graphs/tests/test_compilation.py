@@ -43,6 +43,21 @@ subtract = compiled(change, name="subtract", constants={"ADDS": False})
 def both(number):
     return add(number), subtract(number)
 """
+ADDING = """
+import os
+from placeto_graphs import compiled
+
+STEP = 0
+
+def change(number):
+    return number + STEP
+
+def change_twice(number):
+    return add(add(number))
+
+add = compiled(change, name="add", constants={"STEP": int(os.environ["STEP"])})
+add_twice = compiled(change_twice, name="add_twice", constants={"add": add})
+"""
 
 
 @pytest.fixture
@@ -128,6 +143,72 @@ def test_variants_do_not_take_each_others_place(run: Run) -> None:
     assert result(run(code)) == ["6", "4", "6", "4"]
 
 
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+def test_a_broken_file_costs_a_compilation(run: Run, tmp_path: Path, kind: str) -> None:
+    assert result(run(TWICE)) == ["3"]
+    (file,) = (tmp_path / "cache").rglob(f"*.twice-*.{kind}")
+    file.write_bytes(file.read_bytes()[:50])
+    assert result(run(TWICE + HITS)) == ["3", "0", "1"]
+    assert result(run(TWICE + HITS)) == ["3", "1", "0"]
+
+
+def test_a_disk_that_fills_while_code_is_saved(run: Run) -> None:
+    # Nothing that is larger than an index, which is the first to be written.
+    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY)); "
+    assert result(run(limit + TWICE + HITS)) == ["3", "0", "1"]
+    assert result(run(TWICE + HITS)) == ["3", "0", "1"]
+    assert result(run(TWICE + HITS)) == ["3", "1", "0"]
+
+
+def test_a_disk_that_is_full_holds_no_remains(run: Run, tmp_path: Path) -> None:
+    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY)); "
+    assert result(run(limit + TWICE + HITS)) == ["3", "0", "1"]
+    assert list((tmp_path / "cache/compiled").iterdir()) == []
+
+
+def test_sources_that_moved_are_kept_anew(run: Run, tmp_path: Path) -> None:
+    assert result(run(TWICE)) == ["3"]
+    package = tmp_path / "first/sample_package"
+    (package / "calling.py").rename(package / "calling_it.py")
+    moved = TWICE.replace("calling", "calling_it")
+    assert result(run(moved + HITS)) == ["3", "0", "1"]
+    assert result(run(moved + HITS)) == ["3", "1", "0"]
+
+
+def test_copies_that_were_cleaned_away_are_made_again(run: Run, tmp_path: Path) -> None:
+    assert result(run(TWICE)) == ["3"]
+    (copy,) = (tmp_path / "cache").rglob("calling.py")
+    copy.unlink()
+    assert result(run(TWICE + HITS)) == ["3", "0", "1"]
+    assert result(run(TWICE + HITS)) == ["3", "1", "0"]
+
+
+def test_constants_of_a_variant_are_part_of_it(run: Run, tmp_path: Path) -> None:
+    (make_package(tmp_path / "first") / "adding.py").write_text(ADDING)
+    code = "import os; os.environ['STEP'] = '{}'; from sample_package.adding import *; "
+    code += "print(add(5), add_twice(5))"
+    assert result(run(code.format(1))) == ["6", "7"]
+    assert result(run(code.format(10))) == ["15", "25"]
+
+
+def test_variables_of_functions_around_one_are_refused() -> None:
+    def make(adds: bool) -> Callable[[int], int]:
+        return lambda number: number + 1 if adds else number - 1
+
+    with pytest.raises(placeto_graphs.GraphError, match="adds"):
+        placeto_graphs.compiled(make(True))
+
+
+def test_errors_name_the_source_and_not_its_copy(run: Run, tmp_path: Path) -> None:
+    file = make_package(tmp_path / "first") / "called.py"
+    file.write_text(CALLED.replace("+ 1", "+ missing"))
+    code = "from sample_package.called import step; path = step.py_func.__code__.co_filename\n"
+    code += "try: step(1)\nexcept Exception as error: print(path, 'compiled/' in str(error))"
+    assert result(run(code)) == [str(file), "False"]
+
+
 def test_a_cache_that_cannot_be_made(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert result(run(TWICE + HITS, cache=tmp_path / "file")) == ["3", "0", "1"]
@@ -136,6 +217,9 @@ def test_a_cache_that_cannot_be_made(run: Run, tmp_path: Path) -> None:
 def test_a_folder_that_others_may_write_to_is_not_used(run: Run, tmp_path: Path) -> None:
     assert result(run(TWICE)) == ["3"]
     (version,) = (tmp_path / "cache/compiled").glob("sample_package-*")
+    files = [file for file in (tmp_path / "cache").rglob("*.nb?") if ".twice-" in file.name]
+    assert all(version in file.parents for file in files)
+    assert len(files) == 2
     for folder in (version, tmp_path / "cache/compiled"):
         mode = folder.stat().st_mode
         folder.chmod(0o777)
@@ -158,7 +242,8 @@ def test_processes_that_compile_at_once(run: Run) -> None:
 
 def test_code_is_saved_by_one_process_at_a_time(run: Run, tmp_path: Path) -> None:
     assert result(run(TWICE)) == ["3"]
-    with (tmp_path / "cache/compiled/.lock").open() as lock:
+    (file,) = (tmp_path / "cache/compiled").glob("sample_package-*/__pycache__/.lock")
+    with file.open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert result(run(TWICE + HITS)) == ["3", "1", "0"]  # it has nothing to save
         process = run(TWICE.replace("twice(1)", "twice(1.0)"))

@@ -6,10 +6,12 @@ This is all that the other packages may use of it, and the only thing that they 
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from placeto_graphs.compilation import compiled
+
+# isort: split
 from placeto_graphs.clusters.catalogue import LINK_NAMES
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
-from placeto_graphs.compilation import compiled
 from placeto_graphs.errors import GraphError
 from placeto_graphs.files.pipedream import load_pipedream_profile
 from placeto_graphs.files.placement_file import (

@@ -2,9 +2,9 @@
 
 Numba keeps the code of a function by the source file that it lies in. It compiles it anew when that
 file changes, but not when another one does whose functions are compiled into it. So the sources of
-a package are copied into a folder that is named by what they hold, and each function is told that
-it lies there: what Numba keeps is then found from wherever the same sources lie, and is of no use
-to any others.
+a package are copied into a folder that is named by what they hold, and Numba is told that each
+function lies there: what it keeps is then found from wherever the same sources lie, and is of no
+use to any others. Code that cannot be read or kept there costs a compilation, and nothing else.
 """
 
 import hashlib
@@ -14,17 +14,18 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from threading import get_ident
 from time import time
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
+from placeto_graphs.errors import GraphError
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-# Of what may be compiled nothing is read before this: it is the first module of its package.
+# Of what may be compiled nothing is read before this: the package imports it before all others.
 IMPORT_BEGAN = time()  # seconds since the epoch, as the times of files
 # Compiled functions may call those of their own package and of this one, but of no other.
 SHARED_PACKAGE = "placeto_graphs"
@@ -57,7 +58,13 @@ def compiled(
     name
         Name of this variant of the function, of which its module may have several.
     constants
-        Values of global names in this variant, in place of those in the function's module.
+        Values of global names in this variant, in place of those in the function's module: numbers
+        and compiled functions.
+
+    Raises
+    ------
+    GraphError
+        If the function has variables of functions around it.
 
     Examples
     --------
@@ -73,16 +80,34 @@ def compiled(
     """
     import numba  # noqa: PLC0415
 
-    variant = cast(FunctionType, function)
+    given = cast(FunctionType, function)
+    if given.__closure__:
+        around = ", ".join(given.__code__.co_freevars)
+        raise GraphError(
+            f"compiled: {given.__qualname__} has variables of functions around it: {around}; "
+            f"give them as arguments or as constants"
+        )
+    variant = given
     if name is not None:
-        variant = FunctionType(variant.__code__, {**variant.__globals__, **(constants or {})}, name)
-        variant.__qualname__ = name
+        variant = FunctionType(
+            given.__code__, {**given.__globals__, **(constants or {})}, name, given.__defaults__
+        )
+        variant.__qualname__ = f"{name}_{_digest(constants)}" if constants else name
     config: Any = numba.config
     source = None if config.DISABLE_JIT else _kept_source(variant)
+    dispatcher: Any = numba.njit(nogil=True)(variant)
     if source is not None:
-        variant.__code__ = variant.__code__.replace(co_filename=str(source))
-    dispatcher: Any = numba.njit(nogil=True, cache=source is not None)(variant)
+        with suppress(OSError, RuntimeError):  # where Numba cannot write
+            kept = _kept_code()(variant, source)
+            if Path(kept.cache_path).parent == source.parent:
+                dispatcher._cache = kept
     return cast(Callable[Parameters, Result], dispatcher)
+
+
+def _digest(constants: Mapping[str, object]) -> str:
+    """Name the values of a variant, that no other one takes its code."""
+    values = {key: getattr(value, "__qualname__", repr(value)) for key, value in constants.items()}
+    return hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()[:16]
 
 
 def _kept_source(function: FunctionType) -> Path | None:
@@ -102,8 +127,7 @@ def _kept_source(function: FunctionType) -> Path | None:
             max(status.st_mtime, status.st_ctime) <= IMPORT_BEGAN for status in statuses
         ):
             copy = _folder(package) / sources[file]
-            if _is_private(_root()) and _is_private(_folder(package)) and copy.exists():
-                _save_one_at_a_time(_root())
+            if _is_private(_root()) and _is_private(_folder(package)):
                 return copy
     return None
 
@@ -133,18 +157,19 @@ def _folder(package: str) -> Path:
     contents = {within: Path(file).read_bytes() for file, within in _sources(package)}
     shared = [Path(file).read_bytes() for file, _ in _sources(SHARED_PACKAGE)]
     hashed = hashlib.sha256(repr((sys.version, numba.__version__, np.__version__)).encode())
-    for content in [*contents.values(), *shared]:
+    for content in [*contents.values(), *shared, repr(list(contents)).encode()]:
         hashed.update(hashlib.sha256(content).digest())
     folder = _root() / f"{package}-{hashed.hexdigest()[:16]}"
-    if not folder.exists():
+    if not all((folder / within).exists() for within in contents):
+        shutil.rmtree(folder, ignore_errors=True)  # what a cleaner of old files left of it
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent))  # which only this user may enter
-        for within, content in contents.items():
-            (temporary / within).parent.mkdir(parents=True, exist_ok=True)
-            (temporary / within).write_bytes(content)
-        with suppress(OSError):  # another process was faster
-            temporary.rename(folder)
-        shutil.rmtree(temporary, ignore_errors=True)
+        # It makes a folder that only this user may enter.
+        with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as made:
+            for within, content in contents.items():
+                Path(made, within).parent.mkdir(parents=True, exist_ok=True)
+                Path(made, within).write_bytes(content)
+            with suppress(OSError):  # another process was faster
+                os.rename(made, folder)
         versions = sorted(folder.parent.glob(f"{package}-*"), key=lambda path: path.stat().st_mtime)
         for version in versions[:-NUM_VERSIONS_KEPT]:
             shutil.rmtree(version, ignore_errors=True)
@@ -163,31 +188,60 @@ def _is_private(folder: Path) -> bool:
 
 
 @cache
-def _save_one_at_a_time(root: Path) -> None:
-    """Hold a lock in the folder from the end of each compilation until its code is on disk.
+def _kept_code() -> Any:
+    """Return the class of what a dispatcher of Numba calls its cache."""
+    import numba  # noqa: PLC0415
+    from numba.core.caching import FunctionCache  # noqa: PLC0415
+
+    class KeptCode(FunctionCache):
+        """Code that lies beside the copy of its source; what is broken of it is removed."""
+
+        def __init__(self, function: FunctionType, source: Path) -> None:
+            config: Any = numba.config
+            # Numba would keep it beside the folder of copies, where others may write.
+            chosen, config.CACHE_DIR = config.CACHE_DIR, ""
+            own = function.__code__
+            function.__code__ = own.replace(co_filename=str(source))
+            try:
+                super().__init__(function)  # type: ignore[no-untyped-call]
+            finally:
+                config.CACHE_DIR = chosen
+                function.__code__ = own  # messages name the file that the user knows
+
+        def load_overload(self, *arguments: Any) -> Any:
+            try:
+                return super().load_overload(*arguments)  # type: ignore[no-untyped-call]
+            except Exception:  # there is no telling what pickle raises of a broken file
+                with suppress(OSError), _alone_in(self.cache_path):
+                    self._remove()
+                return None
+
+        def save_overload(self, *arguments: Any) -> None:
+            with suppress(OSError), _alone_in(self.cache_path):
+                try:
+                    super().save_overload(*arguments)  # type: ignore[no-untyped-call]
+                except OSError:  # such as a full disk, when the index has what is not there
+                    self._remove()
+
+        def _remove(self) -> None:
+            """Remove the index of the function's code with the code, which it numbers."""
+            for file in Path(self.cache_path).iterdir():
+                if file.name.startswith(f"{self._impl.filename_base}."):
+                    file.unlink(missing_ok=True)
+
+    return KeptCode
+
+
+@contextmanager
+def _alone_in(folder: str) -> Iterator[None]:
+    """Hold the lock of a folder.
 
     Numba numbers the code of a function's signatures: of two processes that save different ones of
     one function at once both could take the same number.
     """
     import fcntl  # noqa: PLC0415
 
-    from numba.core import event  # noqa: PLC0415
-
-    register: Any = event.register
-    locked: dict[int, int] = {}  # thread -> file
-
-    class Saving(event.Listener):
-        def on_start(self, _: object) -> None:
-            pass
-
-        def on_end(self, ended: event.Event) -> None:
-            if ended.kind == "numba:compile":
-                with suppress(OSError):  # a file system without locks
-                    file = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-                    locked[get_ident()] = file
-                    fcntl.flock(file, fcntl.LOCK_EX)
-            elif get_ident() in locked:
-                os.close(locked.pop(get_ident()))
-
-    register("numba:compile", saving := Saving())
-    register("numba:compiler_lock", saving)
+    with Path(folder, ".lock").open("ab") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
