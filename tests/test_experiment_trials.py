@@ -6,12 +6,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from types import ModuleType
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+import placeto_capture
+import placeto_execution
+import placeto_experiments
 import placeto_policy
 from experiment_tasks import Count, Die, Fail, RunUntilStopped, Wrong
 from fork_join_graphs import fork_join_problem
@@ -35,6 +39,7 @@ from placeto_experiments.paper.orders import (
     random_order,
 )
 from placeto_experiments.paper.statistics import Summary
+from placeto_experiments.paper.table1 import PlaceFiner
 from placeto_graphs import PlacementProblem, load_problem, save_problem
 from placeto_policy import PlacementPolicy, Settings
 from placeto_simulator import Simulator
@@ -162,7 +167,7 @@ def test_each_part_of_a_problem_makes_another_trial() -> None:
     assert len({key(PROBLEM), *keys.values()}) == 1 + len(CHANGES)
 
 
-def test_settings_and_versions_make_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_make_another_trial() -> None:
     others = [
         placing(replace(Settings(), discount=0.5)),
         placing(budget=11),
@@ -171,11 +176,33 @@ def test_settings_and_versions_make_another_trial(monkeypatch: pytest.MonkeyPatc
         Trial("place", PlaceByName(scheme="a", graph=GRAPH, seed=0, budget=10, name="placeto")),
     ]
     keys = [key(PROBLEM), *(key(PROBLEM, other) for other in others)]
-    store._versions.cache_clear()
-    monkeypatch.setattr(placeto_policy, "__version__", "0.3.1")
-    keys.append(key(PROBLEM))
-    store._versions.cache_clear()
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("package", "changed"),
+    [
+        (placeto_policy, {"placeto", "finer", "measured"}),
+        (placeto_capture, {"placeto", "finer", "measured"}),  # CPU only is placed by its times
+        (placeto_experiments, {"finer", "measured"}),  # those that have a task of this package
+        (placeto_execution, {"measured"}),
+    ],
+)
+def test_another_version_of_what_runs_a_trial_makes_another_one(
+    package: ModuleType, changed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finer = PlaceFiner(**LABELED, name="multilevel")
+    trials = [
+        replace(placing(), name="placeto"),
+        Trial("finer", PlaceIfPossible(finer)),
+        replace(profiling(GRAPH, RunnableModel("nmt-2", ())), name="measured"),
+    ]
+    before = trial_keys(trials, {"x": "problem"})
+    store._version.cache_clear()
+    monkeypatch.setattr(package, "__version__", "another")
+    after = trial_keys(trials, {"x": "problem"})
+    store._version.cache_clear()
+    assert {name for name in before if before[name] != after[name]} == changed
 
 
 def test_a_trial_changes_with_those_that_it_needs() -> None:
