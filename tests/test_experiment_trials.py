@@ -31,6 +31,7 @@ from placeto.trials.records import Episode, Failed, Placed, Record
 from placeto.trials.running import run_trials
 from placeto.trials.store import Origin, TrialStore, content_digest, trial_keys
 from placeto.trials.trials import Graph, Results, StoppedError, Task, Trial, Watch, Workspace
+from placeto_baselines import SingleDevice
 from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
 from placeto_experiments.paper.orders import (
     FixedOrders,
@@ -339,7 +340,9 @@ def test_a_folder_goes_on_with_what_is_the_same_and_nothing_else(tmp_path: Path)
         assert len(anew) == 1
 
 
-def test_what_failed_is_tried_again_and_the_others_stay(tmp_path: Path) -> None:
+def test_what_failed_is_tried_again_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, folder = tmp_path / "problem.json", tmp_path / "results"
     save_problem(PROBLEM, path)
     failing = experiment(path, "single", more=[Trial("fails", Fail())])
@@ -350,10 +353,17 @@ def test_what_failed_is_tried_again_and_the_others_stay(tmp_path: Path) -> None:
     with conducted(folder, mended) as lines:
         assert [line["name"] for line in lines] == ["single", "fails"]
         assert [line["scheme"] for line in lines] == ["single", "count"]
-    cannot = [Trial("no", PlaceIfPossible(PlaceOptimized(**LABELED, settings=Settings())))]
-    for _ in range(2):
-        with conducted(folder, experiment(path, "single", more=cannot)) as lines:
+    cannot = PlaceOptimized(**LABELED, settings=Settings())
+    unable = experiment(path, "single", more=[Trial("no", PlaceIfPossible(cannot))])
+    for _ in range(2):  # the same failure stands there once
+        with conducted(folder, unable) as lines:
             assert [line["type"] for line in lines] == ["placed", "episode", "failed"]
+    with monkeypatch.context() as patched:
+        patched.setattr(PlaceOptimized, "placer", lambda *_: SingleDevice())
+        with conducted(folder, unable) as lines:
+            assert [line["type"] for line in lines] == ["placed", "episode", "failed", "placed"]
+    with conducted(folder, unable) as again:  # from now on it is finished
+        assert again == lines
 
 
 def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> None:
@@ -378,6 +388,12 @@ def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> N
         pass
     with experiment_folder(folder, another, force=True) as opened:
         assert opened.finished == {}
+
+
+def test_a_folder_of_a_process_that_was_killed_at_once_is_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    with experiment_folder(tmp_path, experiment(tmp_path / "problem.json"), force=False):
+        assert (tmp_path / "experiment.json").exists()
 
 
 def test_a_folder_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path) -> None:
