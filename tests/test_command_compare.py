@@ -26,6 +26,7 @@ from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.problems.sources import Source
 from placeto.texts import seconds_text
 from placeto.trials.comparing import Case, chosen_effort
+from placeto.trials.curve_files import read_curves
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import Record
 from placeto.trials.trials import Watch, Workspace
@@ -369,7 +370,9 @@ def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> Non
     other = tmp_path / "other"
     other.mkdir()
     paths = [build_profile(tmp_path), build_profile(other, num_layers=14)]
-    succeed("compare", *paths, "--placers=heft", "-o", tmp_path / "results")
+    succeed("compare", *paths, "--placers=heft,random", "--budget=20", "-o", tmp_path / "results")
+    curves = read_curves(tmp_path / "results")
+    assert list(curves) == ["Random, problem on 2xv100", "Random, problem on 2xv100 (2)"]
     folder = tmp_path / "results" / "problems"
     names = ["problem-2xv100", "problem-2xv100-2"]
     groups = [load_problem(folder / f"{name}.json.gz").num_groups for name in names]

@@ -39,6 +39,7 @@ from placeto_experiments.paper.orders import (
     problem_in_order,
     random_order,
 )
+from placeto_experiments.paper.placing_tasks import Bound, PlaceAtRandom
 from placeto_experiments.paper.statistics import Summary
 from placeto_experiments.paper.table1 import PlaceFiner
 from placeto_graphs import PlacementProblem, load_problem, save_problem
@@ -175,6 +176,7 @@ def test_settings_make_another_trial() -> None:
         placing(seed=1),
         placing(graph=Graph("x", order=1)),
         Trial("place", PlaceByName(scheme="a", graph=GRAPH, seed=0, budget=10, name="placeto")),
+        *(Trial("place", task(scheme="a", graph=GRAPH, seed=0)) for task in (Bound, PlaceAtRandom)),
     ]
     keys = [key(PROBLEM), *(key(PROBLEM, other) for other in others)]
     assert len(set(keys)) == len(keys)
@@ -232,8 +234,10 @@ def test_what_is_measured_is_another_trial_on_another_machine(
 def test_only_content_is_told() -> None:
     assert content_digest((1, 2)) != content_digest(("1", 2)) != content_digest((12,))
     assert content_digest({"a": (), "b": 1}) != content_digest({"a": ("b",), "c": 1})
-    with pytest.raises(TypeError, match="content can be told"):
-        content_digest(object())
+    assert content_digest(np.float64(1.5)) == content_digest(1.5)
+    for untold in (object(), np.array([object()])):
+        with pytest.raises(TypeError, match="content can be told"):
+            content_digest(untold)
     with pytest.raises(KeyError):
         content_digest(GRAPH, {"y": "another"})
 

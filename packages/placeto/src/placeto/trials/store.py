@@ -171,11 +171,11 @@ class TrialStore:
 
 def _parts(value: Any, problems: Mapping[str, str]) -> Iterator[bytes]:
     """Yield a value in parts; the first says of what type it is, and how many follow."""
-    if value is None or isinstance(value, bool | int | float | str):
-        yield f"{type(value).__name__} {value!r}".encode()
-    elif isinstance(value, np.generic):
+    if isinstance(value, np.generic):  # before float: one of NumPy's is one
         yield from _parts(value.item(), problems)
-    elif isinstance(value, np.ndarray):
+    elif value is None or isinstance(value, bool | int | float | str):
+        yield f"{type(value).__name__} {value!r}".encode()
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:  # these are addresses
         yield f"array {value.dtype.str} {value.shape}".encode()
         yield np.ascontiguousarray(value).tobytes()
     elif isinstance(value, Sequence):
