@@ -21,14 +21,18 @@ from command_runs import (
     succeed,
     succeed_json,
 )
+from fork_join_graphs import fork_join_problem
 from placeto.placing.placers import PLACER_NAMES, PLACERS
+from placeto.problems.sources import Source
 from placeto.texts import seconds_text
-from placeto.trials.comparing import chosen_effort
+from placeto.trials.comparing import Case, chosen_effort
+from placeto.trials.curve_files import read_curves
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import Record
 from placeto.trials.trials import Watch, Workspace
 from placeto_graphs import load_placement, load_problem, parse_cluster, save_cluster
 from placeto_simulator import Simulator
+from placeto_tools.commands.compare import _case
 
 # Two updates of eight episodes on eight groups; with three devices each looks at 16 placements.
 BUDGET = ["--budget=400", "--rnn-budget=20"]
@@ -283,6 +287,52 @@ def test_results_of_another_cluster_are_not_gone_on_with(tmp_path: Path) -> None
     assert len((folder / "trials.jsonl").read_bytes().splitlines()) == 4
 
 
+def test_what_is_stopped_leaves_nothing_of_an_earlier_cluster(tmp_path: Path) -> None:
+    path, folder = build_profile(tmp_path), tmp_path / "results"
+    devices = tmp_path / "devices.toml"
+    command = ["compare", path, f"--cluster={devices}", "--placers=heft", "-o", folder]
+    best = folder / "placements" / "problem-devices" / "heft.json"
+    save_cluster(parse_cluster("2xv100"), devices)
+    assert "report.html" in succeed(*command)
+    assert best.exists()
+    save_cluster(parse_cluster("3xv100"), devices)
+    with pytest.MonkeyPatch.context() as patched:
+        stop_before("heft", patched)
+        stopped = invoke(*command)
+    assert stopped.exit_code == 130
+    assert "report.html" not in stopped.stdout
+    assert not (folder / "report.html").exists()
+    assert not best.exists()
+
+
+def test_clusters_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    path, quick = build_profile(tmp_path), parse_cluster("2xv100")
+    slow = tuple(replace(device, op_overhead=0.5) for device in quick.devices)
+    files = [tmp_path / name for name in ("a/d.toml", "d-3.toml", "b/d.toml")]
+    for file, cluster in zip(files, (quick, quick, replace(quick, devices=slow)), strict=True):
+        file.parent.mkdir(exist_ok=True)
+        save_cluster(cluster, file)
+    compare = ["compare", path, "--placers=single,heft", *(f"--cluster={file}" for file in files)]
+    folder = tmp_path / "results"
+    succeed(*compare, "--micro-batches=1", "--micro-batches=2", "-o", folder)
+    report = json.loads((folder / "results.json").read_text())["problems"]
+    alone = {problem["cluster"]: scheme(problem, "single")["runs"][0] for problem in report[:3]}
+    assert list(alone) == [str(files[0]), "d-3", str(files[2])]
+    page = (folder / "results.md").read_text().splitlines()
+    rows = [line.split(" | ") for line in page if line.startswith(f"| {path} |")]
+    assert [row[1] for row in rows] == [name for name in alone for _ in range(2)]
+    for row in rows:
+        assert row[3] == seconds_text(alone[row[1]]["runtime"])
+
+
+def test_names_that_are_taken_end() -> None:
+    problem = fork_join_problem(1)
+    source, cases = Source(name="a", graph=problem.graph), list[Case]()
+    for cluster in ("d", "d-3", "d", "d"):  # the third one is not d-3, too
+        cases.append(_case("a", source, cluster, problem, cases))
+    assert [case.name for case in cases] == ["a-d", "a-d-3", "a-d-4", "a-d-5"]
+
+
 @pytest.mark.slow
 def test_several_processes_come_to_the_same(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
@@ -320,7 +370,9 @@ def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> Non
     other = tmp_path / "other"
     other.mkdir()
     paths = [build_profile(tmp_path), build_profile(other, num_layers=14)]
-    succeed("compare", *paths, "--placers=heft", "-o", tmp_path / "results")
+    succeed("compare", *paths, "--placers=heft,random", "--budget=20", "-o", tmp_path / "results")
+    curves = read_curves(tmp_path / "results")
+    assert list(curves) == ["Random, problem on 2xv100", "Random, problem on 2xv100 (2)"]
     folder = tmp_path / "results" / "problems"
     names = ["problem-2xv100", "problem-2xv100-2"]
     groups = [load_problem(folder / f"{name}.json.gz").num_groups for name in names]

@@ -6,12 +6,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from types import ModuleType
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+import placeto_capture
+import placeto_execution
+import placeto_experiments
 import placeto_policy
 from experiment_tasks import Count, Die, Fail, RunUntilStopped, Wrong
 from fork_join_graphs import fork_join_problem
@@ -27,6 +31,7 @@ from placeto.trials.records import Episode, Failed, Placed, Record
 from placeto.trials.running import run_trials
 from placeto.trials.store import Origin, TrialStore, content_digest, trial_keys
 from placeto.trials.trials import Graph, Results, StoppedError, Task, Trial, Watch, Workspace
+from placeto_baselines import SingleDevice
 from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
 from placeto_experiments.paper.orders import (
     FixedOrders,
@@ -34,7 +39,9 @@ from placeto_experiments.paper.orders import (
     problem_in_order,
     random_order,
 )
+from placeto_experiments.paper.placing_tasks import Bound, PlaceAtRandom
 from placeto_experiments.paper.statistics import Summary
+from placeto_experiments.paper.table1 import PlaceFiner
 from placeto_graphs import PlacementProblem, load_problem, save_problem
 from placeto_policy import PlacementPolicy, Settings
 from placeto_simulator import Simulator
@@ -162,20 +169,43 @@ def test_each_part_of_a_problem_makes_another_trial() -> None:
     assert len({key(PROBLEM), *keys.values()}) == 1 + len(CHANGES)
 
 
-def test_settings_and_versions_make_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_make_another_trial() -> None:
     others = [
         placing(replace(Settings(), discount=0.5)),
         placing(budget=11),
         placing(seed=1),
         placing(graph=Graph("x", order=1)),
         Trial("place", PlaceByName(scheme="a", graph=GRAPH, seed=0, budget=10, name="placeto")),
+        *(Trial("place", task(scheme="a", graph=GRAPH, seed=0)) for task in (Bound, PlaceAtRandom)),
     ]
     keys = [key(PROBLEM), *(key(PROBLEM, other) for other in others)]
-    store._versions.cache_clear()
-    monkeypatch.setattr(placeto_policy, "__version__", "0.3.1")
-    keys.append(key(PROBLEM))
-    store._versions.cache_clear()
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("package", "changed"),
+    [
+        (placeto_policy, {"placeto", "finer", "measured"}),
+        (placeto_capture, {"placeto", "finer", "measured"}),  # CPU only is placed by its times
+        (placeto_experiments, {"finer", "measured"}),  # those that have a task of this package
+        (placeto_execution, {"measured"}),
+    ],
+)
+def test_another_version_of_what_runs_a_trial_makes_another_one(
+    package: ModuleType, changed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finer = PlaceFiner(**LABELED, name="multilevel")
+    trials = [
+        replace(placing(), name="placeto"),
+        Trial("finer", PlaceIfPossible(finer)),
+        replace(profiling(GRAPH, RunnableModel("nmt-2", ())), name="measured"),
+    ]
+    before = trial_keys(trials, {"x": "problem"})
+    store._version.cache_clear()
+    monkeypatch.setattr(package, "__version__", "another")
+    after = trial_keys(trials, {"x": "problem"})
+    store._version.cache_clear()
+    assert {name for name in before if before[name] != after[name]} == changed
 
 
 def test_a_trial_changes_with_those_that_it_needs() -> None:
@@ -204,8 +234,10 @@ def test_what_is_measured_is_another_trial_on_another_machine(
 def test_only_content_is_told() -> None:
     assert content_digest((1, 2)) != content_digest(("1", 2)) != content_digest((12,))
     assert content_digest({"a": (), "b": 1}) != content_digest({"a": ("b",), "c": 1})
-    with pytest.raises(TypeError, match="content can be told"):
-        content_digest(object())
+    assert content_digest(np.float64(1.5)) == content_digest(1.5)
+    for untold in (object(), np.array([object()])):
+        with pytest.raises(TypeError, match="content can be told"):
+            content_digest(untold)
     with pytest.raises(KeyError):
         content_digest(GRAPH, {"y": "another"})
 
@@ -312,7 +344,9 @@ def test_a_folder_goes_on_with_what_is_the_same_and_nothing_else(tmp_path: Path)
         assert len(anew) == 1
 
 
-def test_what_failed_is_tried_again_and_the_others_stay(tmp_path: Path) -> None:
+def test_what_failed_is_tried_again_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, folder = tmp_path / "problem.json", tmp_path / "results"
     save_problem(PROBLEM, path)
     failing = experiment(path, "single", more=[Trial("fails", Fail())])
@@ -323,10 +357,17 @@ def test_what_failed_is_tried_again_and_the_others_stay(tmp_path: Path) -> None:
     with conducted(folder, mended) as lines:
         assert [line["name"] for line in lines] == ["single", "fails"]
         assert [line["scheme"] for line in lines] == ["single", "count"]
-    cannot = [Trial("no", PlaceIfPossible(PlaceOptimized(**LABELED, settings=Settings())))]
-    for _ in range(2):
-        with conducted(folder, experiment(path, "single", more=cannot)) as lines:
+    cannot = PlaceOptimized(**LABELED, settings=Settings())
+    unable = experiment(path, "single", more=[Trial("no", PlaceIfPossible(cannot))])
+    for _ in range(2):  # the same failure stands there once
+        with conducted(folder, unable) as lines:
             assert [line["type"] for line in lines] == ["placed", "episode", "failed"]
+    with monkeypatch.context() as patched:
+        patched.setattr(PlaceOptimized, "placer", lambda *_: SingleDevice())
+        with conducted(folder, unable) as lines:
+            assert [line["type"] for line in lines] == ["placed", "episode", "failed", "placed"]
+    with conducted(folder, unable) as again:  # from now on it is finished
+        assert again == lines
 
 
 def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> None:
@@ -351,6 +392,12 @@ def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> N
         pass
     with experiment_folder(folder, another, force=True) as opened:
         assert opened.finished == {}
+
+
+def test_a_folder_of_a_process_that_was_killed_at_once_is_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    with experiment_folder(tmp_path, experiment(tmp_path / "problem.json"), force=False):
+        assert (tmp_path / "experiment.json").exists()
 
 
 def test_a_folder_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -180,7 +180,10 @@ def compare(
         show(paper_table(reports), *comparison.speed_ups(results), *map(scheme_table, reports))
         if output:
             click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
-            click.echo(f"{output / REPORT}" if has_library() else MISSING)
+            if not has_library():
+                click.echo(MISSING)
+            elif (output / REPORT).exists():  # not where it was stopped
+                click.echo(f"{output / REPORT}")
     if failed:
         raise failed
 
@@ -216,8 +219,9 @@ def _problems(
         return
     kind = gpu_kind or source.kind
     specs = clusters or [f"{count}x{kind}" for count in gpus or (DEFAULT_NUM_GPUS,)]
-    for spec in specs:
-        name = Path(spec).stem if spec.endswith(".toml") else spec
+    short = [Path(spec).stem if spec.endswith(".toml") else spec for spec in specs]
+    for spec, stem in zip(specs, short, strict=True):
+        name = stem if short.count(stem) == 1 else spec  # files of two folders may have one name
         devices = read_cluster(spec, link)
         yield f"{name} {link}" if link else name, make_problem(source, devices, grouping)
 
@@ -228,8 +232,10 @@ def _case(
     """Return a case whose name, part of those of files, none of the others has."""
     taken = {case.name for case in others}
     stem = name = re.sub(r"[^\w.+-]+", "-", f"{source.name}-{cluster}")
+    number = len(taken)
     while name in taken:  # two sources may have one name
-        name = f"{stem}-{len(taken) + 1}"
+        number += 1
+        name = f"{stem}-{number}"
     return Case(source.name, cluster, name, lambda: problem, step, source.micro_batches)
 
 

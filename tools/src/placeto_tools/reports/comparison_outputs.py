@@ -36,14 +36,14 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
     for case in comparison.cases:
         best = {name: comparison.best(folder.results, case, name) for name in comparison.schemes}
         known = {name: run for name, run in best.items() if run is not None}
+        with writing(folder.path):  # what an earlier problem of this name left
+            shutil.rmtree(folder.path / "placements" / case.name, ignore_errors=True)
         if not known:
             continue
         problem = folder.workspace.problem(Graph(case.name))
         if not has_cpu(problem):
             known.pop(CPU, None)  # it is one of another problem
         shown = {name: _shown(name, run, problem) for name, run in known.items()}
-        with writing(folder.path):  # what an earlier problem of this name left
-            shutil.rmtree(folder.path / "placements" / case.name, ignore_errors=True)
         for name, each in shown.items():
             path = folder.workspace.placement_file(case.name, name)
             with writing(path):
@@ -54,6 +54,8 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
             reports.append(
                 problem_report(title, problem, bound_parts(problem), list(shown.values()))
             )
+    with writing(folder.path):  # that of earlier problems, or of fewer schemes
+        (folder.path / REPORT).unlink(missing_ok=True)
     if reports:
         write_text(folder.path / REPORT, report_page("Comparison of schemes", reports))
 

@@ -58,12 +58,16 @@ def read_results(path: Path) -> Sequence[ProblemReport]:
 
 def _of_comparison(path: Path) -> Curves:
     curves: Curves = {}
+    names: list[str] = []
     for problem in read_results(path):
+        names.append(f"{problem.source} on {problem.cluster}")
+        others = names.count(names[-1]) - 1  # two sources may have one name
+        name = f"{names[-1]} ({others + 1})" if others else names[-1]
         for scheme in problem.schemes:
             if scheme.name not in PLACERS:
                 raise InputError(f"{path}: expected schemes of this version, got {scheme.name!r}")
             if PLACERS[scheme.name].budget and scheme.runs:
-                title = f"{scheme.title}, {problem.source} on {problem.cluster}"
+                title = f"{scheme.title}, {name}"
                 curves[title] = [_array(run.curve) for run in scheme.runs]
     return curves
 

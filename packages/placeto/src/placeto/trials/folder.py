@@ -21,6 +21,7 @@ from placeto.trials.trials import Results, Trial, Workspace
 from placeto_graphs import save_problem
 
 DESCRIPTION, TRIALS, PAGE = "experiment.json", "trials.jsonl", "results.md"
+LOCK = ".lock"
 FOLDERS = ("problems", "policies", "placements")
 VERSION = 3  # the first whose trials have keys
 
@@ -131,13 +132,13 @@ def experiment_folder(
     """
     begun = (path / DESCRIPTION).exists()
     if force or not begun:
-        make_folder(path, force=force)
-    if begun or any(path.iterdir()):
+        make_folder(path, force=force or _is_empty(path))
+    if not _is_empty(path):
         found = read_json(path / DESCRIPTION, _Description, "`placeto experiment` or `compare`")
         found.check(path, experiment, force=force)
     with writing(path):
         try:
-            lock = FileLock(path / ".lock").acquire(timeout=0)
+            lock = FileLock(path / LOCK).acquire(timeout=0)
         except Timeout:
             raise InputError(f"{path}: another process works in it; name another folder") from None
     with lock:
@@ -148,6 +149,11 @@ def experiment_folder(
         )
         write_json(path / DESCRIPTION, described)
         yield ExperimentFolder(path, experiment)
+
+
+def _is_empty(path: Path) -> bool:
+    """Return whether a folder has nothing but what a process leaves that was killed at once."""
+    return path.is_dir() and {one.name for one in path.iterdir()} <= {LOCK}
 
 
 def _empty(path: Path) -> None:

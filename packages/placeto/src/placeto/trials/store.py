@@ -26,9 +26,17 @@ from placeto.trials.trials import Graph, Trial, measuring_name
 from placeto_graphs import write_atomically
 
 KEY_FORMAT = 1  # another number makes every trial a new one
-# Packages that decide what trials come to, and those that also decide what is measured.
-RUN_BY = ("placeto", "placeto_baselines", "placeto_graphs", "placeto_policy", "placeto_simulator")
-MEASURED_BY = (*RUN_BY, "placeto_capture", "placeto_execution", "placeto_workloads", "torch")
+# Packages that decide what trials come to, and those that also decide what is measured. Capture
+# has the cost models, by which CPU only is placed on a CPU that the problem has not.
+RUN_BY = (
+    "placeto",
+    "placeto_baselines",
+    "placeto_capture",
+    "placeto_graphs",
+    "placeto_policy",
+    "placeto_simulator",
+)
+MEASURED_BY = (*RUN_BY, "placeto_execution", "placeto_workloads", "torch")
 
 
 def content_digest(value: object, problems: Mapping[str, str] | None = None) -> str:
@@ -73,9 +81,10 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
     keys: dict[str, str] = {}
     known = dict(problems)
     for trial in trials:
+        packages = {*(MEASURED_BY if trial.measured else RUN_BY), *_packages(trial.task)}
         decisive = (
             KEY_FORMAT,
-            _versions(MEASURED_BY if trial.measured else RUN_BY, type(trial.task).__module__),
+            {name: _version(name) for name in packages},
             trial.task,
             [keys[name] for name in trial.needs],
             machine() if trial.measured else None,
@@ -162,11 +171,11 @@ class TrialStore:
 
 def _parts(value: Any, problems: Mapping[str, str]) -> Iterator[bytes]:
     """Yield a value in parts; the first says of what type it is, and how many follow."""
-    if value is None or isinstance(value, bool | int | float | str):
-        yield f"{type(value).__name__} {value!r}".encode()
-    elif isinstance(value, np.generic):
+    if isinstance(value, np.generic):  # before float: one of NumPy's is one
         yield from _parts(value.item(), problems)
-    elif isinstance(value, np.ndarray):
+    elif value is None or isinstance(value, bool | int | float | str):
+        yield f"{type(value).__name__} {value!r}".encode()
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:  # these are addresses
         yield f"array {value.dtype.str} {value.shape}".encode()
         yield np.ascontiguousarray(value).tobytes()
     elif isinstance(value, Sequence):
@@ -187,10 +196,13 @@ def _parts(value: Any, problems: Mapping[str, str]) -> Iterator[bytes]:
         raise TypeError(f"expected a value whose content can be told, got {type(value)}")
 
 
+def _packages(task: Any) -> set[str]:
+    """Return the packages that have the classes of a task, and of what is in it: of tasks, too."""
+    parts = [getattr(task, one.name) for one in fields(task)]
+    inner = [_packages(part) for part in parts if is_dataclass(part)]
+    return {type(task).__module__.partition(".")[0]}.union(*inner)
+
+
 @cache
-def _versions(packages: Sequence[str], module: str) -> dict[str, str]:
-    """Return the versions of packages, and of that of the module that has a task."""
-    names = {*packages, module.partition(".")[0]}
-    return {
-        name: str(getattr(importlib.import_module(name), "__version__", None)) for name in names
-    }
+def _version(package: str) -> str:
+    return str(getattr(importlib.import_module(package), "__version__", None))
