@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from placeto_capture import CaptureError, capture, program_step
-from written_programs import attention, convolutions, exported, trap
+from written_programs import attention, convolutions, exported, of_a_gpu, trap
 
 MODELS = {"convolutions": convolutions, "attention": attention}
 
@@ -77,6 +77,29 @@ def test_inputs_by_keyword_are_kept(tmp_path: Path) -> None:
     step = program_step(tmp_path / "model.pt2", trust=True)
     assert step.example_inputs.keys() == {"rows"}
     assert capture(*step) == capture(model, inputs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_was_exported_on_a_gpu_is_read_without_one(tmp_path: Path, name: str) -> None:
+    model, inputs = MODELS[name]()
+    path = of_a_gpu(exported(tmp_path / "model.pt2", model, inputs))
+    load = torch.load
+    assert capture(*program_step(path, trust=True)) == capture(model, inputs)
+    assert torch.load is load
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_autocast_of_a_gpu_is_kept(tmp_path: Path) -> None:
+    class Halved(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                return super().forward(rows).relu()
+
+    model, inputs = Halved(4, 2), (torch.ones(3, 4),)
+    path = of_a_gpu(exported(tmp_path / "model.pt2", model, inputs), autocast=True)
+    graph = capture(*program_step(path, trust=True))
+    assert "aten.addmm[bfloat16]" in graph.op_types
+    assert sorted(graph.op_types) == sorted(capture(model, inputs).op_types)
 
 
 def test_sizes_that_were_left_open_are_those_of_the_example_inputs(tmp_path: Path) -> None:

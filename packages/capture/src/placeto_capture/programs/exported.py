@@ -6,9 +6,15 @@ run code of its own.
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
+import torch._export.serde.serialize
+import torch.export
 from torch import nn
 from torch.nn import functional
 
@@ -37,6 +43,7 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
 
     The modules of the program are those that were exported (`torch.export.unflatten`). They do what
     they did on export: dropout and batch normalisation train where the module was in training mode.
+    They are on the CPU, wherever that was.
 
     Parameters
     ----------
@@ -69,7 +76,8 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
                 "trust where it comes from, --trust (or trust=True) loads it"
             )
         try:
-            with warnings.catch_warnings(action="ignore"):  # of PyTorch on what PyTorch does
+            # Warnings are of PyTorch on what PyTorch does.
+            with warnings.catch_warnings(action="ignore"), _loading_to_cpu():
                 program = torch.export.load(file)
                 model = torch.export.unflatten(program)
         except Exception as error:
@@ -79,10 +87,13 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
     if program.example_inputs is None:
         raise CaptureError(f"{path}: expected a program with its example inputs, got one without")
     for module in model.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+        graph = getattr(module, "graph", None)
+        for node in list(getattr(graph, "nodes", ())):
             node.meta.clear()  # fake tensors among it cannot be copied with the model
             if node.target is torch.ops.aten.dropout.default:
                 node.target = _dropout
+            elif node.target is torch.ops.aten._assert_tensor_metadata.default:
+                graph.erase_node(node)  # autocast of a GPU gives other dtypes than that of a CPU
     arguments, keywords = program.example_inputs
     if arguments and keywords:
         count, names = len(arguments), list(keywords)
@@ -92,6 +103,26 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
         )
         return ProgramStep(model, (*arguments, *keywords.values()))
     return ProgramStep(model, keywords or arguments)
+
+
+@contextmanager
+def _loading_to_cpu() -> Iterator[None]:
+    """Let `torch.export.load` read a program of a device that this machine may not have."""
+    serialize = torch._export.serde.serialize
+    archive = getattr(getattr(torch.export, "pt2_archive", None), "_package", None)
+    read = serialize.deserialize_device
+
+    def device(written: Any) -> torch.device:
+        found = read(written)
+        return found if found.type == "meta" else torch.device("cpu")
+
+    with ExitStack() as stack:
+        load = partial(torch.load, map_location="cpu")
+        stack.enter_context(mock.patch.object(torch, "load", load))
+        for module in (serialize, archive):  # newer versions of PyTorch have the latter
+            if hasattr(module, "deserialize_device"):
+                stack.enter_context(mock.patch.object(module, "deserialize_device", device))
+        yield
 
 
 def _dropout(values: torch.Tensor, p: float, train: bool) -> torch.Tensor:

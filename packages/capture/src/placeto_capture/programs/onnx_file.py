@@ -52,7 +52,7 @@ TRANSLATED = {**OPS, **SHAPES}
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 
 
-def onnx_step(path: str | os.PathLike[str], **sizes: int) -> ProgramStep:
+def onnx_step(path: str | os.PathLike[str], /, **sizes: int) -> ProgramStep:
     """Build a training step of an ONNX file.
 
     Floating-point initializers that have a dimension are its parameters, on the meta device; other
