@@ -110,7 +110,9 @@ def test_sizes_that_were_left_open_are_those_of_the_example_inputs(tmp_path: Pat
     assert capture(*program_step(tmp_path / "model.pt2", trust=True)) == capture(model, inputs)
 
 
-def test_nothing_is_loaded_without_trust(program: Path, tmp_path: Path) -> None:
+def test_nothing_is_loaded_without_trust(
+    program: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with zipfile.ZipFile(program) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     bait = next(name for name in members if name.endswith("sample_inputs/model.pt"))
@@ -120,6 +122,10 @@ def test_nothing_is_loaded_without_trust(program: Path, tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"^.*model\.pt2: .* run code .* --trust \(or trust="):
         program_step(program)
     assert not (tmp_path / "sprung").exists()
+    with pytest.raises(CaptureError, match=r"program, got (?!.*warnings above)"):
+        program_step(program, trust=True)
+    assert (tmp_path / "sprung").exists()
+    assert not caplog.records  # of PyTorch, with tracebacks
 
 
 def test_other_sizes_are_refused(program: Path) -> None:

@@ -4,6 +4,7 @@ That function unpickles a part of the file and evaluates expressions of sizes, s
 run code of its own.
 """
 
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -75,19 +76,19 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
                 f"{path}: loading an exported program can run code that is in the file; if you "
                 "trust where it comes from, --trust (or trust=True) loads it"
             )
+        logged: list[BaseException] = []
         try:
-            # Warnings are of PyTorch on what PyTorch does.
-            with warnings.catch_warnings(action="ignore"), _loading_to_cpu():
+            with _loading_to_cpu(logged):
                 program = torch.export.load(file)
                 model = torch.export.unflatten(program)
         except Exception as error:
             raise CaptureError(
-                f"{path}: expected an exported program, got {one_line(error)}"
+                f"{path}: expected an exported program, got {one_line([error, *logged][-1])}"
             ) from error
     if program.example_inputs is None:
         raise CaptureError(f"{path}: expected a program with its example inputs, got one without")
     for module in model.modules():
-        graph = getattr(module, "graph", None)
+        graph: Any = getattr(module, "graph", None)
         for node in list(getattr(graph, "nodes", ())):
             node.meta.clear()  # fake tensors among it cannot be copied with the model
             if node.target is torch.ops.aten.dropout.default:
@@ -106,8 +107,17 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
 
 
 @contextmanager
-def _loading_to_cpu() -> Iterator[None]:
-    """Let `torch.export.load` read a program of a device that this machine may not have."""
+def _loading_to_cpu(logged: list[BaseException]) -> Iterator[None]:
+    """Let `torch.export.load` read a program of a device that this machine may not have.
+
+    Of some errors PyTorch raises but that there is one, and logs which: these are put into a list.
+    """
+
+    def keep(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        logged.extend([error] if error else [])
+        return False
+
     serialize = torch._export.serde.serialize
     archive = getattr(getattr(torch.export, "pt2_archive", None), "_package", None)
     read = serialize.deserialize_device
@@ -116,7 +126,10 @@ def _loading_to_cpu() -> Iterator[None]:
         found = read(written)
         return found if found.type == "meta" else torch.device("cpu")
 
-    with ExitStack() as stack:
+    with ExitStack() as stack, warnings.catch_warnings(action="ignore"):
+        for log in (logging.getLogger("torch.export"), serialize.log):
+            log.addFilter(keep)
+            stack.callback(log.removeFilter, keep)
         load = partial(torch.load, map_location="cpu")
         stack.enter_context(mock.patch.object(torch, "load", load))
         for module in (serialize, archive):  # newer versions of PyTorch have the latter
