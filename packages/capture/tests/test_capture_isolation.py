@@ -3,6 +3,7 @@
 import copy
 import random
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -103,6 +104,33 @@ def test_settings_of_torch_stay_as_they_were() -> None:
     with pytest.raises(CaptureError):
         capture(nn.Linear(3, 2), torch.ones(1, 4))
     assert settings() == before
+
+
+def test_captures_of_several_threads_leave_nothing_behind() -> None:
+    first_is_in, second_was_begun, first_is_out = (threading.Event() for _ in range(3))
+
+    def first(outputs: torch.Tensor) -> torch.Tensor:
+        first_is_in.set()
+        second_was_begun.wait(0.3)
+        return outputs.sum()
+
+    def second(outputs: torch.Tensor) -> torch.Tensor:
+        second_was_begun.set()
+        first_is_out.wait(5)
+        return outputs.sum()
+
+    def run(loss: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        capture(nn.Linear(2, 2), torch.ones(2, 2), loss_fn=loss)
+
+    dropout, apply = nn.functional.dropout, nn.Module._apply
+    threads = [threading.Thread(target=run, args=(loss,)) for loss in (first, second)]
+    threads[0].start()
+    first_is_in.wait(5)
+    threads[1].start()
+    threads[0].join()
+    first_is_out.set()
+    threads[1].join()
+    assert (nn.functional.dropout, nn.Module._apply) == (dropout, apply)
 
 
 def test_a_loss_may_look_at_the_model_itself() -> None:

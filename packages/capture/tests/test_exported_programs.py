@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from placeto_capture import CaptureError, capture, program_step
-from written_programs import attention, convolutions, exported, trap
+from written_programs import attention, convolutions, exported, of_a_gpu, trap
 
 MODELS = {"convolutions": convolutions, "attention": attention}
 
@@ -79,6 +79,29 @@ def test_inputs_by_keyword_are_kept(tmp_path: Path) -> None:
     assert capture(*step) == capture(model, inputs)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_what_was_exported_on_a_gpu_is_read_without_one(tmp_path: Path, name: str) -> None:
+    model, inputs = MODELS[name]()
+    path = of_a_gpu(exported(tmp_path / "model.pt2", model, inputs))
+    load = torch.load
+    assert capture(*program_step(path, trust=True)) == capture(model, inputs)
+    assert torch.load is load
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_autocast_of_a_gpu_is_kept(tmp_path: Path) -> None:
+    class Halved(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                return super().forward(rows).relu()
+
+    model, inputs = Halved(4, 2), (torch.ones(3, 4),)
+    path = of_a_gpu(exported(tmp_path / "model.pt2", model, inputs), autocast=True)
+    graph = capture(*program_step(path, trust=True))
+    assert "aten.addmm[bfloat16]" in graph.op_types
+    assert sorted(graph.op_types) == sorted(capture(model, inputs).op_types)
+
+
 def test_sizes_that_were_left_open_are_those_of_the_example_inputs(tmp_path: Path) -> None:
     model, inputs = nn.Linear(4, 2), (torch.ones(3, 4),)
     shapes = ({0: torch.export.Dim("batch", min=2, max=64)},)
@@ -87,7 +110,9 @@ def test_sizes_that_were_left_open_are_those_of_the_example_inputs(tmp_path: Pat
     assert capture(*program_step(tmp_path / "model.pt2", trust=True)) == capture(model, inputs)
 
 
-def test_nothing_is_loaded_without_trust(program: Path, tmp_path: Path) -> None:
+def test_nothing_is_loaded_without_trust(
+    program: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with zipfile.ZipFile(program) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     bait = next(name for name in members if name.endswith("sample_inputs/model.pt"))
@@ -97,6 +122,10 @@ def test_nothing_is_loaded_without_trust(program: Path, tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"^.*model\.pt2: .* run code .* --trust \(or trust="):
         program_step(program)
     assert not (tmp_path / "sprung").exists()
+    with pytest.raises(CaptureError, match=r"program, got (?!.*warnings above)"):
+        program_step(program, trust=True)
+    assert (tmp_path / "sprung").exists()
+    assert not caplog.records  # of PyTorch, with tracebacks
 
 
 def test_other_sizes_are_refused(program: Path) -> None:

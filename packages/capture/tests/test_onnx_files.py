@@ -107,6 +107,21 @@ def test_open_dimensions_are_asked_for_and_given(tmp_path: Path) -> None:
         program_step(path, batch=7, width=3)
 
 
+def test_the_batch_is_the_first_dimension_and_given_once(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones((6, 6), np.float32), "weight")
+    product = [helper.make_node("MatMul", ["rows", "weight"], ["scores"])]
+    both = made(tmp_path / "both.onnx", product, {"rows": ("N", "S", 6)}, [weight])
+    (rows,) = program_step(both, batch_size=7, S=3).example_inputs
+    assert rows.shape == (7, 3, 6)
+    with pytest.raises(CaptureError, match=r"leaves open \(N, S\), got 'batch_size'$"):
+        program_step(both, batch_size=7, N=4, S=3)
+    words = made(tmp_path / "words.onnx", product, {"rows": (1, "S", 6)}, [weight])
+    with pytest.raises(CaptureError, match=r"leaves open \(S\), got 'batch_size'$"):
+        program_step(words, batch_size=7)
+    named = made(tmp_path / "named.onnx", product, {"rows": ("path", 6)}, [weight])
+    assert program_step(named, path=2).example_inputs[0].shape == (2, 6)
+
+
 def numbers(name: str, *values: int) -> Any:
     return helper.make_tensor(name, 7, [len(values)], values)
 

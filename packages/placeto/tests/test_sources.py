@@ -48,3 +48,19 @@ def test_a_file_that_can_run_code_is_loaded_where_it_is_trusted(tmp_path: Path) 
     with pytest.raises(InputError, match=r"can run code that it brings along; --trust loads it$"):
         load_source(str(path))
     assert source_model(str(path), SourceOptions(trust=True)).name == "model"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("model.onnx", "trust"),
+        ("nmt-2", "device"),
+        ("nmt:2", "name"),
+        ("nmt:2", "seed"),
+        ("timm:resnet18", "device"),
+        ("timm:resnet18", "source"),
+    ],
+)
+def test_what_is_no_size_is_refused(text: str, name: str) -> None:
+    with pytest.raises(InputError, match=f"^--set {name}: expected a size of {text}$"):
+        source_model(text, SourceOptions({name: 1}))

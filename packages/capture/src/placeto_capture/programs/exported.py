@@ -4,11 +4,18 @@ That function unpickles a part of the file and evaluates expressions of sizes, s
 run code of its own.
 """
 
+import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
+import torch._export.serde.serialize
+import torch.export
 from torch import nn
 from torch.nn import functional
 
@@ -37,6 +44,7 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
 
     The modules of the program are those that were exported (`torch.export.unflatten`). They do what
     they did on export: dropout and batch normalisation train where the module was in training mode.
+    They are on the CPU, wherever that was.
 
     Parameters
     ----------
@@ -68,21 +76,25 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
                 f"{path}: loading an exported program can run code that is in the file; if you "
                 "trust where it comes from, --trust (or trust=True) loads it"
             )
+        logged: list[BaseException] = []
         try:
-            with warnings.catch_warnings(action="ignore"):  # of PyTorch on what PyTorch does
+            with _loading_to_cpu(logged):
                 program = torch.export.load(file)
                 model = torch.export.unflatten(program)
         except Exception as error:
             raise CaptureError(
-                f"{path}: expected an exported program, got {one_line(error)}"
+                f"{path}: expected an exported program, got {one_line([error, *logged][-1])}"
             ) from error
     if program.example_inputs is None:
         raise CaptureError(f"{path}: expected a program with its example inputs, got one without")
     for module in model.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+        graph: Any = getattr(module, "graph", None)
+        for node in list(getattr(graph, "nodes", ())):
             node.meta.clear()  # fake tensors among it cannot be copied with the model
             if node.target is torch.ops.aten.dropout.default:
                 node.target = _dropout
+            elif node.target is torch.ops.aten._assert_tensor_metadata.default:
+                graph.erase_node(node)  # autocast of a GPU gives other dtypes than that of a CPU
     arguments, keywords = program.example_inputs
     if arguments and keywords:
         count, names = len(arguments), list(keywords)
@@ -92,6 +104,38 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
         )
         return ProgramStep(model, (*arguments, *keywords.values()))
     return ProgramStep(model, keywords or arguments)
+
+
+@contextmanager
+def _loading_to_cpu(logged: list[BaseException]) -> Iterator[None]:
+    """Let `torch.export.load` read a program of a device that this machine may not have.
+
+    Of some errors PyTorch raises but that there is one, and logs which: these are put into a list.
+    """
+
+    def keep(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        logged.extend([error] if error else [])
+        return False
+
+    serialize = torch._export.serde.serialize
+    archive = getattr(getattr(torch.export, "pt2_archive", None), "_package", None)
+    read = serialize.deserialize_device
+
+    def device(written: Any) -> torch.device:
+        found = read(written)
+        return found if found.type == "meta" else torch.device("cpu")
+
+    with ExitStack() as stack, warnings.catch_warnings(action="ignore"):
+        for log in (logging.getLogger("torch.export"), serialize.log):
+            log.addFilter(keep)
+            stack.callback(log.removeFilter, keep)
+        load = partial(torch.load, map_location="cpu")
+        stack.enter_context(mock.patch.object(torch, "load", load))
+        for module in (serialize, archive):  # newer versions of PyTorch have the latter
+            if hasattr(module, "deserialize_device"):
+                stack.enter_context(mock.patch.object(module, "deserialize_device", device))
+        yield
 
 
 def _dropout(values: torch.Tensor, p: float, train: bool) -> torch.Tensor:

@@ -52,7 +52,7 @@ TRANSLATED = {**OPS, **SHAPES}
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 
 
-def onnx_step(path: str | os.PathLike[str], **sizes: int) -> ProgramStep:
+def onnx_step(path: str | os.PathLike[str], /, **sizes: int) -> ProgramStep:
     """Build a training step of an ONNX file.
 
     Floating-point initializers that have a dimension are its parameters, on the meta device; other
@@ -198,41 +198,44 @@ def _inputs(
     graph: onnx.GraphProto, module: OnnxModule, sizes: Mapping[str, int]
 ) -> dict[str, torch.Tensor]:
     """Return tensors on the meta device for the inputs, by name."""
-    open_names = [
-        dim.dim_param.replace("-", "_")
-        for value in graph.input
-        for dim in value.type.tensor_type.shape.dim
-        if dim.dim_param
-    ]
+    fixed = {*module.tensor_of_value, *module.constants}
+    values = [value for value in graph.input if value.name not in fixed]
+    shapes = [[_open_name(dim) for dim in v.type.tensor_type.shape.dim] for v in values]
+    known = [name for names in shapes for name in names if name]
+    batch = shapes[0][0] if shapes and shapes[0] else ""
+    if batch and batch not in sizes and "batch_size" in sizes:
+        sizes = {batch: sizes["batch_size"]} | {
+            name: size for name, size in sizes.items() if name != "batch_size" or name in known
+        }
     for name in sizes:
-        if name not in {*open_names, "batch_size"} or not open_names:
+        if name not in known:
             raise CaptureError(
                 f"expected sizes among those that it leaves open "
-                f"({', '.join(open_names) or 'none'}), got {name!r}"
+                f"({', '.join(known) or 'none'}), got {name!r}"
             )
     found: dict[str, torch.Tensor] = {}
-    for value in graph.input:
-        if value.name in module.tensor_of_value or value.name in module.constants:
-            continue
+    for value in values:
         kind = value.type.tensor_type
         if not value.type.HasField("tensor_type") or kind.elem_type not in DTYPES:
             raise CaptureError(f"{value.name}: expected a tensor of numbers")
         shape = []
         for place, dim in enumerate(kind.shape.dim):
-            name = dim.dim_param.replace("-", "_")
-            is_batch = name == open_names[0] if name else False
-            size = sizes.get(name, sizes.get("batch_size") if is_batch else None)
-            if not name:
-                size = dim.dim_value
-            elif size is None:
+            name = _open_name(dim)
+            size = sizes.get(name) if name else dim.dim_value
+            if size is None:
                 raise CaptureError(
                     f"expected a size for dimension {place} of {value.name}: --set {name}=N"
                 )
-            if size is None or size < 1:
+            if size < 1:
                 raise CaptureError(f"{value.name}: expected sizes of at least 1, got {size}")
             shape.append(size)
         found[value.name] = torch.empty(shape, dtype=DTYPES[kind.elem_type], device="meta")
     return found
+
+
+def _open_name(dim: onnx.TensorShapeProto.Dimension) -> str:
+    """Return the name by which the size of a dimension is given, empty if it has one."""
+    return dim.dim_param.replace("-", "_")
 
 
 def _constant(tensor: onnx.TensorProto) -> np.ndarray[Any, Any]:

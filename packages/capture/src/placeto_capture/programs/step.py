@@ -7,7 +7,9 @@ from placeto_capture.errors import CaptureError
 from placeto_capture.programs.exported import ProgramStep, exported_step, one_line
 
 
-def program_step(path: str | os.PathLike[str], *, trust: bool = False, **sizes: int) -> ProgramStep:
+def program_step(
+    path: str | os.PathLike[str], /, *, trust: bool = False, **sizes: int
+) -> ProgramStep:
     """Build a step of a model that was written to a file.
 
     Nothing in an ONNX file is executed, and its weights are not read: shapes are enough. An

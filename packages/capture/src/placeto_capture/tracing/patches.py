@@ -2,6 +2,7 @@
 
 import logging
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Literal, get_args
@@ -21,6 +22,8 @@ from placeto_capture.errors import CaptureError
 Target = Literal["gpu", "cpu"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 GPU, FAKE = "cuda", "cpu"
+# What is patched is of the process: of two captures that overlap one would leave its patches.
+_PATCHING = threading.RLock()
 
 
 @contextmanager
@@ -40,7 +43,7 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
         Mode of the fake tensors of the step.
     """
     log = logging.getLogger(FakeTensorMode.__module__)  # it prints errors before it raises them
-    with ExitStack() as stack:
+    with _PATCHING, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.CRITICAL)

@@ -141,10 +141,12 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     InputError
         When there is no such model, or its batch cannot be divided.
     """
-    for pattern, find in _KINDS.items():
-        if pattern.fullmatch(text):
-            return find(text, choice, micro_batches)
-    return _registered(text, choice, micro_batches)
+    kinds = (find for pattern, find in _KINDS.items() if pattern.fullmatch(text))
+    find = next(kinds, _registered)
+    for name in _NO_SIZES.get(find, ()):
+        if name in choice.sizes:
+            raise InputError(f"--set {name}: expected a size of {text}")
+    return find(text, choice, micro_batches)
 
 
 def is_graph_file(text: str) -> bool:
@@ -234,6 +236,13 @@ _KINDS: Mapping[re.Pattern[str], Callable[[str, SourceOptions, int], SourceModel
     PROGRAM: _program,
     MEMBER: _member,
     FACTORY: _factory,
+}
+# Parameters of what makes a model that say no size of it.
+_NO_SIZES: Mapping[Callable[..., SourceModel], Sequence[str]] = {
+    _of_library: ("device", "name", "source"),
+    _program: ("trust",),
+    _member: ("name", "sampler", "seed"),
+    _registered: ("device",),
 }
 
 
