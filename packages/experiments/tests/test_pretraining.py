@@ -87,7 +87,7 @@ def test_a_training_that_resumes_reaches_the_same_policy(
     folders = [tmp_path / "one", tmp_path / "two"]
     for part in ("training", "validation"):
         run("demonstrate", folders[0], "--part", part, "--limit", "2", *SMALL)
-    shutil.copytree(*folders)
+    shutil.copytree(folders[0], folders[1])
     run("imitate", folders[0], "--steps", "4")
 
     class StopAfterTwo(StopRequest):
