@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from baseline_problems import cluster, op_graph, problem_of, random_problems, singletons
 from placeto_baselines import exhaustive_search
 from placeto_baselines.bounds import windows
-from placeto_baselines.bounds.crowding import crowding_bound, relax_ops
+from placeto_baselines.bounds.lower_bound import crowding_bound
 from placeto_baselines.bounds.paths import longest_paths
+from placeto_baselines.bounds.relaxed_ops import relax_ops
 from placeto_baselines.bounds.windows import LARGEST_REGION, LEVELS, region_lags
 from placeto_graphs import Grouping, PlacementProblem
 from plain_evaluator import PlainEvaluator

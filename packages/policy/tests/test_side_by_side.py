@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from placeto_policy import PlacementEnvironment, PlacementPolicy, PolicyError, Settings, preset
 from placeto_policy.episodes import greedy, run_episodes, run_side_by_side, sampling
 from placeto_policy.settings import EmbeddingName, MessageName
-from placeto_policy.side_by_side import MOST_NUMBERS, SideBySide
+from placeto_policy.states import MOST_NUMBERS, SideBySide
 from random_states import random_problem, random_states
 from scheduled_problems import ListSchedule
 

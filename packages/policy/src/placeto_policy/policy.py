@@ -10,8 +10,7 @@ from placeto_policy.embedding.layers import new_layer
 from placeto_policy.embedding.pairs import OUTPUT_SCALE, PairScores
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings
-from placeto_policy.side_by_side import SideBySide
-from placeto_policy.states import States, device_width
+from placeto_policy.states import SideBySide, States, device_width
 from placeto_policy.topology import Topology
 
 # A logit whose probability is 0 in float32; infinity would make the entropy NaN.

@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from placeto_baselines.bounds.crowding import crowding_bound
 from placeto_baselines.bounds.paths import Paths, longest_paths
+from placeto_baselines.bounds.relaxed_ops import relax_ops
 from placeto_baselines.bounds.work import WorkProgramme, work_programme
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import SECONDS_PER_BYTE, PlacementProblem
@@ -27,7 +27,7 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
       speed and memory, with the paths through each group (`bounds.work`);
     - what ops that could run side by side take because there are too few devices for them, between
       each two ops that they lie between, transfers there and back included, and in windows of time
-      (`bounds.crowding`; of graphs of up to 20,000 ops, where it takes seconds);
+      (`crowding_bound`; of graphs of up to 20,000 ops, where it takes seconds);
     - for each connected part of the graph, the lesser of its work on one device with the penalty
       of the memory that it lacks, and of the shortest path with a transfer in it: what memory
       forces to be transferred (`split_bound`).
@@ -144,3 +144,21 @@ def _least_transfers(
             part = part_of[group_of[reader]]
             least[part] = min(least[part], shortest)
     return least
+
+
+def crowding_bound(problem: PlacementProblem, paths: Paths) -> float:
+    """Return a lower bound from regions between ops (`bounds.regions`) and windows of time.
+
+    Devices are told apart by their number and speed only, so that it holds for any of them, for
+    any links and any order in which a device takes its ops. It needs no solver.
+    """
+    # Numba takes half a second to import.
+    from placeto_baselines.bounds import windows  # noqa: PLC0415
+
+    ops = relax_ops(problem, paths)
+    band = min(windows.BAND, problem.graph.num_ops)
+    lags = windows.region_lags(ops, band, windows.LARGEST_REGION, windows.LEVELS)
+    head = windows.heads(ops, lags)
+    tail = windows.heads(ops.reversed(), lags.reversed())[::-1].copy()
+    order = np.argsort(-head)
+    return windows.window_bound(ops, head, tail, order, windows.window_ends(tail))

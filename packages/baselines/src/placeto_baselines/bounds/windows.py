@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.bounds.crowding import RelaxedOps
+from placeto_baselines.bounds.relaxed_ops import RelaxedOps
 from placeto_graphs import compiled
 
 BAND = 200  # how far apart, in the order of ops, the two ends of a region may be

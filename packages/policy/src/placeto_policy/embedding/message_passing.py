@@ -5,7 +5,7 @@ from torch import nn
 
 from placeto_policy.embedding.layers import new_layers
 from placeto_policy.settings import MessageName
-from placeto_policy.side_by_side import SideBySide
+from placeto_policy.states import SideBySide
 from placeto_policy.topology import Topology
 
 DIRECTIONS = 2
