@@ -13,14 +13,15 @@ import pytest
 from command_runs import environment
 
 PACKAGES = (
+    "placeto",
     "placeto_baselines",
+    "placeto_capture",
     "placeto_execution",
+    "placeto_experiments.problem_set",
     "placeto_graphs",
     "placeto_policy",
     "placeto_simulator",
-    "placeto_tools",
     "placeto_workloads",
-    "placeto_experiments.problem_set",
 )
 
 
