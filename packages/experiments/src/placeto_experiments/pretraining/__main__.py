@@ -32,6 +32,7 @@ from placeto_policy import (
 from placeto_policy import demonstrate as demonstration_of
 from placeto_simulator import Simulator
 from placeto_tools.main import OneLineErrors
+from placeto_tools.options import seed_option
 
 POLICY = "policy.safetensors"
 
@@ -42,13 +43,6 @@ variants_option = click.option(
     default=1,
     show_default=True,
     help="Problems of each graph.",
-)
-seed_option = click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of all random choices.",
 )
 
 
