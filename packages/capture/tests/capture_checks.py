@@ -1,12 +1,9 @@
 """What has to hold for the capture of any model that is small enough to run."""
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cache, partial
 
-import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from captured_models import Case, case
 from eager_step import EagerTraining, plain_kernels
@@ -19,7 +16,6 @@ from placeto_graphs import OpGraph
 from topological_orders import random_order
 
 SEED = 17
-COUNTED = {str(packet) for packet in flop_registry}
 
 
 @dataclass(frozen=True)
@@ -35,8 +31,6 @@ class Comparison:
         after it also the loss and the gradients.
     made
         Each op that makes storages, with their bytes.
-    flops
-        Of each type of op that torch has a formula for.
     resident_bytes
         Of weights, buffers and optimizer state.
     """
@@ -46,7 +40,6 @@ class Comparison:
     before: dict[str, torch.Tensor]
     after: dict[str, torch.Tensor]
     made: list[tuple[str, list[int]]]
-    flops: dict[str, int]
     resident_bytes: int
 
 
@@ -61,9 +54,7 @@ def compared(
     )
     eager = EagerTraining(example, optimizer)
     before = eager.values()
-    counter = FlopCounterMode(display=False)
-    with counter:
-        eager.step(SEED)
+    eager.step(SEED)
     state = [value for values in eager.optimizer.state.values() for value in values.values()]
     resident = (*example.model.parameters(), *example.model.buffers(), *state)
     return Comparison(
@@ -72,7 +63,6 @@ def compared(
         before=before,
         after=eager.results(),
         made=eager.watch.made,
-        flops={str(op): count for op, count in counter.get_flop_counts().get("Global", {}).items()},
         resident_bytes=sum(value.nbytes for value in resident if isinstance(value, torch.Tensor)),
     )
 
@@ -92,16 +82,6 @@ def check_replay(step: Comparison, num_orders: int = 2) -> None:
         assert results.keys() == step.after.keys()
         for name, value in step.after.items():
             torch.testing.assert_close(results[name], value, msg=partial(_named, name))
-
-
-def check_flops(step: Comparison) -> None:
-    """Check the FLOPs of the ops for which torch has a formula."""
-    counted: Counter[str] = Counter()
-    for op_type, flops in zip(step.graph.op_types, step.graph.flops.tolist(), strict=True):
-        if op_type in COUNTED:
-            counted[op_type] += flops
-    assert sum(counted.values()) == pytest.approx(sum(step.flops.values()), rel=0.01)
-    assert {op_type: count for op_type, count in counted.items() if count} == step.flops
 
 
 def check_tensors(step: Comparison) -> None:

@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 
+from placeto_capture.costs.op_classes import OpClass, class_of_type
 from placeto_graphs import Phase
 
 UPDATE_TYPE = "placeto.update"
+# Classes of the ops that fused optimizers run in one kernel: not the products of Muon.
+CLASSES_OF_UPDATES = {OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.COPY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +214,10 @@ def with_whole_updates(trace: Trace) -> Trace:
 
     It stands where the last of its ops stood, has the FLOPs of all of them, and reads and writes
     what was there before it, or is there after it, once: what is between them stays in registers.
-    An update that is one op already stays, as does one that something else comes between.
+    An update that is one op already stays, as does one that something else comes between, or that
+    does more than elementwise ops and reductions, such as multiplying matrices.
     """
-    merged = {ops[-1]: ops for ops in _updates(trace) if _is_free(trace, ops)}
+    merged = {ops[-1]: ops for ops in _updates(trace) if _is_fusible(trace, ops)}
     removed = {op for ops in merged.values() for op in ops[:-1]}
     kept = [op for op in range(len(trace.ops)) if op not in removed]
     place = {op: index for index, op in enumerate(kept)}
@@ -253,10 +257,15 @@ def _updates(trace: Trace) -> Iterable[list[int]]:
     return [ops for ops in ops_of_owner.values() if len(ops) > 1]
 
 
-def _is_free(trace: Trace, ops: Sequence[int]) -> bool:
-    """Return whether nothing between some ops touches what they write, or writes what they read."""
+def _is_fusible(trace: Trace, ops: Sequence[int]) -> bool:
+    """Return whether some ops can be one: also, nothing between them is in the way.
+
+    That is an op that touches what they write, or writes what they read.
+    """
     own = set(ops)
     calls = _calls(trace, ops)
+    if any(class_of_type(call.op_type) not in CLASSES_OF_UPDATES for call in calls):
+        return False
     written = {storage for call in calls for storage in (*call.writes, *call.creates)}
     read = {storage for call in calls for storage in call.reads}
     for op in range(ops[0], ops[-1]):
