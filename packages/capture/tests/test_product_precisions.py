@@ -202,8 +202,8 @@ def test_dtypes_without_a_peak_have_that_of_their_parts_or_of_float32(
 
 
 def test_what_is_no_product_computes_as_in_float32() -> None:
-    graphs = [one_op("aten.exp", flops=1e12, dtype=each) for each in ("float16", "float32")]
-    np.testing.assert_array_equal(*(cost_model(graph, "v100") for graph in graphs))
+    narrow, wide = (one_op("aten.exp", flops=1e12, dtype=each) for each in ("float16", "float32"))
+    np.testing.assert_array_equal(cost_model(narrow, "v100"), cost_model(wide, "v100"))
 
 
 @pytest.mark.parametrize("kind", sorted(DEVICE_KINDS))

@@ -262,6 +262,9 @@ FORMULAS: dict[Any, Formula] = {
     **dict.fromkeys((aten.addmv, aten.addr, aten.dot, aten.mv, aten.vdot), _of_vector_product),
     aten._trilinear: _of_trilinear,
     aten._cdist_forward: _of_distances,
+    aten._cdist_backward: lambda _, *others, **__: _of_distances(*others),
+    aten._pdist_forward: lambda points, *_, **__: _of_distances(points, points) // 2,
+    aten._pdist_backward: lambda _, points, *__, **___: _of_distances(points, points) // 2,
     aten._euclidean_dist: _of_euclidean_distances,
 }
 
@@ -361,5 +364,6 @@ def groups_of(op: Placeholder | Call) -> tuple[int, int]:
     if isinstance(op, Placeholder) or op.parts or "convolution" not in op.op_type:
         return 1, 0
     named = named_arguments(op.function, op.arguments, op.keywords)
+    images: Any = named.get("input", named.get("self"))
     groups = int(named["groups"])
-    return groups, named["input"].size[1] // groups
+    return groups, images.size[1] // groups
