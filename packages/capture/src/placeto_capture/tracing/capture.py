@@ -75,8 +75,8 @@ def capture(
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
     target
-        Device whose kernels run: ``"gpu"``, where dropout is one op, and RMSNorm one forward and one
-        backward, or ``"cpu"``. On either attention is one op forward and one backward; on a CPU
+        Device whose kernels run: ``"gpu"``, where dropout is one op, and RMSNorm one forward and
+        one backward, or ``"cpu"``. On either attention is one op forward and one backward; on a CPU
         unless its weights are dropped or its mask is learned.
     mask_fraction
         Part of all elements that is picked where that depends on values that are not known, by a
