@@ -9,9 +9,20 @@ import torch
 from torch import nn
 
 from placeto_capture import CaptureError, capture, program_step
-from written_programs import attention, convolutions, exported, of_a_gpu, trap
+from written_programs import (
+    attention,
+    convolutions,
+    dropped_attention,
+    exported,
+    of_a_gpu,
+    trap,
+)
 
-MODELS = {"convolutions": convolutions, "attention": attention}
+MODELS = {
+    "convolutions": convolutions,
+    "attention": attention,
+    "dropped attention": dropped_attention,
+}
 
 
 class Partly(nn.Module):
