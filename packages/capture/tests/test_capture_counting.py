@@ -31,6 +31,7 @@ def bytes_of(graph: OpGraph, op_type: str) -> float:
 def test_functions_with_a_rule_of_their_own_exist() -> None:
     named = (
         *functions.ALLOCATIONS,
+        *functions.FORMULAS,
         *functions.MOVES,
         *functions.OVERWRITES,
         *functions.PICKS,

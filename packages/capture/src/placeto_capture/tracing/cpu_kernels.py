@@ -95,13 +95,15 @@ def _kept(scores: torch.Tensor, dropout_p: float, seed: torch.Tensor) -> torch.T
     return (drawn >= dropout_p).to(scores.dtype) / (1 - dropout_p)
 
 
+# Older versions of PyTorch have no kernel for RMSNorm on GPUs either.
+HAS_RMS_NORM = hasattr(aten, "_fused_rms_norm_backward")
 KERNELS: dict[Any, Any] = {
-    aten._fused_rms_norm_backward.default: (
-        decomposition_table[aten._fused_rms_norm_backward.default]
-    ),
     aten._scaled_dot_product_efficient_attention.default: _attention,
     aten._scaled_dot_product_efficient_attention_backward.default: _attention_backward,
 }
+if HAS_RMS_NORM:
+    rms_norm_backward = aten._fused_rms_norm_backward.default
+    KERNELS[rms_norm_backward] = decomposition_table[rms_norm_backward]
 for function, kernel in KERNELS.items():
     if not torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CPU"):
         LIBRARY.impl(function, kernel, "CPU")

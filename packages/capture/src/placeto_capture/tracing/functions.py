@@ -244,35 +244,35 @@ def _of_euclidean_distances(first: torch.Tensor, second: torch.Tensor, **_: Any)
     return 2 * pairs * (first.shape[-1] + 2)
 
 
-FORMULAS: dict[Any, Formula] = {
+FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch may have
     # The kernel for CPUs has the shapes of that for GPUs.
-    aten._scaled_dot_product_flash_attention_for_cpu: (
+    "aten._scaled_dot_product_flash_attention_for_cpu": (
         flop_registry[aten._scaled_dot_product_flash_attention]
     ),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": (
         flop_registry[aten._scaled_dot_product_flash_attention_backward]
     ),
-    aten.convolution_backward: _of_convolution_backward,
-    aten._int_mm: _of_products,
-    aten._grouped_mm: _of_products,
-    aten._scaled_grouped_mm: _of_products,
-    aten._scaled_grouped_mm_v2: _of_products,
-    aten._scaled_mm_v2: _of_products,
-    aten.addbmm: _of_summed_products,
-    **dict.fromkeys((aten.addmv, aten.addr, aten.dot, aten.mv, aten.vdot), _of_vector_product),
-    aten._trilinear: _of_trilinear,
-    aten._cdist_forward: _of_distances,
-    aten._cdist_backward: lambda _, *others, **__: _of_distances(*others),
-    aten._pdist_forward: lambda points, *_, **__: _of_distances(points, points) // 2,
-    aten._pdist_backward: lambda _, points, *__, **___: _of_distances(points, points) // 2,
-    aten._euclidean_dist: _of_euclidean_distances,
+    "aten.convolution_backward": _of_convolution_backward,
+    "aten._int_mm": _of_products,
+    "aten._grouped_mm": _of_products,
+    "aten._scaled_grouped_mm": _of_products,
+    "aten._scaled_grouped_mm_v2": _of_products,
+    "aten._scaled_mm_v2": _of_products,
+    "aten.addbmm": _of_summed_products,
+    **dict.fromkeys(sorted(_aten("addmv addr dot mv vdot")), _of_vector_product),
+    "aten._trilinear": _of_trilinear,
+    "aten._cdist_forward": _of_distances,
+    "aten._cdist_backward": lambda _, *others, **__: _of_distances(*others),
+    "aten._pdist_forward": lambda points, *_, **__: _of_distances(points, points) // 2,
+    "aten._pdist_backward": lambda _, points, *__, **___: _of_distances(points, points) // 2,
+    "aten._euclidean_dist": _of_euclidean_distances,
 }
 
 
 def formula_of(overload: Any) -> Formula | None:
     """Return what counts the FLOPs of a function, None if they follow from its elements."""
     packet = overload.overloadpacket
-    return FORMULAS.get(packet) or flop_registry.get(packet)
+    return FORMULAS.get(str(packet)) or flop_registry.get(packet)
 
 
 def count_flops(

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
 from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.cpu_kernels import HAS_RMS_NORM
 
 Target = Literal["gpu", "cpu"]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -61,7 +62,8 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
 
         patches = [patch_format(), patch_module_apply(), patch_cond(fake_mode)]
         if target == "gpu":
-            patches += [patch_autocast(), patch_dropout(), patch_attention(), patch_rms_norm()]
+            patches += [patch_autocast(), patch_dropout(), patch_attention()]
+            patches += [patch_rms_norm()] if HAS_RMS_NORM else []
         for patch in patches:
             stack.enter_context(patch)
         yield
