@@ -13,6 +13,7 @@ from placeto_graphs.clusters.catalogue import LINK_NAMES
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.errors import GraphError
+from placeto_graphs.files.dnn_partitioning import load_dnn_partitioning
 from placeto_graphs.files.pipedream import load_pipedream_profile
 from placeto_graphs.files.placement_file import (
     load_placement,
@@ -102,6 +103,7 @@ __all__ = [
     "grouping_of_labels",
     "groups_to_networkx",
     "load_cluster",
+    "load_dnn_partitioning",
     "load_graph",
     "load_pipedream_profile",
     "load_placement",
