@@ -45,6 +45,7 @@ from placeto_graphs.micro_batches.steps import (
 from placeto_graphs.networkx_conversion import from_networkx, groups_to_networkx, to_networkx
 from placeto_graphs.protocols.evaluation import (
     SECONDS_PER_BYTE,
+    CriticalEvaluator,
     Evaluator,
     Placer,
     SchedulingEvaluator,
@@ -69,6 +70,7 @@ __all__ = [
     "NAMED_RULES",
     "SECONDS_PER_BYTE",
     "Cluster",
+    "CriticalEvaluator",
     "Device",
     "EvaluationBatch",
     "Evaluator",

@@ -212,6 +212,31 @@ class Simulator:
             best_peak_memory=peak_memory,
         )
 
+    def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Simulate a batch of placements, and say which groups make their runtimes.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+
+        Returns
+        -------
+        bool[B, G]
+            Whether an op of the group is on the critical path: the chain of ops, each of which
+            starts when it gets what it waited for, the op before it or its device, and of which
+            the last one ends the step.
+
+        Raises
+        ------
+        SimulationError
+            As `evaluate` does.
+        """
+        rows = checked_placements(self.problem, placements)
+        runtime, is_critical = np.empty(len(rows)), np.empty(rows.shape, np.bool_)
+        self._share_out(self._loops.critical, rows, runtime, is_critical)
+        return is_critical
+
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
         """Simulate one placement and return what ran where and when.
 

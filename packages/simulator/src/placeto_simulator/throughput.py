@@ -196,6 +196,23 @@ class ThroughputEvaluator:
             best_peak_memory=memory,
         )
 
+    def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return bool[B, G], whether each group is on the device with the largest load.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+
+        Raises
+        ------
+        SimulationError
+            As `Simulator.evaluate` does.
+        """
+        loads, _ = self._loads_and_memory(placements)
+        is_critical: NDArray[np.bool_] = placements == loads.argmax(axis=1)[:, None]
+        return is_critical
+
     def _loads_and_memory(
         self, placements: NDArray[np.int32]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
