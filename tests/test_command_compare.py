@@ -25,7 +25,7 @@ from fork_join_graphs import fork_join_problem
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.problems.sources import Source
 from placeto.texts import seconds_text
-from placeto.trials.comparing import Case, chosen_effort
+from placeto.trials.comparing import Case, chosen_budgets
 from placeto.trials.curve_files import read_curves
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import Record
@@ -35,7 +35,7 @@ from placeto_simulator import Simulator
 from placeto_tools.commands.compare import _case
 
 # Two updates of eight episodes on eight groups; with three devices each looks at 16 placements.
-BUDGET = ["--budget=400", "--rnn-budget=20"]
+BUDGET = ["--max-evaluations=400", "--rnn-max-evaluations=20"]
 
 
 def scheme(problem: dict[str, Any], name: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
 def test_what_does_not_fit_is_oom(tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_text(profile(parameter_bytes=2_000_000_000))
     chosen = ["--placers=single,expert", "--placers=local-search"]
-    command = ["compare", tmp_path / "graph.txt", *chosen, "--budget=400"]
+    command = ["compare", tmp_path / "graph.txt", *chosen, "--max-evaluations=400"]
     (problem,) = succeed_json(*command)["problems"]
     assert problem["cluster"] == "2xv100"
     assert not scheme(problem, "single")["runs"][0]["fits"]
@@ -181,7 +181,7 @@ def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> N
 
 def test_a_scheme_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
-    chosen = ["--placers=random,placeto", "--budget=10"]
+    chosen = ["--placers=random,placeto", "--max-evaluations=10"]
     result = invoke("compare", path, *chosen, "-o", tmp_path / "results")
     assert result.exit_code == 1
     last = result.stderr.splitlines()[-1]
@@ -205,7 +205,7 @@ def stop_before(name: str, patched: pytest.MonkeyPatch) -> None:
 
 def test_ctrl_c_leaves_the_table_so_far_and_the_same_command_goes_on(tmp_path: Path) -> None:
     path, folder = build_profile(tmp_path), tmp_path / "results"
-    command = ["compare", path, "--placers=local-search,heft", "--budget=50", "-o", folder]
+    command = ["compare", path, "--placers=local-search,heft", "--max-evaluations=50", "-o", folder]
     with pytest.MonkeyPatch.context() as patched:
         stop_before("local-search", patched)
         result = invoke(*command)
@@ -237,10 +237,12 @@ def test_without_a_folder_nothing_goes_on(tmp_path: Path) -> None:
 def test_what_takes_milliseconds_comes_first(tmp_path: Path) -> None:
     path, folder = build_profile(tmp_path), tmp_path / "results"
     names = ["local-search", "scotch", "random", "heft", "single"]
-    result = invoke("compare", path, f"--placers={','.join(names)}", "--budget=50", "-o", folder)
+    result = invoke(
+        "compare", path, f"--placers={','.join(names)}", "--max-evaluations=50", "-o", folder
+    )
     expected = ["single", "scotch", "heft", "random", "local-search"]
     lines = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
-    assert [line["scheme"] for line in lines[1:]] == expected
+    assert [line["name"].rpartition("/")[2] for line in lines[1:]] == expected
     told = [line.split(": ")[1] for line in result.stderr.splitlines()[1:]]
     assert told == expected
 
@@ -258,7 +260,7 @@ def test_a_folder_goes_on_with_the_trials_that_are_the_same(tmp_path: Path) -> N
     assert second[: len(first)] == first
     assert len(second) == 1 + 2 * 2
     assert trials(*wider) == second  # nothing is left to do
-    third = trials(*wider, "--budget=7")
+    third = trials(*wider, "--max-evaluations=7")
     assert third[: len(second)] == second
     assert len(third) == len(second) + 2
     (problem,) = json.loads((folder / "results.json").read_text())["problems"]
@@ -336,7 +338,7 @@ def test_names_that_are_taken_end() -> None:
 @pytest.mark.slow
 def test_several_processes_come_to_the_same(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
-    command = ["compare", path, "--placers=heft,scotch,random,local-search", "--budget=50"]
+    command = ["compare", path, "--placers=heft,scotch,random,local-search", "--max-evaluations=50"]
     runs = [succeed_json(*command, f"--jobs={jobs}") for jobs in (1, 2)]
     for report in runs:
         for found in report["problems"][0]["schemes"]:
@@ -345,24 +347,34 @@ def test_several_processes_come_to_the_same(tmp_path: Path) -> None:
     assert runs[0] == runs[1]
 
 
-def test_budgets_are_short_unless_they_are_to_be_full() -> None:
-    short, full = (chosen_effort(1, None, None, full=full).budgets for full in (False, True))
-    assert full == {name: known.budget for name, known in PLACERS.items()}
-    assert short == {name: known.short_budget or known.budget for name, known in PLACERS.items()}
+def test_a_budget_is_that_of_the_placer_unless_it_is_to_be_full(tmp_path: Path) -> None:
+    usual, full = (chosen_budgets(full=full) for full in (False, True))
+    assert usual == {name: spec.budget for name, spec in PLACERS.items()}
     assert full["placeto"] == full["rnn"] == 100_000
+    path = build_profile(tmp_path)
+    command = ["place", path, "--placer=random", "-o", tmp_path / "placement.json"]
+    assert succeed_json(*command)["evaluations"] == usual["random"]
 
 
 def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
     compare = ["compare", path, "--placers=single,heft"]
-    assert "--budget: expected --placers to have one of random" in fail(*compare, "--budget=3")
-    assert "--rnn-budget: expected --placers to have one of rnn" in fail(*compare, "--rnn-budget=3")
+    assert "--max-evaluations: expected --placers to have one of random" in fail(
+        *compare, "--max-evaluations=3"
+    )
+    assert "--rnn-max-evaluations: expected --placers to have one of rnn" in fail(
+        *compare, "--rnn-max-evaluations=3"
+    )
     assert "--full: expected --placers to have one of paper, placeto, rnn" in fail(
         *compare, "--full"
     )
-    assert "expected no --budget beside it" in fail("compare", path, "--full", "--budget=3")
+    assert "--seeds: expected --placers to have one of scotch" in fail(*compare, "--seeds=2")
+    assert "--force: expected -o beside it" in fail(*compare, "--force")
+    assert "expected no --max-evaluations beside it" in fail(
+        "compare", path, "--full", "--max-evaluations=3"
+    )
     place = ["place", path, "-o", tmp_path / "placement.json", "--placer=heft"]
-    assert "expected --placer to be one of random" in fail(*place, "--budget=5")
+    assert "expected --placer to be one of random" in fail(*place, "--max-evaluations=5")
     assert "--seed: expected none beside --placer heft" in fail(*place, "--seed=5")
 
 
@@ -370,8 +382,15 @@ def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> Non
     other = tmp_path / "other"
     other.mkdir()
     paths = [build_profile(tmp_path), build_profile(other, num_layers=14)]
-    succeed("compare", *paths, "--placers=heft,random", "--budget=20", "-o", tmp_path / "results")
-    curves = read_curves(tmp_path / "results")
+    succeed(
+        "compare",
+        *paths,
+        "--placers=heft,random",
+        "--max-evaluations=20",
+        "-o",
+        tmp_path / "results",
+    )
+    curves = read_curves([tmp_path / "results"])
     assert list(curves) == ["Random, problem on 2xv100", "Random, problem on 2xv100 (2)"]
     folder = tmp_path / "results" / "problems"
     names = ["problem-2xv100", "problem-2xv100-2"]

@@ -15,7 +15,7 @@ from fork_join_graphs import fork_join_problem
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.progress import clock
 from placeto.trials.folder import TRIALS
-from placeto.trials.records import Failed, Record, Trained
+from placeto.trials.records import Failed, Trained
 from placeto.trials.store import TrialStore
 from placeto.trials.trials import Graph, Results, StoppedError, Watch, Workspace
 from placeto_experiments.options import chosen_plan
@@ -57,6 +57,11 @@ def trials_of(folder: Path, *, clocks: bool = False) -> dict[str, dict[str, Any]
     return trials
 
 
+def graphs_of(folder: Path) -> set[str]:
+    """Return the graphs that were placed."""
+    return {name.split("/")[1] for name in trials_of(folder) if name.count("/") == 2}
+
+
 def policy_of(folder: Path, name: str) -> PlacementPolicy:
     """Return the policy of a name, behind which its file has a key."""
     (path,) = (folder / "policies").glob(f"{name}-????????????????.safetensors")
@@ -69,7 +74,6 @@ def check_complete(folder: Path, pictures: int, width: int = 900) -> str:
     trials = trials_of(folder, clocks=True)
     assert len(trials) == description["trials"]
     for record in trials.values():
-        assert record["seed"] in {None, *description["options"]["seeds"]}
         assert record.get("cost") is None or record["cost"] > 0
         assert len(record.get("curve", [])) <= 200
     page = (folder / "results.md").read_text()
@@ -111,7 +115,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     page = check_complete(family, pictures=1, width=1300)
     trials = trials_of(family)
-    graphs = sorted({record["graph"] for record in trials.values()} - {""})
+    graphs = sorted(graphs_of(family))
     assert len(graphs) == 2
     for graph in graphs:
         bound = trials[f"every-seed/{graph}/lower-bound"]["cost"]
@@ -167,8 +171,8 @@ def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
 def test_policies_learn_on_workers_that_run(everything: Path, tmp_path: Path) -> None:
     folder = everything / "measured-curves"
     page = (folder / "results.md").read_text()
-    records = {record["scheme"]: record for record in trials_of(folder).values()}
-    assert set(records) == {"profile", "simulator", "workers"}
+    records = {name.split("/")[-1]: record for name, record in trials_of(folder).items()}
+    assert set(records) == {"nmt-2", "simulator", "workers"}
     for name in ("simulator", "workers"):
         record = records[name]
         assert 100 < record["evaluations"] <= 120  # one an episode, and those that are to choose by
@@ -185,7 +189,7 @@ def test_policies_learn_on_workers_that_run(everything: Path, tmp_path: Path) ->
 
 
 def test_no_test_graph_is_one_of_training(family: Path) -> None:
-    placed = {record["graph"] for record in trials_of(family).values()} - {""}
+    placed = graphs_of(family)
     every = {path.name.removesuffix(".json.gz") for path in (family / "problems").iterdir()}
     to_choose_by = {name for name in every if name.endswith("-to-choose-by")}
     training = every - placed - to_choose_by
@@ -285,18 +289,9 @@ def test_orders_of_traversal(tmp_path: Path) -> None:
     path, folder = build_profile(tmp_path, num_layers=12), tmp_path / "results"
     succeed("experiment", "traversal", path.parent / "graph.txt", SMOKE, "-o", folder)
     page = check_complete(folder, pictures=1)
-    placed = {record["graph"] for record in trials_of(folder).values() if record["graph"]}
-    orders = {name.rpartition("-order-")[2] for name in placed if "-order-" in name}
+    orders = {name.rpartition("-order-")[2] for name in graphs_of(folder) if "-order-" in name}
     assert orders == {"4", "5", "6", "7"}
     assert cell(page, "RNN zero-shot", 6) == "about +30 %"
-
-
-def test_curves_on_the_simulator(tmp_path: Path) -> None:
-    path, folder = build_profile(tmp_path, num_layers=12), tmp_path / "results"
-    succeed("experiment", "simulator-curves", path, SMOKE, "--seeds=2", "-o", folder)
-    page = check_complete(folder, pictures=1)
-    assert "No placement was run on hardware" in page
-    assert page.count("\n| Placeto optimized |") == 1
 
 
 @pytest.mark.slow
@@ -336,12 +331,9 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
 
 
 def check_a_failure_in_finer_groups_is_told(folder: Path) -> None:
-    records: list[Record] = []
-    for record in TrialStore(folder / TRIALS).records.values():
-        if (record.scheme, record.graph) == (FINER, "nasnet-2xk80"):
-            labels = {name: getattr(record, name) for name in ("scheme", "graph", "seed")}
-            record = Failed(**labels, error="no luck")  # noqa: PLW2901
-        records.append(record)
+    store = TrialStore(folder / TRIALS)
+    records = {store.origins[key].name: record for key, record in store.records.items()}
+    records[f"seed0/nasnet-2xk80/{FINER}"] = Failed(error="no luck")
     page = table1(chosen_plan("table1", "smoke")).page(Results(records))
     assert page.failures == ["nasnet on 2xk80, multilevel-finer: no luck"]
     told = "\n".join(page.parts).partition("## What the number of groups is worth")[2]
@@ -386,16 +378,17 @@ def test_a_training_goes_on_in_its_middle(checkpoint: int, tmp_path: Path) -> No
     records = []
     for name in ("stopped", "whole"):
         workspace = Workspace(tmp_path / name)
+        log = workspace.policy_file("policy").with_suffix(".jsonl")
         workspace.problem_file("x").parent.mkdir(parents=True)
         save_problem(problem, workspace.problem_file("x"))
         if name == "stopped":
             with pytest.raises((StoppedError, KilledError)):
                 task.run(workspace, Watch(lambda: len(seen) == 10 and checkpoint == 11, show))
-            assert len(workspace.log_file("policy").read_text().splitlines()) == 11
+            assert len(log.read_text().splitlines()) == 11
         record = task.run(workspace, Watch(lambda: False))
         assert isinstance(record, Trained)
         records.append(msgspec.structs.replace(record, seconds=0.0))
-        assert len(workspace.log_file("policy").read_text().splitlines()) == 14
+        assert len(log.read_text().splitlines()) == 14
     assert records[0] == records[1]
 
 
@@ -435,7 +428,7 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
     assert "--set x: expected one of embedding" in fail(*rewards, "--set=x=1")
     assert "--set hidden_units: expected a number" in fail(*rewards, "--set=hidden_units=many")
     assert "workers: expected an integer >= 1" in fail(*rewards, "--set=workers=0")
-    curves = ["experiment", "simulator-curves", SMOKE, "-o", folder]
+    curves = ["experiment", "traversal", SMOKE, "-o", folder]
     assert "hidden_size: expected an even number" in fail(*curves, "--rnn-set=hidden_size=3")
     assert "--rnn-set x: expected one of hidden_size" in fail(*curves, "--rnn-set=x=3")
     assert "--set updates: expected --updates in its place" in fail(*rewards, "--set=updates=3")
@@ -459,8 +452,6 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
 def test_what_is_no_source_is_found_out_before_anything_is_trained(tmp_path: Path) -> None:
     text = fail("experiment", "rewards", "no-such-model", SMOKE, "-o", tmp_path / "results")
     assert "expected a model" in text
-    curves = ["experiment", "simulator-curves", "a/graph.txt", "b/graph.txt", SMOKE]
-    assert "graph: expected sources of different names" in fail(*curves, "-o", tmp_path / "b")
 
 
 def test_the_preset_of_the_paper() -> None:

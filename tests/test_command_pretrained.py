@@ -37,7 +37,14 @@ def test_it_places_on_any_number_and_kind_of_devices(cluster: str, tmp_path: Pat
 
 def test_a_search_starts_from_it_unless_told_otherwise(problem: Path, tmp_path: Path) -> None:
     finest = search_problem(load_problem(problem))
-    place = ["place", problem, "--budget=300", "--force", "-o", tmp_path / "placement.json"]
+    place = [
+        "place",
+        problem,
+        "--max-evaluations=300",
+        "--force",
+        "-o",
+        tmp_path / "placement.json",
+    ]
     usual, named, nothing = (
         succeed_json(*place, *more) for more in ([], ["--start=pretrained"], ["--start=nothing"])
     )

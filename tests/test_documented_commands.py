@@ -34,7 +34,7 @@ PROGRAM = re.compile(r"^(?:\./pants run tools:placeto -- |placeto )")
 RUN = ("docs/fidelity.md", "docs/report.md", "docs/workloads.md", "tools/README.md")
 SHORTER = {
     "calibrate": ["--runs=1", "--most-bytes=1000000"],
-    "compare": ["--budget=100", "--groups=16"],
+    "compare": ["--max-evaluations=100", "--groups=16"],
     "profile": ["--runs=2"],
     "run": ["--steps=2"],
     "train": ["--updates=1"],

@@ -3,20 +3,15 @@
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from threading import Thread
-from types import ModuleType
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-import placeto_capture
-import placeto_execution
-import placeto_experiments
-import placeto_policy
 from experiment_tasks import Count, Die, Fail, RunUntilStopped, Wrong
 from fork_join_graphs import fork_join_problem
 from placeto.errors import InputError, RunError
@@ -24,15 +19,28 @@ from placeto.progress import PlainProgress
 from placeto.trials import store
 from placeto.trials.comparing import PlaceIfPossible
 from placeto.trials.conducting import conduct
-from placeto.trials.experiment import Experiment, Page
 from placeto.trials.folder import experiment_folder
-from placeto.trials.placing_tasks import Labels, PlaceByName, PlaceOptimized
+from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Episode, Failed, Placed, Record
 from placeto.trials.running import run_trials
-from placeto.trials.store import Origin, TrialStore, content_digest, trial_keys
-from placeto.trials.trials import Graph, Results, StoppedError, Task, Trial, Watch, Workspace
-from placeto_baselines import SingleDevice
+from placeto.trials.store import Origin, TrialStore, content_digest, files_digest, trial_keys
+from placeto.trials.trials import (
+    Experiment,
+    Graph,
+    Page,
+    Results,
+    StoppedError,
+    Task,
+    Trial,
+    Watch,
+    Workspace,
+    placing,
+)
+from placeto_baselines import RnnSettings, SingleDevice
+from placeto_experiments.options import chosen_plan
+from placeto_experiments.paper.fidelity import fidelity
 from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
+from placeto_experiments.paper.measured_curves import measured_curves
 from placeto_experiments.paper.orders import (
     FixedOrders,
     PlaceInOrder,
@@ -42,13 +50,18 @@ from placeto_experiments.paper.orders import (
 from placeto_experiments.paper.placing_tasks import Bound, PlaceAtRandom
 from placeto_experiments.paper.statistics import Summary
 from placeto_experiments.paper.table1 import PlaceFiner
-from placeto_graphs import PlacementProblem, load_problem, save_problem
+from placeto_graphs import (
+    Cluster,
+    Device,
+    OpGraph,
+    PlacementProblem,
+    load_problem,
+    save_problem,
+)
 from placeto_policy import PlacementPolicy, Settings
 from placeto_simulator import Simulator
 
-LABELS: Labels = {"scheme": "a", "graph": "x", "seed": 0}
 GRAPH = Graph("x")
-LABELED: dict[str, Any] = {"scheme": "no", "graph": GRAPH, "seed": 0}
 
 
 def never() -> bool:
@@ -58,7 +71,6 @@ def never() -> bool:
 def placed(**values: Any) -> Placed:
     """Return what a search came to in twenty placements and two seconds, with other values."""
     usual = Placed(
-        **LABELS,
         runtime=4.0,
         cost=4.0,
         fits=True,
@@ -78,11 +90,11 @@ def placed(**values: Any) -> Placed:
 def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
     written = TrialStore(path)
-    records: dict[str, Record] = {"a": placed(cost=1.5), "b": Failed(**LABELS, error="none")}
+    records: dict[str, Record] = {"a": placed(cost=1.5), "b": Failed(error="none")}
     for key, record in records.items():
         written.put(Origin(key=key, name=key), record)
     whole = path.read_bytes()
-    for end in range(0, len(whole), 7):
+    for end in range(0, len(whole), 29):
         path.write_bytes(whole[:end])
         found = TrialStore(path)
         assert list(found.records) == ["a", "b"][: whole[:end].count(b"\n")]
@@ -100,8 +112,8 @@ def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None
         ("{}", "missing required field `key`"),
         ('{"key": "b", "name": "b", "type": "luck"}', r"'luck' - at `\$.type`"),
         (
-            '{"key": "b", "name": "b", "type": "failed", "scheme": 1, "graph": "", "seed": 0}',
-            r"Expected `str`, got `int` - at `\$.scheme`",
+            '{"key": "b", "name": "b", "type": "failed", "error": 1}',
+            r"Expected `str`, got `int` - at `\$.error`",
         ),
     ],
 )
@@ -117,13 +129,14 @@ def test_a_line_that_is_no_trial_is_named(line: str, problem: str, tmp_path: Pat
 # What makes a trial another one.
 
 
-def placing(settings: Settings | None = None, **named: Any) -> Trial:
-    values: dict[str, Any] = {"scheme": "a", "graph": GRAPH, "seed": 0, "budget": 10} | named
-    return Trial("place", PlaceOptimized(settings=settings or Settings(), **values))
+def place(name: str = "placeto", **named: Any) -> PlaceByName:
+    values: dict[str, Any] = {"scheme": "a", "graph": GRAPH, "seed": 0, "budget": 10}
+    return PlaceByName(name=name, **values | named)
 
 
-def key(problem: PlacementProblem, trial: Trial | None = None) -> str:
-    return trial_keys([trial or placing()], {"x": content_digest(problem)})["place"]
+def key(problem: PlacementProblem, task: Task | None = None) -> str:
+    trial = Trial("place", task or place())
+    return trial_keys([trial], {"x": content_digest(problem)})["place"]
 
 
 def of_graph(**values: Any) -> Callable[[PlacementProblem], PlacementProblem]:
@@ -144,68 +157,120 @@ def of_devices(**values: Any) -> Callable[[PlacementProblem], PlacementProblem]:
 
 PROBLEM = fork_join_problem(1)
 SIZES = np.arange(PROBLEM.graph.num_ops)
-CHANGES: dict[str, Callable[[PlacementProblem], PlacementProblem]] = {
-    "latency": of_cluster(latency=PROBLEM.cluster.latency + 1e-6 * (1 - np.eye(2))),
-    "bandwidth": of_cluster(bandwidth=2 * PROBLEM.cluster.bandwidth),
-    "queue": of_cluster(queue="backward-first"),
-    "memory": of_devices(memory_bytes=1),
-    "op overhead": of_devices(op_overhead=1e-5),
-    "transfer overhead": of_devices(transfer_overhead=1e-5),
-    "kind": of_devices(kind="v100"),
-    "parameter bytes": of_graph(parameter_bytes=SIZES),
-    "workspace bytes": of_graph(workspace_bytes=SIZES),
-    "tensor bytes": of_graph(tensor_bytes=PROBLEM.graph.tensor_bytes + 1),
-    "FLOPs": of_graph(flops=SIZES.astype(float)),
-    "scopes": of_graph(scopes=("module",) * PROBLEM.graph.num_ops),
-    "times": lambda problem: replace(problem, compute_time=2 * problem.compute_time),
-    "rules": lambda problem: replace(problem, rules=("updates",)),
-    "levels": lambda problem: replace(problem, hierarchy=(problem.grouping,)),
+TENSORS = PROBLEM.graph.tensor_bytes
+RENAMED = replace(
+    PROBLEM.grouping, group_names=tuple(f"g{n}" for n in PROBLEM.grouping.group_names)
+)
+ONE_LINK = np.where(np.eye(2, dtype=bool), -1, 0).astype(np.int32)
+# By dataclass and field, the same problem with another value.
+CHANGES: dict[type, dict[str, Callable[[PlacementProblem], PlacementProblem]]] = {
+    PlacementProblem: {
+        "graph": of_graph(flops=SIZES.astype(float)),
+        "cluster": of_cluster(bandwidth=2 * PROBLEM.cluster.bandwidth),
+        "compute_time": lambda problem: replace(problem, compute_time=2 * problem.compute_time),
+        "grouping": lambda problem: replace(problem, grouping=RENAMED),
+        "rules": lambda problem: replace(problem, rules=("updates",)),
+        "hierarchy": lambda problem: replace(problem, hierarchy=(problem.grouping,)),
+    },
+    Cluster: {
+        "devices": of_devices(memory_bytes=1),
+        "bandwidth": of_cluster(bandwidth=3 * PROBLEM.cluster.bandwidth),
+        "latency": of_cluster(latency=PROBLEM.cluster.latency + 1e-6 * (1 - np.eye(2))),
+        "link": of_cluster(link=ONE_LINK, link_names=("bus",)),
+        "link_names": of_cluster(link_names=("one", "other")),
+        "queue": of_cluster(queue="backward-first"),
+    },
+    Device: {
+        "name": of_devices(name="first"),
+        "kind": of_devices(kind="v100"),
+        "memory_bytes": of_devices(memory_bytes=2),
+        "op_overhead": of_devices(op_overhead=1e-5),
+        "transfer_overhead": of_devices(transfer_overhead=1e-5),
+    },
+    OpGraph: {
+        "op_names": of_graph(op_names=tuple(f"other{op}" for op in SIZES)),
+        "op_types": of_graph(op_types=("other",) * len(SIZES)),
+        "scopes": of_graph(scopes=("module",) * len(SIZES)),
+        "phases": of_graph(phases=np.full(len(SIZES), 2, np.int8)),
+        "flops": of_graph(flops=2.0 * SIZES),
+        "bytes_accessed": of_graph(bytes_accessed=SIZES.astype(float)),
+        "parameter_bytes": of_graph(parameter_bytes=SIZES),
+        "workspace_bytes": of_graph(workspace_bytes=SIZES),
+        "colocation": of_graph(colocation=SIZES.astype(np.int32)),
+        "tensor_producer": of_graph(tensor_producer=np.zeros_like(TENSORS, np.int32)),
+        "tensor_bytes": of_graph(tensor_bytes=TENSORS + 1),
+        "edges": of_graph(edges=PROBLEM.graph.edges[::-1]),
+        "measured_time": of_graph(measured_time={"k80": SIZES.astype(float)}),
+    },
 }
 
 
-def test_each_part_of_a_problem_makes_another_trial() -> None:
-    assert key(PROBLEM) == key(fork_join_problem(1))
-    keys = {name: key(change(PROBLEM)) for name, change in CHANGES.items()}
-    assert len({key(PROBLEM), *keys.values()}) == 1 + len(CHANGES)
+def test_each_field_of_a_problem_makes_another_trial() -> None:
+    usual = key(fork_join_problem(1))
+    assert usual == key(PROBLEM)
+    for described, changes in CHANGES.items():
+        assert {field.name for field in fields(described)} == changes.keys()
+        same = [name for name, change in changes.items() if key(change(PROBLEM)) == usual]
+        assert same == []
 
 
 def test_settings_make_another_trial() -> None:
     others = [
-        placing(replace(Settings(), discount=0.5)),
-        placing(budget=11),
-        placing(seed=1),
-        placing(graph=Graph("x", order=1)),
-        Trial("place", PlaceByName(scheme="a", graph=GRAPH, seed=0, budget=10, name="placeto")),
-        *(Trial("place", task(scheme="a", graph=GRAPH, seed=0)) for task in (Bound, PlaceAtRandom)),
+        place(settings=Settings()),
+        place(settings=replace(Settings(), discount=0.5)),
+        place(settings=RnnSettings()),
+        place(budget=11),
+        place(seed=1),
+        place(graph=Graph("x", order=1)),
+        place("rnn"),
+        *(task(scheme="a", graph=GRAPH, seed=0, budget=10) for task in (Bound, PlaceAtRandom)),
     ]
     keys = [key(PROBLEM), *(key(PROBLEM, other) for other in others)]
     assert len(set(keys)) == len(keys)
 
 
 @pytest.mark.parametrize(
-    ("package", "changed"),
+    ("changed", "expected"),
     [
-        (placeto_policy, {"placeto", "finer", "measured"}),
-        (placeto_capture, {"placeto", "finer", "measured"}),  # CPU only is placed by its times
-        (placeto_experiments, {"finer", "measured"}),  # those that have a task of this package
-        (placeto_execution, {"measured"}),
+        ("placeto_policy", {"placeto", "finer", "measured"}),
+        ("placeto_capture", {"placeto", "finer", "measured"}),  # CPU only is placed by its times
+        ("placeto_experiments", {"finer", "measured"}),  # those that have a task of this package
+        ("placeto_execution", {"measured"}),
+        ("torch", {"placeto", "finer", "measured"}),
     ],
 )
-def test_another_version_of_what_runs_a_trial_makes_another_one(
-    package: ModuleType, changed: set[str], monkeypatch: pytest.MonkeyPatch
+def test_a_change_of_what_runs_a_trial_makes_another_one(
+    changed: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finer = PlaceFiner(**LABELED, name="multilevel")
+    finer = PlaceFiner(scheme="no", graph=GRAPH, seed=0, name="multilevel")
     trials = [
-        replace(placing(), name="placeto"),
+        Trial("placeto", place()),
         Trial("finer", PlaceIfPossible(finer)),
         replace(profiling(GRAPH, RunnableModel("nmt-2", ())), name="measured"),
     ]
     before = trial_keys(trials, {"x": "problem"})
-    store._version.cache_clear()
-    monkeypatch.setattr(package, "__version__", "another")
+    for known in (files_digest, store._version):
+        monkeypatch.setattr(
+            store, known.__name__, lambda name, known=known: "" if name == changed else known(name)
+        )
     after = trial_keys(trials, {"x": "problem"})
-    store._version.cache_clear()
-    assert {name for name in before if before[name] != after[name]} == changed
+    assert {name for name in before if before[name] != after[name]} == expected
+
+
+def test_an_edit_of_any_file_of_a_package_is_another_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "edited_package"
+    (package / "inner").mkdir(parents=True)
+    for name in ("__init__.py", "inner/code.py", "policy.safetensors"):
+        (package / name).write_text("")
+    digests = [files_digest.__wrapped__("edited_package")]
+    assert files_digest.__wrapped__("edited_package") == digests[0]  # imported, so compiled
+    for name in ("inner/code.py", "policy.safetensors", "inner/new.py"):
+        (package / name).write_text("1")
+        digests.append(files_digest.__wrapped__("edited_package"))
+    assert len(set(digests)) == 4
 
 
 def test_a_trial_changes_with_those_that_it_needs() -> None:
@@ -229,6 +294,11 @@ def test_what_is_measured_is_another_trial_on_another_machine(
     assert {name for name in here if here[name] != there[name]} == {profile.name, "learn"}
     files = {Workspace(Path(), keys).problem_file("x") for keys in (here, there)}
     assert len(files) == 2  # neither takes what the other one has measured
+    of_experiments = [
+        *fidelity([], chosen_plan("fidelity", "smoke")).trials,
+        *measured_curves("nmt-2", chosen_plan("measured-curves", "smoke")).trials,
+    ]
+    assert all(trial.measured for trial in of_experiments)
 
 
 def test_only_content_is_told() -> None:
@@ -257,16 +327,15 @@ def test_trials_run_in_their_order(tmp_path: Path) -> None:
     assert list(counted(run)) == [("0", 0), ("1", 1), ("2", 2)]
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_failed_trial_ends_none_but_those_that_need_it(jobs: int, tmp_path: Path) -> None:
+def test_a_failed_trial_ends_none_but_those_that_need_it(tmp_path: Path) -> None:
     trials = [
         Trial("fails", Fail()),
-        Trial("beside", Count(1, seconds=1.0 * (jobs - 1))),
+        Trial("beside", Count(1)),
         Trial("needs", Count(2), ("fails",)),
         Trial("fails, too", Fail()),
         Trial("last", Count(3), ("beside", "before")),
     ]
-    run = run_trials(trials, Workspace(tmp_path), Watch(never), jobs=jobs, done=["before"])
+    run = run_trials(trials, Workspace(tmp_path), Watch(never), done=["before"])
     finished: list[str] = []
     with pytest.raises(RunError, match=r"^fails: policy: expected a better one, got this \(and 1"):
         finished.extend(name for name, _ in counted(run))
@@ -310,7 +379,7 @@ def experiment(path: Path, *names: str, more: Collection[Trial] = ()) -> Experim
         options={},
         problems={"x": lambda: load_problem(path)},
         trials=[*trials, *more],
-        page=lambda results: Page([str(results.record(Placed, "single", "x", 0).runtime)]),
+        page=lambda results: Page([str(results.records["single"])]),
     )
 
 
@@ -356,14 +425,14 @@ def test_what_failed_is_tried_again_and_the_others_stay(
     mended = experiment(path, "single", more=[Trial("fails", Count(1))])
     with conducted(folder, mended) as lines:
         assert [line["name"] for line in lines] == ["single", "fails"]
-        assert [line["scheme"] for line in lines] == ["single", "count"]
-    cannot = PlaceOptimized(**LABELED, settings=Settings())
+        assert [line["type"] for line in lines] == ["placed", "episode"]
+    cannot = place(budget=None, settings=Settings())
     unable = experiment(path, "single", more=[Trial("no", PlaceIfPossible(cannot))])
     for _ in range(2):  # the same failure stands there once
         with conducted(folder, unable) as lines:
             assert [line["type"] for line in lines] == ["placed", "episode", "failed"]
     with monkeypatch.context() as patched:
-        patched.setattr(PlaceOptimized, "placer", lambda *_: SingleDevice())
+        patched.setattr(PlaceByName, "placer", lambda *_: SingleDevice())
         with conducted(folder, unable) as lines:
             assert [line["type"] for line in lines] == ["placed", "episode", "failed", "placed"]
     with conducted(folder, unable) as again:  # from now on it is finished
@@ -413,54 +482,68 @@ def test_a_folder_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path) -> N
         pass
 
 
+# What a page tells of them.
+
+
+def summary(records: dict[tuple[str, str, int | None], Placed], *graphs: str) -> Summary:
+    """Return the summary of records by scheme, graph and seed, which are as many as there are."""
+    trials = {
+        placing(Count(0), scheme, Graph(graph), seed).name: record
+        for (scheme, graph, seed), record in records.items()
+    }
+    seeds = {seed for _, _, seed in records if seed is not None}
+    return Summary(Results(trials), graphs or ["x", "y"], sorted(seeds))
+
+
 def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
     costs = {("a", "x"): (2.0, 4.0), ("a", "y"): (6.0, 2.0), ("b", "x"): (1.0, 2.0)}
-    records = [
-        placed(scheme=scheme, graph=graph, seed=seed, cost=cost)
-        for (scheme, graph), of_seeds in costs.items()
+    records: dict[tuple[str, str, int | None], Placed] = {
+        (*scheme, seed): placed(cost=cost)
+        for scheme, of_seeds in costs.items()
         for seed, cost in enumerate(of_seeds)
-    ]
-    records.append(placed(scheme="b", graph="y", seed=None, cost=4.0))
-    summary = Summary(Results(records), ["x", "y"], [0, 1])
-    assert summary.mean_cost("a").values == (4.0, 3.0)
-    assert summary.mean_ratio("a", "b").values == ((2 + 1.5) / 2, (2 + 0.5) / 2)
-    assert summary.all_costs("b").tolist() == [1.0, 4.0, 2.0, 4.0]
+    }
+    found = summary(records | {("b", "y", None): placed(cost=4.0)})
+    assert found.mean_cost("a").values == (4.0, 3.0)
+    assert found.mean_ratio("a", "b").values == ((2 + 1.5) / 2, (2 + 0.5) / 2)
+    assert found.all_costs("b").tolist() == [1.0, 4.0, 2.0, 4.0]
 
 
 def test_graphs_that_fit_no_placement_of_any_scheme_can_be_left_out() -> None:
-    fits = {("a", "x", 0): False, ("a", "x", 1): False, ("b", "x", 0): False, ("b", "x", 1): True}
-    fits |= {(scheme, "y", seed): False for scheme in ("a", "b") for seed in (0, 1)}
-    records = [
-        placed(scheme=scheme, graph=graph, seed=seed, fits=fit)
-        for (scheme, graph, seed), fit in fits.items()
-    ]
-    summary = Summary(Results(records), ["x", "y"], [0, 1])
-    assert summary.where_some_fit(["a", "b"]).graphs == ["x"]
-    assert summary.where_some_fit(["a"]).graphs == []
+    found = summary(
+        {
+            (scheme, graph, seed): placed(fits=(scheme, graph, seed) == ("b", "x", 1))
+            for scheme in "ab"
+            for graph in "xy"
+            for seed in (0, 1)
+        }
+    )
+    assert found.where_some_fit(["a", "b"]).graphs == ["x"]
+    assert found.where_some_fit(["a"]).graphs == []
 
 
 def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
-    records = [
-        *(placed(scheme="search", graph=graph) for graph in "xy"),
-        placed(scheme="goal", graph="x", cost=5.5),
-        placed(scheme="goal", graph="y", cost=3.0),
-    ]
-    summary = Summary(Results(records), ["x", "y"], [0])
-    assert summary.reached("search", "goal") == (0.5, 10.0, 1.0)
-    never_so_fast = Summary(Results(records), ["y"], [0]).reached("search", "goal")
-    assert never_so_fast[0] == 0
-    assert np.isnan(never_so_fast[1:]).all()
+    records: dict[tuple[str, str, int | None], Placed] = {
+        (scheme, graph, 0): placed(cost=cost)
+        for graph, cost in {"x": 5.5, "y": 3.0, "z": 9.5}.items()
+        for scheme, cost in {"search": 4.0, "goal": cost}.items()
+    }
+    assert summary(records, "x").reached("search", "goal") == (1.0, 10.0, 1.0)
+    assert summary(records, "x", "z").reached("search", "goal") == (1.0, 5.5, 0.55)
+    share, *others = summary(records, "x", "y", "z").reached("search", "goal")
+    assert (share, others) == (2 / 3, [10.0, 1.0])  # the third is never, and counts
+    assert summary(records, "x", "y").reached("search", "goal") == (0.5, np.inf, np.inf)
 
 
 def test_what_a_search_finds_in_as_many_placements_as_a_scheme_had() -> None:
-    records = [
-        *(placed(scheme="search", graph=graph) for graph in "xy"),
-        placed(scheme="scheme", graph="x", cost=6.0, evaluations=9),
-        placed(scheme="scheme", graph="y", cost=6.0, evaluations=19),
-    ]
-    summary = Summary(Results(records), ["x", "y"], [0])
-    assert summary.mean_ratio_after("search", "scheme", "scheme").values == ((9 / 6 + 5 / 6) / 2,)
-    assert summary.ahead("scheme", "search") == 0.5
+    records: dict[tuple[str, str, int | None], Placed] = {
+        ("search", "x", 0): placed(),
+        ("search", "y", 0): placed(),
+        ("scheme", "x", 0): placed(cost=6.0, evaluations=9),
+        ("scheme", "y", 0): placed(cost=6.0, evaluations=19),
+    }
+    found = summary(records)
+    assert found.mean_ratio_after("search", "scheme", "scheme").values == ((9 / 6 + 5 / 6) / 2,)
+    assert found.ahead("scheme", "search") == 0.5
 
 
 def test_episodes_draw_from_the_fixed_orders_alone() -> None:

@@ -47,12 +47,14 @@ def test_every_command_has_an_example(name: str) -> None:
     )
 
 
-def test_without_a_command_it_prints_its_help() -> None:
+@pytest.mark.parametrize("group", [[], ["plot"]])
+def test_a_group_alone_prints_its_help(group: list[str]) -> None:
     alone, asked = (
-        CliRunner().invoke(placeto, arguments, prog_name="placeto") for arguments in ([], ["-h"])
+        CliRunner().invoke(placeto, [*group, *more], prog_name="placeto") for more in ([], ["-h"])
     )
     assert (alone.exit_code, alone.stderr) == (0, "")
     assert alone.stdout == asked.stdout
+    assert "Commands:" in alone.stdout
 
 
 def test_each_commands_line_is_whole_and_that_of_the_command_itself() -> None:
@@ -95,13 +97,37 @@ def test_of_an_unknown_name_the_nearest_is_said_in_one_line(
     assert said in result.stderr
 
 
-def test_old_names_of_options_are_taken() -> None:
-    new = ["place", "missing.json", "--max-evaluations=3", "--rollouts", "1", "-o", "a.json"]
-    old = ["place", "missing.json", "--budget=3", "--samples", "1", "-o", "a.json"]
-    lines = [CliRunner().invoke(placeto, each, prog_name="placeto").stderr for each in (new, old)]
-    assert "--rollouts: expected --policy" in lines[0]
-    assert lines[0] == lines[1]
-    shown = CliRunner().invoke(placeto, ["place", "--help"], prog_name="placeto").stdout
+@pytest.mark.filterwarnings("default")  # as in the command
+@pytest.mark.parametrize(
+    ("command", "new", "old", "said"),
+    [
+        ("place", "--max-evaluations=3 --rollouts 1", "--budget=3 --samples 1", "--rollouts:"),
+        (
+            "compare",
+            "--max-evaluations=3 --rnn-max-evaluations 1",
+            "--budget=3 --rnn-budget 1",
+            "missing.json: ",
+        ),
+    ],
+)
+def test_old_names_of_options_are_taken_with_a_warning(
+    command: str, new: str, old: str, said: str
+) -> None:
+    given = [command, "missing.json", "-o", "a.json"]
+    lines = [
+        CliRunner()
+        .invoke(placeto, [*given, *options.split()], prog_name="placeto")
+        .stderr.splitlines()
+        for options in (new, old)
+    ]
+    assert said in lines[0][-1]
+    assert lines[0][-1] == lines[1][-1]
+    names = zip(re.findall("--[a-z-]+", old), re.findall("--[a-z-]+", new), strict=True)
+    assert lines[1][-3:-1] == [
+        f"placeto: warning: {before} is now {now}; the old name goes in 0.4"
+        for before, now in names
+    ]
+    shown = CliRunner().invoke(placeto, [command, "--help"], prog_name="placeto").stdout
     assert "--budget" not in shown
 
 

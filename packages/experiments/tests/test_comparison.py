@@ -1,20 +1,19 @@
+import msgspec
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto.placing.placers import PLACERS, make_placer
-from placeto.trials.comparing import Case, Comparison, chosen_effort
+from placeto.trials.comparing import Case, Comparison, chosen_budgets
 from placeto.trials.comparison import (
+    NOTHING,
     ProblemReport,
     SchemeReport,
-    evaluations_until,
+    paper_table,
+    scheme_table,
     typical,
 )
-from placeto.trials.comparison_tables import paper_table, scheme_table
 from placeto.trials.curves import evaluations_to_best
 from placeto.trials.records import Placed
-from placeto_baselines import RnnPlacer, RnnSettings
-from placeto_experiments.paper.plan import SCALES
 from placeto_policy.example import two_chains
 from placeto_tools.plots.curves import curves_figure
 
@@ -44,9 +43,6 @@ def run(
     runtime: float, *, fits: bool = True, evaluations_to_best: int = 10, seconds: float = 1.0
 ) -> Placed:
     return Placed(
-        scheme="scheme",
-        graph="graph",
-        seed=0,
         runtime=runtime,
         cost=runtime,
         fits=fits,
@@ -115,29 +111,39 @@ def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() 
     assert some[1:3] == ["1.500 s", "1 of 2 fit"]
 
 
-def test_placements_until_a_runtime_are_those_of_the_runs_that_came_there() -> None:
-    found = scheme(run(1.0), run(1.5))
-    assert evaluations_until(found, 2.0) == [4, 6]
-    assert evaluations_until(found, 1.2) == [10]
-    assert evaluations_until(found, np.nan) == []
-    assert evaluations_until(scheme(), 2.0) == []
+def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
+    report = ProblemReport(
+        source="model",
+        cluster="2xk80",
+        devices=["k80:0", "k80:1"],
+        gpus=2,
+        ops=10,
+        groups=2,
+        lower_bound=0.5,
+        schemes=[scheme(run(2.0), name="rnn")],
+    )
 
+    def until(*runtimes: float) -> str:
+        placeto = scheme(*map(run, runtimes), name="placeto")
+        (row,) = paper_table(
+            [msgspec.structs.replace(report, schemes=[*report.schemes, placeto])]
+        ).rows
+        return row[-1]
 
-def test_a_comparison_in_full_gives_the_rnn_what_placeto_has_and_table_1_a_fifth() -> None:
-    table1 = SCALES["table1"]["small"]
-    assert table1.evaluations == PLACERS["placeto"].budget == PLACERS["rnn"].budget
-    assert table1.rnn_evaluations == 20_000
-    assert SCALES["table1"]["full"].rnn_evaluations == SCALES["table1"]["full"].evaluations
-    compared = make_placer("rnn", two_chains())
-    assert isinstance(compared, RnnPlacer)
-    assert compared.settings == RnnSettings(evaluations=100_000, **table1.rnn_settings)
+    assert until(1.0, 1.5, 3.0) == "6"  # 4, 6 and never
+    assert until(1.0, 3.0, 4.0) == "never"
+    assert until() == NOTHING
+    (row,) = paper_table(
+        [msgspec.structs.replace(report, schemes=[scheme(run(1.0), name="placeto")])]
+    ).rows
+    assert row[-1] == NOTHING  # it is not known how fast the RNN is
 
 
 def test_a_problem_is_described_before_any_scheme_places_it() -> None:
     # Results of its schemes are shown beside what is known of it, in whatever order they come.
     case = Case("two chains", "2xk80", "two-chains", two_chains)
-    effort = chosen_effort(seeds=2, budget=None, rnn_budget=None, full=False)
-    described, *others = Comparison([case], ["single", "scotch", "rnn"], effort).trials
+    schemes = ["single", "scotch", "rnn"]
+    described, *others = Comparison([case], schemes, range(2), chosen_budgets()).trials
     assert described.needs == ()
     assert [trial.needs for trial in others] == [(described.name,)] * 5
 

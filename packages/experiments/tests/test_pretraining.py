@@ -1,6 +1,7 @@
 """How the bundled policy is made, from search to table, at the smallest scale."""
 
 import os
+import re
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -46,8 +47,13 @@ def test_a_policy_is_searched_for_trained_and_evaluated(
     for part, limit in limits.items():
         run("demonstrate", tmp_path, "--part", part, "--limit", str(limit), *SMALL)
         assert len(list(searched_problems(tmp_path, part, variants=1))) == limit
-    again = run("demonstrate", tmp_path, "--part", "training", "--limit", "4", *SMALL)
+    training = ["demonstrate", tmp_path, "--part", "training"]
+    again = run(*training, "--limit", "4", *SMALL)
     assert again.count(" placements in ") == 1  # the three are there already
+    assert "begun with 40 evaluations, not 50 evaluations; name another" in fail(
+        *training, "--evaluations", "50"
+    )
+    assert "begun with 40 evaluations, not 2 s; name another" in fail(*training, "--seconds", "2")
 
     few = islice(training_problems(1, 1), 2)
     monkeypatch.setattr(pretraining, "training_problems", lambda *_, **__: few)
@@ -105,7 +111,7 @@ def test_a_training_that_resumes_reaches_the_same_policy(
         *(next(iter(load_policy(each / "policy.safetensors").parameters())) for each in folders)
     )
     refused = fail("imitate", folders[1], "--steps", "5")
-    assert "begun with other options: 2 problems, 4 steps, seed 0" in refused
+    assert re.search(r"begun with other options: 2 problems \(\w{16}\), 4 steps, seed 0", refused)
     run("imitate", folders[1], "--steps", "4")
     one, two = (load_policy(folder / "policy.safetensors").state_dict() for folder in folders)
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -154,6 +160,7 @@ def test_the_summary_says_what_the_rows_do() -> None:
         evaluated(2.0, 1.5, 1.3, None, fits=True),
     ]
     text = summary(rows)
+    assert "needs over 2,000 evaluations" in summary([rows[2], rows[2], rows[1]])
     assert "| median | 2.000 | 1.000 | 1.100 | 1.200" in text
     assert "| geometric mean | 2.000 | 1.000 | 1.100 | 1.216" in text
     assert "| within 5 % of the best known | 0.333 | 1.000 | 0.000 | 0.333" in text

@@ -1,4 +1,4 @@
-"""Groups of commands: each command's line whole, and none imported before it is used."""
+"""Groups of commands: help without arguments, and no command imported before it is used."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,11 @@ ALL_OF_IT = 10_000  # characters: no line of help is cut
 
 
 class Group(click.Group):
-    """A group whose help shows each command's line whole."""
+    """A group that alone shows its help, in which each command's line is whole."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; without any, show the help."""
+        return super().parse_args(ctx, args or ["--help"])
 
     def line(self, ctx: click.Context, name: str) -> str:
         """Return the line of a command in the help of the group."""

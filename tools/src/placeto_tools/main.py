@@ -124,14 +124,11 @@ class Commands(OneLineErrors, LazyGroup):
 @click.group(
     cls=Commands,
     lazy=all_commands(),
-    no_args_is_help=False,
-    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 a run failed, 2 wrong input, 130 stopped.",
 )
 @click.version_option(__version__, prog_name="placeto", message="%(prog)s %(version)s")
-@click.pass_context
-def placeto(ctx: click.Context) -> None:
+def placeto() -> None:
     """Place the operations of a neural network on several devices.
 
     \b
@@ -140,8 +137,6 @@ def placeto(ctx: click.Context) -> None:
     placeto simulate problem.json.gz placement.json
     placeto compare inception-v3 --gpus 2 -o results
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ An option is a decorator; several that make one argument of a command are `gathe
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -23,6 +24,7 @@ PRESETS = ("default", "general", "fine-tuning", "paper")
 # Old names of options, which go in 0.4, and the new ones.
 RENAMED = {
     "--budget": "--max-evaluations",
+    "--rnn-budget": "--rnn-max-evaluations",
     "--samples": "--rollouts",
     "--sweeps": "--refinement-rounds",
 }
@@ -41,13 +43,17 @@ class Command(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; old names of options are still taken."""
+        """Read the arguments; old names of options are still taken, with a warning."""
         own = {name for param in self.params for name in param.opts}
 
         def today(argument: str) -> str:
             old, *value = argument.split("=", 1)
             new = RENAMED.get(old)
-            return "=".join([new, *value]) if new in own and old not in own else argument
+            if new not in own or old in own:
+                return argument
+            text = f"{old} is now {new}; the old name goes in 0.4"
+            warnings.warn(text, FutureWarning, stacklevel=1)
+            return "=".join([new, *value])
 
         return super().parse_args(ctx, [today(argument) for argument in args])
 

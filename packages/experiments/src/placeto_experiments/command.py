@@ -13,7 +13,6 @@ from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.measured_curves import measured_curves
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.rewards import rewards
-from placeto_experiments.paper.simulator_curves import simulator_curves
 from placeto_experiments.paper.table1 import table1
 from placeto_experiments.paper.traversal import traversal
 from placeto_tools.groups import Group
@@ -75,7 +74,7 @@ def run_traversal(source: str, plan: Plan, run: Run) -> None:
 
 @experiment.command("architectures", cls=Command)
 @click.argument("family", type=NearestChoice(ALL_FAMILIES), default="nmt")
-@experiment_options("architectures", without=["--rnn-set"])
+@experiment_options("architectures", without=["--rnn-set"], decides="embedding")
 def run_architectures(family: str, plan: Plan, run: Run) -> None:
     """Place unseen graphs of FAMILY with the whole graph embedding, and with parts of it.
 
@@ -87,7 +86,7 @@ def run_architectures(family: str, plan: Plan, run: Run) -> None:
 
 @experiment.command("rewards", cls=Command)
 @click.argument("source", default="nmt:0")
-@experiment_options("rewards", without=["--rnn-set"])
+@experiment_options("rewards", without=["--rnn-set"], decides="reward")
 def run_rewards(source: str, plan: Plan, run: Run) -> None:
     """Train on SOURCE with rewards after each step, and with one after the last.
 
@@ -97,21 +96,6 @@ def run_rewards(source: str, plan: Plan, run: Run) -> None:
     placeto experiment rewards nmt:0 -o results/rewards --seeds 5
     """
     run(rewards(source, plan), source)
-
-
-@experiment.command("simulator-curves", cls=Command)
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...")
-@experiment_options("simulator-curves")
-def run_simulator_curves(sources: tuple[str, ...], plan: Plan, run: Run) -> None:
-    """Draw how Placeto and the RNN learn to place each SOURCE on the simulator.
-
-    SOURCES are those of `placeto build`, Inception-V3 by default.
-
-    \b
-    placeto experiment simulator-curves inception-v3 nmt-2 -o results/curves
-    """
-    chosen = sources or ("inception-v3",)
-    run(simulator_curves(chosen, plan), *chosen)
 
 
 @experiment.command("table1", cls=Command)
@@ -189,7 +173,7 @@ def run_all(
 
     NAMES are table1, generalise-nmt, generalise-ptb, generalise-cifar10, traversal, architectures,
     rewards, measured-curves and fidelity. What is finished stays as it is; one that fails ends them
-    all. The last two measure, and have one job whatever --jobs says. Learning curves are in table1.
+    all. The last two measure, and have one job whatever --jobs says.
 
     \b
     placeto experiment all -o results --jobs 2

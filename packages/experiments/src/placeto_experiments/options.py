@@ -11,8 +11,8 @@ import click
 from placeto.errors import InputError
 from placeto.training.settings import changed_fields, parse_settings
 from placeto.trials.conducting import conduct
-from placeto.trials.experiment import Experiment
 from placeto.trials.folder import PAGE, TRIALS, experiment_folder
+from placeto.trials.trials import Experiment
 from placeto_baselines import RnnSettings
 from placeto_experiments.paper.plan import SCALE_NAMES, SCALES, Plan
 from placeto_tools.options import (
@@ -56,15 +56,7 @@ class Run:
     options: str  # options that make the same again, but for where and with how many jobs
 
     def __call__(self, chosen: Experiment, *arguments: str) -> None:
-        """Run it, or what is left of it.
-
-        Parameters
-        ----------
-        chosen
-            The experiment.
-        arguments
-            Arguments of its subcommand.
-        """
+        """Run an experiment, or what is left of it; ``arguments`` are those of its subcommand."""
         command = " ".join(["placeto experiment", chosen.name, *arguments, self.options])
         options = {**chosen.options, **self.plan.described()}
         experiment = replace(chosen, options=options, command=command)
@@ -88,7 +80,9 @@ def scale_option(function: Callable[..., None]) -> Callable[..., None]:
     )(function)
 
 
-def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator:
+def experiment_options(
+    name: str, *, without: Collection[str] = (), decides: str | None = None
+) -> Decorator:
     """Add the options of an experiment, as the arguments ``plan`` and ``run``.
 
     Parameters
@@ -97,6 +91,8 @@ def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator
         Name of its subcommand; its scales say which numbers can be chosen.
     without
         Options that decide nothing in it.
+    decides
+        Hyperparameter of Placeto that it tries itself, so that ``--set`` has no say.
     """
     numbers = {
         number: shown
@@ -136,6 +132,8 @@ def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator
         ) -> None:
             given = {number: named.pop(number) for number in numbers}
             given = {number: value for number, value in given.items() if value is not None}
+            if decides in dict(settings):
+                raise InputError(f"--set {decides}: the experiment tries all of them")
             plan = chosen_plan(name, scale_name, given, preset_name, settings, rnn_settings)
             plan = replace(plan, num_gpus=num_gpus, link=link)
             options = [f"--scale {scale_name}"]

@@ -14,15 +14,13 @@ from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.problems.making import DEFAULT_NUM_GPUS, make_problem, read_cluster
 from placeto.problems.options import GroupingOptions, SourceOptions
 from placeto.problems.sources import Source, load_source
-from placeto.trials.comparing import Case, Comparison, chosen_effort, comparison_page
-from placeto.trials.comparison import ComparisonReport
-from placeto.trials.comparison_tables import ABBREVIATIONS, paper_table, scheme_table
+from placeto.trials.comparing import Case, Comparison, chosen_budgets, comparison_page
+from placeto.trials.comparison import ABBREVIATIONS, ComparisonReport, paper_table, scheme_table
 from placeto.trials.conducting import conduct
 from placeto.trials.curve_files import RESULTS
-from placeto.trials.experiment import Experiment, Page
 from placeto.trials.folder import PAGE, experiment_folder
 from placeto.trials.store import content_digest
-from placeto.trials.trials import Results
+from placeto.trials.trials import Experiment, Page, Results
 from placeto_graphs import PlacementProblem
 from placeto_tools.options import (
     Command,
@@ -39,6 +37,14 @@ from placeto_tools.progress import showing_progress
 from placeto_tools.reports.comparison_outputs import REPORT, write_best
 from placeto_tools.reports.page import MISSING, has_library
 from placeto_tools.tables import show, show_json
+
+# Placers for which options mean something: without them they are refused.
+HEEDED_BY = {
+    "--max-evaluations": [name for name, spec in PLACERS.items() if spec.budget],
+    "--rnn-max-evaluations": ["rnn"],
+    "--full": [name for name, spec in PLACERS.items() if spec.trains],
+    "--seeds": [name for name, spec in PLACERS.items() if spec.random],
+}
 
 
 @click.command(cls=Command)
@@ -66,22 +72,26 @@ from placeto_tools.tables import show, show_json
     help=f"Which schemes: {', '.join(PLACER_NAMES)}.  [default: all]",
 )
 @click.option(
-    "--budget",
+    "--max-evaluations",
     type=click.IntRange(min=1),
-    help="How many placements each search samples.  [default: what takes a few minutes]",
+    help="Number of placements that each search evaluates at most.  [default: of the placer, as in "
+    "`placeto place`]",
 )
 @click.option(
-    "--rnn-budget",
+    "--rnn-max-evaluations",
     type=click.IntRange(min=1),
-    help="How many the RNN samples, which takes far longer for each.  [default: that of --budget]",
+    help="The same for the RNN alone, which takes far longer for each.",
 )
 @click.option(
     "--full",
     is_flag=True,
-    help="Let every search sample as many as in table 1, which takes much longer: "
-    f"{PLACERS['placeto'].budget:,} of Placeto and of the RNN and {PLACERS['paper'].budget:,} "
-    f"of Placeto as published, in place of {PLACERS['placeto'].short_budget:,}, "
-    f"{PLACERS['rnn'].short_budget:,} and {PLACERS['paper'].short_budget:,}.",
+    help="Train with as many evaluations as in the study, which takes much longer: "
+    + ", ".join(
+        f"{spec.full_budget:,} for {spec.budget:,} of {name}"
+        for name, spec in PLACERS.items()
+        if spec.full_budget
+    )
+    + ".",
 )
 @click.option(
     "--seeds",
@@ -114,8 +124,8 @@ def compare(
     clusters: tuple[str, ...],
     link: str | None,
     placers: tuple[tuple[str, ...], ...],
-    budget: int | None,
-    rnn_budget: int | None,
+    max_evaluations: int | None,
+    rnn_max_evaluations: int | None,
     full: bool,
     seeds: int,
     choice: SourceOptions,
@@ -137,15 +147,19 @@ def compare(
     \b
     placeto compare inception-v3 --gpus 2 -o results
     placeto compare nmt-2 nmt-4 --gpus 2 --gpus 4 --seeds 3 -o results
-    placeto compare profile.txt --placers expert,local-search --budget 1000
+    placeto compare profile.txt --placers expert,local-search --max-evaluations 1000
     """
     if clusters and (gpus or gpu_kind):
         raise InputError("--cluster: expected no --gpus or --gpu-kind beside it")
-    if full and budget:
-        raise InputError("--full: expected no --budget beside it")
+    if full and max_evaluations:
+        raise InputError("--full: expected no --max-evaluations beside it")
+    if force and output is None:
+        raise InputError("--force: expected -o beside it")
     chosen = {name for some in placers for name in some} or set(PLACER_NAMES)
-    _check_effects(chosen, budget, rnn_budget, full=full)
-    effort = chosen_effort(seeds, budget, rnn_budget, full=full)
+    given = (max_evaluations, rnn_max_evaluations, full, seeds > 1)
+    for (option, heeding), value in zip(HEEDED_BY.items(), given, strict=True):
+        if value and not chosen.intersection(heeding):
+            raise InputError(f"{option}: expected --placers to have one of {', '.join(heeding)}")
     with showing_progress() as progress:
         cases: list[Case] = []
         for text in sources:
@@ -156,7 +170,9 @@ def compare(
                 )
                 for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
                     cases.append(_case(text, source, cluster, problem, cases))
-    comparison = Comparison(cases, [name for name in PLACER_NAMES if name in chosen], effort)
+    schemes = [name for name in PLACER_NAMES if name in chosen]
+    budgets = chosen_budgets(max_evaluations, rnn_max_evaluations, full=full)
+    comparison = Comparison(cases, schemes, range(seeds), budgets)
     experiment = _experiment(comparison)
     with _folder(output) as path, experiment_folder(path, experiment, force=force) as folder:
         failed = None
@@ -167,9 +183,7 @@ def compare(
             failed = error
         results = folder.results
         reports = list(comparison.reports(results).values())
-        document = ComparisonReport(
-            seeds=len(effort.seeds), budgets=effort.budgets, problems=reports
-        )
+        document = ComparisonReport(seeds=seeds, budgets=budgets, problems=reports)
         if output:
             write_json(path / RESULTS, document)
             page = has_library() and not isinstance(failed, StoppedRunError)
@@ -186,19 +200,6 @@ def compare(
                 click.echo(f"{output / REPORT}")
     if failed:
         raise failed
-
-
-def _check_effects(
-    chosen: set[str], budget: int | None, rnn_budget: int | None, *, full: bool
-) -> None:
-    """Refuse options that mean nothing to any of the schemes."""
-    for option, given, heeding in (
-        ("--budget", budget, [name for name in PLACER_NAMES if PLACERS[name].budget]),
-        ("--rnn-budget", rnn_budget, ["rnn"]),
-        ("--full", full, [name for name in PLACER_NAMES if PLACERS[name].short_budget]),
-    ):
-        if given and not chosen.intersection(heeding):
-            raise InputError(f"{option}: expected --placers to have one of {', '.join(heeding)}")
 
 
 def _problems(
@@ -244,7 +245,7 @@ def _experiment(comparison: Comparison) -> Experiment:
         name="compare",
         title="Comparison",
         options={
-            "budgets": comparison.effort.budgets,
+            "budgets": comparison.budgets,
             "problems": {case.name: _described(case.make()) for case in comparison.cases},
         },
         problems=comparison.problems,

@@ -106,6 +106,5 @@ def plot_curves(sources: tuple[Path, ...], output: Path, title: str | None, forc
     placeto plot curves results -o curves.png
     """
     check_file(output, force=force, suffixes=PNG)
-    curves = {name: found for source in sources for name, found in read_curves(source).items()}
-    save_png(curves_figure(curves, {}, title or ""), output)
+    save_png(curves_figure(read_curves(sources), {}, title or ""), output)
     click.echo(output)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from placeto.errors import writing
+from placeto.errors import InputError, writing
 from placeto.outputs import check_file
 from placeto.placing.placements import resolve_placement
 from placeto.placing.simulation import timeline_report
@@ -51,7 +51,8 @@ def simulate(
     """Simulate a step: runtime, memory, how busy devices are, the critical path.
 
     PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. PLACEMENT is
-    a placement file, the name of a device for everything on it, or the name of a placer.
+    a placement file, the name of a device for everything on it, or the name of a placer that does
+    not train a policy.
 
     \b
     placeto simulate problem.json.gz placement.json --trace trace.json
@@ -60,6 +61,8 @@ def simulate(
     """
     if trace:
         check_file(trace, force=force, suffixes=(".json", ".json.gz"))
+    elif force:
+        raise InputError("--force: expected --trace beside it")
     read = read_problem(problem, asked)
     with showing_progress() as progress:
         read, found = resolve_placement(placement, read, progress)

@@ -8,8 +8,9 @@ from placeto.errors import writing
 from placeto.outputs import write_text
 from placeto.placing.placers import PLACERS
 from placeto.trials.comparing import Comparison
-from placeto.trials.comparison import CPU, has_cpu
+from placeto.trials.comparison import CPU
 from placeto.trials.folder import ExperimentFolder
+from placeto.trials.placing_tasks import has_cpu
 from placeto.trials.records import Placed
 from placeto.trials.trials import Graph
 from placeto_baselines import bound_parts
@@ -21,23 +22,17 @@ REPORT = "report.html"
 
 
 def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) -> None:
-    """Write the best placement of each scheme, and ``report.html``, which shows them.
+    """Write the best placement of each scheme, and if ``page`` is ``report.html``, to show them.
 
-    Parameters
-    ----------
-    comparison
-        The comparison.
-    folder
-        Gets ``placements/PROBLEM/SCHEME.json``.
-    page
-        Whether ``report.html`` is written.
+    The placements are ``placements/PROBLEM/SCHEME.json`` of the folder.
     """
     reports = []
     for case in comparison.cases:
         best = {name: comparison.best(folder.results, case, name) for name in comparison.schemes}
         known = {name: run for name, run in best.items() if run is not None}
+        placements = folder.path / "placements" / case.name
         with writing(folder.path):  # what an earlier problem of this name left
-            shutil.rmtree(folder.path / "placements" / case.name, ignore_errors=True)
+            shutil.rmtree(placements, ignore_errors=True)
         if not known:
             continue
         problem = folder.workspace.problem(Graph(case.name))
@@ -45,10 +40,9 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
             known.pop(CPU, None)  # it is one of another problem
         shown = {name: _shown(name, run, problem) for name, run in known.items()}
         for name, each in shown.items():
-            path = folder.workspace.placement_file(case.name, name)
-            with writing(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                save_placement(each.placement, problem, path)
+            with writing(placements):
+                placements.mkdir(parents=True, exist_ok=True)
+                save_placement(each.placement, problem, placements / f"{name}.json")
         if page and shown:
             title = f"{case.source} on {case.cluster}"
             reports.append(

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Literal
 
 from placeto.texts import TextTable, seconds_text
-from placeto.trials.experiment import Experiment, Page
-from placeto.trials.trials import Trial
+from placeto.trials.trials import Experiment, Page, Trial
+from placeto_experiments.paper.figures import distributions_figure
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import family_problems
 from placeto_experiments.paper.published import AGGREGATOR_OVER_FULL, PARTITIONER_OVER_FULL, SOURCE
@@ -20,7 +20,6 @@ from placeto_experiments.paper.schemes import (
 )
 from placeto_experiments.paper.statistics import Summary
 from placeto_experiments.paper.wording import percent_over
-from placeto_experiments.plots.distributions import distributions_figure
 from placeto_policy import Settings
 
 Embedding = Literal["message-passing", "simple-partitioner", "simple-aggregator"]
@@ -51,11 +50,10 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
     trials: list[Trial] = []
     for seed in plan.seeds:
         for scheme, settings in variants.items():
-            policy = train_placeto(
-                scheme, family.training, settings, seed, validation=family.validation
+            trials.append(
+                train_placeto(scheme, family.training, settings, seed, validation=family.validation)
             )
-            trials.append(policy)
-            trials += [zero_shot(policy, graph, scheme=scheme) for graph in family.test]
+            trials += [zero_shot(scheme, graph, seed, scheme=scheme) for graph in family.test]
         trials += [optimized(graph, plan, seed) for graph in family.test]
     names = [graph.name for graph in family.test]
     return Experiment(

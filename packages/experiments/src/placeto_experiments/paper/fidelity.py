@@ -1,7 +1,7 @@
 """``placeto experiment fidelity``: how far simulated steps are from steps that ran."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 
@@ -11,9 +11,8 @@ from scipy.stats import spearmanr
 
 from placeto.errors import InputError
 from placeto.texts import seconds_text, share_text
-from placeto.trials.experiment import Experiment, Page
 from placeto.trials.records import Measured
-from placeto.trials.trials import Graph, Results, Trial
+from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, placing
 from placeto_experiments.paper.fidelity_tasks import MeasurePlacements, RunnableModel, profiling
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of
@@ -106,7 +105,8 @@ def fidelity(chosen: Sequence[str], plan: Plan) -> Experiment:
         trials.append(profile)
         for share in shares:
             task = MeasurePlacements(graph, model, share, plan.scale.seeds, paced_seconds)
-            trials.append(Trial(f"{graph.name}-{share}", task, (profile.name,), measured=True))
+            trial = placing(task, f"{share}", graph, None, profile.name)
+            trials.append(replace(trial, measured=True))
     names = [graph.name for graph in models]
     return Experiment(
         name="fidelity",

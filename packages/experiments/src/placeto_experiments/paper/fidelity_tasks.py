@@ -88,9 +88,6 @@ class Profile:
         path.parent.mkdir(exist_ok=True)
         save_problem(problem, path)
         return Profiled(
-            scheme=self.kind,
-            graph=self.problem,
-            seed=None,
             ops=problem.graph.num_ops,
             seconds=time.perf_counter() - began,
         )
@@ -135,7 +132,6 @@ class MeasurePlacements:
                         placement=name,
                         simulated=measured.simulated.runtime,
                         free=measured.runtime,
-                        free_spread=float(np.ptp(measured.runtimes)) / measured.runtime,
                         slowed=contended_timeline(
                             problem, problem.graph.measured_time[BESIDE], placement, _simulated
                         ).runtime,
@@ -144,9 +140,6 @@ class MeasurePlacements:
                     )
                 )
         return Measured(
-            scheme=f"{self.share}",
-            graph=self.graph.label,
-            seed=None,
             ops=problem.graph.num_ops,
             op_seconds=float(problem.compute_time[:, 0].sum()),
             rows=rows,

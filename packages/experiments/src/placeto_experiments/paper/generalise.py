@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from placeto.texts import seconds_text, share_text
-from placeto.trials.comparison_tables import NOTHING
-from placeto.trials.experiment import Experiment, Page
-from placeto.trials.records import Trained
+from placeto.trials.comparison import NOTHING
+from placeto.trials.trials import Experiment, Page
+from placeto_experiments.paper.figures import compared_distributions_figure
 from placeto_experiments.paper.placing_tasks import LOWER_BOUND, RANDOM
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import family_problems
@@ -47,7 +47,6 @@ from placeto_experiments.paper.wording import (
     percent_over,
     ratio_text,
 )
-from placeto_experiments.plots.distributions import compared_distributions_figure
 from placeto_graphs import SECONDS_PER_BYTE
 
 LEARNED = (
@@ -88,20 +87,19 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
     family = family_problems(family_name, plan)
     trials = [trial for graph in family.test for trial in without_seed(graph)]
     for seed in plan.seeds:
-        settings = plan.training_settings
-        policy = train_placeto(
-            "placeto", family.training, settings, seed, validation=family.validation
-        )
-        published = train_placeto("published", family.training, as_published(plan), seed)
-        rnn = train_rnn("rnn", family.whole, plan, seed)
-        trials += [policy, published, rnn]
+        settings, graphs = plan.training_settings, family.training
+        trials += [
+            train_placeto("placeto", graphs, settings, seed, validation=family.validation),
+            train_placeto("published", graphs, as_published(plan), seed),
+            train_rnn(family.whole, plan, seed),
+        ]
         for graph in family.test:
             trials += [
-                zero_shot(policy, graph),
-                zero_shot(policy, graph, scheme=SAMPLED, samples=plan.scale.samples),
-                zero_shot(policy, graph, scheme=SWEPT, sweeps=SWEEPS),
-                zero_shot(published, graph, scheme=PUBLISHED_ZERO_SHOT),
-                rnn_zero_shot(rnn, graph),
+                zero_shot("placeto", graph, seed),
+                zero_shot("placeto", graph, seed, scheme=SAMPLED, samples=plan.scale.samples),
+                zero_shot("placeto", graph, seed, scheme=SWEPT, sweeps=SWEEPS),
+                zero_shot("published", graph, seed, scheme=PUBLISHED_ZERO_SHOT),
+                rnn_zero_shot(graph, seed),
             ]
         for graph in family.test:
             trials += [
@@ -146,8 +144,8 @@ def _page(summary: Summary, plan: Plan) -> Page:
         "## When searches come as far",
         _reaching_table(summary),
         "On which part of the graphs and seeds, and after how many placements and seconds (medians "
-        "of those) the best placement so far was as fast as that of the scheme. Seconds are taken "
-        "to run evenly with placements.",
+        "of all; never, if half of them never were) the best placement so far was as fast as that "
+        "of the scheme. Seconds are taken to run evenly with placements.",
         "## Searches with as many placements",
         _as_many_table(summary),
         "What searches had found after as many placements as the policy looked at, over local "
@@ -264,7 +262,7 @@ def _as_many_table(summary: Summary) -> str:
 def _training_table(summary: Summary) -> str:
     titles = {"placeto": "Placeto", "published": "Placeto as published", "rnn": "RNN"}
     records = {
-        (seed, name): summary.results.record(Trained, f"{name}-{seed}", "", seed)
+        (seed, name): summary.results.trained(f"{name}-{seed}")
         for seed in summary.seeds
         for name in titles
     }

@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 
 from placeto.placing.watching import WatchedEvaluator
 from placeto.texts import seconds_text
-from placeto.trials.experiment import Experiment, Page
 from placeto.trials.records import Learned, Record
-from placeto.trials.trials import Graph, Results, Watch, Workspace, placing
+from placeto.trials.trials import Experiment, Graph, Page, Results, Watch, Workspace, placing
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import run_steps
 from placeto_experiments.paper.fidelity import runnable_models
 from placeto_experiments.paper.fidelity_tasks import WORKERS, RunnableModel, profiling
+from placeto_experiments.paper.figures import bands_figure
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.published import SOURCE
 from placeto_experiments.paper.schemes import without_simulated_features
 from placeto_experiments.paper.statistics import spread
 from placeto_experiments.paper.wording import markdown_table
-from placeto_experiments.plots.bands import bands_figure
 from placeto_graphs import Evaluator
 from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
 from placeto_simulator import Simulator
@@ -80,9 +79,6 @@ class LearnOn:
             single = np.zeros(problem.num_groups, np.int32)
             alone = _runtime(executor, single)
         return Learned(
-            scheme=self.where,
-            graph=self.graph.label,
-            seed=self.seed,
             runtime=float(result.curve[-1, 1]),
             measured=measured,
             single=alone,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from placeto.placing.costs import costs_of
 from placeto.placing.warming import warm_up
 from placeto.trials.placing_tasks import Place
-from placeto.trials.records import Drawn, Episode, Outcome, Record
+from placeto.trials.records import Episode, Outcome, Record
 from placeto.trials.trials import Watch, Workspace
 from placeto_baselines import LocalSearch, RandomPlacer, TrainedRnnPlacer, lower_bound
 from placeto_experiments.paper.orders import PlaceInOrder, read_by_rnn, run_greedily
@@ -79,11 +79,9 @@ class PlaceAtRandom(Place):
         runtime = RandomPlacer(RANDOM_PLACEMENTS).runtimes(problem, kept, seed=seed)
         costs = np.concatenate(kept.costs)
         watch.update("done")
-        return Drawn(
-            **self.labels(),
+        return Outcome(
             runtime=float(runtime.mean()),
             cost=float(costs.mean()),
-            standard_deviation=float(costs.std()),
             fits=bool((costs == runtime).all()),
             evaluations=1,
             seconds=(time.perf_counter() - began) / len(costs),
@@ -102,7 +100,6 @@ class Bound(Place):
         bound = lower_bound(problem)
         watch.update("done")
         return Outcome(
-            **self.labels(),
             runtime=bound,
             cost=bound,
             fits=True,
@@ -125,7 +122,7 @@ class FinalEpisode(Place):
         environment.reset(num_episodes=1)
         costs = run_greedily(policy, environment)
         watch.update("done")
-        return Episode(**self.labels(), cost=costs[-1], steps=costs)
+        return Episode(cost=costs[-1], steps=costs)
 
 
 class _KeepingEvaluator:

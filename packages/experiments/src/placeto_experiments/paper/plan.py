@@ -111,11 +111,6 @@ SCALES = {
         "small": Scale(seeds=5, updates=200, num_groups=128),
         "full": Scale(seeds=10, updates=2000),
     },
-    "simulator-curves": {
-        "smoke": replace(SMOKE, evaluations=200, rnn_evaluations=20),
-        "small": replace(SMALL, evaluations=100_000, rnn_evaluations=10_000),
-        "full": Scale(evaluations=1_000_000, rnn_evaluations=20_000),
-    },
     "fidelity": {
         "smoke": Scale(seeds=1, num_groups=12),
         "small": Scale(seeds=3),

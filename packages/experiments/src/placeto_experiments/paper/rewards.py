@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.texts import seconds_text, share_text
-from placeto.trials.comparison_tables import NOTHING
-from placeto.trials.experiment import Experiment, Page
-from placeto.trials.records import Episode, Trained
-from placeto.trials.trials import Graph, Results, Trial, placing
+from placeto.trials.comparison import NOTHING
+from placeto.trials.records import Episode
+from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, placing
+from placeto_experiments.paper.figures import bands_figure
 from placeto_experiments.paper.placing_tasks import FinalEpisode
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of, source_maker
@@ -23,7 +23,6 @@ from placeto_experiments.paper.schemes import (
 )
 from placeto_experiments.paper.statistics import spread
 from placeto_experiments.paper.wording import count_text, markdown_table
-from placeto_experiments.plots.bands import bands_figure
 from placeto_policy import Settings
 
 LEARNING, EPISODE = "learning.png", "episode.png"
@@ -94,9 +93,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
                 learning[reward], NEAR * fastest
             ),
             ">variation over seeds": lambda reward: share_text(_variation(learning[reward])),
-            ">placements": lambda reward: count_text(
-                results.record(Trained, f"{reward}-0", "", 0).evaluations
-            ),
+            ">placements": lambda reward: count_text(results.trained(f"{reward}-0").evaluations),
         },
     )
     parts = [
@@ -131,7 +128,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
 
 
 def _learning(results: Results, reward: str, seed: int) -> Curve:
-    rows = results.record(Trained, f"{reward}-{seed}", "", seed).updates
+    rows = results.trained(f"{reward}-{seed}").updates
     return np.array([[update, runtime] for update, _, runtime, _ in rows])
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from placeto.trials.placing_tasks import Place, PlaceByName, PlaceOptimized, PlaceRnnOptimized
+from placeto.trials.placing_tasks import Place, PlaceByName
 from placeto.trials.trials import Graph, Trial, placing, training_name
 from placeto_baselines import RnnSettings
 from placeto_experiments.paper.placing_tasks import (
@@ -86,98 +86,96 @@ def train_placeto(
     return Trial(training_name(policy), task)
 
 
-def train_rnn(name: str, graphs: tuple[Graph, ...], plan: Plan, seed: int) -> Trial:
+def train_rnn(graphs: tuple[Graph, ...], plan: Plan, seed: int) -> Trial:
     """Return the training of an RNN on several graphs."""
-    policy = f"{name}-{seed}"
+    policy = f"rnn-{seed}"
     return Trial(training_name(policy), TrainRnn(policy, graphs, plan.rnn_settings, seed))
 
 
 def zero_shot(
-    trained: Trial, graph: Graph, *, scheme: str = ZERO_SHOT, samples: int = 0, sweeps: int = 0
+    name: str,
+    graph: Graph,
+    seed: int,
+    *,
+    scheme: str = ZERO_SHOT,
+    samples: int = 0,
+    sweeps: int = 0,
 ) -> Trial:
-    """Return placing with a policy of Placeto as it is."""
-    task = trained.task
-    assert isinstance(task, TrainPlaceto)  # noqa: S101 (whose policy it is)
-    place = PlaceZeroShot(
+    """Return placing with a policy of `train_placeto` as it is."""
+    task = PlaceZeroShot(
         scheme=scheme,
         graph=graph,
-        seed=task.seed,
-        policy=task.policy,
+        seed=seed,
+        policy=f"{name}-{seed}",
         samples=samples,
         sweeps=sweeps,
     )
-    return _placing(place, trained)
+    return _placing(task, training_name(task.policy))
 
 
-def rnn_zero_shot(trained: Trial, graph: Graph) -> Trial:
-    """Return placing with an RNN as it is."""
-    task = trained.task
-    assert isinstance(task, TrainRnn)  # noqa: S101 (whose policy it is)
-    return _placing(
-        PlaceRnnZeroShot(scheme=RNN_ZERO_SHOT, graph=graph, seed=task.seed, policy=task.policy),
-        trained,
-    )
+def rnn_zero_shot(graph: Graph, seed: int) -> Trial:
+    """Return placing with the RNN of `train_rnn` as it is."""
+    task = PlaceRnnZeroShot(scheme=RNN_ZERO_SHOT, graph=graph, seed=seed, policy=f"rnn-{seed}")
+    return _placing(task, training_name(task.policy))
 
 
 def optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
     """Return the training of a policy on the graph itself."""
     budget = plan.scale.number("evaluations")
-    return _placing(
-        PlaceOptimized(
-            scheme=OPTIMIZED, graph=graph, seed=seed, settings=plan.settings, budget=budget
-        )
-    )
+    return _by_name(OPTIMIZED, "placeto", graph, seed, budget, plan.settings)
 
 
 def published_optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
     """Return the training of a policy on the graph itself, with the paper's hyperparameters."""
     settings = replace(preset("paper"), **plan.scale.settings)
     budget = PLACEMENTS_AS_PUBLISHED * plan.scale.number("evaluations")
-    return _placing(
-        PlaceOptimized(
-            scheme=PUBLISHED_OPTIMIZED, graph=graph, seed=seed, settings=settings, budget=budget
-        )
-    )
+    return _by_name(PUBLISHED_OPTIMIZED, "placeto", graph, seed, budget, settings)
 
 
 def rnn_optimized(graph: Graph, settings: RnnSettings, seed: int) -> Trial:
     """Return the training of an RNN on the graph itself."""
-    budget = settings.evaluations
-    return _placing(
-        PlaceRnnOptimized(
-            scheme=RNN_OPTIMIZED, graph=graph, seed=seed, settings=settings, budget=budget
-        )
-    )
+    return _by_name(RNN_OPTIMIZED, "rnn", graph, seed, settings.evaluations, settings)
 
 
 def searches(graph: Graph, plan: Plan, seed: int) -> list[Trial]:
     """Return what places a graph without training: searches with as many evaluations as Placeto."""
     budget = plan.scale.number("evaluations")
     climbing = min(budget, HILL_CLIMBING_BUDGET)
-    tasks: list[Place] = [
-        PlaceAtRandom(scheme=RANDOM, graph=graph, seed=seed),
-        PlaceByHillClimbing(scheme=HILL_CLIMBING, graph=graph, seed=seed, budget=climbing),
+    return [
+        _placing(PlaceAtRandom(scheme=RANDOM, graph=graph, seed=seed)),
+        _placing(
+            PlaceByHillClimbing(scheme=HILL_CLIMBING, graph=graph, seed=seed, budget=climbing)
+        ),
+        _by_name(RANDOM_SEARCH, "random", graph, seed, budget),
+        _by_name(SCOTCH, "scotch", graph, seed),
+        _by_name(LOCAL_SEARCH, "local-search", graph, seed, budget),
+        _by_name(MULTILEVEL, "multilevel", graph, seed, budget),
+        _by_name(PRETRAINED, "pretrained", graph, seed),
     ]
-    for scheme, name, evaluations in (
-        (RANDOM_SEARCH, "random", budget),
-        (SCOTCH, "scotch", None),
-        (LOCAL_SEARCH, "local-search", budget),
-        (MULTILEVEL, "multilevel", budget),
-        (PRETRAINED, "pretrained", None),
-    ):
-        tasks.append(
-            PlaceByName(scheme=scheme, graph=graph, seed=seed, name=name, budget=evaluations)
-        )
-    return [_placing(task) for task in tasks]
 
 
 def without_seed(graph: Graph) -> list[Trial]:
     """Return what comes to the same with every seed: one device, and the bound."""
     return [
-        _placing(PlaceByName(scheme=SINGLE, graph=graph, seed=None, name="single")),
+        _by_name(SINGLE, "single", graph, None),
         _placing(Bound(scheme=LOWER_BOUND, graph=graph, seed=None)),
     ]
 
 
-def _placing(task: Place, *needs: Trial) -> Trial:
-    return placing(task, task.scheme, task.graph, task.seed, *(trial.name for trial in needs))
+def _by_name(
+    scheme: str,
+    name: str,
+    graph: Graph,
+    seed: int | None,
+    budget: int | None = None,
+    settings: Settings | RnnSettings | None = None,
+) -> Trial:
+    return _placing(
+        PlaceByName(
+            scheme=scheme, graph=graph, seed=seed, budget=budget, name=name, settings=settings
+        )
+    )
+
+
+def _placing(task: Place, *needs: str) -> Trial:
+    return placing(task, task.scheme, task.graph, task.seed, *needs)

@@ -86,27 +86,19 @@ class Summary:
     def reached(self, search: str, target: str) -> tuple[float, float, float]:
         """Return how far a search had to go to be as fast as another scheme was at its end.
 
-        Returns
-        -------
-        float
-            On which part of the graphs and seeds it came there.
-        float
-            The median of the placements that it sampled until then, NaN if it never did.
-        float
-            The median of the seconds, which are taken to run evenly with the placements.
+        On which part of the graphs and seeds it came there; the median of the placements that it
+        sampled until then, and of the seconds, which are taken to run evenly with the placements.
+        Where it never came there, they are infinite.
         """
         found = []
-        pairs = [(graph, seed) for graph in self.graphs for seed in self.seeds]
-        for graph, seed in pairs:
-            run = self.results.record(Placed, search, graph, seed)
-            goal = replace(self, graphs=[graph]).costs(target, seed).item()
-            evaluations = evaluations_until(run.curve, goal)
-            if evaluations is not None:
+        for graph in self.graphs:
+            for seed in self.seeds:
+                run = self.results.record(Placed, search, graph, seed)
+                goal = replace(self, graphs=[graph]).costs(target, seed).item()
+                evaluations = evaluations_until(run.curve, goal)
                 found.append((evaluations, evaluations / run.evaluations * run.seconds))
-        if not found:
-            return 0.0, np.nan, np.nan
-        medians = np.median(np.array(found), axis=0)
-        return len(found) / len(pairs), float(medians[0]), float(medians[1])
+        evaluations, seconds = np.median(found, axis=0).tolist()
+        return float(np.isfinite(found)[:, 0].mean()), evaluations, seconds
 
     def mean_ratio_after(self, search: str, target: str, other: str) -> Spread:
         """Return what a search found in as many placements as a scheme had, over another scheme.

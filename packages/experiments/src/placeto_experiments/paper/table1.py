@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isnan, nan
+from math import isinf, isnan, nan
 
 from placeto.placing.placements import search_problem
 from placeto.placing.placers import PLACER_NAMES, PLACERS
@@ -10,17 +10,22 @@ from placeto.texts import TextTable, seconds_text, share_text
 from placeto.trials.comparing import (
     Case,
     Comparison,
-    Effort,
     PlaceIfPossible,
+    chosen_budgets,
     comparison_page,
     failure,
 )
-from placeto.trials.comparison import ProblemReport, typical
-from placeto.trials.comparison_tables import ABBREVIATIONS, NOTHING, paper_table
-from placeto.trials.experiment import Experiment, Page
+from placeto.trials.comparison import (
+    ABBREVIATIONS,
+    NEVER,
+    NOTHING,
+    ProblemReport,
+    paper_table,
+    typical,
+)
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Failed, Placed
-from placeto.trials.trials import Graph, Results, Trial, Workspace
+from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, Workspace
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import source_maker
 from placeto_experiments.paper.published import SOURCE, TABLE_1, PaperRow
@@ -68,12 +73,13 @@ def table1(plan: Plan) -> Experiment:
     ]
     evaluations = plan.scale.number("evaluations")
     budgets = {
-        name: scheme.budget and min(scheme.budget, evaluations) for name, scheme in PLACERS.items()
+        name: budget and min(budget, evaluations) for name, budget in chosen_budgets().items()
     }
     budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
     budgets["paper"] = PLACEMENTS_AS_PUBLISHED * evaluations
-    effort = Effort(plan.seeds, budgets, plan.settings, plan.rnn_settings)
-    comparison = Comparison(cases, PLACER_NAMES, effort)
+    comparison = Comparison(
+        cases, PLACER_NAMES, plan.seeds, budgets, plan.settings, plan.rnn_settings
+    )
     return Experiment(
         name="table1",
         title=f"Table 1 of {SOURCE}",
@@ -88,15 +94,15 @@ def table1(plan: Plan) -> Experiment:
 def _finer(comparison: Comparison) -> list[Trial]:
     trials = []
     for case in comparison.cases:
-        for seed in comparison.effort.seeds:
+        for seed in comparison.seeds:
             task = PlaceFiner(
                 scheme=FINER,
                 graph=Graph(case.name),
                 seed=seed,
                 name=MULTILEVEL,
-                budget=comparison.effort.budgets[MULTILEVEL],
+                budget=comparison.budgets[MULTILEVEL],
             )
-            trials.append(comparison.placing(case, PlaceIfPossible(task), FINER, seed))
+            trials.append(comparison.trial(case, PlaceIfPossible(task), FINER, seed))
     return trials
 
 
@@ -115,7 +121,7 @@ def _page(comparison: Comparison, results: Results) -> Page:
         "hyperparameters in place of Placeto; in the box: the policy that comes with Placeto, not "
         "trained on the graph. Placements that searches may sample: "
         f"{_budgets(comparison)}.",
-        *_parts_of_episodes(_episode_table(reports, papers, comparison.effort.budgets)),
+        *_parts_of_episodes(_episode_table(reports, papers, comparison.budgets)),
         *_parts_of_searches(comparison, results),
     ]
     page = comparison_page(parts, reports, comparison_figure)
@@ -127,7 +133,7 @@ def _finer_failures(comparison: Comparison, results: Results) -> list[str]:
     found = [
         (case, results.find(FINER, case.name, seed))
         for case in comparison.cases
-        for seed in comparison.effort.seeds
+        for seed in comparison.seeds
     ]
     return [
         failure(case, FINER, record.error) for case, record in found if isinstance(record, Failed)
@@ -204,7 +210,7 @@ def _parts_of_episodes(table: str) -> list[str]:
 
 def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
     """Return what searches come to beside each other, on the rows that all of them have placed."""
-    seeds = comparison.effort.seeds
+    seeds = comparison.seeds
     wanted = [(name, seed) for name in {*SEARCHES, *OF_GRANULARITY} for seed in seeds]
     names = [
         case.name
@@ -220,8 +226,8 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
         _reaching_table(summary),
         "On which part of the rows and seeds the search of the row came to be as fast as that of "
         "the column, with the same seed, ever was; after how many placements and seconds (medians "
-        "of those; seconds are taken to run evenly with placements, which those of the policy in "
-        f"the box do not). Rows: {', '.join(names)}.",
+        "of all, never if half of them never were; seconds are taken to run evenly with "
+        f"placements, which those of the policy in the box do not). Rows: {', '.join(names)}.",
         "## What the number of groups is worth",
         _granularity_table(summary, groups),
         "Memory-penalised runtimes, means over the seeds, in brackets the least and the most of "
@@ -231,7 +237,7 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
 
 
 def _budgets(comparison: Comparison) -> str:
-    budgets = {name: comparison.effort.budgets[name] for name in SEARCHES}
+    budgets = {name: comparison.budgets[name] for name in SEARCHES}
     named = [f"{PLACERS[name].title} {budget:,}" for name, budget in budgets.items() if budget]
     return ", ".join(named)
 
@@ -240,10 +246,12 @@ def _reaching_table(summary: Summary) -> str:
     def as_fast_as(target: str) -> Callable[[str], str]:
         def cell(search: str) -> str:
             share, evaluations, seconds = summary.reached(search, target)
-            after = f": {count_text(evaluations)}" if share else ""
-            if share and search != PRETRAINED:  # a pass counts as one placement, a sweep as many
-                after += f", {duration_text(seconds)}"
-            return share_text(share) + after
+            if isinf(evaluations):
+                return f"{share_text(share)}: {NEVER}"
+            after = f"{share_text(share)}: {count_text(evaluations)}"
+            if search == PRETRAINED:  # a pass counts as one placement, a sweep as many
+                return after
+            return f"{after}, {duration_text(seconds)}"
 
         return cell
 

@@ -51,7 +51,8 @@ class TrainPlaceto:
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Train, and return how it went: the mean runtime of each update, and the best."""
         warm_up("placeto")
-        path, log_path = workspace.policy_file(self.policy), workspace.log_file(self.policy)
+        path = workspace.policy_file(self.policy)
+        log_path = path.with_suffix(".jsonl")
         path.parent.mkdir(exist_ok=True)
         trainer = self._trainer(workspace, path)
         log = JsonLinesLog(log_path, updates=trainer.updates)
@@ -66,14 +67,7 @@ class TrainPlaceto:
                 f"runtime {seconds_text(summary.runtime)}"
             )
         seconds, updates = _of_log(log_path)
-        return Trained(
-            scheme=self.policy,
-            graph="",
-            seed=self.seed,
-            evaluations=trainer.evaluations,
-            seconds=seconds,
-            updates=updates,
-        )
+        return Trained(evaluations=trainer.evaluations, seconds=seconds, updates=updates)
 
     def _trainer(self, workspace: Workspace, path: Path) -> Trainer:
         """Return a new trainer, or that of the checkpoint."""
@@ -125,9 +119,6 @@ class TrainRnn:
         path.parent.mkdir(exist_ok=True)
         trained.save(path)
         return Trained(
-            scheme=self.policy,
-            graph="",
-            seed=self.seed,
             evaluations=sum(evaluator.evaluations for evaluator in evaluators),
             seconds=time.perf_counter() - began,
         )

@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.texts import seconds_text, share_text
-from placeto.trials.experiment import Experiment, Page
-from placeto.trials.records import Trained
-from placeto.trials.trials import Graph, Results, Trial
+from placeto.trials.trials import Experiment, Graph, Page, Results, Trial
+from placeto_experiments.paper.figures import distributions_figure
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of, source_maker
 from placeto_experiments.paper.published import SOURCE, TRAVERSAL_PLACETO, TRAVERSAL_RNN
@@ -33,7 +32,6 @@ from placeto_experiments.paper.schemes import (
 )
 from placeto_experiments.paper.statistics import Spread, Summary, spread
 from placeto_experiments.paper.wording import count_text, markdown_table, percent_over
-from placeto_experiments.plots.distributions import distributions_figure
 
 FIGURE = "distributions.png"
 PAIRS = (
@@ -59,12 +57,15 @@ def traversal(source: str, plan: Plan) -> Experiment:
     trials: list[Trial] = []
     for seed in plan.seeds:
         policy = train_placeto("placeto", known, plan.training_settings, seed)
-        rnn = train_rnn("rnn", known, plan, seed)
+        rnn = train_rnn(known, plan, seed)
         published = train_placeto("published", known, as_published(plan), seed)
         trials += [policy, published, rnn]
-        trials += [zero_shot(policy, graph) for graph in unseen]
-        trials += [zero_shot(published, graph, scheme=PUBLISHED_ZERO_SHOT) for graph in unseen]
-        trials += [rnn_zero_shot(rnn, graph) for graph in unseen]
+        for graph in unseen:
+            trials += [
+                zero_shot("placeto", graph, seed),
+                zero_shot("published", graph, seed, scheme=PUBLISHED_ZERO_SHOT),
+                rnn_zero_shot(graph, seed),
+            ]
         trials.append(optimized(Graph(name), plan, seed))
         trials.append(published_optimized(Graph(name), plan, seed))
         trials.append(rnn_optimized(Graph(name), alone, seed))
@@ -132,9 +133,7 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
 
 def _placements_table(usual: Summary) -> str:
     def trained(name: str) -> float:
-        records = [
-            usual.results.record(Trained, f"{name}-{seed}", "", seed) for seed in usual.seeds
-        ]
+        records = [usual.results.trained(f"{name}-{seed}") for seed in usual.seeds]
         return float(np.median([record.evaluations for record in records]))
 
     return markdown_table(

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from placeto.texts import TextTable, seconds_text
-from placeto.trials.comparison_tables import NOTHING
+from placeto.trials.comparison import NEVER, NOTHING
 
 Row = TypeVar("Row")
 
@@ -39,24 +39,26 @@ def percent_over(ratio: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return seconds that something took, or nothing if it did not happen.
+    """Return seconds that something took, infinity if it never happened.
 
     Examples
     --------
-    >>> duration_text(0.01234), duration_text(float("nan")) == NOTHING
-    ('12.34 ms', True)
+    >>> duration_text(0.01234), duration_text(float("inf"))
+    ('12.34 ms', 'never')
     """
-    return NOTHING if np.isnan(seconds) else seconds_text(seconds)
+    return NEVER if np.isinf(seconds) else seconds_text(seconds)
 
 
 def count_text(count: float) -> str:
-    """Return how many, or nothing if it is not a number.
+    """Return how many, nothing if it is not known; infinitely many are never.
 
     Examples
     --------
-    >>> count_text(12345.0)
-    '12,345'
+    >>> count_text(12345.0), count_text(float("inf"))
+    ('12,345', 'never')
     """
+    if np.isinf(count):
+        return NEVER
     return NOTHING if np.isnan(count) else f"{count:,.0f}"
 
 

@@ -1,14 +1,16 @@
 """How the bundled pretrained policy is made: ``python -m placeto_experiments.pretraining``."""
 
+import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
 from placeto.errors import InputError, reading
+from placeto.trials.store import content_digest
 from placeto_experiments.pretraining import evaluation
 from placeto_experiments.pretraining.learning import learn, weights_of
 from placeto_experiments.pretraining.searched import (
@@ -121,7 +123,8 @@ def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
             processes=processes,
         )
         report = _say_nothing if processes.rank else click.echo
-        described = f"{len(training)} problems, {steps} steps, seed {seed}"
+        learned = [(each.name, each.problem.compute_time, each.placement) for each in training]
+        described = f"{_told(learned)}, {steps} steps, seed {seed}"
         checkpoint = folder / "imitation.safetensors"
         learn(run, checkpoint, folder / POLICY, validation, described, report=report)
 
@@ -177,6 +180,7 @@ def reinforce(
         begun = start or folder / POLICY
         with reading(begun):
             policy = load_policy(begun)
+            digest = hashlib.sha256(begun.read_bytes()).hexdigest()[:16]
         training = {
             name: Simulator(problem, num_threads=1)
             for name, problem in training_problems(variants, random_graphs, report=report)
@@ -190,9 +194,10 @@ def reinforce(
             seed=seed,
             processes=processes,
         )
+        learned = [(name, each.problem.compute_time) for name, each in training.items()]
         described = (
-            f"{len(training)} problems, {steps} steps of {graphs} graphs, learning rate "
-            f"{learning_rate:g}, seed {seed}, from {start or 'imitation'}"
+            f"{_told(learned)}, {steps} steps of {graphs} graphs, learning rate "
+            f"{learning_rate:g}, seed {seed}, from {digest if start else 'imitation'}"
         )
         checkpoint = folder / "reinforcement.safetensors"
         learn(run, checkpoint, folder / POLICY, validation, described, report=report)
@@ -203,6 +208,11 @@ def _found(folder: Path, part: Part, variants: int) -> list[Searched]:
     found = list(searched_problems(folder, part, variants=variants))
     _refuse_none(folder, part, len(found))
     return found
+
+
+def _told(learned: Sequence[Any]) -> str:
+    """Return how many problems a training learns from, and a digest of what they are."""
+    return f"{len(learned)} problems ({content_digest(learned)[:16]})"
 
 
 def _simulator(each: Searched) -> Simulator:

@@ -128,17 +128,13 @@ def _placed(
 
 def row(each: Evaluation) -> str:
     """Return the row of the table."""
-    until = [
-        f"{count:,}" if count else f"over {BUDGETS[-1]:,}"
-        for count in (each.until_as_good, each.until_as_refined)
-    ]
     cells = [
         each.name,
         f"{each.groups}",
         f"{each.devices}",
         f"{each.best_known:.4g}",
         *(f"{ratio:.3f}" for ratio in _ratios(each)),
-        *until,
+        *map(_until, (each.until_as_good, each.until_as_refined)),
         f"{each.seconds:.2f}",
         f"{each.refined_seconds:.2f}",
     ]
@@ -153,7 +149,7 @@ def header() -> str:
 def summary(evaluations: Sequence[Evaluation]) -> str:
     """Return what the whole table says, as lines."""
     ratios = np.array([_ratios(each) for each in evaluations])
-    until = np.array([each.until_as_good or BUDGETS[-1] for each in evaluations])
+    until = np.array([each.until_as_good or np.inf for each in evaluations])  # infinity: never
     looked = np.array([each.refined_evaluations for each in evaluations])
     statistics = (
         ("median", np.median(ratios, axis=0)),
@@ -168,9 +164,10 @@ def summary(evaluations: Sequence[Evaluation]) -> str:
         worse = float((alone[:, index] > behind[:, index]).mean())
         lines.append(f"\nWith {budget:,} evaluations, search alone is worse on {worse:.0%}.")
     fits = float(np.mean([each.fits_where_search_fits for each in evaluations]))
+    needed = _until(float(np.median(until)))
     lines += [
-        f"\nSearch alone needs {np.median(until):,.0f} evaluations for the runtime of the greedy "
-        f"rollout (median), and at least 10 on {(until >= 10).mean():.0%}.",
+        f"\nSearch alone needs {needed} evaluations for the runtime of the greedy rollout "
+        f"(median), and at least 10 on {(until >= 10).mean():.0%}.",
         f"\nTo the end of the rounds {np.median(looked):,.0f} placements are evaluated (median); a "
         f"search with as many is worse on {(ratios[:, 3] > ratios[:, 2]).mean():.0%}, and one with "
         f"{BUDGETS[-1]:,} never as good on "
@@ -180,6 +177,13 @@ def summary(evaluations: Sequence[Evaluation]) -> str:
         f"end of the rounds {_seconds([each.refined_seconds for each in evaluations])}.",
     ]
     return "\n".join(lines)
+
+
+def _until(evaluations: float | None) -> str:
+    """Return how many a search needed, as text; None and infinity are never."""
+    if evaluations is None or np.isinf(evaluations):
+        return f"over {BUDGETS[-1]:,}"
+    return f"{evaluations:,.0f}"
 
 
 def _seconds(values: Sequence[float]) -> str:

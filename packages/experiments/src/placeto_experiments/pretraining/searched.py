@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.errors import reading, writing
+from placeto.errors import InputError, reading, writing
+from placeto.json_files import read_json, write_json
 from placeto_baselines import MultilevelSearch
 from placeto_experiments.problem_set import ProblemEntry, problem_set
 from placeto_experiments.problem_set.problems import Part
 from placeto_experiments.problem_set.random_steps import SHAPES
 from placeto_graphs import OpGraph, PlacementProblem, load_placement, save_placement
 from placeto_simulator import Simulator
+
+BUDGET = "budget.json"  # in the folder of a part
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,11 @@ class Budget:
 
     evaluations: int | None
     seconds: float | None
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.evaluations:,} evaluations"
+        return f"{self.seconds:g} s"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +66,8 @@ def search_part(
 ) -> int:
     """Search problems of the set that have no placement in the folder yet.
 
-    Each placement is kept as soon as it is found, so that the same call goes on after a stop.
-    Problems come in an order that mixes kinds, the same one always.
+    Each placement is kept as soon as it is found, so that the same call goes on after a stop; one
+    with another budget is refused. Problems come in an order that mixes kinds, the same one always.
 
     Parameters
     ----------
@@ -83,6 +91,7 @@ def search_part(
     int
         Number of problems that could not be built.
     """
+    _keep_budget(folder / part, budget)
     missing = [
         entry
         for entry in _mixed(problem_set(part, variants=variants))[:limit]
@@ -156,6 +165,18 @@ def training_problems(
 def left_out(name: str, error: Exception) -> str:
     """Return a line about a problem that cannot be built."""
     return f"{name}: left out: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _keep_budget(folder: Path, budget: Budget) -> None:
+    """Write down with which budget placements of a folder were searched; refuse another one."""
+    path = folder / BUDGET
+    if not path.exists():
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, budget)
+    begun = read_json(path, Budget, "`demonstrate`")
+    if begun != budget:
+        raise InputError(f"{path}: begun with {begun}, not {budget}; name another folder")
 
 
 def _mixed(entries: tuple[ProblemEntry, ...]) -> list[ProblemEntry]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
-from placeto.placing.placers import PLACER_NAMES, current_name, make_placer, start_of_search
+from placeto.placing.placers import PLACERS, current_name, make_placer, start_of_search
 from placeto.placing.warming import warm_up, warm_up_placer
 from placeto.placing.watching import WatchedEvaluator
 from placeto.problems.making import make_problem
@@ -45,7 +45,8 @@ def resolve_placement(
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
     """Return the placement that a user named, int32[G], and the problem at its level.
 
-    It is a placement file, of any level of the problem or op by op, a device, or a placer.
+    It is a placement file, of any level of the problem or op by op, a device, or a placer that
+    does not train a policy.
     """
     names = problem.cluster.device_names
     if Path(text).is_file() or text.endswith(".json"):
@@ -54,11 +55,16 @@ def resolve_placement(
     if text in names:
         return problem, np.full(problem.num_groups, names.index(text), np.int32)
     placer = current_name(text)
-    if placer in PLACER_NAMES:
+    if placer in PLACERS and PLACERS[placer].trains:
+        raise InputError(
+            f"{text}: trains a policy, which takes minutes: give the file that "
+            f"`placeto place PROBLEM --placer {placer} -o FILE` writes"
+        )
+    if placer in PLACERS:
         return problem, run_placer(make_placer(placer, problem), problem, progress).placement
     raise InputError(
         f"{text}: expected a placement file, a device ({', '.join(names)}) or a placer "
-        f"({', '.join(PLACER_NAMES)})"
+        f"({', '.join(name for name, spec in PLACERS.items() if not spec.trains)})"
     )
 
 

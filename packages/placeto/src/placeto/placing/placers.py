@@ -42,10 +42,16 @@ class PlacerSpec:
 
     title: str  # in tables
     make: Callable[[PlacementProblem, int], Placer]  # of a problem and a budget
-    budget: int | None = None  # evaluations by default; None where that means nothing
+    # Evaluations by default, in every command; None where that means nothing
+    budget: int | None = None
     random: bool = False  # whether another seed gives another result
-    # Of these evaluations, in a comparison of a few minutes on two cores; None for all.
-    short_budget: int | None = None
+    # Evaluations with `compare --full`, where the default is what takes a few minutes on two cores
+    full_budget: int | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it trains a policy, which takes minutes."""
+        return self.full_budget is not None
 
 
 def _expert(problem: PlacementProblem, _budget: int) -> Placer:
@@ -113,10 +119,10 @@ PLACERS: Mapping[str, PlacerSpec] = {
     ),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
     "paper": PlacerSpec(
-        "Placeto, as published", _published, budget=500_000, random=True, short_budget=20_000
+        "Placeto, as published", _published, budget=20_000, random=True, full_budget=500_000
     ),
-    "placeto": PlacerSpec("Placeto", _placeto, budget=100_000, random=True, short_budget=50_000),
-    "rnn": PlacerSpec("RNN", _rnn, budget=100_000, random=True, short_budget=5_000),
+    "placeto": PlacerSpec("Placeto", _placeto, budget=50_000, random=True, full_budget=100_000),
+    "rnn": PlacerSpec("RNN", _rnn, budget=5_000, random=True, full_budget=100_000),
 }
 PLACER_NAMES = tuple(PLACERS)
 _OLD_NAMES = {"coarse-to-fine": "multilevel", "published": "paper"}  # until 0.4

@@ -1,8 +1,7 @@
 """Every placer on some problems: what ``placeto compare`` and the experiment ``table1`` share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import ClassVar
 
@@ -18,18 +17,14 @@ from placeto.trials.comparison import (
     CPU,
     ProblemReport,
     SchemeReport,
+    micro_batch_table,
+    problem_parts,
     runtime_text,
+    scheme_table,
 )
-from placeto.trials.comparison_tables import micro_batch_table, problem_parts, scheme_table
-from placeto.trials.experiment import News, Page
-from placeto.trials.placing_tasks import (
-    Place,
-    PlaceByName,
-    PlaceOptimized,
-    PlaceRnnOptimized,
-)
-from placeto.trials.records import CaseReport, Described, Failed, Placed, Record
-from placeto.trials.trials import Graph, Results, Task, Trial, Watch, Workspace, placing
+from placeto.trials.placing_tasks import Place, PlaceByName
+from placeto.trials.records import Described, Failed, Placed, Record
+from placeto.trials.trials import Graph, News, Page, Results, Task, Trial, Watch, Workspace, placing
 from placeto_baselines import RnnSettings, lower_bound
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
@@ -51,7 +46,7 @@ class DescribeCase:
         """Return its sizes and its lower bound."""
         watch.update(f"{self.graph.label}: lower bound ...")
         problem = workspace.problem(self.graph)
-        case = CaseReport(
+        return Described(
             source=self.source,
             cluster=self.cluster,
             devices=list(problem.cluster.device_names),
@@ -60,7 +55,6 @@ class DescribeCase:
             groups=problem.num_groups,
             lower_bound=lower_bound(problem),
         )
-        return Described(scheme=CASE, graph=self.graph.label, seed=None, case=case)
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,7 @@ class PlaceIfPossible:
         except ValueError as error:
             if exit_code(error) != WRONG_INPUT:  # of no package of ours, so a mistake in the code
                 raise
-            return Failed(**self.task.labels(), error=one_line(error))
+            return Failed(error=one_line(error))
 
 
 @dataclass(frozen=True)
@@ -96,55 +90,37 @@ class Case:
     micro_batches: int = 1  # number of micro-batches of the step
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much the placers may do."""
-
-    seeds: Sequence[int]  # with which a placer runs that draws at random
-    # Number of placements that each samples, by placer; None for one that does not search
-    budgets: Mapping[str, int | None]
-    settings: Settings
-    rnn_settings: RnnSettings  # those of the RNN, with its budget
-
-    def task(self, name: str, graph: Graph, seed: int | None) -> Place:
-        """Return how a scheme places a problem."""
-        trained: dict[str, Callable[..., Place]] = {
-            "placeto": partial(PlaceOptimized, settings=self.settings),
-            "rnn": partial(PlaceRnnOptimized, settings=self.rnn_settings),
-        }
-        make = trained.get(name, partial(PlaceByName, name=name))
-        return make(scheme=name, graph=graph, seed=seed, budget=self.budgets[name])
-
-
-def chosen_effort(seeds: int, budget: int | None, rnn_budget: int | None, *, full: bool) -> Effort:
-    """Return how much the placers may do in a comparison.
+def chosen_budgets(
+    evaluations: int | None = None, rnn_evaluations: int | None = None, *, full: bool = False
+) -> dict[str, int | None]:
+    """Return how many placements each placer evaluates; None for one that does not search.
 
     Parameters
     ----------
-    seeds
-        Number of seeds.
-    budget
-        Number of placements that each search samples; by default its own.
-    rnn_budget
+    evaluations
+        Number of each search; by default its own.
+    rnn_evaluations
         The same for the RNN alone.
     full
-        Whether their own are all that they have, instead of what takes minutes.
+        Whether trainings have those of the study instead of what takes minutes.
     """
     budgets = {
-        name: scheme.budget and (budget or (not full and scheme.short_budget) or scheme.budget)
-        for name, scheme in PLACERS.items()
+        name: spec.budget and (evaluations or (full and spec.full_budget) or spec.budget)
+        for name, spec in PLACERS.items()
     }
-    rnn = budgets["rnn"] = rnn_budget or budgets["rnn"] or 1
-    return Effort(range(seeds), budgets, Settings(), RnnSettings(evaluations=rnn, **NARROW_RNN))
+    return budgets | ({"rnn": rnn_evaluations} if rnn_evaluations else {})
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some schemes on some problems."""
+    """Some schemes on some problems, and how much they may do."""
 
     cases: Sequence[Case]
     schemes: Sequence[str]
-    effort: Effort  # how much they may do
+    seeds: Sequence[int]  # with which a placer runs that draws at random
+    budgets: Mapping[str, int | None]  # see `chosen_budgets`
+    settings: Settings = field(default_factory=Settings)
+    rnn_settings: RnnSettings = field(default_factory=lambda: RnnSettings(**NARROW_RNN))
 
     @property
     def problems(self) -> dict[str, Callable[[], PlacementProblem]]:
@@ -154,35 +130,30 @@ class Comparison:
     @property
     def trials(self) -> list[Trial]:
         """All that is to do: first what takes milliseconds, as `PLACERS` has it."""
-        trials = [self.describing(case) for case in self.cases]
+        trials = [self._describing(case) for case in self.cases]
         for name in self.schemes:
             for case in self.cases:
-                for seed in self.effort.seeds if PLACERS[name].random else [None]:
-                    task = PlaceIfPossible(self.effort.task(name, Graph(case.name), seed))
-                    trials.append(self.placing(case, task, name, seed))
+                for seed in self.seeds if PLACERS[name].random else [None]:
+                    task = self._placing(name, Graph(case.name), seed)
+                    trials.append(self.trial(case, PlaceIfPossible(task), name, seed))
         return trials
 
-    def describing(self, case: Case) -> Trial:
-        """Return the trial that says what is known of a problem."""
-        graph = Graph(case.name)
-        return placing(DescribeCase(case.source, case.cluster, graph), CASE, graph, None)
-
-    def placing(self, case: Case, task: Task, scheme: str, seed: int | None) -> Trial:
+    def trial(self, case: Case, task: Task, scheme: str, seed: int | None) -> Trial:
         """Return a trial on a problem, which comes after the description that `news` shows."""
-        return placing(task, scheme, Graph(case.name), seed, self.describing(case).name)
+        return placing(task, scheme, Graph(case.name), seed, self._describing(case).name)
 
-    def news(self, results: Results, record: Record) -> News:
+    def news(self, results: Results, trial: Trial) -> News:
         """Return the line of a finished trial, and the table of its problem."""
-        case = next(case for case in self.cases if case.name == record.graph)
+        record = results.records[trial.name]
+        _, graph, scheme = trial.name.split("/")  # as `placing` names it
+        case = next(case for case in self.cases if case.name == graph)
         report = self._report(case, results)
-        place = f"{case.source} on {case.cluster}"
+        line = f"{report.ops:,} ops in {report.groups} groups"
         if isinstance(record, Failed):
-            line = f"{place}: {record.scheme}: {record.error}"
+            line = f"{scheme}: {record.error}"
         elif isinstance(record, Placed):
-            line = f"{place}: {record.scheme}: {runtime_text(record)}, {clock(record.seconds)}"
-        else:
-            line = f"{place}: {report.ops:,} ops in {report.groups} groups"
-        return News(line, scheme_table(report))
+            line = f"{scheme}: {runtime_text(record)}, {clock(record.seconds)}"
+        return News(f"{case.source} on {case.cluster}: {line}", scheme_table(report))
 
     def reports(self, results: Results) -> dict[str, ProblemReport]:
         """Return what is known of each problem that was begun, by its name, in SI units."""
@@ -206,14 +177,28 @@ class Comparison:
         """Return a scheme's best run on a problem, if one succeeded."""
         return min(self._runs(results, case, name).runs, key=_cost, default=None)
 
+    def _describing(self, case: Case) -> Trial:
+        graph = Graph(case.name)
+        return placing(DescribeCase(case.source, case.cluster, graph), CASE, graph, None)
+
+    def _placing(self, name: str, graph: Graph, seed: int | None) -> Place:
+        budget = self.budgets[name]
+        settings: Settings | RnnSettings | None = None
+        if name == "placeto":
+            settings = self.settings
+        elif name == "rnn":
+            settings = replace(self.rnn_settings, evaluations=budget or 1)
+        return PlaceByName(
+            scheme=name, graph=graph, seed=seed, budget=budget, name=name, settings=settings
+        )
+
     def _report(self, case: Case, results: Results) -> ProblemReport:
-        known = results.record(Described, CASE, case.name, 0).case
+        known = msgspec.structs.asdict(results.record(Described, CASE, case.name, 0))
         schemes = [self._runs(results, case, name) for name in self.schemes]
-        begun = [scheme for scheme in schemes if scheme.runs or scheme.error]
-        return ProblemReport(**msgspec.structs.asdict(known), schemes=begun)
+        return ProblemReport(**known, schemes=[one for one in schemes if one.runs or one.error])
 
     def _runs(self, results: Results, case: Case, name: str) -> SchemeReport:
-        seeds = self.effort.seeds if PLACERS[name].random else [0]
+        seeds = self.seeds if PLACERS[name].random else [0]
         found = [results.find(name, case.name, seed) for seed in seeds]
         return SchemeReport(
             name=name,

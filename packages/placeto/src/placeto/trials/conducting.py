@@ -11,11 +11,10 @@ from placeto.errors import RunError, StoppedRunError
 from placeto.progress import Progress, clock
 from placeto.stopping import StopRequest
 from placeto.texts import seconds_text
-from placeto.trials.experiment import Experiment
 from placeto.trials.folder import PAGE, ExperimentFolder
 from placeto.trials.records import Episode, Outcome, Record, Trained
 from placeto.trials.running import run_trials, several
-from placeto.trials.trials import StoppedError, Trial, Watch
+from placeto.trials.trials import Experiment, StoppedError, Trial, Watch
 
 
 def conduct(
@@ -26,16 +25,10 @@ def conduct(
     jobs: int,
     goes_on: bool = True,
 ) -> None:
-    """Run the trials that are left, and write the page.
+    """Run the trials of an experiment that are left, and write its page.
 
     Parameters
     ----------
-    experiment
-        The experiment.
-    folder
-        Its folder.
-    progress
-        Shows how far it is.
     jobs
         Number of trials that run at once, each on one core.
     goes_on
@@ -70,7 +63,7 @@ def conduct(
                     before = now
                     forecast.add(trial, record)
                     if experiment.news:
-                        news = experiment.news(folder.results, record)
+                        news = experiment.news(folder.results, trial)
                         progress.grow(news.table, news.line)
         except StoppedError:
             further = "; the same command goes on" if goes_on else ""

@@ -11,26 +11,31 @@ from placeto.errors import InputError, reading
 from placeto.json_files import decode_json, read_json
 from placeto.placing.placers import PLACERS
 from placeto.training.run_folder import LOG
-from placeto.trials.comparison import ComparisonReport, ProblemReport
+from placeto.trials.comparison import ComparisonReport
 from placeto.trials.records import Curve
 
 RESULTS = "results.json"
 Curves = dict[str, list[NDArray[np.float64]]]
 
 
-def read_curves(folder: Path) -> Curves:
-    """Return the curves float64[K, 2] of each scheme or run.
-
-    Parameters
-    ----------
-    folder
-        A folder of a training or of a comparison.
+def read_curves(folders: Sequence[Path]) -> Curves:
+    """Return the curves float64[K, 2] of each scheme or run in some folders, for each seed.
 
     Raises
     ------
     InputError
-        When it is neither, or its files are not what they must be.
+        When a folder is not one of a training or of a comparison, or its files are wrong.
     """
+    of_folders = {folder: _read(folder) for folder in folders}
+    names = [name for curves in of_folders.values() for name in curves]
+    return {
+        name if names.count(name) == 1 else f"{folder}: {name}": of_seeds
+        for folder, curves in of_folders.items()
+        for name, of_seeds in curves.items()
+    }
+
+
+def _read(folder: Path) -> Curves:
     if not folder.is_dir():
         raise InputError(f"{folder}: expected a folder of `placeto train` or `placeto compare`")
     if (folder / RESULTS).is_file():
@@ -40,26 +45,10 @@ def read_curves(folder: Path) -> Curves:
     raise InputError(f"{folder}: expected {RESULTS} or {LOG} in it, got neither")
 
 
-def read_results(path: Path) -> Sequence[ProblemReport]:
-    """Return the problems that a file of ``placeto compare`` reports.
-
-    Parameters
-    ----------
-    path
-        Its ``results.json``.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read, or is no such file.
-    """
-    return read_json(path, ComparisonReport, "`placeto compare`").problems
-
-
 def _of_comparison(path: Path) -> Curves:
     curves: Curves = {}
     names: list[str] = []
-    for problem in read_results(path):
+    for problem in read_json(path, ComparisonReport, "`placeto compare`").problems:
         names.append(f"{problem.source} on {problem.cluster}")
         others = names.count(names[-1]) - 1  # two sources may have one name
         name = f"{names[-1]} ({others + 1})" if others else names[-1]

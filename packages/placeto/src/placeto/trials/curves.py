@@ -1,6 +1,7 @@
 """Learning curves as numbers: made short for records, and read again."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -56,11 +57,11 @@ def best_after(curve: Curve, evaluations: float) -> float:
     inf
     """
     known = [best for count, best in curve if count <= evaluations]
-    return float("inf") if not known or known[-1] is None else known[-1]
+    return inf if not known or known[-1] is None else known[-1]
 
 
-def evaluations_until(curve: Curve, runtime: float) -> float | None:
-    """Return how many placements a search sampled until it was as fast, or None if it never was.
+def evaluations_until(curve: Curve, runtime: float) -> float:
+    """Return how many placements a search sampled until it was as fast, infinity if it never was.
 
     It has to stay as fast: a curve rises where the best so far did not fit the memory, and a slower
     one that does took its place.
@@ -72,7 +73,7 @@ def evaluations_until(curve: Curve, runtime: float) -> float | None:
     >>> evaluations_until([(1, 2.0), (3, 4.0), (5, 2.4)], 2.5)
     5
     """
-    found = None
+    found = inf
     for evaluations, best in reversed(curve):
         if best is None or not best <= runtime:  # nor is it as fast as what is not known
             break

@@ -1,6 +1,7 @@
 """Folder of an experiment: problems, finished trials, policies and the page."""
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +14,9 @@ from placeto.errors import InputError, writing
 from placeto.json_files import json_text, read_json, write_json
 from placeto.outputs import make_folder, save_png, write_text
 from placeto.progress import clock
-from placeto.trials.experiment import Experiment, Page
-from placeto.trials.origin import commit
 from placeto.trials.records import Failed, Record
 from placeto.trials.store import Origin, TrialStore, content_digest, trial_keys
-from placeto.trials.trials import Results, Trial, Workspace
+from placeto.trials.trials import Experiment, Page, Results, Trial, Workspace
 from placeto_graphs import save_problem
 
 DESCRIPTION, TRIALS, PAGE = "experiment.json", "trials.jsonl", "results.md"
@@ -32,13 +31,6 @@ class ExperimentFolder:
     ``experiment.json`` says what was asked for last; ``problems`` and ``policies`` hold what trials
     work with; ``trials.jsonl`` has a line for each that is finished, of this command or of one
     before it with other options; ``results.md`` and pictures tell those of this command.
-
-    Parameters
-    ----------
-    path
-        The folder.
-    experiment
-        The experiment.
     """
 
     def __init__(self, path: Path, experiment: Experiment) -> None:
@@ -63,16 +55,14 @@ class ExperimentFolder:
     @property
     def finished(self) -> dict[str, Record]:
         """The records of the experiment's trials that are finished, by name, but for failures."""
-        return {name: one for name, one in self._records().items() if not isinstance(one, Failed)}
+        records = self.results.records
+        return {name: one for name, one in records.items() if not isinstance(one, Failed)}
 
     @property
     def results(self) -> Results:
         """What the finished trials came to, and why others failed."""
-        return Results(self._records().values())
-
-    def _records(self) -> dict[str, Record]:
         keys, records = self.workspace.keys, self._store.records
-        return {name: records[key] for name, key in keys.items() if key in records}
+        return Results({name: records[key] for name, key in keys.items() if key in records})
 
     def add(self, trial: Trial, record: Record, took: float) -> None:
         """Write down a finished trial that took so many seconds."""
@@ -115,27 +105,21 @@ def experiment_folder(
 ) -> Iterator[ExperimentFolder]:
     """Give the folder of an experiment to this process alone.
 
-    Parameters
-    ----------
-    path
-        The folder. Trials that are finished there, and have the keys of this experiment's, stay.
-    experiment
-        The experiment.
-    force
-        Whether what another one left may be overwritten; then this one begins anew, too.
+    Trials that are finished there, and have the keys of this experiment's, stay, unless ``force``
+    lets this one begin anew.
 
     Raises
     ------
     InputError
-        When the folder holds something else, even if that is to be overwritten, or another
-        experiment, or another process works in it.
+        When the folder holds another experiment, unless that may be overwritten; something else; or
+        another process works in it.
     """
-    begun = (path / DESCRIPTION).exists()
-    if force or not begun:
+    if force or not (path / DESCRIPTION).exists():
         make_folder(path, force=force or _is_empty(path))
     if not _is_empty(path):
         found = read_json(path / DESCRIPTION, _Description, "`placeto experiment` or `compare`")
-        found.check(path, experiment, force=force)
+        if not force:
+            found.check(path / DESCRIPTION, experiment)
     with writing(path):
         try:
             lock = FileLock(path / LOCK).acquire(timeout=0)
@@ -172,16 +156,40 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any]
     trials: int
 
-    def check(self, path: Path, experiment: Experiment, *, force: bool) -> None:
-        if force:
-            return
+    def check(self, path: Path, experiment: Experiment) -> None:
         if self.version != VERSION:
             raise InputError(
-                f"{path / DESCRIPTION}: expected version {VERSION}, got {self.version}, whose "
-                "trials have no keys; --force begins anew"
+                f"{path}: expected version {VERSION}, got {self.version}, whose trials have no "
+                "keys; --force begins anew"
             )
         if self.experiment != experiment.name:
             raise InputError(
-                f"{path / DESCRIPTION}: begun as another experiment: {self.experiment}, "
-                f"not {experiment.name}; --force begins anew"
+                f"{path}: begun as another experiment: {self.experiment}, not {experiment.name}; "
+                "--force begins anew"
             )
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout that this code runs from; None where it is installed.
+
+    A ``+`` behind it says that sources of any package were changed since, or are new.
+    """
+    head = _git("rev-parse", "--short", "HEAD")
+    if head is None or _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    changed = _git("status", "--porcelain", "--", ":/packages", ":/tools")
+    return f"{head}+" if changed else head
+
+
+def _git(*arguments: str) -> str | None:
+    git = shutil.which("git")
+    if git is None:
+        return None
+    done = subprocess.run(  # noqa: S603 (arguments of this module's own)
+        [git, *arguments],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() if done.returncode == 0 else None

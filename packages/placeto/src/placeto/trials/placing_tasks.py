@@ -2,37 +2,26 @@
 
 import time
 from dataclasses import dataclass
-from typing import TypedDict
 
 from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import run_placer
 from placeto.placing.placers import fitting, make_placer
 from placeto.placing.warming import warm_up_placer
-from placeto.trials.comparison import CPU, on_a_cpu
+from placeto.problems.making import compute_times
+from placeto.trials.comparison import CPU
 from placeto.trials.curves import evaluations_to_best, short_curve
 from placeto.trials.records import Placed, Record, finite
 from placeto.trials.trials import Graph, Watch, Workspace
-from placeto_baselines import (
-    RnnPlacer,
-    RnnSettings,
-)
-from placeto_graphs import PlacementProblem, PlacementResult, Placer
+from placeto_baselines import RnnPlacer, RnnSettings
+from placeto_graphs import PlacementProblem, Placer, parse_cluster
 from placeto_policy import PlacetoPlacer, Settings
-
-
-class Labels(TypedDict):
-    """Labels of a record: the placer, the graph and the seed."""
-
-    scheme: str
-    graph: str
-    seed: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Places a graph; others say with which placer."""
 
-    scheme: str  # name of the placer in records
+    scheme: str  # name of the placer
     graph: Graph
     seed: int | None  # seed that fixes every random choice; None where there is none
     budget: int | None = None  # number of placements that it samples, if that is known
@@ -59,24 +48,7 @@ class Place:
         )
         seconds = time.perf_counter() - began
         watch.update("done")
-        return self.placed(problem, result, seconds)
-
-    def problem(self, workspace: Workspace) -> PlacementProblem:
-        """Return what is placed."""
-        return workspace.problem(self.graph)
-
-    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:
-        """Return the placer."""
-        raise NotImplementedError
-
-    def labels(self) -> Labels:
-        """Return the labels of its record."""
-        return {"scheme": self.scheme, "graph": self.graph.label, "seed": self.seed}
-
-    def placed(self, problem: PlacementProblem, result: PlacementResult, seconds: float) -> Placed:
-        """Return the record of a run of a placer."""
         return Placed(
-            **self.labels(),
             runtime=finite(result.runtime),
             cost=finite(cost_of_result(problem, result)),
             fits=result.fits(problem.cluster),
@@ -88,12 +60,21 @@ class Place:
             placement=result.placement.tolist(),
         )
 
+    def problem(self, workspace: Workspace) -> PlacementProblem:
+        """Return what is placed."""
+        return workspace.problem(self.graph)
+
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:
+        """Return the placer."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceByName(Place):
     """Places with one of the placers of `placeto.placing.placers`."""
 
     name: str
+    settings: Settings | RnnSettings | None = None  # of one that trains, if not its usual ones
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
         """Return what is placed: for CPU only the same groups on a CPU, if there is none."""
@@ -102,26 +83,26 @@ class PlaceByName(Place):
 
     def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
         """Return the placer."""
+        if isinstance(self.settings, RnnSettings):
+            return RnnPlacer(fitting(self.settings, [problem]))
+        if self.settings is not None:
+            return PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
         return make_placer(self.name, problem, self.budget)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlaceOptimized(Place):
-    """Trains a policy on the graph."""
-
-    settings: Settings
-
-    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
-        """Return the placer."""
-        return PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
+def has_cpu(problem: PlacementProblem) -> bool:
+    """Return whether one of the devices is a CPU."""
+    return any(device.kind == CPU for device in problem.cluster.devices)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlaceRnnOptimized(Place):
-    """Trains an RNN on the graph."""
-
-    settings: RnnSettings
-
-    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
-        """Return the placer."""
-        return RnnPlacer(fitting(self.settings, [problem]))
+def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
+    """Return the same groups on a CPU alone, unless one of the devices is one."""
+    if has_cpu(problem):
+        return problem
+    cluster = parse_cluster(f"1x{CPU}")
+    return PlacementProblem(
+        graph=problem.graph,
+        cluster=cluster,
+        compute_time=compute_times(problem.graph, cluster),
+        grouping=problem.grouping,
+    )

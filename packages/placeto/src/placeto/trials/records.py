@@ -12,14 +12,6 @@ def finite(seconds: float) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-class Labelled(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
-    """What every record says."""
-
-    scheme: str  # what was done: a scheme, or the name of a trained policy
-    graph: str  # the label of the graph that was placed; empty if there is not one
-    seed: int | None  # none for what no seed changes
-
-
 class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a problem before any scheme has placed it, in SI units."""
 
@@ -32,19 +24,21 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     lower_bound: float
 
 
-class Described(Labelled, frozen=True, kw_only=True):
+class Described(CaseReport, frozen=True, kw_only=True, tag=str.lower):
     """A problem that schemes will place."""
 
-    case: CaseReport
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
+    pass
 
 
-class Failed(Labelled, frozen=True, kw_only=True):
+class Failed(_Record, frozen=True, kw_only=True):
     """A scheme that could not place a problem."""
 
     error: str
 
 
-class Outcome(Labelled, frozen=True, kw_only=True):
+class Outcome(_Record, frozen=True, kw_only=True):
     """What a scheme, or a bound, came to."""
 
     # Seconds of the step, and with the penalty for memory; None for infinity
@@ -53,12 +47,6 @@ class Outcome(Labelled, frozen=True, kw_only=True):
     fits: bool  # whether the memory suffices
     evaluations: int  # how many placements were sampled
     seconds: float  # how long placing took
-
-
-class Drawn(Outcome, frozen=True, kw_only=True):
-    """The means of random placements."""
-
-    standard_deviation: float
 
 
 class Placed(Outcome, frozen=True, kw_only=True):
@@ -71,14 +59,14 @@ class Placed(Outcome, frozen=True, kw_only=True):
     placement: list[int]  # the device of each group
 
 
-class Episode(Labelled, frozen=True, kw_only=True):
+class Episode(_Record, frozen=True, kw_only=True):
     """The costs in seconds along the steps of an episode, and of its end."""
 
     cost: float
     steps: list[float]
 
 
-class Trained(Labelled, frozen=True, kw_only=True):
+class Trained(_Record, frozen=True, kw_only=True):
     """How a training went: rows of (update, placements so far, mean runtime, best runtime)."""
 
     evaluations: int
@@ -86,7 +74,7 @@ class Trained(Labelled, frozen=True, kw_only=True):
     updates: list[tuple[int, int, float, float]] = []
 
 
-class Learned(Labelled, frozen=True, kw_only=True):
+class Learned(_Record, frozen=True, kw_only=True):
     """What a policy learned: the best it saw, its placement and one device measured, in seconds.
 
     ``episodes`` are the updates, and what the placements took that the episodes of each ended with.
@@ -100,7 +88,7 @@ class Learned(Labelled, frozen=True, kw_only=True):
     episodes: list[tuple[int, float]]
 
 
-class Profiled(Labelled, frozen=True, kw_only=True):
+class Profiled(_Record, frozen=True, kw_only=True):
     """A problem whose ops were measured on this machine, and how long that took in seconds."""
 
     ops: int
@@ -113,15 +101,14 @@ class MeasuredPlacement(msgspec.Struct, frozen=True):
     placement: str  # what it is called
     # Simulated, also with ops that slow each other down, or that take what they took
     simulated: float
-    # Measured, by which part runs differ, and measured with ops that only wait
-    free: float
-    free_spread: float
     slowed: float
     own_times: float
+    # Measured, also with ops that only wait
+    free: float
     paced: float
 
 
-class Measured(Labelled, frozen=True, kw_only=True):
+class Measured(_Record, frozen=True, kw_only=True):
     """What the placements of a problem take on workers; ``op_seconds`` is the sum of its ops."""
 
     ops: int
@@ -129,15 +116,4 @@ class Measured(Labelled, frozen=True, kw_only=True):
     rows: list[MeasuredPlacement]
 
 
-Record = (
-    Described
-    | Failed
-    | Outcome
-    | Drawn
-    | Placed
-    | Episode
-    | Trained
-    | Learned
-    | Profiled
-    | Measured
-)
+Record = Described | Failed | Outcome | Placed | Episode | Trained | Learned | Profiled | Measured

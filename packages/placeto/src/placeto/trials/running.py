@@ -40,10 +40,6 @@ def run_trials(
     ----------
     trials
         The trials, in the order in which they begin where several may.
-    workspace
-        The folder.
-    watch
-        Says when to stop.
     jobs
         Number of trials that run at once: one in this process, several each in one of its own.
     done

@@ -1,9 +1,9 @@
 """Finished trials by their content: the key of a trial is the hash of all that decides it.
 
 That is its task with all settings, the problems that it places (graph, cluster, times, groups), the
-keys of the trials that it needs, the versions of the packages that run it, and for what is measured
-the machine. An equal key is an equal trial, whatever else a command was given: nothing has to
-compare options. Seconds are in records, not in keys.
+keys of the trials that it needs, the files of our packages that run it, the versions of others, and
+for what is measured the machine. An equal key is an equal trial, whatever else a command was given:
+nothing has to compare options. Seconds are in records, not in keys.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,6 @@ from placeto.trials.records import Record
 from placeto.trials.trials import Graph, Trial, measuring_name
 from placeto_graphs import write_atomically
 
-KEY_FORMAT = 1  # another number makes every trial a new one
 # Packages that decide what trials come to, and those that also decide what is measured. Capture
 # has the cost models, by which CPU only is placed on a CPU that the problem has not.
 RUN_BY = (
@@ -36,7 +36,8 @@ RUN_BY = (
     "placeto_policy",
     "placeto_simulator",
 )
-MEASURED_BY = (*RUN_BY, "placeto_execution", "placeto_workloads", "torch")
+MEASURED_BY = (*RUN_BY, "placeto_execution", "placeto_workloads")
+LIBRARIES = ("numba", "numpy", "pymetis", "pyscotch", "torch")
 
 
 def content_digest(value: object, problems: Mapping[str, str] | None = None) -> str:
@@ -69,22 +70,18 @@ def content_digest(value: object, problems: Mapping[str, str] | None = None) -> 
 
 
 def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str, str]:
-    """Return the key of each trial by its name.
+    """Return the key of each trial by its name, of digests of the problems by name.
 
-    Parameters
-    ----------
-    trials
-        In an order in which each comes after what it needs.
-    problems
-        Digests of the problems by name.
+    Trials come in an order in which each comes after what it needs.
     """
     keys: dict[str, str] = {}
     known = dict(problems)
+    libraries = {name: _version(name) for name in LIBRARIES}
     for trial in trials:
         packages = {*(MEASURED_BY if trial.measured else RUN_BY), *_packages(trial.task)}
         decisive = (
-            KEY_FORMAT,
-            {name: _version(name) for name in packages},
+            libraries,
+            {name: files_digest(name) for name in packages},
             trial.task,
             [keys[name] for name in trial.needs],
             machine() if trial.measured else None,
@@ -93,6 +90,24 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
         if trial.name.startswith(measuring_name("")):
             known[trial.name] = keys[trial.name]
     return keys
+
+
+@cache
+def files_digest(package: str) -> str:
+    """Return the SHA-256 of the files of a package: its sources, and policies that it brings along.
+
+    Its version would not tell the sources of one day from those of the next.
+    """
+    source = Path(importlib.import_module(package).__file__ or "")
+    folder = source.parent
+    found = folder.rglob("*") if source.name == "__init__.py" else [source]
+    files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+    return content_digest(
+        {
+            path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in files
+        }
+    )
 
 
 def machine() -> str:
@@ -116,17 +131,10 @@ class TrialStore:
 
     What a crash left of a last line is dropped. One process at a time may write it.
 
-    Parameters
-    ----------
-    path
-        The file.
-
     Attributes
     ----------
-    records : dict
-        The records by key.
-    origins : dict
-        Where they come from, by key.
+    records, origins : dict
+        The records, and where they come from, by key.
 
     Raises
     ------
@@ -203,6 +211,8 @@ def _packages(task: Any) -> set[str]:
     return {type(task).__module__.partition(".")[0]}.union(*inner)
 
 
-@cache
-def _version(package: str) -> str:
-    return str(getattr(importlib.import_module(package), "__version__", None))
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None

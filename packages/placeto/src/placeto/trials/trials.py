@@ -1,15 +1,17 @@
-"""Trials, of which experiments are made: each can run on its own, in any process.
+"""Trials, and experiments, which are made of them: each trial can run on its own, in any process.
 
-Begin to read here; then `store` (what makes a trial the same as one that is finished), `running`
-(several at once) and `conducting` (an experiment from where it stands to its page).
+Begin to read here; then `store` (what makes a trial the same as one that is finished), `folder`
+(where an experiment stands), `running` (several at once) and `conducting` (up to its page).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from placeto.trials.records import Record
+from placeto.outputs import Picture
+from placeto.texts import TextTable
+from placeto.trials.records import Record, Trained
 from placeto_graphs import PlacementProblem, load_problem
 
 Kind = TypeVar("Kind", bound=Record)
@@ -30,7 +32,7 @@ class Graph:
 
     @property
     def label(self) -> str:
-        """Name in records."""
+        """Name of the problem in this order."""
         return self.name if self.order is None else f"{self.name}-order-{self.order}"
 
 
@@ -52,50 +54,26 @@ class Workspace:
         return self.path / "problems" / f"{self._stem(measuring_name(name), name)}.json.gz"
 
     def policy_file(self, name: str) -> Path:
-        """Return the file of a policy."""
+        """Return the file of a policy, beside which is a log, ``.jsonl``."""
         return self.path / "policies" / f"{self._stem(training_name(name), name)}.safetensors"
-
-    def log_file(self, name: str) -> Path:
-        """Return the file with a line for each update of a training."""
-        return self.policy_file(name).with_suffix(".jsonl")
-
-    def placement_file(self, name: str, placer: str) -> Path:
-        """Return the file of the best placement that a placer has found for a problem."""
-        return self.path / "placements" / name / f"{placer}.json"
 
     def _stem(self, trial: str, name: str) -> str:
         key = self.keys.get(trial)
         return name if key is None else f"{name}-{key[:LETTERS_OF_KEY]}"
 
 
+@dataclass(frozen=True)
 class Watch:
-    """Lets a trial show how far it is, and stops it if that is wanted.
+    """Lets a trial show how far it is, and stops it if that is wanted."""
 
-    Parameters
-    ----------
-    stopping
-        Whether trials are to stop.
-    show
-        Shows a line to people.
-    """
-
-    def __init__(
-        self, stopping: Callable[[], bool], show: Callable[[str], None] = lambda _text: None
-    ) -> None:
-        self.stopping = stopping
-        self._show = show
+    stopping: Callable[[], bool]  # whether trials are to stop
+    show: Callable[[str], None] = lambda _text: None  # shows a line to people
 
     def update(self, text: str) -> None:
-        """Show how far the trial is.
-
-        Raises
-        ------
-        StoppedError
-            When it is to stop.
-        """
+        """Show how far the trial is; raise `StoppedError` when it is to stop."""
         if self.stopping():
             raise StoppedError
-        self._show(text)
+        self.show(text)
 
 
 class Task(Protocol):
@@ -125,35 +103,13 @@ class Trial:
     measured: bool = False  # whether it measures this machine: on another one it is another trial
 
 
-class Results:
-    """Records of all trials of an experiment that are finished.
-
-    Parameters
-    ----------
-    records
-        In any order; no two of one scheme, graph and seed.
-    """
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        self._by_place = {(record.scheme, record.graph, record.seed): record for record in records}
-
-    def record(self, kind: type[Kind], scheme: str, graph: str, seed: int) -> Kind:
-        """Return what a scheme came to on a graph with a seed, or with all of them alike."""
-        found = self.find(scheme, graph, seed)
-        if not isinstance(found, kind):
-            raise KeyError(kind, scheme, graph, seed)
-        return found
-
-    def find(self, scheme: str, graph: str, seed: int) -> Record | None:
-        """Return the same, of any kind, or None if that trial is not finished."""
-        found = self._by_place.get((scheme, graph, seed))
-        return self._by_place.get((scheme, graph, None)) if found is None else found
-
-
 def placing(task: Task, scheme: str, graph: Graph, seed: int | None, *needs: str) -> Trial:
-    """Return the trial of a scheme on a graph."""
-    whose = "every-seed" if seed is None else f"seed{seed}"
-    return Trial(f"{whose}/{graph.label}/{scheme}", task, needs)
+    """Return the trial of a scheme on a graph; the seed is None where none changes it."""
+    return Trial(_placing_name(scheme, graph.label, seed), task, needs)
+
+
+def _placing_name(scheme: str, graph: str, seed: int | None) -> str:
+    return f"{'every-seed' if seed is None else f'seed{seed}'}/{graph}/{scheme}"
 
 
 def training_name(policy: str) -> str:
@@ -164,3 +120,64 @@ def training_name(policy: str) -> str:
 def measuring_name(problem: str) -> str:
     """Return the name of the trial that measures the ops of a problem, and leaves its file."""
     return f"measuring/{problem}"
+
+
+@dataclass(frozen=True)
+class Results:
+    """Records of the trials of an experiment that are finished, by their names."""
+
+    records: Mapping[str, Record]
+
+    def find(self, scheme: str, graph: str, seed: int) -> Record | None:
+        """Return what a scheme came to on a graph with a seed, or with all of them alike."""
+        names = [_placing_name(scheme, graph, one) for one in (seed, None)]
+        return next((self.records[name] for name in names if name in self.records), None)
+
+    def record(self, kind: type[Kind], scheme: str, graph: str, seed: int) -> Kind:
+        """Return the same of a kind; raise `KeyError` if there is none."""
+        found = self.find(scheme, graph, seed)
+        if not isinstance(found, kind):
+            raise KeyError(kind, scheme, graph, seed)
+        return found
+
+    def trained(self, policy: str) -> Trained:
+        """Return how the training of a policy went."""
+        found = self.records[training_name(policy)]
+        assert isinstance(found, Trained), policy  # noqa: S101 (of a trial that trains)
+        return found
+
+
+@dataclass(frozen=True)
+class Page:
+    """What an experiment showed."""
+
+    parts: Sequence[str]  # paragraphs and tables, as Markdown
+    # Pictures by the name of their files, which the parts refer to
+    figures: Mapping[str, Picture] = field(default_factory=dict)
+    failures: Sequence[str] = ()  # lines that say what went wrong in trials that could not be done
+
+
+@dataclass(frozen=True)
+class News:
+    """What is shown of an experiment that grows, when a trial is finished."""
+
+    line: str  # what the trial came to
+    table: TextTable  # all that is known of its problem
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything about an experiment."""
+
+    name: str
+    title: str
+    # What was asked for, for its page; its trials alone decide what it comes to
+    options: Mapping[str, Any]
+    problems: Mapping[str, Callable[[], PlacementProblem]]  # makers of the problems by their names
+    trials: Sequence[Trial]  # in an order in which each comes after what it needs
+    page: Callable[[Results], Page]  # from what all trials came to, to what is told
+    # From what the trials so far came to, and the last of them, to what is shown, where something
+    # can be told before the end; then ``page`` tells of any of them, too
+    news: Callable[[Results, Trial], News] | None = None
+    # Command that makes the same again, for the first line of the page; empty for none
+    command: str = ""

@@ -1,6 +1,6 @@
-"""Distributions of runtimes, as figures of generalisation show them."""
+"""Figures of experiments: distributions of runtimes, and curves in a band over several seeds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,22 +10,16 @@ from numpy.typing import NDArray
 from placeto_tools.plots.colours import colour
 from placeto_tools.plots.png import new_figure
 
+RUNTIME = "memory-penalised runtime, seconds"
+
 
 def distributions_figure(runtimes: Mapping[str, NDArray[np.float64]], title: str = "") -> Figure:
-    """Draw the cumulative distribution of the runtimes of each scheme.
-
-    Parameters
-    ----------
-    runtimes
-        By scheme, seconds on all graphs.
-    title
-        What stands above it.
-    """
+    """Draw the cumulative distribution of the runtimes of each scheme, in seconds on all graphs."""
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
     _draw(axes, runtimes)
     axes.set_ylabel("part of the graphs")
-    axes.set_xlabel("memory-penalised runtime, seconds")
+    axes.set_xlabel(RUNTIME)
     axes.set_title(title)
     axes.legend(fontsize="small")
     return figure
@@ -36,21 +30,14 @@ def compared_distributions_figure(
 ) -> Figure:
     """Draw the same, and beside it runtimes over those of one scheme on the same graphs.
 
-    Parameters
-    ----------
-    runtimes
-        By scheme, seconds on all graphs, in the same order.
-    reference
-        The scheme that others are divided by.
-    title
-        What stands above both.
+    The runtimes of all schemes are of graphs in the same order.
     """
     figure = new_figure(13, 5.5)
     left, right = figure.subplots(1, 2, sharey=True)
     _draw(left, runtimes)
     _draw(right, {name: seconds / runtimes[reference] for name, seconds in runtimes.items()})
     left.set_ylabel("part of the graphs")
-    left.set_xlabel("memory-penalised runtime, seconds")
+    left.set_xlabel(RUNTIME)
     right.set_xlabel(f"runtime over that of {reference}, on the same graph")
     for axes in (left, right):
         # Slow schemes would squeeze the others into a corner.
@@ -72,3 +59,33 @@ def _draw(axes: Axes, values: Mapping[str, NDArray[np.float64]]) -> None:
             linewidth=2 if number < 2 else 1.3,
             linestyle="-" if number < 4 else "--",
         )
+
+
+def bands_figure(
+    curves: Mapping[str, Sequence[NDArray[np.float64]]], across: str, title: str = ""
+) -> Figure:
+    """Draw the mean over seeds of each curve, in a band from the least to the most.
+
+    Parameters
+    ----------
+    curves
+        By name, float64[K, 2] for each seed: rows of where and how many seconds. Seeds may stand
+        at other places; in between, curves are straight.
+    across
+        What the places are.
+    title
+        What stands above it.
+    """
+    figure = new_figure(9, 5.5)
+    axes = figure.add_subplot()
+    for number, (name, of_seeds) in enumerate(curves.items()):
+        places = np.unique(np.concatenate([curve[:, 0] for curve in of_seeds]))
+        values = np.stack([np.interp(places, curve[:, 0], curve[:, 1]) for curve in of_seeds])
+        least, most, drawn = values.min(axis=0), values.max(axis=0), colour(number)
+        axes.plot(places, values.mean(axis=0), color=drawn, label=name)
+        axes.fill_between(places, least, most, color=drawn, alpha=0.2, linewidth=0)
+    axes.set_xlabel(across)
+    axes.set_ylabel(RUNTIME)
+    axes.set_title(title)
+    axes.legend(fontsize="small")
+    return figure
