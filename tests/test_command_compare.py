@@ -426,6 +426,18 @@ def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_runs_of_one_name_are_drawn_with_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a/run", "b/run", "other"):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "log.jsonl").write_text('{"evaluations": 1, "best_runtime": 2.0}')
+    succeed("plot", "curves", "a/run", "b/run", "other", "-o", "curves.png")
+    drawn = legend_of(check_picture(Path("curves.png"), width=900))
+    assert drawn == ["a/run: run", "b/run: run", "other"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [

@@ -1,11 +1,13 @@
 """``placeto experiment``: every experiment at its smallest, interrupted, resumed, refused."""
 
 import json
-import shutil
 import signal
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+import click
 import msgspec
 import numpy as np
 import pytest
@@ -16,9 +18,17 @@ from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.progress import clock
 from placeto.trials.folder import TRIALS
 from placeto.trials.records import Failed, Trained
-from placeto.trials.store import TrialStore
-from placeto.trials.trials import Graph, Results, StoppedError, Watch, Workspace
-from placeto_experiments.options import chosen_plan
+from placeto.trials.store import TrialStore, content_digest
+from placeto.trials.trials import (
+    Experiment,
+    Graph,
+    Results,
+    StoppedError,
+    Watch,
+    Workspace,
+)
+from placeto_experiments.command import experiment as experiment_group
+from placeto_experiments.options import Run, chosen_plan
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.published import TABLE_1
 from placeto_experiments.paper.rewards import rewards
@@ -98,9 +108,9 @@ def cell(page: str, row: str, column: int) -> str:
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of generalisation over small members of a family, with two seeds."""
+    """Return the folder of generalisation over small members of a family."""
     folder = tmp_path_factory.mktemp("generalise") / "results"
-    succeed("experiment", "generalise", "nmt", SMOKE, "--seeds=2", "-o", folder)
+    succeed("experiment", "generalise", "nmt", SMOKE, "-o", folder)
     return folder
 
 
@@ -120,20 +130,14 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     for graph in graphs:
         bound = trials[f"every-seed/{graph}/lower-bound"]["cost"]
         single = trials[f"every-seed/{graph}/single"]["cost"]
-        for seed in range(2):
-            costs = {name: trials[f"seed{seed}/{graph}/{name}"]["cost"] for name in FAMILY_SCHEMES}
-            assert all(bound <= cost for cost in (*costs.values(), single))
-            assert costs["placeto-zero-shot-sampled"] <= costs["placeto-zero-shot"]
-            assert costs["random-search"] < costs["random"]
+        costs = {name: trials[f"seed0/{graph}/{name}"]["cost"] for name in FAMILY_SCHEMES}
+        assert all(bound <= cost for cost in (*costs.values(), single))
+        assert costs["placeto-zero-shot-sampled"] <= costs["placeto-zero-shot"]
+        assert costs["random-search"] < costs["random"]
     ratios = [
-        np.mean(
-            [
-                trials[f"seed{seed}/{graph}/placeto-zero-shot"]["cost"]
-                / trials[f"seed{seed}/{graph}/placeto-optimized"]["cost"]
-                for graph in graphs
-            ]
-        )
-        for seed in range(2)
+        trials[f"seed0/{graph}/placeto-zero-shot"]["cost"]
+        / trials[f"seed0/{graph}/placeto-optimized"]["cost"]
+        for graph in graphs
     ]
     told = cell(page, "Placeto zero-shot, greedy", 2)
     assert told.split()[0] == f"{np.mean(ratios):.3f}"
@@ -341,24 +345,6 @@ def check_a_failure_in_finer_groups_is_told(folder: Path) -> None:
     assert "| nasnet-2xk80 |" not in told
 
 
-def test_what_was_interrupted_goes_on_to_the_same_results(family: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "interrupted"
-    shutil.copytree(family, folder)
-    lines = (folder / TRIALS).read_bytes().splitlines(keepends=True)
-    (folder / TRIALS).write_bytes(b"".join(lines[:-8]) + lines[-8][:40])
-    page = (folder / "results.md").read_text()
-    (folder / "results.md").unlink()
-    command = ["experiment", "generalise", "nmt", SMOKE, "--seeds=2", "-o", folder]
-    succeed(*command)
-    assert trials_of(folder) == trials_of(family)
-    content = (folder / TRIALS).read_bytes()
-    assert content.startswith(b"".join(lines[:-8]))
-    assert (
-        page.partition("## Runtimes")[0].splitlines()[3:]
-        == ((folder / "results.md").read_text().partition("## Runtimes")[0].splitlines()[3:])
-    )
-
-
 @pytest.mark.parametrize("checkpoint", [10, 11])
 def test_a_training_goes_on_in_its_middle(checkpoint: int, tmp_path: Path) -> None:
     """It is stopped after an update, which makes a checkpoint, or killed after the tenth."""
@@ -408,17 +394,74 @@ def test_a_command_that_was_stopped_goes_on_to_the_same(
     assert trials_of(folder) == trials_of(everything / "rewards")
 
 
-def test_another_experiment_is_refused(everything: Path) -> None:
-    before = trials_of(everything / "rewards")
-    assert "begun as another experiment: rewards, not traversal; --force" in fail(
-        "experiment", "traversal", "nmt:0", SMOKE, "-o", everything / "rewards"
-    )
-    assert trials_of(everything / "rewards") == before
+COMMANDS = {
+    "generalise": ["nmt"],
+    "traversal": ["nmt:0"],
+    "architectures": ["nmt"],
+    "rewards": ["nmt:0"],
+    "table1": [],
+    "fidelity": ["nmt-2"],
+    "measured-curves": ["nmt-2"],
+}
+MAKING = {"--gpus", "--link", "--groups"}  # decide what problems are
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
+    """Return what gives the experiment that a command would run."""
+    found: list[Experiment] = []
+    monkeypatch.setattr(Run, "__call__", lambda _run, experiment, *_: found.append(experiment))
+
+    def choose(name: str, *options: str) -> Experiment:
+        succeed("experiment", name, *COMMANDS[name], SMOKE, *options, "-o", "results")
+        return found.pop()
+
+    return choose
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_option_decides_something(name: str, chosen: Callable[..., Experiment]) -> None:
+    def problem(experiment: Experiment) -> str:
+        made = [make for name, make in experiment.problems.items() if "nmt" in name]
+        return content_digest([make() for make in made[:1]])
+
+    usual = chosen(name)
+    values = {"--link": "pcie-shared", "--preset": "paper", "--rnn-set": "hidden_size=8"}
+    values["--set"] = "hidden_units=8"
+    others = {"--output", "--scale", "--force", "--jobs", "--debug"}
+    params = experiment_group.commands[name].params
+    options = {param.opts[-1] for param in params if isinstance(param, click.Option)} - others
+    for option in options:
+        told = chosen(name, f"{option}={values.get(option, '9')}")
+        is_other = told.trials != usual.trials
+        assert is_other or (option in MAKING and problem(told) != problem(usual)), option
+
+
+@pytest.mark.parametrize("name", ["traversal", "rewards", "table1", "measured-curves"])
+def test_each_hyperparameter_decides_something(
+    name: str, chosen: Callable[..., Experiment]
+) -> None:
+    plan, usual = chosen_plan(name, "smoke"), chosen(name)
+    for option, settings in (("--set", plan.settings), ("--rnn-set", plan.rnn_settings)):
+        if option == "--rnn-set" and name in {"rewards", "measured-curves"}:
+            continue
+        kinds = get_type_hints(type(settings))
+        for field in fields(settings):
+            value = getattr(settings, field.name)
+            names = [other for other in get_args(kinds[field.name]) if other != value]
+            other = names[0] if names else 2 * value if isinstance(value, int) else value / 2 or 0.5
+            if field.name not in {"updates", "evaluations"} and (name, field.name) != REFUSED:
+                told = chosen(name, f"{option}={field.name}={other}")
+                assert told.trials != usual.trials, field.name
+
+
+REFUSED = ("rewards", "reward")
 
 
 def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     rewards = ["experiment", "rewards", "nmt:1", SMOKE, "-o", folder]
+    assert succeed("experiment") == succeed("experiment", "--help")
     assert "Missing argument" in fail("experiment", "generalise", "-o", folder)
     assert "got 'no'" in fail("experiment", "generalise", "no", "-o", folder)
     assert "Missing option '-o'" in fail("experiment", "rewards")
@@ -431,6 +474,9 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
     curves = ["experiment", "traversal", SMOKE, "-o", folder]
     assert "hidden_size: expected an even number" in fail(*curves, "--rnn-set=hidden_size=3")
     assert "--rnn-set x: expected one of hidden_size" in fail(*curves, "--rnn-set=x=3")
+    assert "--set reward: the experiment tries all" in fail(*rewards, "--set=reward=terminal")
+    architectures = ["experiment", "architectures", "nmt", SMOKE, "-o", folder]
+    assert "--set embedding: the" in fail(*architectures, "--set=embedding=message-passing")
     assert "--set updates: expected --updates in its place" in fail(*rewards, "--set=updates=3")
     assert "--set updates: expected --evaluations in its place" in fail(
         "experiment", "table1", SMOKE, "-o", folder, "--set=updates=3"

@@ -116,6 +116,7 @@ def test_a_trace_is_written_once(problem: Path, tmp_path: Path) -> None:
     assert sum(event["ph"] == "X" for event in events) == load_problem(problem).graph.num_ops
     assert "is there already" in fail("simulate", problem, "v100:0", "--trace", trace)
     succeed("simulate", problem, "v100:1", "--trace", trace, "--force")
+    assert "--force: expected --trace" in fail("simulate", problem, "v100:1", "--force")
 
 
 @pytest.mark.parametrize("name", [name for name in PLACER_NAMES if name != "cpu"])
@@ -182,6 +183,10 @@ def test_placements_that_are_none_are_refused(problem: Path, tmp_path: Path) -> 
     )
     assert "Missing argument 'PLACEMENT'" in fail("simulate", problem)
     assert "expected a device of the kind 'cpu'" in fail("simulate", problem, "cpu")
+    for name in ("placeto", "paper", "published", "rnn"):  # minutes, for a name
+        assert f"{name}: trains a policy, which takes minutes: give the file that" in fail(
+            "simulate", problem, name
+        )
 
 
 def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
