@@ -200,6 +200,10 @@ CHANGES: dict[type, dict[str, Callable[[PlacementProblem], PlacementProblem]]] =
         "tensor_producer": of_graph(tensor_producer=np.zeros_like(TENSORS, np.int32)),
         "tensor_bytes": of_graph(tensor_bytes=TENSORS + 1),
         "edges": of_graph(edges=PROBLEM.graph.edges[::-1]),
+        "dtype": of_graph(dtype=("float16",) * len(SIZES)),
+        "groups": of_graph(groups=np.full(len(SIZES), 2, np.int32)),
+        "waits": of_graph(waits=np.array([[len(SIZES) - 1, 0]], np.int32)),
+        "held_tensors": of_graph(held_tensors=np.array([1], np.int32)),
         "measured_time": of_graph(measured_time={"k80": SIZES.astype(float)}),
     },
 }
