@@ -130,7 +130,7 @@ def test_kinds_of_graphs_are_drawn_equally_often() -> None:
 
 
 def evaluated(
-    greedy: float, search: float, behind: float, until: int | None, *, fits: bool
+    greedy: float, search: float, behind: float, until: float, *, fits: bool
 ) -> Evaluation:
     count = len(BUDGETS)
     return Evaluation(
@@ -138,15 +138,10 @@ def evaluated(
         groups=32,
         devices=4,
         best_known=1.0,
-        greedy=greedy,
-        best_of_some=1.0,
-        refined=1.1,
-        as_long=search,
+        ratios=(greedy, 1.0, 1.1, search, *[search] * count, *[behind] * count),
         refined_evaluations=272,
-        search=(search,) * count,
-        search_from_policy=(behind,) * count,
         until_as_good=until,
-        until_as_refined=until and 2 * until,
+        until_as_refined=2 * until,
         seconds=0.1,
         refined_seconds=0.3,
         fits_where_search_fits=fits,
@@ -157,7 +152,7 @@ def test_the_summary_says_what_the_rows_do() -> None:
     rows = [
         evaluated(1.0, 1.2, 1.1, 40, fits=True),
         evaluated(4.0, 1.0, 1.0, 5, fits=False),
-        evaluated(2.0, 1.5, 1.3, None, fits=True),
+        evaluated(2.0, 1.5, 1.3, np.inf, fits=True),
     ]
     text = summary(rows)
     assert "needs over 2,000 evaluations" in summary([rows[2], rows[2], rows[1]])

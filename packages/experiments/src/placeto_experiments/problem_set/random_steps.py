@@ -6,6 +6,7 @@ Begin to read in `random_step`; the shapes, which layer reads the output of whic
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,17 +76,21 @@ def _random_layers(generator: np.random.Generator, count: int) -> _Layers:
     )
 
 
+class _Op(NamedTuple):
+    name: str
+    op_type: str
+    layer: int
+    phase: Phase
+    flops: float
+    bytes_accessed: float
+    parameter_bytes: int
+
+
 class _Ops:
     """The ops of a step, as they come."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
-        self.types: list[str] = []
-        self.phases: list[Phase] = []
-        self.flops: list[float] = []
-        self.bytes_accessed: list[float] = []
-        self.parameter_bytes: list[int] = []
-        self.layer: list[int] = []
+        self.ops: list[_Op] = []
         self.producer: list[int] = []  # of each tensor
         self.tensor_bytes: list[int] = []
         self.edges: list[tuple[int, int]] = []
@@ -102,110 +107,75 @@ class _Ops:
         weights: int = 0,
     ) -> list[int]:
         """Add an op of a layer, which reads tensors; return those that it makes of such sizes."""
-        op = len(self.names)
         read = sum(self.tensor_bytes[tensor] for tensor in reads)
-        self.names.append(f"{name}.{layer}")
-        self.types.append(_type_of(name, product=flops > read))
-        self.phases.append(phase)
-        self.flops.append(flops)
-        self.bytes_accessed.append(float(read + sum(makes)))
-        self.parameter_bytes.append(weights)
-        self.layer.append(layer)
+        op_type = "aten.mm" if flops > read and phase != Phase.UPDATE else "aten.add"
+        op_type = "parameter" if weights else op_type
+        accessed = float(read + sum(makes))
+        op, first = len(self.ops), len(self.producer)
+        self.ops.append(_Op(f"{name}.{layer}", op_type, layer, phase, flops, accessed, weights))
         self.edges += [(tensor, op) for tensor in dict.fromkeys(reads)]
-        first = len(self.producer)
         self.producer += [op] * len(makes)
         self.tensor_bytes += makes
         return list(range(first, len(self.producer)))
 
     def graph(self) -> OpGraph:
-        """Return the graph."""
+        names, types, layers, phases, flops, accessed, weights = zip(*self.ops, strict=True)
         return OpGraph(
-            op_names=tuple(self.names),
-            op_types=tuple(self.types),
-            scopes=tuple(f"layer.{layer}" for layer in self.layer),
-            phases=np.array(self.phases, np.int8),
-            flops=np.array(self.flops),
-            bytes_accessed=np.array(self.bytes_accessed),
-            parameter_bytes=np.array(self.parameter_bytes, np.int64),
-            workspace_bytes=np.zeros(len(self.names), np.int64),
-            colocation=np.array(self.layer, np.int32),
+            op_names=names,
+            op_types=types,
+            scopes=tuple(f"layer.{layer}" for layer in layers),
+            phases=np.array(phases, np.int8),
+            flops=np.array(flops),
+            bytes_accessed=np.array(accessed),
+            parameter_bytes=np.array(weights, np.int64),
+            workspace_bytes=np.zeros(len(names), np.int64),
+            colocation=np.array(layers, np.int32),
             tensor_producer=np.array(self.producer, np.int32),
             tensor_bytes=np.array(self.tensor_bytes, np.int64),
             edges=np.array(self.edges, np.int32).reshape(-1, 2),
         )
 
 
-def _type_of(name: str, *, product: bool) -> str:
-    if name == "weights":
-        return "parameter"
-    return "aten.mm" if product and name != "update" else "aten.add"
-
-
 def _training_step(layers: _Layers, readers: list[tuple[int, int]]) -> OpGraph:
     """Return the step of layers, given which layer's output each layer reads."""
     ops = _Ops()
-    count = len(layers.flops)
-    sources: list[list[int]] = [[] for _ in range(count)]
+    sizes, output_bytes = layers.weight_bytes.tolist(), layers.output_bytes.tolist()
+    sources: list[list[int]] = [[] for _ in sizes]
     for source, reader in readers:
         sources[reader].append(source)
-    weights, outputs = _forward(ops, layers, sources)
-    _backward(ops, layers, sources, weights, outputs)
-    return ops.graph()
-
-
-def _forward(
-    ops: _Ops, layers: _Layers, sources: list[list[int]]
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Add the weights and forward ops; return the tensors of the weights and outputs."""
-    weights: list[list[int]] = []
+    weights: list[list[int]] = []  # tensors of each layer
     outputs: list[list[int]] = []
+    reads: list[list[int]] = []  # by the forward op
     for layer, own in enumerate(sources):
-        size, flops = int(layers.weight_bytes[layer]), float(layers.flops[layer])
+        size = sizes[layer]
         held = STATES_PER_WEIGHT * size
-        made = [size] if size else []
         weights.append(
-            ops.add("weights", layer, Phase.FORWARD, 0.0, reads=[], makes=made, weights=held)
+            ops.add("weights", layer, Phase.FORWARD, 0.0, reads=[], makes=[size], weights=held)
             if size
             else []
         )
-        inputs = [outputs[source][0] for source in own]
-        output = [int(layers.output_bytes[layer])]
+        reads.append([outputs[source][0] for source in own] + weights[layer])
+        flops, makes = float(layers.flops[layer]), [output_bytes[layer]]
         outputs.append(
-            ops.add(
-                "forward", layer, Phase.FORWARD, flops, reads=inputs + weights[layer], makes=output
-            )
+            ops.add("forward", layer, Phase.FORWARD, flops, reads=reads[layer], makes=makes)
         )
-    return weights, outputs
-
-
-def _backward(
-    ops: _Ops,
-    layers: _Layers,
-    sources: list[list[int]],
-    weights: list[list[int]],
-    outputs: list[list[int]],
-) -> None:
-    """Add the backward ops, each with a gradient for every input, and the updates of weights."""
-    arriving: list[list[int]] = [[] for _ in sources]
-    for layer in reversed(range(len(sources))):
-        inputs = [outputs[source][0] for source in sources[layer]]
-        sizes = [int(layers.output_bytes[source]) for source in sources[layer]]
-        gradient = [int(layers.weight_bytes[layer])] if weights[layer] else []
+    gradients: list[list[int]] = [[] for _ in sizes]  # that arrive at each layer
+    for layer in reversed(range(len(sizes))):
         made = ops.add(
             "backward",
             layer,
             Phase.BACKWARD,
             2 * float(layers.flops[layer]),
-            reads=(arriving[layer] or outputs[layer]) + inputs + weights[layer],
-            makes=sizes + gradient,
+            reads=(gradients[layer] or outputs[layer]) + reads[layer],
+            makes=[output_bytes[source] for source in sources[layer]]
+            + [sizes[layer]] * len(weights[layer]),
         )
         for source, tensor in zip(sources[layer], made, strict=False):
-            arriving[source].append(tensor)
+            gradients[source].append(tensor)
         if weights[layer]:
-            flops = float(layers.weight_bytes[layer])
-            ops.add(
-                "update", layer, Phase.UPDATE, flops, reads=weights[layer] + made[-1:], makes=[]
-            )
+            flops, updated = float(sizes[layer]), weights[layer] + made[-1:]
+            ops.add("update", layer, Phase.UPDATE, flops, reads=updated, makes=[])
+    return ops.graph()
 
 
 def chain(generator: np.random.Generator) -> Shape:
