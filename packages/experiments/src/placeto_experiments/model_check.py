@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,14 +175,20 @@ def _checked(report: Report) -> Report:
 
 
 def _run(request: str, time_limit: float, memory_limit: float) -> Report:
-    with _started(request) as process:
+    command = [sys.executable, "-m", "placeto_experiments.model_check", request]
+    with subprocess.Popen(  # noqa: S603 (this module)
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         end = time.monotonic() + time_limit
-        while process.poll() is None:
-            if time.monotonic() > end:
-                return {"error": f"expected at most {time_limit:.0f} s, and took longer"}
-            if _memory_of(process.pid) > memory_limit:
-                return {"error": f"expected at most {memory_limit / 1e9:.0f} GB, and took more"}
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+        try:
+            while process.poll() is None:
+                if time.monotonic() > end:
+                    return {"error": f"expected at most {time_limit:.0f} s, and took longer"}
+                if _memory_of(process.pid) > memory_limit:
+                    return {"error": f"expected at most {memory_limit / 1e9:.0f} GB, and took more"}
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+        finally:
+            process.kill()
         assert process.stdout is not None  # noqa: S101 (it is a pipe)
         lines = process.stdout.read().splitlines()
     try:
@@ -190,25 +196,6 @@ def _run(request: str, time_limit: float, memory_limit: float) -> Report:
     except (ValueError, IndexError):
         return {"error": f"the process ended with exit code {process.returncode}"}
     return report
-
-
-@contextmanager
-def _started(request: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a process; it is ended at the latest when this is left."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "placeto_experiments.model_check"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdin is not None  # noqa: S101 (it is a pipe)
-            process.stdin.write(request)
-            process.stdin.close()
-            yield process
-        finally:
-            process.kill()
 
 
 def _memory_of(pid: int) -> int:
@@ -316,9 +303,9 @@ def check(source: str, settings: list[list[str]], seconds: float) -> dict[str, A
     }
 
 
-def main() -> None:
-    """Check the model that standard input names; print its numbers, or what went wrong."""
-    source, settings, seconds = json.load(sys.stdin)
+def main(request: str) -> None:
+    """Check the model of a request; print its numbers, or what went wrong."""
+    source, settings, seconds = json.loads(request)
     warnings.simplefilter("ignore")  # of costs that are not known: the table is of models
     try:
         report = check(source, settings, seconds)
@@ -328,4 +315,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -1,11 +1,10 @@
 """How the bundled pretrained policy is made: ``python -m placeto_experiments.pretraining``."""
 
 import hashlib
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -34,29 +33,31 @@ from placeto_policy import (
 from placeto_policy import demonstrate as demonstration_of
 from placeto_simulator import Simulator
 from placeto_tools.main import OneLineErrors
-from placeto_tools.options import seed_option
+from placeto_tools.options import Decorator, seed_option
 
 POLICY = "policy.safetensors"
-
-folder_argument = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-variants_option = click.option(
-    "--variants",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Problems of each graph.",
-)
+Found = TypeVar("Found")
 
 
-def steps_option(default: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return ``--steps``."""
+def _number(option: str, help_text: str, default: int | None = None) -> Decorator:
+    """Return an option of a number of at least 1."""
     return click.option(
-        "--steps",
+        option,
         type=click.IntRange(min=1),
         default=default,
-        show_default=True,
-        help="Steps of Adam.",
+        show_default=default is not None,
+        help=help_text,
     )
+
+
+folder_argument = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+variants_option = _number("--variants", "Problems of each graph.", 1)
+PARTS = click.Choice(get_args(Part))
+part_option = click.option("--part", type=PARTS, default="test", show_default=True)
+POLICY_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+policy_option = click.option(
+    "--policy", type=POLICY_FILE, help="A policy file.  [default: the bundled one]"
+)
 
 
 @click.group(cls=OneLineErrors)
@@ -66,22 +67,16 @@ def main() -> None:
 
 @main.command()
 @folder_argument
-@click.option(
-    "--part", type=click.Choice(get_args(Part)), required=True, help="Part of the problem set."
-)
+@click.option("--part", type=PARTS, required=True, help="Part of the problem set.")
 @variants_option
-@click.option(
-    "--evaluations", type=click.IntRange(min=1), help="Evaluations of the search of each problem."
-)
+@_number("--evaluations", "Evaluations of the search of each problem.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     help="CPU seconds of that search, on one core.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Number of problems.  [default: all]")
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
-)
+@_number("--limit", "Number of problems.  [default: all]")
+@_number("--jobs", "Number of processes.", 1)
 def demonstrate(
     folder: Path,
     part: Part,
@@ -104,7 +99,7 @@ def demonstrate(
 @main.command()
 @folder_argument
 @variants_option
-@steps_option(4_000)
+@_number("--steps", "Steps of Adam.", 4_000)
 @seed_option
 def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
     """Learn from the placements in FOLDER, and keep the policy there.
@@ -112,39 +107,33 @@ def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
     The same command resumes after a stop. Under torchrun, all its processes train together.
     """
     with join_processes() as processes:
-        training = _found(folder, "training", variants)
-        validation = _found(folder, "validation", 1)
+        training = _searched(folder, "training", variants)
+        validation = _searched(folder, "validation", 1)
         run = Imitation(
             PlacementPolicy(settings=preset("general"), seed=seed),
-            [demonstration_of(_simulator(each), each.placement) for each in training],
+            [
+                demonstration_of(Simulator(each.problem, num_threads=1), each.placement)
+                for each in training
+            ],
             weights=weights_of([each.name for each in training]),
             steps=steps,
             seed=seed,
             processes=processes,
         )
-        report = _say_nothing if processes.rank else click.echo
         learned = [(each.name, each.problem.compute_time, each.placement) for each in training]
         described = f"{_told(learned)}, {steps} steps, seed {seed}"
         checkpoint = folder / "imitation.safetensors"
-        learn(run, checkpoint, folder / POLICY, validation, described, report=report)
+        learn(
+            run, checkpoint, folder / POLICY, validation, described, report=_echo_of(processes.rank)
+        )
 
 
 @main.command()
 @folder_argument
 @variants_option
-@click.option(
-    "--random-graphs",
-    type=click.IntRange(min=1),
-    help="Graphs of each random shape.  [default: all]",
-)
-@steps_option(3_000)
-@click.option(
-    "--graphs",
-    type=click.IntRange(min=1),
-    default=ReinforcementSettings().graphs,
-    show_default=True,
-    help="Graphs from which a step learns.",
-)
+@_number("--random-graphs", "Graphs of each random shape.  [default: all]")
+@_number("--steps", "Steps of Adam.", 3_000)
+@_number("--graphs", "Graphs from which a step learns.", ReinforcementSettings().graphs)
 @click.option(
     "--learning-rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -155,7 +144,7 @@ def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
 @click.option(
     "--policy",
     "start",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=POLICY_FILE,
     help="The policy file to begin with.  [default: what `imitate` left in FOLDER]",
 )
 @seed_option
@@ -175,15 +164,16 @@ def reinforce(
     after a stop. Under torchrun, all its processes train together.
     """
     with join_processes() as processes:
-        report = _say_nothing if processes.rank else click.echo
-        validation = _found(folder, "validation", 1)
+        validation = _searched(folder, "validation", 1)
         begun = start or folder / POLICY
         with reading(begun):
             policy = load_policy(begun)
             digest = hashlib.sha256(begun.read_bytes()).hexdigest()[:16]
         training = {
             name: Simulator(problem, num_threads=1)
-            for name, problem in training_problems(variants, random_graphs, report=report)
+            for name, problem in training_problems(
+                variants, random_graphs, report=_echo_of(processes.rank)
+            )
         }
         run = Reinforcement(
             policy,
@@ -200,37 +190,9 @@ def reinforce(
             f"{learning_rate:g}, seed {seed}, from {digest if start else 'imitation'}"
         )
         checkpoint = folder / "reinforcement.safetensors"
-        learn(run, checkpoint, folder / POLICY, validation, described, report=report)
-
-
-def _found(folder: Path, part: Part, variants: int) -> list[Searched]:
-    """Return the problems of a part that were searched."""
-    found = list(searched_problems(folder, part, variants=variants))
-    _refuse_none(folder, part, len(found))
-    return found
-
-
-def _told(learned: Sequence[Any]) -> str:
-    """Return how many problems a training learns from, and a digest of what they are."""
-    return f"{len(learned)} problems ({content_digest(learned)[:16]})"
-
-
-def _simulator(each: Searched) -> Simulator:
-    return Simulator(each.problem, num_threads=1)
-
-
-def _say_nothing(_: str) -> None:
-    """Leave it to the first process to say how far all are."""
-
-
-part_option = click.option(
-    "--part", type=click.Choice(get_args(Part)), default="test", show_default=True
-)
-policy_option = click.option(
-    "--policy",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A policy file.  [default: the bundled one]",
-)
+        learn(
+            run, checkpoint, folder / POLICY, validation, described, report=_echo_of(processes.rank)
+        )
 
 
 @main.command()
@@ -243,23 +205,18 @@ def evaluate(folder: Path, part: Part, variants: int, policy: Path | None, seed:
     """Print how a policy places the problems that have a placement in FOLDER."""
     chosen = _chosen(policy)
     click.echo(evaluation.header())
+    problems = searched_problems(folder, part, variants=variants)
     found = []
-    for each in evaluation.evaluate(
-        chosen, searched_problems(folder, part, variants=variants), seed
-    ):
+    for each in _some(evaluation.evaluate(chosen, problems, seed), folder, part):
         found.append(each)
         click.echo(evaluation.row(each))
-        sys.stdout.flush()
-    _refuse_none(folder, part, len(found))
     click.echo("\n" + evaluation.summary(found))
 
 
 @main.command()
 @folder_argument
 @part_option
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=12, show_default=True, help="Number of problems."
-)
+@_number("--limit", "Number of problems.", 12)
 @policy_option
 @seed_option
 def tune(folder: Path, part: Part, limit: int, policy: Path | None, seed: int) -> None:
@@ -267,12 +224,32 @@ def tune(folder: Path, part: Part, limit: int, policy: Path | None, seed: int) -
     chosen = _chosen(policy)
     click.echo(evaluation.training_header())
     problems = islice(searched_problems(folder, part, variants=1), limit)
-    count = 0
-    for row in evaluation.training_rows(chosen, problems, seed):
-        count += 1
+    for row in _some(evaluation.training_rows(chosen, problems, seed), folder, part):
         click.echo(row)
-        sys.stdout.flush()
-    _refuse_none(folder, part, count)
+
+
+def _searched(folder: Path, part: Part, variants: int) -> list[Searched]:
+    return list(_some(searched_problems(folder, part, variants=variants), folder, part))
+
+
+def _some(found: Iterable[Found], folder: Path, part: Part) -> Iterator[Found]:
+    """Yield what was found; refuse a part of which nothing is in the folder."""
+    empty = True
+    for each in found:
+        empty = False
+        yield each
+    if empty:
+        raise InputError(f"{folder}: expected placements of the {part} part, got none")
+
+
+def _told(learned: Sequence[Any]) -> str:
+    """Return how many problems a training learns from, and a digest of what they are."""
+    return f"{len(learned)} problems ({content_digest(learned)[:16]})"
+
+
+def _echo_of(rank: int) -> Callable[[str], None]:
+    """Return what shows how far all processes are, which the first one says."""
+    return (lambda _line: None) if rank else click.echo
 
 
 def _chosen(policy: Path | None) -> PlacementPolicy:
@@ -280,11 +257,6 @@ def _chosen(policy: Path | None) -> PlacementPolicy:
         return load_pretrained()
     with reading(policy):
         return load_policy(policy)
-
-
-def _refuse_none(folder: Path, part: Part, count: int) -> None:
-    if not count:
-        raise InputError(f"{folder}: expected placements of the {part} part, got none")
 
 
 if __name__ == "__main__":

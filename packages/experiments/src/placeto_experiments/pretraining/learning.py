@@ -29,18 +29,10 @@ DESCRIBED = "described"
 
 @dataclass(frozen=True)
 class Validation:
-    """Costs of a policy on problems that it does not learn from, as ratios to what search found.
+    """Costs of a policy on N problems that it does not learn from, as ratios to those of search."""
 
-    Attributes
-    ----------
-    greedy : float64[N]
-        Ratios of the most probable placement of each problem.
-    best_of_some : float64[N]
-        Ratios of the best of it and of some sampled ones.
-    """
-
-    greedy: NDArray[np.float64]
-    best_of_some: NDArray[np.float64]
+    greedy: NDArray[np.float64]  # [N], of the most probable placement
+    best_of_some: NDArray[np.float64]  # [N], of the best of it and of some sampled ones
 
     @property
     def score(self) -> float:
@@ -57,15 +49,7 @@ class Validation:
 
 
 def validate(policy: PlacementPolicy, problems: Sequence[Searched]) -> Validation:
-    """Return how a policy places problems, zero-shot.
-
-    Parameters
-    ----------
-    policy
-        The policy.
-    problems
-        Problems that it did not learn from.
-    """
+    """Return how a policy places problems that it did not learn from, zero-shot."""
     placer = start_of_search(policy)
     found = []
     for each in problems:
@@ -77,14 +61,9 @@ def validate(policy: PlacementPolicy, problems: Sequence[Searched]) -> Validatio
 
 
 def weights_of(names: Sequence[str]) -> list[float]:
-    """Return how often problems are drawn: those of each kind of graph as often as of another.
+    """Return how often problems of some names are drawn: each kind of graph as often as another.
 
     There are a thousand random graphs in the problem set, and few of real models.
-
-    Parameters
-    ----------
-    names
-        Names of problems, such as ``"fork-join-31.2"`` or ``"transformers-t5.0"``.
 
     Examples
     --------
@@ -104,12 +83,10 @@ def learn(
     *,
     report: Callable[[str], None] = print,
 ) -> None:
-    """Make the steps that are left, and keep the policy that places the validation part best.
+    """Make the steps that are left of a run, and keep the policy that places problems best.
 
     Parameters
     ----------
-    run
-        Learning run, from its beginning.
     checkpoint
         File from which the run resumes, if it exists.
     policy

@@ -37,21 +37,11 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Searched:
-    """A problem, and what a search found for it.
-
-    Attributes
-    ----------
-    name
-        Name of the problem in the set.
-    problem
-        G groups on D devices.
-    placement : int32[G]
-        The device of each group.
-    """
+    """A problem of the set, and what a search found for it."""
 
     name: str
-    problem: PlacementProblem
-    placement: NDArray[np.int32]
+    problem: PlacementProblem  # G groups
+    placement: NDArray[np.int32]  # [G], the device of each group
 
 
 def search_part(
@@ -63,7 +53,7 @@ def search_part(
     jobs: int,
     limit: int | None = None,
     report: Callable[[str], None] = print,
-) -> int:
+) -> None:
     """Search problems of the set that have no placement in the folder yet.
 
     Each placement is kept as soon as it is found, so that the same call goes on after a stop; one
@@ -73,10 +63,6 @@ def search_part(
     ----------
     folder
         Folder of the placements, with a folder for each part.
-    part
-        Part of the problem set.
-    budget
-        Budget of each search.
     variants
         Number of problems of each graph.
     jobs
@@ -85,52 +71,31 @@ def search_part(
         Number of problems of that order; by default all.
     report
         Function that is called with a line for each problem.
-
-    Returns
-    -------
-    int
-        Number of problems that could not be built.
     """
     _keep_budget(folder / part, budget)
     missing = [
         entry
-        for entry in _mixed(problem_set(part, variants=variants))[:limit]
+        for entry in _mixed(part, variants)[:limit]
         if not _file(folder, part, entry.name).exists()
     ]
-    failed = 0
     spawning = get_context("spawn")
     with ProcessPoolExecutor(min(jobs, max(1, len(missing))), mp_context=spawning) as pool:
         tasks = [pool.submit(_search, folder, entry, budget) for entry in missing]
         try:
             for number, task in enumerate(as_completed(tasks), 1):
-                line, searched = task.result()
-                failed += not searched
-                report(f"{number} of {len(tasks)}: {line}")
+                report(f"{number} of {len(tasks)}: {task.result()}")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return failed
 
 
 def searched_problems(folder: Path, part: Part, *, variants: int) -> Iterator[Searched]:
-    """Yield the problems of a part that have a placement in the folder, in the mixed order.
-
-    Parameters
-    ----------
-    folder
-        Folder of `search_part`.
-    part
-        Part of the problem set.
-    variants
-        Number of problems of each graph.
-    """
-    graphs: dict[str, OpGraph] = {}  # a graph has several problems, and may take seconds to build
-    for entry in _mixed(problem_set(part, variants=variants)):
+    """Yield the problems of a part that have a placement in the folder, in the mixed order."""
+    graphs: dict[str, OpGraph] = {}
+    for entry in _mixed(part, variants):
         path = _file(folder, part, entry.name)
         if path.exists():
-            if entry.graph.name not in graphs:
-                graphs[entry.graph.name] = entry.graph.build()
-            problem = entry.problem_of(graphs[entry.graph.name])
+            problem = _problem(entry, graphs)
             with reading(path):
                 yield Searched(entry.name, problem, load_placement(path, problem))
 
@@ -140,30 +105,29 @@ def training_problems(
 ) -> Iterator[tuple[str, PlacementProblem]]:
     """Yield the problems of the training part that can be built, by name, in the mixed order.
 
-    Parameters
-    ----------
-    variants
-        Number of problems of each graph.
-    random_graphs
-        Largest number of graphs of each random shape; None for all.
-    report
-        Function that is called with a line for each that cannot be built.
+    Of each random shape there are at most ``random_graphs`` graphs. A line is reported for each
+    problem that cannot be built.
     """
     graphs: dict[str, OpGraph] = {}
-    for entry in _mixed(problem_set("training", variants=variants)):
+    for entry in _mixed("training", variants):
         shape, _, number = entry.graph.name.rpartition("-")
         if shape in SHAPES and random_graphs is not None and int(number) >= random_graphs:
             continue
         try:
-            if entry.graph.name not in graphs:
-                graphs[entry.graph.name] = entry.graph.build()
-            yield entry.name, entry.problem_of(graphs[entry.graph.name])
+            yield entry.name, _problem(entry, graphs)
         except Exception as error:  # a model of a library may fail in any way
-            report(left_out(entry.name, error))
+            report(_left_out(entry.name, error))
 
 
-def left_out(name: str, error: Exception) -> str:
-    """Return a line about a problem that cannot be built."""
+def _problem(entry: ProblemEntry, graphs: dict[str, OpGraph]) -> PlacementProblem:
+    """Return a problem; its graph has several, and may take seconds to build."""
+    name = entry.graph.name
+    if name not in graphs:
+        graphs[name] = entry.graph.build()
+    return entry.problem_of(graphs[name])
+
+
+def _left_out(name: str, error: Exception) -> str:
     return f"{name}: left out: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
@@ -179,32 +143,29 @@ def _keep_budget(folder: Path, budget: Budget) -> None:
         raise InputError(f"{path}: begun with {begun}, not {budget}; name another folder")
 
 
-def _mixed(entries: tuple[ProblemEntry, ...]) -> list[ProblemEntry]:
-    order = np.random.default_rng(0).permutation(len(entries))
-    return [entries[index] for index in order]
+def _mixed(part: Part, variants: int) -> list[ProblemEntry]:
+    entries = problem_set(part, variants=variants)
+    return [entries[index] for index in np.random.default_rng(0).permutation(len(entries))]
 
 
 def _file(folder: Path, part: Part, name: str) -> Path:
     return folder / part / f"{name}.json"
 
 
-def _search(folder: Path, entry: ProblemEntry, budget: Budget) -> tuple[str, bool]:
-    """Search one problem, and return a line about it, and whether it could be built."""
-    name = entry.name
+def _search(folder: Path, entry: ProblemEntry, budget: Budget) -> str:
+    """Search one problem, and return a line about it."""
     try:
         problem = entry.problem()
     except Exception as error:  # a model of a library may fail in any way
-        return left_out(name, error), False
+        return _left_out(entry.name, error)
     began = time.process_time()
     placer = MultilevelSearch(budget.seconds, budget.evaluations, clock=time.process_time)
     result = placer.place(problem, Simulator(problem, num_threads=1))
-    path = _file(folder, entry.graph.part, name)
+    path = _file(folder, entry.graph.part, entry.name)
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         save_placement(result.placement, problem, path)
     seconds = time.process_time() - began
     return (
-        f"{name}: {problem.num_groups} groups, {problem.num_devices} devices, "
-        f"{result.runtime:.6g} s, {result.evaluations:,} placements in {seconds:.1f} s",
-        True,
+        f"{entry.name}: {problem.num_groups} groups, {problem.num_devices} devices, "
+        f"{result.runtime:.6g} s, {result.evaluations:,} placements in {seconds:.1f} s"
     )

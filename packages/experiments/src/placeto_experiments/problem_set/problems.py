@@ -70,10 +70,6 @@ class GraphEntry:
         Function that makes the graph.
     colocation_rules
         Co-location rules of the model.
-
-    Examples
-    --------
-    See `problem_set_graphs`.
     """
 
     name: str
@@ -240,11 +236,6 @@ def problem_set(part: Part, *, variants: int = 1) -> tuple[ProblemEntry, ...]:
 def random_cluster(generator: np.random.Generator) -> Cluster:
     """Return a cluster of 2 to 8 devices.
 
-    Parameters
-    ----------
-    generator
-        Source of random numbers.
-
     Examples
     --------
     >>> random_cluster(np.random.default_rng(1)).device_names
@@ -265,15 +256,6 @@ def random_cluster(generator: np.random.Generator) -> Cluster:
 
 def with_drawn_memory(cluster: Cluster, graph: OpGraph, generator: np.random.Generator) -> Cluster:
     """Return a cluster whose GPUs may have just enough memory for a graph, or as much as it had.
-
-    Parameters
-    ----------
-    cluster
-        Cluster with ample memory.
-    graph
-        Graph that they are to hold.
-    generator
-        Source of random numbers.
 
     Examples
     --------
