@@ -37,16 +37,24 @@ def fail(*arguments: str | Path) -> str:
     return line
 
 
-@pytest.mark.slow
-def test_a_policy_is_searched_for_trained_and_evaluated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 2)
-    monkeypatch.setattr(learning, "STEPS_BETWEEN_VALIDATIONS", 2)
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with placements of three problems to learn from, and of two to choose by."""
+    folder = tmp_path_factory.mktemp("pretraining") / "searched"
     limits: dict[Part, int] = {"training": 3, "validation": 2}
     for part, limit in limits.items():
-        run("demonstrate", tmp_path, "--part", part, "--limit", str(limit), *SMALL)
-        assert len(list(searched_problems(tmp_path, part, variants=1))) == limit
+        run("demonstrate", folder, "--part", part, "--limit", str(limit), *SMALL)
+        assert len(list(searched_problems(folder, part, variants=1))) == limit
+    return folder
+
+
+@pytest.mark.slow
+def test_a_policy_is_searched_for_trained_and_evaluated(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 2)
+    monkeypatch.setattr(learning, "STEPS_BETWEEN_VALIDATIONS", 2)
     training = ["demonstrate", tmp_path, "--part", "training"]
     again = run(*training, "--limit", "4", *SMALL)
     assert again.count(" placements in ") == 1  # the three are there already
@@ -87,13 +95,12 @@ def test_a_policy_is_searched_for_trained_and_evaluated(
 
 @pytest.mark.slow
 def test_a_training_that_resumes_reaches_the_same_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 1)
     folders = [tmp_path / "one", tmp_path / "two"]
-    for part in ("training", "validation"):
-        run("demonstrate", folders[0], "--part", part, "--limit", "2", *SMALL)
-    shutil.copytree(folders[0], folders[1])
+    for folder in folders:
+        shutil.copytree(searched, folder)
     run("imitate", folders[0], "--steps", "4")
 
     class StopAfterTwo(StopRequest):
@@ -111,7 +118,7 @@ def test_a_training_that_resumes_reaches_the_same_policy(
         *(next(iter(load_policy(each / "policy.safetensors").parameters())) for each in folders)
     )
     refused = fail("imitate", folders[1], "--steps", "5")
-    assert re.search(r"begun with other options: 2 problems \(\w{16}\), 4 steps, seed 0", refused)
+    assert re.search(r"begun with other options: 3 problems \(\w{16}\), 4 steps, seed 0", refused)
     run("imitate", folders[1], "--steps", "4")
     one, two = (load_policy(folder / "policy.safetensors").state_dict() for folder in folders)
     assert all(torch.equal(one[name], two[name]) for name in one)
