@@ -55,7 +55,7 @@ def test_a_policy_is_searched_for_trained_and_evaluated(
     shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 2)
     monkeypatch.setattr(learning, "STEPS_BETWEEN_VALIDATIONS", 2)
-    training = ["demonstrate", tmp_path, "--part", "training"]
+    training: list[str | Path] = ["demonstrate", tmp_path, "--part", "training"]
     again = run(*training, "--limit", "4", *SMALL)
     assert again.count(" placements in ") == 1  # the three are there already
     assert "begun with 40 evaluations, not 50 evaluations; name another" in fail(
