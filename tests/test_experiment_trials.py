@@ -553,7 +553,8 @@ def test_what_a_search_finds_in_as_many_placements_as_a_scheme_had() -> None:
 def test_episodes_draw_from_the_fixed_orders_alone() -> None:
     simulator = Simulator(fork_join_problem(1), 1)
     groups = simulator.problem.num_groups
-    environment = FixedOrders(simulator, Settings(), [3, 7])
+    environment = FixedOrders.for_policy(simulator, Settings())
+    environment.numbers = [3, 7]
     drawn = set()
     for seed in range(5):
         generators = [np.random.default_rng((seed, worker)) for worker in range(4)]

@@ -62,17 +62,8 @@ class Agreement:
 def runnable_models(chosen: Sequence[str], plan: Plan) -> dict[Graph, RunnableModel]:
     """Return models that run on two workers of this machine, by their problems.
 
-    Parameters
-    ----------
-    chosen
-        Some of the models; all of them if there are none. To try it, there is one tiny model.
-    plan
-        Gives the number of groups.
-
-    Raises
-    ------
-    InputError
-        When one of them is none of the experiment's.
+    They are those that were chosen, or all; to try it, there is one tiny model. Another one is an
+    `InputError`.
     """
     known = SMOKE_MODELS if plan.is_smoke else MODELS
     for source in chosen:
@@ -87,15 +78,7 @@ def runnable_models(chosen: Sequence[str], plan: Plan) -> dict[Graph, RunnableMo
 
 
 def fidelity(chosen: Sequence[str], plan: Plan) -> Experiment:
-    """Return the experiment on two workers of this machine.
-
-    Parameters
-    ----------
-    chosen
-        Some of the models; all of them if there are none.
-    plan
-        Gives the number of groups, and with ``seeds`` how many runs of each placement count.
-    """
+    """Return the experiment on two workers of this machine; ``seeds`` are runs that count."""
     models = runnable_models(chosen, plan)
     shares = SHARES[1:2] if plan.is_smoke else SHARES
     paced_seconds = 0.1 if plan.is_smoke else 1.0

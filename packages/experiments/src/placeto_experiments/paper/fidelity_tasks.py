@@ -167,14 +167,9 @@ def _with_own_times(measured: MeasuredSteps, placement: NDArray[np.int32]) -> fl
 
 
 def with_links_of_share(problem: PlacementProblem, share: float) -> PlacementProblem:
-    """Return a problem whose links are busy for a share of a step that is cut in two halves.
+    """Return a problem on two devices whose links are busy for a share of a step cut in halves.
 
-    Parameters
-    ----------
-    problem
-        Problem on two devices.
-    share
-        Part of the runtime of that placement while bytes take no time.
+    The share is of the runtime of that placement while bytes take no time.
     """
     timeline = Simulator(problem, num_threads=1).timeline(halves(problem, 0.5))
     sizes = problem.graph.tensor_bytes[timeline.transfer_tensor]

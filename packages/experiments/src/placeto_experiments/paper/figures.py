@@ -66,15 +66,8 @@ def bands_figure(
 ) -> Figure:
     """Draw the mean over seeds of each curve, in a band from the least to the most.
 
-    Parameters
-    ----------
-    curves
-        By name, float64[K, 2] for each seed: rows of where and how many seconds. Seeds may stand
-        at other places; in between, curves are straight.
-    across
-        What the places are.
-    title
-        What stands above it.
+    Curves are by name, float64[K, 2] for each seed: rows of where (``across`` says what that is)
+    and how many seconds. Seeds may stand at other places; in between, curves are straight.
     """
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()

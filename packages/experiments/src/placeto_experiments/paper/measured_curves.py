@@ -91,15 +91,9 @@ class LearnOn:
 def measured_curves(source: str, plan: Plan) -> Experiment:
     """Return the experiment: a policy learns one graph twice, on the simulator and on workers.
 
-    The policy sees nothing that is simulated, so that both are the same but for the costs. The
-    scales have terminal rewards, which ask for one placement an episode.
-
-    Parameters
-    ----------
-    source
-        One of the models of `placeto_experiments.paper.fidelity`.
-    plan
-        Gives evaluations, seeds and hyperparameters.
+    The source is one of the models of `fidelity`. The policy sees nothing that is simulated, so
+    that both are the same but for the costs. The scales have terminal rewards, which ask for one
+    placement an episode.
     """
     ((graph, model),) = runnable_models([source], plan).items()
     settings = without_simulated_features(plan.settings)

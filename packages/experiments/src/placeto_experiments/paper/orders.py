@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator, GroupGraph, Grouping, PlacementProblem, PlacementResult
-from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, most_evaluations
+from placeto_policy import PlacementEnvironment, PlacementPolicy, most_evaluations
 
 
 def random_order(num_groups: int, number: int) -> NDArray[np.int64]:
@@ -26,21 +26,14 @@ def random_order(num_groups: int, number: int) -> NDArray[np.int64]:
 class FixedOrders(PlacementEnvironment):
     """Episodes of which each visits the groups in one of some numbered orders, drawn at random."""
 
-    def __init__(self, evaluator: Evaluator, settings: Settings, numbers: Sequence[int]) -> None:
-        super().__init__(
-            evaluator,
-            reward=settings.reward,
-            memory_penalty=settings.memory_penalty,
-            device_features=settings.device_features,
-            node_features=settings.node_features,
-        )
-        num_groups = evaluator.problem.num_groups
-        self._choice = np.stack([random_order(num_groups, number) for number in numbers])
+    numbers: Sequence[int]  # set before the first episode
 
     def reset(self, **named: Any) -> None:
         """Begin new episodes; see `PlacementEnvironment.reset`."""
-        drawn = [generator.integers(len(self._choice)) for generator in named["generators"]]
-        super().reset(**{**named, "order": self._choice[drawn]})
+        groups = self.evaluator.problem.num_groups
+        drawn = [self.numbers[each.integers(len(self.numbers))] for each in named["generators"]]
+        order = np.stack([random_order(groups, number) for number in drawn])
+        super().reset(**{**named, "order": order})
 
 
 class PlaceInOrder:

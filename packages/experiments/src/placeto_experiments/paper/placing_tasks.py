@@ -4,16 +4,15 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placeto.placing.costs import costs_of
 from placeto.placing.warming import warm_up
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import Episode, Outcome, Record
 from placeto.trials.trials import Watch, Workspace
-from placeto_baselines import LocalSearch, RandomPlacer, TrainedRnnPlacer, lower_bound
+from placeto_baselines import LocalSearch, TrainedRnnPlacer, lower_bound
 from placeto_experiments.paper.orders import PlaceInOrder, read_by_rnn, run_greedily
-from placeto_graphs import EvaluationBatch, PlacementProblem, Placer
+from placeto_graphs import PlacementProblem, Placer
 from placeto_policy import PlacementEnvironment, PlacetoPlacer, load_policy
 from placeto_simulator import Simulator
 
@@ -74,15 +73,16 @@ class PlaceAtRandom(Place):
         warm_up("random")
         problem = workspace.problem(self.graph)
         began = time.perf_counter()
-        kept = _KeepingEvaluator(Simulator(problem, 1))
-        seed = self.seed or 0
-        runtime = RandomPlacer(RANDOM_PLACEMENTS).runtimes(problem, kept, seed=seed)
-        costs = np.concatenate(kept.costs)
+        shape = (RANDOM_PLACEMENTS, problem.num_groups)
+        generator = np.random.default_rng(self.seed or 0)
+        placements = generator.integers(problem.num_devices, size=shape, dtype=np.int32)
+        batch = Simulator(problem, 1).evaluate(placements)
+        costs = costs_of(problem, batch)
         watch.update("done")
         return Outcome(
-            runtime=float(runtime.mean()),
+            runtime=float(batch.runtime.mean()),
             cost=float(costs.mean()),
-            fits=bool((costs == runtime).all()),
+            fits=bool((costs == batch.runtime).all()),
             evaluations=1,
             seconds=(time.perf_counter() - began) / len(costs),
         )
@@ -123,17 +123,3 @@ class FinalEpisode(Place):
         costs = run_greedily(policy, environment)
         watch.update("done")
         return Episode(cost=costs[-1], steps=costs)
-
-
-class _KeepingEvaluator:
-    """Evaluates placements, and keeps their memory-penalised runtimes."""
-
-    def __init__(self, simulator: Simulator) -> None:
-        self.problem = simulator.problem
-        self.costs: list[NDArray[np.float64]] = []
-        self._simulator = simulator
-
-    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        batch = self._simulator.evaluate(placements)
-        self.costs.append(costs_of(self.problem, batch))
-        return batch

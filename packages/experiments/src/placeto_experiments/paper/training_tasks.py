@@ -82,7 +82,10 @@ class TrainPlaceto:
             trainer = Trainer(evaluators, self.settings, seed=self.seed, validation=others)
         for index, numbers in enumerate(orders.values()):
             if numbers:
-                trainer.environments[index] = FixedOrders(evaluators[index], self.settings, numbers)
+                reward = self.settings.reward
+                ordered = FixedOrders.for_policy(evaluators[index], self.settings, reward=reward)
+                ordered.numbers = numbers
+                trainer.environments[index] = ordered
         return trainer
 
 

@@ -63,14 +63,7 @@ def count_text(count: float) -> str:
 
 
 def markdown_table(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]]) -> str:
-    """Return a table as Markdown.
-
-    Parameters
-    ----------
-    rows
-        Things that have a row each.
-    columns
-        By its heading, what a column says of a thing; see `TextTable`.
+    """Return a table as Markdown: what each column says of each row, by its heading.
 
     Examples
     --------
