@@ -110,7 +110,7 @@ def cell(page: str, row: str, column: int) -> str:
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of generalisation over small members of a family."""
     folder = tmp_path_factory.mktemp("generalise") / "results"
-    succeed("experiment", "generalise", "nmt", SMOKE, "-o", folder)
+    succeed("experiment", "generalise", "cifar10", SMOKE, "-o", folder)
     return folder
 
 
@@ -247,7 +247,7 @@ def test_searches_have_as_many_evaluations_as_placeto_may_have(family: Path) -> 
 
 def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    succeed("experiment", "architectures", "nmt", SMOKE, "-o", folder)
+    succeed("experiment", "architectures", "cifar10", SMOKE, "-o", folder)
     page = check_complete(folder, pictures=1)
     for embedding, title, paper in (
         ("message-passing", "Full embedding", "+0.0 %"),
