@@ -12,7 +12,6 @@ from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress
 from placeto_experiments.model_check import (
-    CheckedModel,
     Report,
     check,
     check_all,
@@ -25,12 +24,12 @@ from placeto_simulator import Simulator
 from placeto_workloads import MODELS, training_step
 
 SIZES = {"steps": 2, "batch_size": 2, "units": 8, "vocabulary_size": 20}
-SMALL = CheckedModel("nmt-2", tuple((name, str(size)) for name, size in SIZES.items()))
-NONE = CheckedModel("nmt-3")
+SMALL = " ".join(["nmt-2", *(f"{name}={size}" for name, size in SIZES.items())])
+NONE = "nmt-3"
 
 
 def checked(
-    *models: CheckedModel, time_limit: float = 120.0, memory_limit: float = 1e12
+    *models: str, time_limit: float = 120.0, memory_limit: float = 1e12
 ) -> tuple[list[Report], str]:
     shown = io.StringIO()
     reports = check_all(
@@ -59,7 +58,7 @@ def test_a_row_has_the_numbers_of_the_model() -> None:
     assert report["one_device_fits"]
     assert report["searched_fits"]
     assert "expected one of" in failed["error"]
-    assert shown.splitlines()[0].startswith(f"1 of 2: {SMALL.command}: {graph.num_ops:,} ops, ")
+    assert shown.splitlines()[0].startswith(f"1 of 2: {SMALL}: {graph.num_ops:,} ops, ")
     assert shown.splitlines()[1].startswith("2 of 2: nmt-3: name: expected one of ")
 
 
@@ -91,7 +90,7 @@ def test_ctrl_c_leaves_the_rows_that_are_done(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_does_not_fit_has_a_star() -> None:
-    report = check("nmt-2", [[name, str(size)] for name, size in SIZES.items()], 0.05)
+    report = check(SMALL, 0.05)
     named = {"model": "nmt-2", **report, "one_device_fits": False}
     failed = {"model": "nmt-3", "error": "expected | something"}
     lines = model_table([named, failed]).markdown().splitlines()
@@ -117,11 +116,13 @@ def test_what_is_searched_is_never_worse_than_one_device() -> None:
 def test_the_command_prints_the_table_of_the_chosen_models(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    answer = {"error": "none"}
-    monkeypatch.setattr("placeto_experiments.model_check._run", lambda *_limits: answer)
-    check_models.main(["--only", "timm:resnet"], standalone_mode=False)
+    def run(_model: str, _seconds: float, time_limit: float, _memory: float) -> Report:
+        return {"error": f"none in {time_limit} s"}
+
+    monkeypatch.setattr("placeto_experiments.model_check._run", run)
+    check_models.main(["--only", "timm:resnet", "--time-limit=7"], standalone_mode=False)
     printed = capfd.readouterr().out.splitlines()
-    assert printed[2].startswith("| timm:resnet50 batch_size=4 | none |")
+    assert printed[2].startswith("| timm:resnet50 batch_size=4 | none in 7 s |")
     assert printed[-1].startswith("0 of 1 models")
     with pytest.raises(InputError, match="--only: expected a part of a name"):
         check_models.main(["--only", "keras"], standalone_mode=False)

@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,40 +42,28 @@ Report = dict[str, Any]
 SMALL_BATCH = 4
 
 
-@dataclass(frozen=True)
-class CheckedModel:
-    """A source of `placeto build`, and names and values of its ``--set``."""
-
-    source: str
-    settings: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def command(self) -> str:
-        """The source and its settings as one text."""
-        return " ".join((self.source, *(f"{name}={value}" for name, value in self.settings)))
+def _all(library: str, names: str, sequence_length: int | None = None) -> list[str]:
+    sizes = f"batch_size={SMALL_BATCH}"
+    if sequence_length is not None:
+        sizes += f" sequence_length={sequence_length}"
+    return [f"{library}:{name} {sizes}" for name in names.split()]
 
 
-def _all(library: str, names: str, **settings: int | str) -> tuple[CheckedModel, ...]:
-    given = tuple((name, str(value)) for name, value in settings.items())
-    return tuple(CheckedModel(f"{library}:{name}", given) for name in names.split())
-
-
-# Each kind of architecture, in the sizes that the libraries give when nothing is said.
-CHECKED_MODELS: tuple[CheckedModel, ...] = (
-    *(CheckedModel(name) for name in ("inception-v3", "nasnet", "nmt-2", "nmt-4")),
+# Sources of `placeto build` with names and values of its ``--set``: each kind of architecture, in
+# the sizes that the libraries give when nothing is said.
+CHECKED_MODELS = (
+    *("inception-v3", "nasnet", "nmt-2", "nmt-4"),
     *_all(
         "timm",
         "resnet50 resnext50_32x4d seresnet50 densenet121 vgg16 efficientnet_b0 "
         "mobilenetv3_large_100 regnety_016 convnext_tiny vit_base_patch16_224 "
         "deit3_small_patch16_224 swin_tiny_patch4_window7_224 mixer_b16_224 coatnet_0_224 "
         "cait_xxs24_224 nfnet_f0 hrnet_w18",
-        batch_size=SMALL_BATCH,
     ),
     *_all(
         "torchvision",
         "alexnet googlenet resnet18 wide_resnet50_2 mnasnet1_0 shufflenet_v2_x1_0 squeezenet1_1 "
         "vit_b_16 swin_v2_t maxvit_t efficientnet_v2_s deeplabv3_resnet50 r3d_18 swin3d_t",
-        batch_size=SMALL_BATCH,
     ),
     *_all(
         "transformers",
@@ -85,14 +72,12 @@ CHECKED_MODELS: tuple[CheckedModel, ...] = (
         "switch_transformers vit swin convnext segformer dinov2 mobilevit detr conditional_detr "
         "videomae dpt whisper wav2vec2 audio-spectrogram-transformer speech_to_text clip siglip "
         "llava layoutlm mamba2 recurrent_gemma",
-        batch_size=SMALL_BATCH,
     ),
-    *_all("transformers", "mamba rwkv", batch_size=SMALL_BATCH, sequence_length=32),
+    *_all("transformers", "mamba rwkv", sequence_length=32),
     *_all(
         "diffusers",
         "UNet2DModel UNet2DConditionModel AutoencoderKL VQModel DiTTransformer2DModel "
         "SD3Transformer2DModel PixArtTransformer2DModel",
-        batch_size=SMALL_BATCH,
     ),
 )
 
@@ -123,9 +108,7 @@ def check_models(only: tuple[str, ...], time_limit: int, as_json: bool) -> None:
     placeto experiment models > table.md
     placeto experiment models --only timm:
     """
-    chosen = [
-        model for model in CHECKED_MODELS if not only or any(text in model.command for text in only)
-    ]
+    chosen = [model for model in CHECKED_MODELS if not only or any(text in model for text in only)]
     if not chosen:
         raise InputError(f"--only: expected a part of a name of a model, got {', '.join(only)}")
     with showing_progress() as progress:
@@ -138,7 +121,7 @@ def check_models(only: tuple[str, ...], time_limit: int, as_json: bool) -> None:
 
 
 def check_all(
-    models: Sequence[CheckedModel],
+    models: Sequence[str],
     progress: Progress,
     *,
     search_seconds: float = SEARCH_SECONDS,
@@ -154,13 +137,12 @@ def check_all(
     with suppress(KeyboardInterrupt):
         for number, model in enumerate(models, 1):
             began = time.monotonic()
-            progress.update(f"{model.command} ({number} of {len(models)}) ...")
-            request = json.dumps([model.source, model.settings, search_seconds])
-            report = _checked(_run(request, time_limit, memory_limit))
-            reports.append({"model": model.command, **report})
+            progress.update(f"{model} ({number} of {len(models)}) ...")
+            report = _checked(_run(model, search_seconds, time_limit, memory_limit))
+            reports.append({"model": model, **report})
             verdict = report.get("error") or f"{report['ops']:,} ops"
             taken = time.monotonic() - began
-            progress.say(f"{number} of {len(models)}: {model.command}: {verdict}, {taken:.0f} s")
+            progress.say(f"{number} of {len(models)}: {model}: {verdict}, {taken:.0f} s")
     return reports
 
 
@@ -174,8 +156,8 @@ def _checked(report: Report) -> Report:
     }
 
 
-def _run(request: str, time_limit: float, memory_limit: float) -> Report:
-    command = [sys.executable, "-m", "placeto_experiments.model_check", request]
+def _run(model: str, search_seconds: float, time_limit: float, memory_limit: float) -> Report:
+    command = [sys.executable, "-m", "placeto_experiments.model_check", model, f"{search_seconds}"]
     with subprocess.Popen(  # noqa: S603 (this module)
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -269,11 +251,12 @@ def searched(problem: PlacementProblem, seconds: float) -> tuple[float, bool]:
     return found.runtime, found.fits(problem.cluster)
 
 
-def check(source: str, settings: list[list[str]], seconds: float) -> dict[str, Any]:
+def check(model: str, seconds: float) -> Report:
     """Return the numbers of a model, after so many seconds of search."""
+    source, *settings = model.split()
     of_library = LIBRARY.fullmatch(source) is not None
     make = library_step if of_library else training_step
-    step = make(source, **parse_sizes([(name, value) for name, value in settings]))
+    step = make(source, **parse_sizes([setting.partition("=")[::2] for setting in settings]))
     rules = DEFAULT_RULES if of_library else MODELS[source].colocation_rules
     began = time.monotonic()
     graph = capture_step(step)
@@ -303,16 +286,15 @@ def check(source: str, settings: list[list[str]], seconds: float) -> dict[str, A
     }
 
 
-def main(request: str) -> None:
-    """Check the model of a request; print its numbers, or what went wrong."""
-    source, settings, seconds = json.loads(request)
+def main(model: str, seconds: str) -> None:
+    """Check a model; print its numbers, or what went wrong."""
     warnings.simplefilter("ignore")  # of costs that are not known: the table is of models
     try:
-        report = check(source, settings, seconds)
+        report = check(model, float(seconds))
     except Exception as error:
         report = {"error": one_line(error)}
     print(json.dumps(report))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
