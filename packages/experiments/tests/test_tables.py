@@ -1,5 +1,6 @@
 """The tables of bounds and searches: each number is there, and they agree with one another."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,16 @@ import pytest
 from placeto_experiments.tables import GROUPS_TO_TRY_ALL, main
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PLACETO_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def test_a_row_has_the_parts_of_the_bound_and_what_was_found(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
     main(["bounds", "cifar10:3/2xk80", "--seconds=0.2", "--seeds=1"])
     printed = capsys.readouterr().out.splitlines()
     (cells,) = (line.strip("| ").split(" | ") for line in printed if line.startswith("| cifar10"))
@@ -25,9 +32,8 @@ def test_a_row_has_the_parts_of_the_bound_and_what_was_found(
 
 
 def test_in_few_groups_all_placements_are_tried(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
     monkeypatch.setitem(GROUPS_TO_TRY_ALL, "2xk80", 6)
     main(["bounds", "cifar10:3/2xk80", "--exact"])
     row = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
@@ -37,9 +43,8 @@ def test_in_few_groups_all_placements_are_tried(
 
 
 def test_each_problem_has_a_row(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
     names = ["cifar10:3/2xk80", "cifar10:3/4xk80"]
     main(["search", *names, "--evaluations=20", "--seconds=0.2", "--seeds=2"])
     printed = capsys.readouterr().out.splitlines()
@@ -71,9 +76,8 @@ def test_a_profile_has_a_row_by_its_path(
 
 
 def test_a_policy_stands_beside_search_alone_at_two_levels(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
     main(
         [
             "policy-search",

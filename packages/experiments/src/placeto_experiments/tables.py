@@ -10,15 +10,14 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeto.placing.costs import cost_of, cost_of_result, first_as_good
+from placeto.placing.costs import cost_of_result, first_as_good
 from placeto.placing.placements import GROUPS_OF_POLICY, search_problem
 from placeto.placing.placers import start_of_search
 from placeto.problems.making import read_problem
@@ -223,52 +222,6 @@ def print_search(options: argparse.Namespace) -> None:
 NO_POLICY, BUNDLED = "none", "bundled"
 
 
-class Found(NamedTuple):
-    """Cost of a run in seconds, and its curve: evaluations, and the least cost so far."""
-
-    cost: float
-    curve: NDArray[np.float64]
-
-    def until(self, cost: float) -> float:
-        """Return after how many evaluations it was as good; infinity if it never was."""
-        evaluations = first_as_good(self.curve, cost)
-        return math.inf if evaluations is None else float(evaluations)
-
-
-class Searching:
-    """Searches of one problem at one level, alone or from where a policy places it."""
-
-    def __init__(self, problem: PlacementProblem) -> None:
-        self.problem = problem
-        self.coarse = search_problem(problem, GROUPS_OF_POLICY)
-        self.simulator = Simulator(problem, num_threads=1)
-        self.coarse_simulator = Simulator(self.coarse, num_threads=1)
-        MultilevelSearch(evaluations=10).place(problem, self.simulator)  # compiles
-
-    def alone(self, seconds: float, seed: int) -> Found:
-        """Search from nothing."""
-        result = _search(seconds).place(self.problem, self.simulator, seed=seed)
-        return Found(cost_of(self.simulator, result.placement), np.array(result.curve))
-
-    def zero_shot(self, policy: PlacementPolicy, seed: int) -> float:
-        """Return the cost of the best of some rollouts of the policy."""
-        return cost_of(self.coarse_simulator, self._rollouts(policy, seed).placement)
-
-    def from_policy(self, policy: PlacementPolicy, seconds: float, seed: int) -> Found:
-        """Search from the best of some rollouts, in the seconds that these leave."""
-        began = time.process_time()
-        placed = self._rollouts(policy, seed)
-        start = self.problem.placement_of_ops(self.coarse.expand(placed.placement))
-        search = _search(max(seconds - (time.process_time() - began), 1e-3))
-        result = search.place(self.problem, self.simulator, seed=seed, start=start)
-        curve = np.add(result.curve, [placed.evaluations, 0.0])
-        cost = cost_of(self.simulator, result.placement)
-        return Found(cost, np.concatenate([placed.curve, curve]))
-
-    def _rollouts(self, policy: PlacementPolicy, seed: int) -> PlacementResult:
-        return start_of_search(policy).place(self.coarse, self.coarse_simulator, seed=seed)
-
-
 class Row(NamedTuple):
     """What one policy does for one problem; costs are medians over seeds, in seconds.
 
@@ -279,8 +232,7 @@ class Row(NamedTuple):
 
     problem: str
     policy: str
-    zero_shot: float  # NaN without a policy
-    searched: list[float]  # for each budget of seconds
+    costs: list[float]  # zero-shot, NaN without a policy, and for each budget of seconds
     factor: float
     best_known: float
 
@@ -298,28 +250,58 @@ def _policy_rows(
     problem: PlacementProblem,
     policies: Mapping[str, PlacementPolicy],
     options: argparse.Namespace,
-) -> Iterator[Row]:
-    searching, seeds = Searching(problem), range(options.seeds)
+) -> list[Row]:
+    """Search a problem at one level, alone and from where policies place it."""
+    coarse = search_problem(problem, GROUPS_OF_POLICY)
+    simulator = Simulator(problem, num_threads=1)
+    coarse_simulator = Simulator(coarse, num_threads=1)
+    MultilevelSearch(evaluations=10).place(problem, simulator)  # compiles
 
-    def runs(search: Callable[[float, int], Found]) -> list[list[Found]]:
-        return [[search(seconds, seed) for seed in seeds] for seconds in options.seconds]
+    def rollouts(policy: PlacementPolicy, seed: int) -> PlacementResult:
+        return start_of_search(policy).place(coarse, coarse_simulator, seed=seed)
 
-    alone = runs(searching.alone)
-    found = {NO_POLICY: (math.nan, alone, 1.0)}
-    for policy_name, policy in policies.items():
-        zero_shot = float(np.median([searching.zero_shot(policy, seed) for seed in seeds]))
-        behind = runs(partial(searching.from_policy, policy))
-        factors = [
-            min(each[seed].until(run.cost) for each in alone) / run.until(run.cost)
-            for seed, run in enumerate(behind[0])
-        ]
-        found[policy_name] = (zero_shot, behind, float(np.median(factors)))
-    costs = [run.cost for _, each, _ in found.values() for some in each for run in some]
+    def search(policy: PlacementPolicy | None, seconds: float, seed: int) -> PlacementResult:
+        if policy is None:
+            return _search(seconds).place(problem, simulator, seed=seed)
+        began = time.process_time()
+        placed = rollouts(policy, seed)
+        start = problem.placement_of_ops(coarse.expand(placed.placement))
+        left = max(seconds - (time.process_time() - began), 1e-3)
+        result = _search(left).place(problem, simulator, seed=seed, start=start)
+        curve = np.add(result.curve, [placed.evaluations, 0.0])
+        return replace(result, curve=np.concatenate([placed.curve, curve]))
+
+    def median(results: Iterable[tuple[PlacementProblem, PlacementResult]]) -> float:
+        return float(np.median([cost_of_result(*each) for each in results]))
+
+    def until(result: PlacementResult, cost: float) -> float:
+        return first_as_good(result.curve, cost) or math.inf
+
+    seeds = range(options.seeds)
+    tried: dict[str, PlacementPolicy | None] = {NO_POLICY: None, **policies}
+    found = {
+        each: [[search(policy, seconds, seed) for seed in seeds] for seconds in options.seconds]
+        for each, policy in tried.items()
+    }
+    every = [run for runs in found.values() for of_seeds in runs for run in of_seeds]
     if options.reference:
-        costs.append(searching.alone(options.reference, options.seeds).cost)
-    for policy_name, (zero_shot, each, factor) in found.items():
-        medians = [float(np.median([run.cost for run in some])) for some in each]
-        yield Row(name, policy_name, zero_shot, medians, factor, min(costs))
+        every.append(search(None, options.reference, options.seeds))
+    best = min(cost_of_result(problem, run) for run in every)
+    rows = []
+    for each, policy in tried.items():
+        zero_shot, factor = math.nan, 1.0
+        if policy is not None:
+            zero_shot = median((coarse, rollouts(policy, seed)) for seed in seeds)
+            goals = [cost_of_result(problem, run) for run in found[each][0]]
+            factors = [
+                min(until(alone[seed], goal) for alone in found[NO_POLICY])
+                / until(found[each][0][seed], goal)
+                for seed, goal in enumerate(goals)
+            ]
+            factor = float(np.median(factors))
+        searched = [median((problem, run) for run in of_seeds) for of_seeds in found[each]]
+        rows.append(Row(name, each, [zero_shot, *searched], factor, best))
+    return rows
 
 
 def print_policy_search(options: argparse.Namespace) -> None:
@@ -338,14 +320,12 @@ def print_policy_search(options: argparse.Namespace) -> None:
             for row in _policy_rows(name, level, policies, options):
                 rows.append(row)
                 names = [f"{name}, {level.num_groups} groups", row.policy]
-                cells = row.cells(names, [row.zero_shot, *row.searched], ".4g")
-                _print_row([*cells, f"{row.best_known:.4g}"])
+                _print_row([*row.cells(names, row.costs, ".4g"), f"{row.best_known:.4g}"])
     print()
     _print_head(["over the best known", "policy", "alone", *budgets, "evaluations"], num_texts=2)
     for family, policy in dict.fromkeys((r.problem.partition(":")[0], r.policy) for r in rows):
         some = [r for r in rows if r.policy == policy and r.problem.partition(":")[0] == family]
-        ratios = [np.array([r.zero_shot, *r.searched]) / r.best_known for r in some]
-        means = np.exp(np.log(ratios).mean(axis=0))
+        means = np.exp(np.mean([np.log(np.array(r.costs) / r.best_known) for r in some], axis=0))
         summary = some[0]._replace(factor=float(np.median([r.factor for r in some])))
         _print_row(summary.cells([family, policy], means.tolist(), ".3f"))
 
