@@ -250,6 +250,11 @@ def test_the_best_is_kept_when_a_walk_leaves_it() -> None:
     [
         ({"first_member": [0, 0, 1]}, "first_member: expected rising positions from 0 to 6"),
         ({"first_member": []}, "first_member: expected rising positions"),
+        (
+            {"members": [0, 1, 2, 3, 1, 1]},
+            r"members\[5\]: expected each \(set, group\) once, got \[4, 1\] again after members",
+        ),
+        ({"first_member": [0], "members": []}, r"set_of\[0, 0\]: expected an integer from 0 to -1"),
         ({"set_of": [[5]]}, r"set_of\[0, 0\]: expected an integer from 0 to 4, got 5"),
         ({"allowance": [[-1.0]]}, r"allowance\[0, 0\]: expected a number >= 0"),
         ({"device": [[0, 1]]}, "device: expected shape"),

@@ -2,12 +2,23 @@
 
 from dataclasses import fields, replace
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_graphs import GraphError, MoveEvaluator, Moves, PlacementProblem, Walks, plain_walk
+from placeto_graphs import (
+    GraphError,
+    MoveEvaluator,
+    Moves,
+    PlacementProblem,
+    Walks,
+    colocate,
+    from_networkx,
+    parse_cluster,
+    plain_walk,
+)
 from placeto_simulator import SimulationError, Simulator
 from simulated_problems import Placed, layered_problem, placed_problems
 
@@ -18,12 +29,13 @@ def random_moves(
     """Draw moves of single groups and of pairs, that may cost up to ``most`` seconds more."""
     generator = np.random.default_rng(seed)
     groups, shape = problem.num_groups, (num_walks, num_moves)
-    pairs = generator.integers(0, groups, (groups, 2)).ravel()
+    pair = min(2, groups)
+    pairs = [generator.choice(groups, pair, replace=False) for _ in range(groups)]
     return Moves(
         set_of=generator.integers(0, 2 * groups, shape).astype(np.int32),
         device=generator.integers(0, problem.num_devices, shape).astype(np.int32),
         allowance=generator.uniform(0, most, shape) * generator.integers(0, 2, shape),
-        first_member=np.append(np.arange(groups), np.arange(groups, 3 * groups + 1, 2)),
+        first_member=np.append(np.arange(groups), groups + pair * np.arange(groups + 1)),
         members=np.append(np.arange(groups), pairs),
     )
 
@@ -70,6 +82,26 @@ def test_a_walk_keeps_the_best_that_it_accepted() -> None:
     assert walks.best_runtime[0] == np.nanmin(walks.cost)
     assert walks.evaluations == np.isfinite(walks.cost).sum()
     assert not start.any()
+
+
+def test_the_most_bytes_that_a_graph_may_have_do_not_wrap() -> None:
+    most = 2**60
+    ops = nx.DiGraph([("input", "op")])
+    ops.add_node("weights", parameter_bytes=most)
+    ops.nodes["op"]["workspace_bytes"] = most
+    ops.edges["input", "op"]["bytes"] = most
+    graph = from_networkx(ops)
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.ones((3, 2)),
+        grouping=colocate(graph, rules=()),
+    )
+    simulator = Simulator(problem, num_threads=1)
+    together = np.zeros((1, 3), np.int32)
+    assert simulator.evaluate(together).peak_memory.tolist() == [[3 * most, 0]]
+    walks = simulator.walk(together, random_moves(problem, 1, 1, 0, 0.0))
+    assert walks.cost[0, 0] == pytest.approx(2e-9 * 3 * most, rel=1e-6)
 
 
 def test_the_simulator_walks() -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.protocols.evaluation import Evaluator, memory_penalised_runtime
-from placeto_graphs.schema.arrays import Record, float_array, int_array
+from placeto_graphs.schema.arrays import Record, check_pairs_differ, float_array, int_array
 from placeto_graphs.schema.problem import PlacementProblem
 
 
@@ -32,7 +32,7 @@ class Moves(Record):
     first_member : int32[S + 1]
         Start of each of the S sets in ``members``.
     members : int32[K]
-        The groups of the sets.
+        The groups of the sets, each at most once in a set.
 
     Raises
     ------
@@ -65,8 +65,9 @@ class Moves(Record):
             raise GraphError(
                 f"first_member: expected rising positions from 0 to {end}, got {first}"
             )
-        last_set = max(self.num_sets - 1, 0)
-        self._check("set_of", int_array, np.int32, (None, None), maximum=last_set)
+        sets = np.repeat(np.arange(self.num_sets, dtype=np.int32), np.diff(first))
+        check_pairs_differ("members", np.stack([sets, self.members], axis=1), "(set, group)")
+        self._check("set_of", int_array, np.int32, (None, None), maximum=self.num_sets - 1)
         self._check("device", int_array, np.int32, self.set_of.shape)
         self._check("allowance", float_array, self.set_of.shape, infinity_is="any")
 

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from placeto_graphs.errors import GraphError, shown
 
 INT64_MAX = int(np.iinfo(np.int64).max)
-MAX_SUM = 2**62  # far enough from the end of int64 that rounding cannot hide an overflow
+MAX_SUM = 2**60  # of one field: int64 holds parameters, workspace and tensors of all ops together
 
 _KIND_WORDS = {
     "b": "booleans",
@@ -102,7 +102,7 @@ def int_array(
 
 
 def byte_counts(field: str, values: Any, shape: tuple[int | None, ...]) -> NDArray[np.int64]:
-    """Check integers >= 0 whose sum int64 can hold, so that every later sum is exact."""
+    """Check integers >= 0 of such a sum that int64 can add up several fields exactly."""
     array = int_array(field, values, np.int64, shape)
     if array.size and array.sum(dtype=np.float64) > MAX_SUM:
         raise GraphError(f"{field}: expected a sum of at most {MAX_SUM} bytes, got more")
