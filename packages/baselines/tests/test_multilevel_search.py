@@ -16,9 +16,11 @@ from baseline_problems import (
     random_problems,
 )
 from placeto_baselines import BaselineError, MultilevelSearch, StoppedSearchError, lower_bound
+from placeto_baselines.search import multilevel_search
 from placeto_baselines.search.move_sets import move_sets
 from placeto_graphs import (
     EvaluationBatch,
+    GraphError,
     Moves,
     PlacementProblem,
     Walks,
@@ -188,6 +190,29 @@ def test_the_best_is_kept_when_the_evaluator_fails() -> None:
 
     with pytest.raises(RuntimeError, match=r"^no device for"):
         MultilevelSearch(seconds=1000).place(problem, Useless(problem))
+
+
+@pytest.mark.parametrize("evaluator", [BusiestDevice, WalkingDevice])
+def test_errors_of_the_search_are_not_those_of_the_evaluator(
+    evaluator: type[BusiestDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = ladder(40)
+
+    def no_sets(*_: object) -> None:
+        raise IndexError("no sets")
+
+    monkeypatch.setattr(multilevel_search, "move_sets", no_sets)
+    with pytest.raises(IndexError, match=r"^no sets$"):
+        MultilevelSearch(evaluations=100).place(problem, evaluator(problem))
+
+
+def test_moves_that_no_plain_walk_takes_are_errors_of_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sets = move_sets(ladder(41), coarsest=32)  # of a problem with more groups
+    monkeypatch.setattr(multilevel_search, "move_sets", lambda *_: sets)
+    with pytest.raises(GraphError, match=r"^members: expected numbers from 0 to 79, got 8"):
+        MultilevelSearch(evaluations=200).place(ladder(40), BusiestDevice(ladder(40)))
 
 
 def test_it_says_how_far_it_is() -> None:

@@ -1,11 +1,15 @@
 """What a placer has tried so far, and the base of those that try what a rule makes."""
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.errors import BaselineError
+from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_graphs import (
     EvaluationBatch,
     Evaluator,
@@ -18,11 +22,14 @@ from placeto_graphs import (
     plain_walk,
 )
 
+Result = TypeVar("Result")
+
 
 class Trials:
     """Evaluates placements and keeps the one with the lowest memory-penalised runtime.
 
-    Of equally good placements the first is kept. The clock runs from construction on.
+    Of equally good placements the first is kept. The clock runs from construction on. An evaluator
+    that fails stops the search; what else fails is an error of the search.
 
     Parameters
     ----------
@@ -34,7 +41,8 @@ class Trials:
     Raises
     ------
     BaselineError
-        When the evaluator is one of another problem.
+        When the evaluator is one of another problem. Later a `StoppedSearchError`, when it fails
+        after some placements: it has the best of them.
     """
 
     def __init__(self, problem: PlacementProblem, evaluator: Evaluator) -> None:
@@ -53,7 +61,7 @@ class Trials:
 
     def evaluate(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[B], the memory-penalised runtime of int32[B, G] in seconds."""
-        return self.record(placements, self.evaluator.evaluate(placements))
+        return self.record(placements, self._ask(self.evaluator.evaluate, placements))
 
     def cost(self, batch: EvaluationBatch) -> NDArray[np.float64]:
         """Return float64[B], the memory-penalised runtime of what was evaluated."""
@@ -71,9 +79,10 @@ class Trials:
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk from int32[C, G], in compiled code where the evaluator can, and count all of it."""
         if isinstance(self.evaluator, MoveEvaluator):
-            walks = self.evaluator.walk(placements, moves)
+            walks = self._ask(self.evaluator.walk, placements, moves)
         else:
-            walks = plain_walk(self.evaluator, placements, moves)
+            asked = _Function(self.problem, partial(self._ask, self.evaluator.evaluate))
+            walks = plain_walk(asked, placements, moves)
         costs = self.cost_of_best(walks)
         best = int(costs.argmin())
         before = self.count
@@ -114,12 +123,32 @@ class Trials:
             curve=np.array([*self._curve, (self.count, self.best_cost)]),
         )
 
+    def _ask(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Call the evaluator; where it fails, what has been found is kept."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            if self._best is None:
+                raise
+            raise StoppedSearchError(error, self.result()) from error
+
     def _keep(
         self, placement: NDArray[np.int32], batch: EvaluationBatch, row: int, cost: float
     ) -> None:
         self.best_cost = cost
         self._best = (placement.copy(), float(batch.runtime[row]), batch.peak_memory[row].copy())
         self._curve.append((self.count + row + 1, cost))
+
+
+@dataclass(frozen=True)
+class _Function:
+    """An evaluator made of a function."""
+
+    problem: PlacementProblem
+    function: Callable[[NDArray[np.int32]], EvaluationBatch]
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        return self.function(placements)
 
 
 class RulePlacer:

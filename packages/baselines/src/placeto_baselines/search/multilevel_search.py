@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.errors import BaselineError, StoppedSearchError, check_at_least
+from placeto_baselines.errors import BaselineError, check_at_least
 from placeto_baselines.search.exhaustive_search import all_placements
 from placeto_baselines.search.move_sets import MoveSets, move_sets
 from placeto_baselines.trials import Trials
@@ -152,10 +152,6 @@ class MultilevelSearch:
         except KeyboardInterrupt:
             if not trials.count:
                 raise
-        except Exception as error:
-            if not trials.count:
-                raise
-            raise StoppedSearchError(error, trials.result()) from error
         return trials.result()
 
     def _search(
