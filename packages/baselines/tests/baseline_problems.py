@@ -70,6 +70,14 @@ def two_chains(**changes: Any) -> PlacementProblem:
     return PlacementProblem(**(fields | changes))
 
 
+def slow_on_the_cpu(seconds: list[float], slow: int, **changes: Any) -> PlacementProblem:
+    """Return independent ops of some seconds on a CPU and two GPUs; the CPU takes 60 s for one."""
+    times = np.tile(np.array(seconds)[:, None], (1, 3))
+    times[slow, 0] = 60.0
+    graph = op_graph(len(seconds), [], **changes)
+    return problem_of(graph, cluster(["cpu", "k80", "k80"]), times)
+
+
 def random_problem(generator: np.random.Generator, max_groups: int = 6) -> PlacementProblem:
     """Return a small problem: unequal devices and links, several ops a group, scarce memory."""
     num_ops = int(generator.integers(1, 13))

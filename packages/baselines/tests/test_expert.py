@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -7,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baseline_problems import cluster, op_graph, problem_of
+from baseline_problems import cluster, op_graph, problem_of, slow_on_the_cpu
 from placeto_baselines import BaselineError, ExpertPlacer, ExpertScopes
 from placeto_baselines.expert import parallel_branches
-from placeto_graphs import Phase, PlacementProblem
+from placeto_graphs import Grouping, Phase, PlacementProblem
 from plain_evaluator import PlainEvaluator
 
 NMT = ExpertScopes(
@@ -59,13 +60,15 @@ def test_the_branches_of_each_module_go_round_the_devices() -> None:
 
 def test_a_group_goes_with_most_of_its_work() -> None:
     problem = scoped(["Mixed_a.branch1", "Mixed_a.branch2", "Mixed_a.branch2"], [], gpus=2)
-    grouped = PlacementProblem(
-        graph=problem.graph,
-        cluster=problem.cluster,
-        compute_time=problem.compute_time,
-        grouping=type(problem.grouping)(group_of=np.zeros(3, np.int32), group_names=("all",)),
-    )
-    assert placed(ExpertPlacer(INCEPTION), grouped) == [2]
+    grouping = Grouping(group_of=np.zeros(3, np.int32), group_names=("all",))
+    assert placed(ExpertPlacer(INCEPTION), replace(problem, grouping=grouping)) == [2]
+
+
+def test_the_work_of_a_group_is_that_on_the_devices_it_may_go_to() -> None:
+    scopes = ["Mixed_a.branch1", "Mixed_a.branch2"]
+    ops = slow_on_the_cpu([1.0, 2.0], slow=0, scopes=scopes)
+    grouping = Grouping(group_of=np.zeros(2, np.int32), group_names=("all",))
+    assert placed(ExpertPlacer(INCEPTION), replace(ops, grouping=grouping)) == [2]
 
 
 def test_what_is_not_named_goes_with_the_heaviest_neighbour() -> None:

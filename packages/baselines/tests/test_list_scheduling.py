@@ -1,10 +1,18 @@
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 
-from baseline_problems import cluster, op_graph, problem_of, random_problems, two_chains
+from baseline_problems import (
+    cluster,
+    op_graph,
+    problem_of,
+    random_problems,
+    slow_on_the_cpu,
+    two_chains,
+)
 from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MTopo
+from placeto_baselines.devices import accelerated, allowed_devices
 from placeto_baselines.scheduling.earliest_first import EarliestFirst
 from placeto_baselines.scheduling.favourite_children import favourite_children
 from placeto_baselines.scheduling.placers import ListScheduler
@@ -60,6 +68,10 @@ def textbook_problem() -> PlacementProblem:
     return problem_of(graph, cluster(["p1", "p2", "p3"]), np.array(SECONDS, float))
 
 
+def tasks_of(problem: PlacementProblem) -> TaskGraph:
+    return TaskGraph(problem, allowed_devices(problem))
+
+
 def check_schedule(problem: PlacementProblem, schedule: Schedule) -> None:
     """Groups stay together, devices do one op at a time, and ops wait for their inputs."""
     graph, on = problem.graph, problem.cluster
@@ -79,7 +91,7 @@ def check_schedule(problem: PlacementProblem, schedule: Schedule) -> None:
 
 def test_the_textbook_example_of_heft() -> None:
     problem = textbook_problem()
-    rank = TaskGraph(problem).upward_rank()
+    rank = tasks_of(problem).upward_rank()
     # As the paper gives them, rounded to three places.
     expected = [108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667]
     assert rank == pytest.approx(expected, abs=1e-3)
@@ -111,6 +123,35 @@ def test_two_chains_run_side_by_side(placer: ListScheduler) -> None:
     schedule = placer.schedule(two_chains())
     assert schedule.makespan == 1.0
     assert schedule.device[[0, 1]].tolist() == schedule.device[[2, 3]].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "placer", [CriticalPathPlacer(), MEtf(), MSct()], ids=lambda placer: placer.name
+)
+def test_a_cpu_that_gets_nothing_ranks_nothing(placer: ListScheduler) -> None:
+    # The longest first: 3 s and 1 s on one GPU, 2 s and 2 s on the other. The op of 1 s comes first
+    # where the 60 s of the CPU count, and the step then takes 5 s.
+    schedule = placer.schedule(slow_on_the_cpu([1.0, 3.0, 2.0, 2.0], slow=0))
+    assert schedule.makespan == 4.0
+    assert schedule.start.tolist() == [3.0, 0.0, 0.0, 2.0]
+
+
+def test_means_are_over_the_devices_that_groups_may_go_to() -> None:
+    # A byte takes 1 s from GPU to GPU, 8 s from the CPU and 64 s to it.
+    graph = op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.array([2, 2, 2]))
+    between = np.array([[1.0, 8.0, 8.0], [64.0, 1.0, 1.0], [64.0, 1.0, 1.0]])
+    on = replace(cluster(["cpu", "k80", "k80"]), bandwidth=1 / between)
+    seconds = np.array([[30.0, 1.0, 3.0], [30.0, 1.0, 1.0], [60.0, np.inf, np.inf]])
+    problem = problem_of(graph, on, seconds)
+    used = TaskGraph(problem, accelerated(problem))
+    assert used.mean_seconds.tolist() == [2.0, 1.0, 60.0]
+    assert used.successors == [[(1, 2.0)], [(2, 128.0)], []]
+    assert used.upward_rank().tolist() == [193.0, 189.0, 60.0]
+    every = tasks_of(problem)
+    assert every.mean_seconds == pytest.approx([34 / 3, 32 / 3, 60.0])
+    ((reader, sent),) = every.successors[0]
+    assert reader == 1
+    assert sent == pytest.approx(2 * (8 + 8 + 64 + 1 + 64 + 1) / 6)
 
 
 def test_the_critical_path_goes_first() -> None:
@@ -197,12 +238,12 @@ def test_the_favourite_child_is_the_one_that_is_dear_to_send_to() -> None:
         tensor_bytes=np.array([2, 9, 4]),
     )
     problem = problem_of(graph, cluster(["k80", "k80"]), np.ones((4, 2)))
-    assert favourite_children(TaskGraph(problem)) == [2, -1, -1, -1]
+    assert favourite_children(tasks_of(problem)) == [2, -1, -1, -1]
 
 
 def test_favourites_are_one_child_of_one_parent() -> None:
     for problem in random_problems(60):
-        tasks = TaskGraph(problem)
+        tasks = tasks_of(problem)
         favourite = favourite_children(tasks)
         chosen = [child for child in favourite if child >= 0]
         assert len(set(chosen)) == len(chosen)
@@ -246,7 +287,7 @@ def test_a_device_waits_for_a_favourite_child_that_is_not_ready_yet() -> None:
 def test_a_device_does_not_wait_longer_than_staying_saves() -> None:
     # What op 0 sends to op 3 could be anywhere at 2.5, and op 3 cannot start before 3.0.
     problem = a_child_worth_waiting_for(size=1)
-    tasks = TaskGraph(problem)
+    tasks = tasks_of(problem)
     for favourite in ([-1] * 5, [3, -1, -1, -1, -1]):
         schedule = EarliestFirst(problem, tasks, favourite).run()
         assert schedule.start.tolist() == [0.0, 2.5, 0.0, 3.0, 2.0]
@@ -256,7 +297,7 @@ def test_an_urgent_op_goes_before_the_child_that_is_waited_for() -> None:
     # When op 0 is done, its favourite child could start on its device; so could op 2, anywhere.
     graph = op_graph(3, [(0, 1)])
     problem = problem_of(graph, cluster(["k80"]), np.array([[1.0], [1.0], [0.5]]))
-    tasks = TaskGraph(problem)
+    tasks = tasks_of(problem)
     assert EarliestFirst(problem, tasks, [-1] * 3).run().start.tolist() == [0.0, 1.0, 2.0]
     assert EarliestFirst(problem, tasks, [1, -1, -1]).run().start.tolist() == [0.0, 1.5, 1.0]
 

@@ -2,20 +2,22 @@ import itertools
 import multiprocessing
 import re
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from baseline_problems import cluster, op_graph, problem_of, two_chains
+from baseline_problems import cluster, op_graph, problem_of, slow_on_the_cpu, two_chains
 from placeto_baselines import BaselineError, MetisPlacer, ScotchPlacer
+from placeto_baselines.devices import speeds
 from placeto_baselines.partitioning.metis import metis_parts
 from placeto_baselines.partitioning.partitioner import (
     TOTAL_TRAFFIC,
     TOTAL_WORK,
     WeightedGraph,
-    speeds,
+    placement_of_parts,
     weighted_graph,
 )
 from placeto_baselines.partitioning.scotch import (
@@ -128,6 +130,41 @@ def test_cpus_get_work_only_on_demand(placer: Any) -> None:
     assert used == {1, 2}
     everywhere = placer(only_accelerators=False).place(problem, PlainEvaluator(problem))
     assert set(everywhere.placement) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("nodes", ["groups", "ops"])
+@pytest.mark.parametrize("placer", PLACERS)
+def test_a_cpu_without_a_part_does_not_weigh(placer: Any, nodes: str) -> None:
+    problem = slow_on_the_cpu([1.0] * 8, slow=7)
+    result = placer(nodes=nodes).place(problem, PlainEvaluator(problem))
+    assert np.bincount(result.placement).tolist() == [0, 4, 4]
+
+
+@pytest.mark.parametrize("placer", PLACERS)
+def test_what_only_the_cpu_can_run_takes_no_part_of_the_others(placer: Any) -> None:
+    seconds = np.ones((10, 3))
+    seconds[:2] = [60.0, np.inf, np.inf]
+    problem = problem_of(op_graph(10, []), cluster(["cpu", "k80", "k80"]), seconds)
+    placement = placer().place(problem, PlainEvaluator(problem)).placement
+    assert np.bincount(placement).tolist() == [2, 4, 4]
+
+
+def test_a_slow_device_that_gets_little_weighs_little() -> None:
+    # The V100s are ten times as fast as the CPU, but for one op, where they are sixty times.
+    seconds = np.tile([10.0, 1.0, 1.0], (12, 1))
+    seconds[0, 0] = 60.0
+    graph = weighted_graph(graph_of(seconds, [], []))
+    assert graph.work[0] / graph.work[1] == pytest.approx(1.1, abs=0.1)
+    exact = weighted_graph(graph_of(np.outer([1.0, 3.0], [10.0, 1.0, 1.0]), [], []))
+    assert exact.work.tolist() == [TOTAL_WORK // 4, TOTAL_WORK // 4 * 3]
+
+
+def test_ops_vote_by_their_work_on_the_devices_that_get_a_part() -> None:
+    ops = slow_on_the_cpu([1.0, 2.0], slow=0)
+    group = Grouping(group_of=np.zeros(2, np.int32), group_names=("all",))
+    problem = replace(ops, grouping=group)
+    gpus = np.array([1, 2])
+    assert placement_of_parts(problem, "ops", gpus, np.array([0, 1])).tolist() == [2]
 
 
 def test_scotch_keeps_traffic_off_slow_links() -> None:

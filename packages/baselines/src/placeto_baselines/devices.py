@@ -1,4 +1,4 @@
-"""What placers ask about devices: where groups can run, how long on average, which are CPUs."""
+"""Devices as placers see them: which are CPUs, where groups can run, and how long they take."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,48 @@ def mean_seconds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
     return mean
 
 
+def speeds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return float64[D], how much work each device does in the time of the fastest, from 0 to 1.
+
+    Measured on what of float64[N, D] can run on every device; without any of that all count as
+    equal.
+    """
+    everywhere = np.isfinite(compute_time).all(axis=1)
+    seconds = compute_time[everywhere].sum(axis=0)
+    if not (seconds > 0).all():
+        return np.ones(compute_time.shape[1])
+    relative: NDArray[np.float64] = seconds.min() / seconds
+    return relative
+
+
+def work_of(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return float64[N], the seconds that each of N ops or groups would take on the fastest device.
+
+    Seconds on a slower device count times its speed, and as much as the part of all work that a
+    device of that speed gets: where all differ by one factor, this is the time on the fastest.
+
+    Parameters
+    ----------
+    compute_time : float64[N, D]
+        Seconds of each on each of the devices that share the work; infinity where it cannot run.
+
+    Returns
+    -------
+    float64[N]
+        Seconds; 0 for what none of these devices can run.
+
+    Examples
+    --------
+    >>> work_of(np.array([[1.0, 3.0], [2.0, 6.0], [np.inf, 9.0], [np.inf, np.inf]]))
+    array([1., 2., 3., 0.])
+    """
+    runs, speed = np.isfinite(compute_time), speeds(compute_time)
+    part = np.where(runs, speed, 0.0)
+    total = (np.where(runs, compute_time, 0.0) * speed * part).sum(axis=1)
+    mean: NDArray[np.float64] = total / np.where(part.any(axis=1), part.sum(axis=1), 1.0)
+    return mean
+
+
 def cpus(problem: PlacementProblem) -> NDArray[np.intp]:
     """Return the indices of the CPUs."""
     return np.flatnonzero([device.kind == CPU for device in problem.cluster.devices])
@@ -73,18 +115,19 @@ def repaired(problem: PlacementProblem, placement: NDArray[np.integer]) -> NDArr
     return np.where(runs, placement, fastest).astype(np.int32)
 
 
-def majority_devices(
-    problem: PlacementProblem, device_of_op: NDArray[np.integer], num_devices: int
+def majority(
+    problem: PlacementProblem, choice: NDArray[np.integer], devices: NDArray[np.intp]
 ) -> NDArray[np.int64]:
-    """Return int64[G], the device of most of the work of each group whose ops have one.
+    """Return int64[G], which of some devices most of the work of each group has chosen.
 
-    Of several the first one; -1 for a group none of whose ops has a device.
+    ``choice`` int64[V] has the position in ``devices`` of the one of each op, or -1; work is that
+    on these devices. Of several the first one; -1 for a group none of whose ops has chosen.
     """
     least = np.finfo(np.float64).tiny  # ops without work vote, too
-    weight = mean_seconds(problem.compute_time) + least
-    votes = np.zeros((problem.num_groups, num_devices))
-    named = device_of_op != NOWHERE
-    np.add.at(votes, (problem.grouping.group_of[named], device_of_op[named]), weight[named])
+    weight = work_of(problem.compute_time[:, devices]) + least
+    votes = np.zeros((problem.num_groups, len(devices)))
+    named = choice != NOWHERE
+    np.add.at(votes, (problem.grouping.group_of[named], choice[named]), weight[named])
     return np.where(votes.any(axis=1), votes.argmax(axis=1), NOWHERE)
 
 

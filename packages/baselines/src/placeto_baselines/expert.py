@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import NOWHERE, accelerators, majority_devices, repaired
+from placeto_baselines.devices import NOWHERE, accelerators, majority, repaired
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.trials import RulePlacer
 from placeto_graphs import Phase, PlacementProblem
@@ -123,9 +123,10 @@ class ExpertPlacer(RulePlacer):
 
     With the scopes of a model, one device for each layer of a translation model, and the parallel
     branches of each module of a vision model on the devices in turn (`ExpertScopes`). Without, a
-    general rule takes the parallel branches between forks and joins of the graph. What neither
-    names goes with the neighbour with which it shares most bytes, and where there is none to the
-    first device. Devices are the accelerators, in their order.
+    general rule takes the parallel branches between forks and joins of the graph. A group of
+    several branches goes with most of its work on these devices. What neither names goes with the
+    neighbour with which it shares most bytes, and where there is none to the first device. Devices
+    are the accelerators, in their order.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ class ExpertPlacer(RulePlacer):
             turn = devices_by_regions(problem, len(devices))
         else:
             of_op = self.scopes.devices(problem.graph.scopes, len(devices))
-            turn = majority_devices(problem, of_op, len(devices))
+            turn = majority(problem, of_op, devices)
         return repaired(problem, devices[_with_neighbours(problem, turn)])[None]
 
 

@@ -5,13 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.devices import speeds
 from placeto_baselines.errors import import_extra
-from placeto_baselines.partitioning.partitioner import (
-    Partitioner,
-    WeightedGraph,
-    speeds,
-    weighted_graph,
-)
+from placeto_baselines.partitioning.partitioner import Partitioner, WeightedGraph, weighted_graph
 from placeto_graphs import Cluster, GroupGraph
 
 
@@ -19,7 +15,8 @@ class MetisPlacer(Partitioner):
     """METIS (Karypis and Kumar 1998): parts in proportion to speed, with little traffic.
 
     The library itself cuts the graph into as many parts as there are devices: nodes weigh their
-    seconds, edges their bytes. It knows no distances, no order of execution and no memory. Fewer
+    seconds on the devices that get a part, edges their bytes. It knows no distances, no order of
+    execution and no memory. Fewer
     nodes than devices are not cut at all: each gets a device of its own, the fastest first.
 
     Parameters
@@ -49,10 +46,10 @@ class MetisPlacer(Partitioner):
     least_imbalance = 0.001
 
     def parts(
-        self, graph: GroupGraph, _: Cluster, devices: NDArray[np.intp], seed: int
+        self, graph: GroupGraph, _: Cluster, __: NDArray[np.intp], seed: int
     ) -> Iterator[NDArray[np.int64]]:
         """Yield METIS' partition."""
-        shares = speeds(graph.compute_time[:, devices])
+        shares = speeds(graph.compute_time)
         yield metis_parts(weighted_graph(graph), shares / shares.sum(), self.imbalance, seed)
 
 

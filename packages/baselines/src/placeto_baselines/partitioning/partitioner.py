@@ -1,13 +1,13 @@
 """Placers that partition a graph: the weighted graph that they take, and what parts mean."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import accelerators, majority_devices, mean_seconds, repaired
+from placeto_baselines.devices import accelerators, majority, repaired, work_of
 from placeto_baselines.errors import BaselineError, check_at_least
 from placeto_baselines.trials import Trials
 from placeto_graphs import (
@@ -50,7 +50,10 @@ class Partitioner:
     def parts(
         self, graph: GroupGraph, cluster: Cluster, devices: NDArray[np.intp], seed: int
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield one or several int64[N], the position in ``devices`` of the device of each node."""
+        """Yield one or several int64[N], the position in ``devices`` of the device of each node.
+
+        The ``graph`` has the compute times of these devices of the cluster only.
+        """
         raise NotImplementedError
 
     def place(
@@ -60,32 +63,35 @@ class Partitioner:
         trials = Trials(problem, evaluator)
         every_device = np.arange(problem.num_devices)
         devices = accelerators(problem) if self.only_accelerators else every_device
-        graph = graph_of_nodes(problem, self.nodes)
+        graph = graph_of_nodes(problem, self.nodes, devices)
         for parts in self.parts(graph, problem.cluster, devices, seed):
-            trials.evaluate(placement_of_parts(problem, self.nodes, devices[parts])[None])
+            trials.evaluate(placement_of_parts(problem, self.nodes, devices, parts)[None])
         return trials.result()
 
 
-def graph_of_nodes(problem: PlacementProblem, nodes: Nodes) -> GroupGraph:
-    """Return the graph whose nodes are the groups, or the ops."""
+def graph_of_nodes(
+    problem: PlacementProblem, nodes: Nodes, devices: NDArray[np.intp]
+) -> GroupGraph:
+    """Return the graph whose nodes are the groups, or the ops, on some of the devices."""
     if nodes == "groups":
-        return problem.group_graph
+        groups = problem.group_graph
+        return replace(groups, compute_time=groups.compute_time[:, devices])
     ops = np.arange(problem.graph.num_ops, dtype=np.int32)
     each_alone = Grouping(group_of=ops, group_names=problem.graph.op_names)
-    return group_graph(problem.graph, each_alone, problem.compute_time)
+    return group_graph(problem.graph, each_alone, problem.compute_time[:, devices])
 
 
 def placement_of_parts(
-    problem: PlacementProblem, nodes: Nodes, device_of_node: NDArray[np.integer]
+    problem: PlacementProblem, nodes: Nodes, devices: NDArray[np.intp], parts: NDArray[np.integer]
 ) -> NDArray[np.int32]:
-    """Return int32[G], the placement that a partition of the nodes means.
+    """Return int32[G], the placement that a partition of the nodes over some devices means.
 
     A group of ops goes to the device to which most of its work was mapped; a group goes to where it
     runs fastest if it cannot run there.
     """
     if nodes == "ops":
-        device_of_node = majority_devices(problem, device_of_node, problem.num_devices)
-    return repaired(problem, device_of_node)
+        parts = majority(problem, parts, devices)
+    return repaired(problem, devices[parts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +119,13 @@ class WeightedGraph:
 def weighted_graph(graph: GroupGraph) -> WeightedGraph:
     """Return the graph that a partitioner sees.
 
-    A node weighs its mean seconds over the devices that can run it, an edge its bytes. Work is
-    scaled up or down so that its sum is ``TOTAL_WORK``; bytes are exact where their sum allows it,
-    and scaled down to ``TOTAL_TRAFFIC`` where not. An edge without bytes keeps the least weight. A
-    graph without any work has nodes of equal weight.
+    A node weighs its work on the devices of the graph, which are those that get a part (`work_of`):
+    nothing where none of them can run it, as it then takes no time of theirs. An edge weighs its
+    bytes. Work is scaled up or down so that its sum is ``TOTAL_WORK``; bytes are exact where their
+    sum allows it, and scaled down to ``TOTAL_TRAFFIC`` where not. An edge without bytes keeps the
+    least weight. A graph without any work has nodes of equal weight.
     """
-    seconds = mean_seconds(graph.compute_time)
+    seconds = work_of(graph.compute_time)
     if not seconds.any():
         seconds = np.ones(graph.num_groups)
     work = np.round(seconds * (TOTAL_WORK / seconds.sum())).astype(np.int64)
@@ -130,17 +137,3 @@ def weighted_graph(graph: GroupGraph) -> WeightedGraph:
     offsets = np.zeros(graph.num_groups + 1, np.int64)
     np.cumsum(np.bincount(ends[:, 0], minlength=graph.num_groups), out=offsets[1:])
     return WeightedGraph(offsets, ends[order, 1], work, np.tile(traffic, 2)[order])
-
-
-def speeds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return float64[D], how much work each device does in the time of one, 1 for equal devices.
-
-    Measured on the nodes of float64[N, D] that can run on every device; without any of them all
-    count as equal.
-    """
-    everywhere = np.isfinite(compute_time).all(axis=1)
-    seconds = compute_time[everywhere].sum(axis=0)
-    if not (seconds > 0).all():
-        return np.ones(compute_time.shape[1])
-    relative: NDArray[np.float64] = seconds.mean() / seconds
-    return relative

@@ -11,13 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.devices import speeds
 from placeto_baselines.errors import BaselineError, import_extra
-from placeto_baselines.partitioning.partitioner import (
-    Partitioner,
-    WeightedGraph,
-    speeds,
-    weighted_graph,
-)
+from placeto_baselines.partitioning.partitioner import Partitioner, WeightedGraph, weighted_graph
 from placeto_graphs import Cluster, GroupGraph
 
 DETERMINISTIC = 0  # SCOTCH_OPTIONNUMDETERMINISTIC of scotch.h
@@ -36,11 +32,11 @@ class Strategy(IntEnum):
 class ScotchPlacer(Partitioner):
     """Scotch (Pellegrini 2009): balanced work, little traffic ("Scotch" of Addanki et al. 2019).
 
-    The library itself maps the graph onto the cluster: nodes weigh their seconds, edges their
-    bytes, devices their speed. Where links differ the cluster is an architecture with distances,
-    and the traffic over a link counts as often as it is far. It maps with its default strategy and
-    with the one for quality; the faster placement of the two is the result. Scotch knows no order
-    of execution and no memory.
+    The library itself maps the graph onto the cluster: nodes weigh their seconds on the devices
+    that get a part, edges their bytes, devices their speed. Where links differ the cluster is an
+    architecture with distances, and the traffic over a link counts as often as it is far. It maps
+    with its default strategy and with the one for quality; the faster placement of the two is the
+    result. Scotch knows no order of execution and no memory.
 
     Parameters
     ----------
@@ -73,7 +69,7 @@ class ScotchPlacer(Partitioner):
         """Yield the mappings of two strategies."""
         tensor_bytes = float(graph.edge_bytes.mean()) if graph.num_edges else 0.0
         weighted = weighted_graph(graph)
-        device_speeds = whole_speeds(speeds(graph.compute_time[:, devices]))
+        device_speeds = whole_speeds(speeds(graph.compute_time))
         distances = whole_distances(cluster, devices, tensor_bytes)
         for strategy in Strategy:
             yield scotch_map(weighted, device_speeds, distances, self.imbalance, seed, strategy)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import accelerated
 from placeto_baselines.scheduling.favourite_children import NOBODY
 from placeto_baselines.scheduling.schedule import Schedule, Timetable
 from placeto_baselines.scheduling.tasks import TaskGraph
@@ -110,9 +109,10 @@ class EarliestFirst:
     def __init__(self, problem: PlacementProblem, tasks: TaskGraph, favourite: list[int]) -> None:
         self.tasks = tasks
         self.favourite = favourite
-        self.candidates = accelerated(problem)
+        self.candidates = tasks.candidates.copy()  # until a group has been placed
         self.memory = MemoryBook(problem)
-        self.timetable = Timetable(tasks, self.memory.eligible(self.candidates))
+        self.timetable = Timetable(tasks)
+        self.timetable.candidates = self.memory.eligible(self.candidates)
         self.level = tasks.upward_rank(with_transfers=False)
         self.fastest = tasks.seconds.min(axis=1)
         self.missing = [len(sources) for sources in tasks.predecessors]

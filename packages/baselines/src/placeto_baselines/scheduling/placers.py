@@ -31,7 +31,8 @@ class Heft(ListScheduler):
 
     Ops are taken in the order of falling upward rank (`TaskGraph.upward_rank`); each goes to the
     device where it finishes earliest, and may be inserted between two ops that are already there.
-    A group stays where its first op went. The mean communication is that over all pairs of devices.
+    A group stays where its first op went. It may use all devices, a CPU, too, and so the means of
+    the rank are over all that can run an op, and all pairs of them, as the paper has it.
 
     Examples
     --------
@@ -43,8 +44,8 @@ class Heft(ListScheduler):
 
     def schedule(self, problem: PlacementProblem) -> Schedule:
         """Return the schedule that HEFT makes."""
-        tasks = TaskGraph(problem)
-        timetable = Timetable(tasks, allowed_devices(problem))
+        tasks = TaskGraph(problem, allowed_devices(problem))
+        timetable = Timetable(tasks)
         order = np.array(tasks.order, np.int64)
         # Ops without costs may rank as high as what waits for them: ties in topological order.
         falling = np.argsort(-tasks.upward_rank()[order], kind="stable")
@@ -67,7 +68,7 @@ class CriticalPathPlacer(ListScheduler):
     inputs are scheduled, the one with the longest path to an exit, computation and communication
     by their means, goes to the device where it can start earliest; of several to where it finishes
     first. A group stays where its first op went. Of a cluster with accelerators the CPU only gets
-    what no accelerator can run.
+    what no accelerator can run, and its times count for nothing else.
 
     Examples
     --------
@@ -79,8 +80,8 @@ class CriticalPathPlacer(ListScheduler):
 
     def schedule(self, problem: PlacementProblem) -> Schedule:
         """Return the schedule that the heuristic makes."""
-        tasks = TaskGraph(problem)
-        timetable = Timetable(tasks, accelerated(problem))
+        tasks = TaskGraph(problem, accelerated(problem))
+        timetable = Timetable(tasks)
         rank = tasks.upward_rank().tolist()
         missing = [len(sources) for sources in tasks.predecessors]
         ready = [(-rank[task], task) for task in tasks.order if not missing[task]]
@@ -107,7 +108,8 @@ class MEtf(ListScheduler):
     work to an exit, then the device where it finishes first. A group stays where its first op went;
     a device that cannot take the memory of the whole group is not eligible for that op. A group
     that fits on no device goes to the one with the most memory to spare, and the placement may not
-    fit. Of a cluster with accelerators the CPU only gets what no accelerator can run.
+    fit. Of a cluster with accelerators the CPU only gets what no accelerator can run, and its times
+    count for nothing else.
 
     Examples
     --------
@@ -119,7 +121,7 @@ class MEtf(ListScheduler):
 
     def schedule(self, problem: PlacementProblem) -> Schedule:
         """Return the schedule that the rule makes."""
-        tasks = TaskGraph(problem)
+        tasks = TaskGraph(problem, accelerated(problem))
         return EarliestFirst(problem, tasks, [NOBODY] * tasks.num_tasks).run()
 
 
@@ -143,7 +145,7 @@ class MSct(ListScheduler):
 
     def schedule(self, problem: PlacementProblem) -> Schedule:
         """Return the schedule that the rule makes."""
-        tasks = TaskGraph(problem)
+        tasks = TaskGraph(problem, accelerated(problem))
         return EarliestFirst(problem, tasks, favourite_children(tasks)).run()
 
 
@@ -188,6 +190,6 @@ class MTopo(RulePlacer):
 
 def _in_order_of_first_ops(problem: PlacementProblem) -> list[int]:
     """Return the groups in the topological order of their first ops, those of data alone last."""
-    tasks = TaskGraph(problem)
+    tasks = TaskGraph(problem, accelerated(problem))
     in_order = tasks.group_of[tasks.order].tolist()
     return list(dict.fromkeys([*in_order, *range(problem.num_groups)]))

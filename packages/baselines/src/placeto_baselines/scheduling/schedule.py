@@ -80,20 +80,21 @@ class Timetable:
 
     A group is placed with the first of its tasks, and stays there: as Baechi does with the groups
     of ops that have to be together (Jeon et al. 2020, section 4), so that the ops of a gradient go
-    where those of the forward pass went. Data are placed with who reads them first. Each group may
-    go to its ``candidates``, bool[G, D].
+    where those of the forward pass went. Data are placed with who reads them first.
 
     Attributes
     ----------
+    candidates : bool[G, D]
+        Devices that each group may go to: at first those of the tasks.
     free : float64[D]
         When each device has finished all that is scheduled on it.
     placement : int32[G]
         The device of each group; -1 where it has none yet.
     """
 
-    def __init__(self, tasks: TaskGraph, candidates: NDArray[np.bool_]) -> None:
+    def __init__(self, tasks: TaskGraph) -> None:
         self.tasks = tasks
-        self.candidates = candidates
+        self.candidates = tasks.candidates
         self.placement = np.full(tasks.num_groups, NOWHERE, np.int32)
         self.start = np.zeros(tasks.num_tasks)
         self.finish = np.zeros(tasks.num_tasks)

@@ -10,20 +10,33 @@ from placeto_graphs import PlacementProblem
 class TaskGraph:
     """V tasks on D devices; a task is an op, and the ops of a group share a device.
 
+    A scheduler may put each group on its candidates only: times, and the means that rank tasks, are
+    those on them, and the mean of a transfer is over the pairs of devices that it may go between.
+    Devices that are not used, such as a CPU beside accelerators, count nowhere.
+
     What is passed between two ops of a group is never sent. An op that takes no time and waits for
     nothing, such as a weight, is no task but *data*: it is there from the beginning, where its
     group is, and whoever reads it decides where that is.
 
+    Parameters
+    ----------
+    problem
+        Problem to place.
+    candidates : bool[G, D]
+        Devices where the scheduler may put each group, at least one.
+
     Attributes
     ----------
+    candidates : bool[G, D]
+        The same.
     num_tasks, num_devices, num_groups : int
         V, data included; D; and G.
     group_of : int32[V]
         The group of each task.
     seconds : float64[V, D]
-        Seconds of each task on each device; infinity where it cannot run.
+        Seconds of each task on each candidate of its group; infinity on other devices.
     mean_seconds : float64[V]
-        The mean over the devices that can run it.
+        Their mean.
     is_data : bool[V]
         True where a task is data.
     predecessors : V lists of (task, bytes)
@@ -36,12 +49,13 @@ class TaskGraph:
         The tasks without data, in topological order.
     """
 
-    def __init__(self, problem: PlacementProblem) -> None:
+    def __init__(self, problem: PlacementProblem, candidates: NDArray[np.bool_]) -> None:
         graph, cluster = problem.graph, problem.cluster
+        self.candidates = candidates
         self.num_tasks, self.num_devices = problem.compute_time.shape
         self.num_groups = problem.num_groups
         self.group_of = problem.grouping.group_of
-        self.seconds = problem.compute_time
+        self.seconds = np.where(candidates[self.group_of], problem.compute_time, np.inf)
         self.mean_seconds = mean_seconds(self.seconds)
         self.is_data = self.mean_seconds == 0
         self.is_data[graph.edge_consumers] = False
@@ -52,11 +66,17 @@ class TaskGraph:
         self.predecessors: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tasks)]
         self.data: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tasks)]
         self.successors: list[list[tuple[int, float]]] = [[] for _ in range(self.num_tasks)]
+        # Groups with the same candidates are alike.
+        kinds, kind_of_group = np.unique(candidates, axis=0, return_inverse=True)
+        kind_of = kind_of_group.ravel()[self.group_of]
+        latency = _mean_over_pairs(cluster.latency, kinds)
+        seconds_per_byte = _mean_over_pairs(self._seconds_per_byte, kinds)
         for source, reader, size in _traffic(problem):
             apart = self.group_of[source] != self.group_of[reader]
             if not self.is_data[source]:
                 self.predecessors[reader].append((source, size))
-                sent = self.mean_transfer(size) if apart else 0.0
+                ends = kind_of[source], kind_of[reader]
+                sent = float(latency[ends] + size * seconds_per_byte[ends]) if apart else 0.0
                 self.successors[source].append((reader, sent))
             elif apart:
                 self.data[reader].append((source, size))
@@ -65,15 +85,6 @@ class TaskGraph:
         """Return float64[D, D], the seconds that so many bytes take from device to device."""
         seconds: NDArray[np.float64] = self._latency + size * self._seconds_per_byte
         return seconds
-
-    def mean_transfer(self, size: int) -> float:
-        """Return the mean seconds that so many bytes take between two different devices."""
-        if self.num_devices == 1:
-            return 0.0
-        # The diagonal of both is 0: nothing is sent from a device to itself.
-        pairs = self.num_devices * (self.num_devices - 1)
-        total = self._latency.sum() + size * self._seconds_per_byte.sum()
-        return float(total / pairs)
 
     def upward_rank(self, *, with_transfers: bool = True) -> NDArray[np.float64]:
         """Return float64[V], the longest path from each task to an exit, by mean costs.
@@ -86,6 +97,18 @@ class TaskGraph:
             after = [sent * with_transfers + rank[j] for j, sent in self.successors[task]]
             rank[task] += max(after, default=0.0)
         return np.array(rank)
+
+
+def _mean_over_pairs(between: NDArray[np.float64], kinds: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return float64[K, K], the mean over pairs of two devices, one of either of two kinds of sets.
+
+    ``between`` float64[D, D] is 0 on its diagonal, and bool[K, D] says which devices are in a set.
+    Where a pair of sets has no two devices between them, the mean is 0.
+    """
+    sets = kinds.astype(np.float64)
+    apart = 1 - np.eye(len(between))
+    mean: NDArray[np.float64] = (sets @ between @ sets.T) / np.maximum(sets @ apart @ sets.T, 1)
+    return mean
 
 
 def _traffic(problem: PlacementProblem) -> list[tuple[int, int, int]]:
