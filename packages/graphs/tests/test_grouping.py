@@ -73,6 +73,9 @@ def test_equal_colocation_ids_share_a_group() -> None:
 def test_an_op_with_one_reader_joins_it_recursively() -> None:
     graph = plain_graph([*"abcde"], range(5), [1] * 5, [(0, 1), (1, 2), (2, 3), (2, 4)])
     assert groups(graph, colocate_single_consumers) == {"a b c", "d", "e"}
+    # It is ops that have one reader, not groups: "a" stays apart from the one group that reads it.
+    forked = plain_graph([*"abcd"], range(4), [1] * 4, [(0, 1), (0, 2), (1, 3), (2, 3)])
+    assert groups(forked, colocate_single_consumers) == {"a", "b c d"}
 
 
 def test_an_op_with_two_outputs_joins_only_when_one_op_reads_both() -> None:
