@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from baseline_problems import cluster, two_chains
 from placeto_baselines import BaselineError
 from placeto_baselines.trials import Trials
-from placeto_graphs import EvaluationBatch, PlacementProblem
+from placeto_graphs import EvaluationBatch, Moves, PlacementProblem, Walks, plain_walk
 
 GIGABYTE = 10**9
 
@@ -32,14 +32,41 @@ def placements(*devices: int) -> NDArray[np.int32]:
 def test_the_first_of_the_best_is_kept_and_the_curve_shows_when() -> None:
     problem = two_chains(cluster=cluster(["cpu", "k80", "k80"], memory=GIGABYTE))
     # The second is fastest, but a gigabyte too large, which costs two seconds.
-    answers = [(5.0, 0), (1.0, 2 * GIGABYTE), (2.5, 0), (2.5, 0), (4.0, 0)]
+    answers = [(5.0, 0), (1.0, 2 * GIGABYTE), (2.5, 0), (2.5, 0), (2.5, 0), (4.0, 0)]
     trials = Trials(problem, Listed(problem, answers))
-    assert trials.evaluate(placements(0, 1, 2)).tolist() == [5.0, 3.0, 2.5]
+    assert trials.evaluate(placements(0, 1, 2, 1)).tolist() == [5.0, 3.0, 2.5, 2.5]
     trials.evaluate(placements(0, 1))
     result = trials.result()
     assert result.placement.tolist() == [2, 2, 2, 2]
-    assert (result.runtime, result.evaluations) == (2.5, 5)
-    assert result.curve.tolist() == [[1, 5.0], [2, 3.0], [3, 2.5], [5, 2.5]]
+    assert (result.runtime, result.evaluations) == (2.5, 6)
+    assert result.curve.tolist() == [[1, 5.0], [2, 3.0], [3, 2.5], [6, 2.5]]
+
+
+@pytest.mark.parametrize("one_call", [False, True])
+def test_the_curve_says_after_how_many_placements_a_walk_found_the_best(one_call: bool) -> None:
+    class Walking(Listed):
+        def walk(self, starts: NDArray[np.int32], moves: Moves) -> Walks:
+            return plain_walk(self, starts, moves)
+
+    problem = two_chains()
+    # The first walk goes from 9 s to 8 s, the second one from 7 s over 6 s to 5 s.
+    answers = [(seconds, 0) for seconds in (10.0, 9.0, 8.0, 8.5, 7.0, 6.0, 5.0)]
+    trials = Trials(problem, (Walking if one_call else Listed)(problem, answers))
+    trials.evaluate(placements(0))
+    walks = trials.walk(
+        placements(1, 1),
+        Moves(
+            set_of=[[0, 1], [0, 1]],
+            device=[[2, 2], [2, 2]],
+            allowance=np.zeros((2, 2)),
+            first_member=[0, 1, 2],
+            members=[0, 1],
+        ),
+    )
+    assert trials.cost_of_best(walks).tolist() == [8.0, 5.0]
+    result = trials.result()
+    assert result.placement.tolist() == [2, 2, 1, 1]
+    assert result.curve.tolist() == [[1, 10.0], [7, 5.0], [7, 5.0]]
 
 
 def test_a_placement_over_the_memory_is_kept_with_its_own_runtime() -> None:

@@ -22,8 +22,8 @@ class LocalSearch:
     budget
         Number of placements that are evaluated, at most.
     restarts
-        Number of starts, at least: each may anneal with its share of the budget, and what hill
-        climbing leaves of the shares goes to further starts.
+        Number of starts among which the budget is shared out. Each anneals with its share; hill
+        climbing takes as much as it needs, so that there may be fewer starts, or more.
     annealing
         The part of each share that is spent on annealing; 0 is hill climbing alone.
     first_temperature, last_temperature
