@@ -80,7 +80,7 @@ def test_hill_climbing_measures_where_it_went_once_more(monkeypatch: pytest.Monk
 
         def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
             seen.append(placements[:, 0].tolist())
-            runtime = [next(measured) for _ in placements]
+            runtime = np.array([next(measured) for _ in placements])
             return EvaluationBatch(runtime=runtime, peak_memory=np.zeros((len(runtime), 3), int))
 
     start_at(monkeypatch, [0])

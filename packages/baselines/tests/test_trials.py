@@ -56,11 +56,11 @@ def test_the_curve_says_after_how_many_placements_a_walk_found_the_best(one_call
     walks = trials.walk(
         placements(1, 1),
         Moves(
-            set_of=[[0, 1], [0, 1]],
-            device=[[2, 2], [2, 2]],
+            set_of=np.array([[0, 1], [0, 1]]),
+            device=np.full((2, 2), 2),
             allowance=np.zeros((2, 2)),
-            first_member=[0, 1, 2],
-            members=[0, 1],
+            first_member=np.array([0, 1, 2]),
+            members=np.array([0, 1]),
         ),
     )
     assert trials.cost_of_best(walks).tolist() == [8.0, 5.0]
