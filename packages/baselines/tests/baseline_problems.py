@@ -79,7 +79,10 @@ def slow_on_the_cpu(seconds: list[float], slow: int, **changes: Any) -> Placemen
 
 
 def random_problem(generator: np.random.Generator, max_groups: int = 6) -> PlacementProblem:
-    """Return a small problem: unequal devices and links, several ops a group, scarce memory."""
+    """Return a small problem: unequal devices and links, several ops a group, scarce memory, waits.
+
+    Half of the problems have ops that wait for others, and outputs that are held.
+    """
     num_ops = int(generator.integers(1, 13))
     num_devices = int(generator.choice([1, 2, 3, 3]))
     parameter_bytes = _sometimes(generator, 0.4, generator.integers(1, 10**9, num_ops))
@@ -89,6 +92,7 @@ def random_problem(generator: np.random.Generator, max_groups: int = 6) -> Place
         tensor_bytes=_sometimes(generator, 0.8, generator.integers(1, 10**9, num_ops)),
         parameter_bytes=parameter_bytes,
         workspace_bytes=_sometimes(generator, 0.3, generator.integers(1, 10**9, num_ops)),
+        **_random_waits(generator.spawn(1)[0], num_ops),
     )
     labels = generator.integers(0, max_groups, num_ops)
     group_of = np.unique(labels, return_inverse=True)[1].astype(np.int32)
@@ -131,6 +135,14 @@ def _random_edges(generator: np.random.Generator, num_ops: int) -> list[tuple[in
     density = generator.choice([0.0, 0.2, 0.5])
     pairs = [(maker, reader) for reader in range(num_ops) for maker in range(reader)]
     return [pair for pair in pairs if generator.random() < density]
+
+
+def _random_waits(generator: np.random.Generator, num_ops: int) -> dict[str, NDArray[np.int32]]:
+    pairs = np.array([(op, before) for op in range(num_ops) for before in range(op)], np.int32)
+    density = generator.choice([0.0, 0.2])
+    chosen = generator.random(len(pairs)) < density
+    held = np.flatnonzero(generator.random(num_ops) < density).astype(np.int32)
+    return {"waits": pairs.reshape(-1, 2)[chosen], "held_tensors": held}
 
 
 def _random_cluster(generator: np.random.Generator, num_devices: int) -> Cluster:

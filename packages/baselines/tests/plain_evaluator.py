@@ -5,6 +5,7 @@ is short. The placers' results are checked with it, and nothing of it with the p
 """
 
 import heapq
+import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
@@ -28,7 +29,11 @@ class PlainEvaluator:
         self.num_ops = graph.num_ops
         self.group_of = problem.grouping.group_of.tolist()
         self.seconds = problem.compute_time.tolist()
-        self.num_inputs = [len(row) for row in graph.inputs_of_op]
+        self.num_awaited = [len(row) for row in graph.inputs_of_op]
+        for op, _ in graph.waits.tolist():
+            self.num_awaited[op] += 1
+        self.waiters = [row.tolist() for row in graph.waiters_of_op]
+        self.held = set(graph.held_tensors.tolist())
         self.outputs = [row.tolist() for row in graph.tensors_of_op]
         self.readers = [row.tolist() for row in graph.consumers_of_tensor]
         self.size = graph.tensor_bytes.tolist()
@@ -88,7 +93,8 @@ class PlainEvaluator:
                 last = max(end[reader] for reader in readers if at[reader] == there)
                 hold(there, self.size[tensor], since, last)
             if not self.parameters[op]:
-                hold(at[op], self.size[tensor], start[op], max(uses))
+                until = math.inf if tensor in self.held else max(uses)
+                hold(at[op], self.size[tensor], start[op], until)
         peaks = held.copy()
         for device, moments in enumerate(changes):
             for moment in sorted(moments):
@@ -105,7 +111,7 @@ class _Step:
         self.at = at  # the device of each op
         self.devices = range(costs.problem.num_devices)
         self.links = range(costs.problem.cluster.num_links)
-        self.missing = costs.num_inputs.copy()
+        self.missing = costs.num_awaited.copy()
         self.start, self.end = [0.0] * costs.num_ops, [0.0] * costs.num_ops
         self.copies: dict[tuple[int, int], tuple[float, float]] = {}
         self.runnable: list[deque[int]] = [deque() for _ in self.devices]
@@ -159,6 +165,8 @@ class _Step:
                 elif there not in sent:
                     sent.add(there)
                     self.leaving[self.costs.link[device][there]].append((tensor, there))
+        for waiter in self.costs.waiters[op]:
+            self.arrived(waiter)
 
     def arrived(self, op: int) -> None:
         self.missing[op] -= 1

@@ -112,6 +112,17 @@ def test_a_tensor_of_no_size_brings_no_transfer() -> None:
     assert crowding(problem) == least_runtime(problem) == 5.0
 
 
+def test_a_region_of_ops_that_only_wait_needs_no_transfer() -> None:
+    # As the fork and join above, but with waits for tensors: 20 s of work on two devices.
+    join = 5
+    waits = [(op, 0) for op in range(1, join)] + [(join, op) for op in range(1, join)]
+    graph = op_graph(join + 1, [], waits=np.array(waits, np.int32))
+    seconds = np.tile(np.array([1.0, 5.0, 5.0, 5.0, 5.0, 1.0])[:, None], (1, 2))
+    problem = problem_of(graph, cluster(["k80", "k80"], bandwidth=1e-3), seconds)
+    assert crowding(problem) == pytest.approx(1 + 10 + 1)
+    assert least_runtime(problem) == 12.0
+
+
 def test_lags_tell_one_device_from_two() -> None:
     graph = op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.array([4, 7, 1]))
     problem = problem_of(graph, cluster(["k80", "k80"], overhead=0.5), np.ones((3, 2)))
@@ -173,7 +184,13 @@ def whole_second_problems(draw: st.DrawFn) -> PlacementProblem:
     sizes = draw(st.lists(small, min_size=num_ops, max_size=num_ops))
     seconds = draw(st.lists(small, min_size=num_ops, max_size=num_ops))
     devices = draw(st.integers(1, 3))
-    graph = op_graph(num_ops, edges, tensor_bytes=np.array(sizes))
+    waits = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=5)) if pairs else []
+    graph = op_graph(
+        num_ops,
+        edges,
+        tensor_bytes=np.array(sizes),
+        waits=np.array(waits, np.int32).reshape(-1, 2)[:, ::-1],
+    )
     grouping = singletons(graph)
     if draw(st.booleans()):
         labels = draw(st.lists(st.integers(0, 2), min_size=num_ops, max_size=num_ops))

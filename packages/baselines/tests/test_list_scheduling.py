@@ -87,6 +87,8 @@ def check_schedule(problem: PlacementProblem, schedule: Schedule) -> None:
         source, there = schedule.device[maker], schedule.device[reader]
         sent = on.latency[source, there] + size / on.bandwidth[source, there]
         assert schedule.start[reader] >= schedule.finish[maker] + sent - 1e-12
+    for op, before in graph.waits.tolist():
+        assert schedule.start[op] >= schedule.finish[before] - 1e-12
 
 
 def test_the_textbook_example_of_heft() -> None:
@@ -220,6 +222,14 @@ def test_outputs_are_given_back_when_their_group_is_done() -> None:
     assert schedule.device.tolist() == [0, 0, 0]
 
 
+def test_outputs_that_are_held_are_never_given_back() -> None:
+    held = np.array([0, 1], np.int32)
+    graph = op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.array([10, 10, 10]), held_tensors=held)
+    on = cluster(["k80", "k80"], memory=25)
+    schedule = MEtf().schedule(problem_of(graph, on, np.ones((3, 2))))
+    assert schedule.device.tolist() == [0, 0, 1]
+
+
 def test_earliest_task_first_takes_the_earliest_start_then_the_longest_work() -> None:
     # Ops 1 and 2 have most work from them on. When op 1 is done, op 3 could start where it ran, as
     # early as op 0, but has more work; so op 0 comes last, where op 2 ran.
@@ -333,6 +343,30 @@ def test_a_group_stays_where_its_first_op_was_placed(placer: ListScheduler) -> N
     schedule = placer.schedule(problem)
     assert schedule.device.tolist() == [0, 0, 0]
     assert schedule.makespan == 6.0
+
+
+@pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
+def test_an_op_waits_for_another_without_a_transfer(placer: ListScheduler) -> None:
+    # Op 1 can run on the second GPU only, and op 2 on the first; a byte takes 100 s. Op 1 takes no
+    # time and reads nothing, but it is no weight that is there from the beginning.
+    graph = op_graph(3, [], waits=np.array([[1, 0], [2, 1]], np.int32))
+    seconds = np.array([[2.0, np.inf], [np.inf, 0.0], [3.0, np.inf]])
+    on = cluster(["k80", "k80"], bandwidth=0.01)
+    schedule = placer.schedule(problem_of(graph, on, seconds))
+    assert schedule.start.tolist() == [0.0, 2.0, 2.0]
+    # Where a tensor is sent, too, its transfer is what counts.
+    both = op_graph(2, [(0, 1)], waits=np.array([[1, 0]], np.int32))
+    sent = problem_of(both, on, seconds[:2])
+    assert placer.schedule(sent).start.tolist() == [0.0, 102.0]
+
+
+@pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
+def test_the_longest_path_leads_over_waits(placer: ListScheduler) -> None:
+    # Op 0 and what waits for it take 4 s; by its own seconds op 0 would be the last.
+    graph = op_graph(4, [], waits=np.array([[3, 0]], np.int32))
+    seconds = np.tile(np.array([1.0, 1.5, 1.5, 3.0])[:, None], (1, 2))
+    schedule = placer.schedule(problem_of(graph, cluster(["k80", "k80"]), seconds))
+    assert schedule.start.tolist() == [0.0, 0.0, 1.5, 1.0]
 
 
 @pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)

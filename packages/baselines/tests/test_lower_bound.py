@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from baseline_problems import cluster, op_graph, problem_of, random_problems, two_chains
-from placeto_baselines import BaselineError, exhaustive_search, lower_bound
+from placeto_baselines import BaselineError, bound_parts, exhaustive_search, lower_bound
 from placeto_baselines.bounds.paths import longest_paths
 from placeto_baselines.bounds.work import work_programme
 from placeto_graphs import Cluster, Device, PlacementProblem, memory_penalised_runtime
@@ -94,6 +94,29 @@ def test_a_shared_link_does_not_make_the_bound_too_high() -> None:
     shared = replace(own, cluster=replace(own.cluster, link=one_bus, link_names=("bus",)))
     assert lower_bound(shared) == pytest.approx(1 + 5 + 1)
     assert best_cost(shared) == 1 + 5 + 5 + 1
+
+
+def test_a_wait_makes_a_path_without_a_transfer() -> None:
+    # Three ops of 1, 2 and 3 s that wait for each other, on devices of their own: a chain of 6 s.
+    waits = np.array([[1, 0], [2, 1]], np.int32)
+    graph = op_graph(3, [], waits=waits)
+    seconds = np.where(np.eye(3, dtype=bool), [1.0, 2.0, 3.0], np.inf)
+    apart = problem_of(graph, cluster(["k80"] * 3, bandwidth=1e-3, overhead=0.25), seconds)
+    assert best_cost(apart) == 6.0
+    assert bound_parts(apart)["path"] == pytest.approx(6.0)
+    # On one device the overheads between them count.
+    together = problem_of(graph, cluster(["k80"], overhead=0.25), seconds.min(axis=0)[:, None])
+    assert best_cost(together) == 6.5
+    assert bound_parts(together)["path"] == pytest.approx(6.5)
+
+
+def test_parts_that_only_wait_for_each_other_need_no_transfer() -> None:
+    # Two ops that do not fit one device: apart they take 2 s, whatever a byte takes.
+    graph = op_graph(2, [], parameter_bytes=np.full(2, 10**9), waits=np.array([[1, 0]], np.int32))
+    on = cluster(["k80", "k80"], memory=15 * 10**8, bandwidth=1e-9)
+    problem = problem_of(graph, on, np.ones((2, 2)))
+    assert best_cost(problem) == 2.0
+    assert lower_bound(problem) == pytest.approx(2.0)
 
 
 def test_memory_forces_a_transfer() -> None:

@@ -22,7 +22,7 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
     memory. (The bare runtime of one that does not may be lower.) It is the largest of
 
     - the longest path of ops, each on the device of its group where that path is shortest,
-      transfers between groups and overheads included (`bounds.paths`);
+      transfers between groups, waits and overheads included (`bounds.paths`);
     - the work of all groups over the devices, as a linear programme over devices of different
       speed and memory, with the paths through each group (`bounds.work`);
     - what ops that could run side by side take because there are too few devices for them, between
@@ -92,7 +92,8 @@ def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
 def split_bound(problem: PlacementProblem, paths: Paths, programme: WorkProgramme) -> float:
     """Return a lower bound on the memory-penalised runtime from the parts that hang together.
 
-    Proof. Take a connected part of the graph of groups. Either all of it runs on one device, which
+    Proof. Take a connected part of the graph of groups, where tensors connect, and waits do not.
+    Either all of it runs on one device, which
     then does all its work and holds what it needs, so that the penalty of that device's memory is
     due; or two of its groups that share a tensor are on different devices, and that tensor is
     transferred: the step lasts no less than the path to its producer, the transfer, and the path

@@ -35,47 +35,45 @@ def longest_paths(problem: PlacementProblem) -> Paths:
     """Return the longest paths to and from each op on each device.
 
     Proof that ``end`` is a lower bound, by induction in topological order. Op ``v`` on device
-    ``d`` starts when each of its inputs is there. Input ``t`` comes from an op ``u`` on some device
-    ``s``. If ``s = d``, the device is busy with ``u`` until its end and with the overhead after it,
-    so ``v`` starts no earlier than ``end[u, d] + overhead[d]`` (no overhead if ``u`` takes no
-    time). If not, the transfer starts no earlier than ``u`` ends and takes
-    ``latency[s, d] + bytes / bandwidth[s, d]``, whichever link carries it, and however long it
-    waits for the link. The device ``s`` is ``d`` when both ops are in one group, and otherwise no
-    better than the best of all devices. All inputs must be there, so the latest counts. The proof
-    for ``tail`` is the same in the reverse order: after ``u``, each of its consumers still has to
-    get its input, to run, and to be followed by its own tail.
+    ``d`` starts when each of its inputs is there, and each op that it waits for is done. Take an op
+    ``u``, on some device ``s``, that makes an input or is waited for. If ``s = d``, the device is
+    busy with ``u`` until its end and with the overhead after it, so ``v`` starts no earlier than
+    ``end[u, d] + overhead[d]`` (no overhead if ``u`` takes no time). If not, a transfer starts no
+    earlier than ``u`` ends and takes ``latency[s, d] + bytes / bandwidth[s, d]``, whichever link
+    carries it, and however long it waits for the link; an op that is only waited for sends nothing.
+    The device ``s`` is ``d`` when both ops are in one group, and otherwise no better than the best
+    of all devices. All inputs and ops must be there, so the latest counts. The proof for ``tail``
+    is the same in the reverse order: after ``u``, each op that reads it or waits for it still has
+    to get its input, to run, and to be followed by its own tail.
     """
     graph, cluster = problem.graph, problem.cluster
     group_of = problem.grouping.group_of
     seconds = np.where(allowed_devices(problem)[group_of], problem.compute_time, np.inf)
     overhead = np.array([device.op_overhead for device in cluster.devices])
     rest = np.where(seconds > 0, overhead, 0.0)  # after each op, on each device
-    makers = graph.tensor_producer
+    before, after = graph.precedences.T
     seconds_per_byte = 1 / cluster.bandwidth
     elsewhere = ~np.eye(problem.num_devices, dtype=np.bool_)
 
-    def passing(tensor: int, reader: int) -> NDArray[np.float64]:
-        """Return float64[D, D], from the end of the producer to the start of the reader at best."""
-        maker = makers[tensor]
-        between: NDArray[np.float64] = (
-            cluster.latency + graph.tensor_bytes[tensor] * seconds_per_byte
-        )
-        np.fill_diagonal(between, rest[maker])
-        if group_of[maker] == group_of[reader]:
+    def passing(row: int) -> NDArray[np.float64]:
+        """Return float64[D, D], from the end of one op to the start of the other at best."""
+        between = np.zeros_like(cluster.latency)
+        if row < graph.num_edges:  # and not a wait
+            size = graph.tensor_bytes[graph.edges[row, 0]]
+            between = cluster.latency + size * seconds_per_byte
+        np.fill_diagonal(between, rest[before[row]])
+        if group_of[before[row]] == group_of[after[row]]:
             between[elsewhere] = np.inf
         return between
 
     end = seconds.copy()
-    for op in graph.topological_order:
-        for tensor in graph.inputs_of_op[op]:
-            arrival = (end[makers[tensor]][:, None] + passing(tensor, op)).min(axis=0)
-            end[op] = np.maximum(end[op], arrival + seconds[op])
+    for row in np.argsort(graph.topological_index[after], kind="stable"):
+        arrival = (end[before[row]][:, None] + passing(row)).min(axis=0)
+        end[after[row]] = np.maximum(end[after[row]], arrival + seconds[after[row]])
     tail = np.where(np.isfinite(seconds), 0.0, np.inf)
-    for op in graph.topological_order[::-1]:
-        for tensor in graph.tensors_of_op[op]:
-            for reader in graph.consumers_of_tensor[tensor]:
-                after = passing(tensor, reader) + seconds[reader] + tail[reader]
-                tail[op] = np.maximum(tail[op], after.min(axis=1))
+    for row in np.argsort(-graph.topological_index[before], kind="stable"):
+        left = passing(row) + seconds[after[row]] + tail[after[row]]
+        tail[before[row]] = np.maximum(tail[before[row]], left.min(axis=1))
     return Paths(seconds, end, tail)
 
 

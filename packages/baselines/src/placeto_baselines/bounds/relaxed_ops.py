@@ -13,7 +13,8 @@ class RelaxedOps(NamedTuple):
     """The ops of a problem in an order of execution, with the least costs over all devices.
 
     Ops are in the order in which they can start at the earliest, so that ops that run at about the
-    same time are close to each other; producers come before their consumers.
+    same time are close to each other; producers come before their consumers. An op that is only
+    waited for is a producer of an input that takes no time to another device.
 
     Attributes
     ----------
@@ -25,9 +26,9 @@ class RelaxedOps(NamedTuple):
         Group of each op: its ops share a device.
     offsets : int64[V + 1]
         Start of the producers of each op.
-    producers : int64[E]
-        The producers of each op's inputs.
-    transfer : float64[E]
+    producers : int64[E + W]
+        The producers of each op's inputs, and the ops that it waits for.
+    transfer : float64[E + W]
         Seconds of the input from another device; infinite where there is none.
     speed : float64[D]
         The capacity of each device, falling, of sum 1.
@@ -81,7 +82,8 @@ def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
     order = np.lexsort((problem.graph.topological_index, _earliest_starts(problem, paths)))
     position = np.empty(graph.num_ops, np.int64)
     position[order] = np.arange(graph.num_ops)
-    readers = position[graph.edge_consumers]
+    before, after = graph.precedences.T
+    readers = position[after]
     by_reader = np.argsort(readers, kind="stable")
     return RelaxedOps(
         seconds=paths.seconds.min(axis=1)[order],
@@ -89,8 +91,8 @@ def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
         share=weighted.min(axis=1)[order],
         group=problem.grouping.group_of[order].astype(np.int64),
         offsets=np.searchsorted(readers[by_reader], np.arange(graph.num_ops + 1)),
-        producers=position[graph.tensor_producer[graph.edges[:, 0]]][by_reader],
-        transfer=_least_transfers(problem)[graph.edges[:, 0]][by_reader],
+        producers=position[before][by_reader],
+        transfer=_least_transfers(problem)[by_reader],
         speed=-np.sort(-speed),
         overhead=float(overhead.max()),
     )
@@ -108,22 +110,24 @@ def _speeds(busy: NDArray[np.float64], can_run: NDArray[np.bool_]) -> NDArray[np
 
 
 def _earliest_starts(problem: PlacementProblem, paths: Paths) -> NDArray[np.float64]:
-    """Return float64[V], rising from each op to its consumers or equal."""
+    """Return float64[V], rising from each op to those after it or equal."""
     graph = problem.graph
     earliest = np.zeros(graph.num_ops)
     seconds = paths.seconds.min(axis=1)
-    for op in graph.topological_order:
-        for tensor in graph.inputs_of_op[op]:
-            maker = graph.tensor_producer[tensor]
-            earliest[op] = max(earliest[op], earliest[maker] + seconds[maker])
+    before, after = graph.precedences.T
+    for row in np.argsort(graph.topological_index[after], kind="stable"):
+        end = earliest[before[row]] + seconds[before[row]]
+        earliest[after[row]] = max(earliest[after[row]], end)
     return earliest
 
 
 def _least_transfers(problem: PlacementProblem) -> NDArray[np.float64]:
-    """Return float64[T], the seconds of each tensor between the two devices where it is fastest."""
-    cluster = problem.cluster
-    least = np.full(len(problem.graph.tensor_bytes), np.inf)
+    """Return float64[E + W], the seconds of each edge between the devices where it is fastest."""
+    graph, cluster = problem.graph, problem.cluster
+    least = np.full(graph.num_edges + graph.num_waits, np.inf)
+    size = graph.tensor_bytes[graph.edges[:, 0]]
     for pair in zip(*np.nonzero(~np.eye(problem.num_devices, dtype=np.bool_)), strict=True):
-        seconds = cluster.latency[pair] + problem.graph.tensor_bytes / cluster.bandwidth[pair]
-        least = np.minimum(least, seconds)
+        seconds = cluster.latency[pair] + size / cluster.bandwidth[pair]
+        least[: graph.num_edges] = np.minimum(least[: graph.num_edges], seconds)
+        least[graph.num_edges :] = 0.0  # nothing is sent
     return least

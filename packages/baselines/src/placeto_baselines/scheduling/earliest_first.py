@@ -19,7 +19,7 @@ class Demand:
     ----------
     permanent : int64[G]
         Weights and optimizer state, and what the forward pass keeps for the backward pass: the
-        outputs that ops of another phase read.
+        outputs that ops of another phase read, and those that are held until the step ends.
     temporary : int64[G]
         The most that an op of the group takes besides: its other outputs and its workspace.
     """
@@ -41,6 +41,7 @@ def demand(problem: PlacementProblem) -> Demand:
     kept = np.zeros(graph.num_tensors, np.bool_)
     later = graph.phases[graph.edge_producers] != graph.phases[graph.edge_consumers]
     kept[graph.edges[later, 0]] = True
+    kept[graph.held_tensors] = True
     permanent = problem.group_graph.parameter_bytes.copy()
     np.add.at(permanent, group_of[graph.tensor_producer[kept]], size[kept])
     of_op = graph.workspace_bytes.copy()
@@ -219,7 +220,7 @@ class EarliestFirst:
             self._first_sent(source, size, device) for source, size in self.tasks.predecessors[task]
         )
 
-    def _first_sent(self, task: int, size: int, device: int) -> float:
+    def _first_sent(self, task: int, size: int | None, device: int) -> float:
         """Return a time before which so many bytes of a task cannot be on a device."""
         if self.scheduled[task]:
             return float(self.timetable.sent(task, size)[device])

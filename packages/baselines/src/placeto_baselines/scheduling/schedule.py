@@ -112,15 +112,18 @@ class Timetable:
             return self.placement[[group]].astype(np.intp)
         return np.flatnonzero(self.candidates[group])
 
-    def sent(self, task: int, size: int) -> NDArray[np.float64]:
-        """Return float64[D], when so many bytes of a scheduled task can be on each device."""
+    def sent(self, task: int, size: int | None) -> NDArray[np.float64]:
+        """Return float64[D], when so many bytes of a scheduled task can be on each device.
+
+        Without bytes, when it is done.
+        """
         seconds: NDArray[np.float64] = self.tasks.transfers(size)[self.device(task)]
         return seconds + float(self.finish[task])
 
     def arrival(self, task: int) -> NDArray[np.float64]:
-        """Return float64[D], when all inputs of a task can be on each device.
+        """Return float64[D], when a task can start on each device, but for what else runs there.
 
-        All that it waits for must have been scheduled.
+        All that it reads and waits for must have been scheduled.
         """
         arrival = np.zeros(self.tasks.num_devices)
         for source, size in self.tasks.predecessors[task]:

@@ -14,7 +14,8 @@ class TaskGraph:
     those on them, and the mean of a transfer is over the pairs of devices that it may go between.
     Devices that are not used, such as a CPU beside accelerators, count nowhere.
 
-    What is passed between two ops of a group is never sent. An op that takes no time and waits for
+    What is passed between two ops of a group is never sent, and where an op only waits for another
+    (`OpGraph.waits`) there is nothing to send. An op that takes no time and waits for
     nothing, such as a weight, is no task but *data*: it is there from the beginning, where its
     group is, and whoever reads it decides where that is.
 
@@ -40,11 +41,12 @@ class TaskGraph:
     is_data : bool[V]
         True where a task is data.
     predecessors : V lists of (task, bytes)
-        Tasks that each task waits for, without data.
+        Tasks that each task waits for, without data; None in place of bytes where it reads nothing
+        of them.
     data : V lists of (data, bytes)
         The data that each task reads of other groups.
     successors : V lists of (task, seconds)
-        Tasks that wait for each task, and mean seconds of the transfer; 0 in the same group.
+        Tasks that wait for each task, and mean seconds of the transfer; 0 where there is none.
     order : list of int
         The tasks without data, in topological order.
     """
@@ -58,12 +60,12 @@ class TaskGraph:
         self.seconds = np.where(candidates[self.group_of], problem.compute_time, np.inf)
         self.mean_seconds = mean_seconds(self.seconds)
         self.is_data = self.mean_seconds == 0
-        self.is_data[graph.edge_consumers] = False
+        self.is_data[graph.precedences[:, 1]] = False
         self._latency = cluster.latency
         self._seconds_per_byte = 1 / cluster.bandwidth
         order = graph.topological_order
         self.order: list[int] = order[~self.is_data[order]].tolist()
-        self.predecessors: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tasks)]
+        self.predecessors: list[list[tuple[int, int | None]]] = [[] for _ in range(self.num_tasks)]
         self.data: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tasks)]
         self.successors: list[list[tuple[int, float]]] = [[] for _ in range(self.num_tasks)]
         # Groups with the same candidates are alike.
@@ -80,9 +82,15 @@ class TaskGraph:
                 self.successors[source].append((reader, sent))
             elif apart:
                 self.data[reader].append((source, size))
+        for source, waiter in _only_waiting(problem):
+            if not self.is_data[source]:
+                self.predecessors[waiter].append((source, None))
+                self.successors[source].append((waiter, 0.0))
 
-    def transfers(self, size: int) -> NDArray[np.float64]:
-        """Return float64[D, D], the seconds that so many bytes take from device to device."""
+    def transfers(self, size: int | None) -> NDArray[np.float64]:
+        """Return float64[D, D], the seconds that bytes, or nothing, take from device to device."""
+        if size is None:
+            return np.zeros_like(self._latency)
         seconds: NDArray[np.float64] = self._latency + size * self._seconds_per_byte
         return seconds
 
@@ -123,3 +131,10 @@ def _traffic(problem: PlacementProblem) -> list[tuple[int, int, int]]:
         (source, reader, sum_of)
         for (source, reader), sum_of in zip(found.tolist(), total.tolist(), strict=True)
     ]
+
+
+def _only_waiting(problem: PlacementProblem) -> list[tuple[int, int]]:
+    """Return (op, op that waits for it) of the pairs of ops between which no tensor flows."""
+    graph = problem.graph
+    readers = set(map(tuple, graph.precedences[: graph.num_edges].tolist()))
+    return [(before, op) for op, before in graph.waits.tolist() if (before, op) not in readers]
