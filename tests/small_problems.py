@@ -39,7 +39,8 @@ def small_problem(generator: np.random.Generator, max_groups: int) -> PlacementP
     """Return a training step or a random graph on one to three devices, with a group per layer.
 
     Where there are more layers than groups, some share one. Transfers and overheads take from
-    nothing to as long as ops; devices may be unequal, refuse groups, or share links.
+    nothing to as long as ops; devices may be unequal, refuse groups, or share links. In half of the
+    problems some ops also wait for earlier ones.
     """
     if generator.random() < 0.5:
         edges, layers = branched_step(generator, int(generator.integers(1, 3)))
@@ -66,6 +67,7 @@ def small_problem(generator: np.random.Generator, max_groups: int) -> PlacementP
         tensor_producer=np.arange(num_ops, dtype=np.int32),
         tensor_bytes=generator.choice([0, 1, 2, 5, 20], num_ops),
         edges=np.array(edges, np.int32).reshape(-1, 2),
+        waits=_waits(generator.spawn(1)[0], num_ops),
     )
     return PlacementProblem(
         graph=graph,
@@ -75,6 +77,12 @@ def small_problem(generator: np.random.Generator, max_groups: int) -> PlacementP
             group_of=group_of, group_names=tuple(f"group{group}" for group in range(num_groups))
         ),
     )
+
+
+def _waits(generator: np.random.Generator, num_ops: int) -> NDArray[np.int32]:
+    pairs = np.stack(np.tril_indices(num_ops, -1), axis=1).astype(np.int32)
+    density = generator.choice([0.0, 0.0, 0.05, 0.2])
+    return pairs[generator.random(len(pairs)) < density]
 
 
 def _seconds(
