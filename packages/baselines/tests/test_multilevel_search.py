@@ -1,6 +1,7 @@
 """Multilevel search: what it evaluates, when it ends, what it keeps."""
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -91,6 +92,17 @@ def test_of_few_placements_all_are_evaluated() -> None:
         assert result.curve[-1, 1] == memory_penalised_runtime(every, memory).min()
 
 
+def test_few_placements_are_4096_and_a_bound_ends_trying_them() -> None:
+    few = problem_of(op_graph(12, []), cluster(["k80"] * 2), np.ones((12, 2)))
+    assert MultilevelSearch(evaluations=9000).place(few, BusiestDevice(few)).evaluations == 4098
+    bounded = MultilevelSearch(evaluations=9000, bound=6.0)
+    assert bounded.place(few, BusiestDevice(few, more=0.0)).evaluations == 2 + 1024
+    many = problem_of(op_graph(13, []), cluster(["k80"] * 2), np.ones((13, 2)))
+    evaluator = Listening(many)
+    MultilevelSearch(evaluations=9000).place(many, evaluator)
+    assert evaluator.rounds
+
+
 def test_a_budget_of_as_many_evaluations_as_there_are_placements_is_kept_to() -> None:
     problem = problem_of(op_graph(3, []), cluster(["k80"] * 3), np.ones((3, 3)))
     evaluator = PlainEvaluator(problem)
@@ -137,22 +149,147 @@ def test_coarse_moves_take_the_groups_of_a_level_together() -> None:
     assert set(device.tolist()) == {0, 1}
 
 
-def test_the_search_passes_through_the_levels() -> None:
-    problem = ladder(60)
-    sizes: list[set[int]] = []
+class Round(NamedTuple):
+    """A call of `walk`: the placements evaluated before it, its arguments, and its result."""
 
-    class Listening(WalkingDevice):
+    evaluated: int
+    placements: NDArray[np.int32]
+    moves: Moves
+    walks: Walks
+
+
+class Listening(WalkingDevice):
+    """Keeps the rounds of a search."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        super().__init__(problem)
+        self.rounds: list[Round] = []
+
+    def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
+        before, start = self.evaluated, placements.copy()
+        walks = super().walk(placements, moves)
+        self.rounds.append(Round(before, start, moves, walks))
+        return walks
+
+
+LEVELS = (32, 64, 128, 256, 300)
+MEETING = 2  # the level of 128 groups
+
+
+@cache
+def rounds_by_level() -> list[list[Round]]:
+    """Return the rounds of each level, of a search that shares its evaluations out equally."""
+    problem = ladder(150)
+    assert move_sets(problem, coarsest=32).sizes == LEVELS
+    evaluator = Listening(problem)
+    evaluations = 6000
+    MultilevelSearch(evaluations=evaluations).place(problem, evaluator, seed=1)
+    ends = (np.arange(5) + 1) / 5 * evaluations
+    level = [int((each.evaluated >= ends).sum()) for each in evaluator.rounds]
+    return [
+        [each for each, number in zip(evaluator.rounds, level, strict=True) if number == wanted]
+        for wanted in range(5)
+    ]
+
+
+def test_the_search_passes_through_the_levels() -> None:
+    first_set = np.cumsum([0, *LEVELS])
+    for level, rounds in enumerate(rounds_by_level()):
+        assert len(rounds) > 5
+        for walk, own in enumerate((level, max(level, MEETING))):
+            sets = np.concatenate([each.moves.set_of[walk] for each in rounds])
+            level_of = np.searchsorted(first_set, sets, side="right") - 1
+            parts = np.bincount(level_of, minlength=5) / len(sets)
+            coarser = [number for number in (own - 2, own - 1) if number >= 0]
+            expected = 0.3 * np.isin(np.arange(5), coarser) / max(len(coarser), 1)
+            expected[own] = 0.7 if coarser else 1.0
+            assert parts == pytest.approx(expected, abs=0.05)
+
+
+def temperature(each: Round, walk: int) -> float:
+    """Return about how much more a move may cost, in parts of the cost."""
+    return float(each.moves.allowance[walk].mean() / each.walks.cost[walk, 0])
+
+
+def is_about(temperature: float) -> Any:
+    return pytest.approx(temperature, rel=0.5)  # of 64 random allowances
+
+
+def test_a_walk_cools_on_its_first_level_and_stays_cold() -> None:
+    by_level = rounds_by_level()
+    for walk, last in ((0, by_level[0][-1]), (1, by_level[MEETING][-1])):
+        assert temperature(by_level[0][0], walk) == is_about(0.03)
+        assert temperature(last, walk) < 2e-3
+    for walk, level in ((0, 1), (0, 2), (0, 3), (1, 3), (0, 4), (1, 4)):
+        assert temperature(by_level[level][0], walk) == is_about(3e-4)
+        assert temperature(by_level[level][-1], walk) < 6e-5
+
+
+def test_a_walk_from_a_given_placement_begins_warm() -> None:
+    evaluator = Listening(ladder(150))
+    start = (np.arange(300) >= 150).astype(np.int32)
+    MultilevelSearch(evaluations=200).place(evaluator.problem, evaluator, start=start)
+    first = evaluator.rounds[0]
+    assert first.placements[1].tolist() == start.tolist()
+    assert temperature(first, 0) == is_about(0.03)
+    assert temperature(first, 1) == is_about(3e-3)
+
+
+def test_a_level_begins_with_the_best_of_a_walk_and_after_the_meeting_with_that_of_all() -> None:
+    best: dict[str | int, tuple[float, list[int]]] = {}
+    before: list[list[int]] = []
+    for level, rounds in enumerate(rounds_by_level()):
+        for number, each in enumerate(rounds):
+            for walk in (0, 1) if before else ():
+                expected = before[walk]
+                if number == 0 and level > MEETING:
+                    expected = best["of all"][1]
+                elif number == 0 and walk == 0:
+                    expected = best[walk][1]
+                assert each.placements[walk].tolist() == expected
+            before = each.walks.placement.tolist()
+            for walk in (0, 1):
+                found = (
+                    float(each.walks.best_runtime[walk]),
+                    each.walks.best_placement[walk].tolist(),
+                )
+                for key in (walk, "of all"):
+                    best[key] = min(best.get(key, found), found, key=lambda pair: pair[0])
+
+
+def test_everything_on_one_device_comes_first() -> None:
+    problem = ladder(40)
+    seen: list[list[int]] = []
+
+    class Recorder(BusiestDevice):
+        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+            seen.extend(placements.tolist())
+            return super().evaluate(placements)
+
+    MultilevelSearch(evaluations=2).place(problem, Recorder(problem))
+    assert seen == [[0] * 80, [1] * 80]
+
+
+def test_rounds_are_as_long_as_a_person_waits_for_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multilevel_search, "MOST_MOVES_OF_ROUND", 256)
+    problem = ladder(40)
+    now, step = 0.0, 1e-6
+
+    def clock() -> float:
+        nonlocal now
+        now += step
+        return now
+
+    class Slower(Listening):
         def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-            lengths = np.diff(moves.first_member)[moves.set_of[0]]
-            sizes.append(set(lengths.tolist()))
+            nonlocal step
+            step = 1e-6 if len(self.rounds) < 4 else 0.2
             return super().walk(placements, moves)
 
-    MultilevelSearch(evaluations=3000).place(problem, Listening(problem))
-    assert max(sizes[0]) > 2
-    assert 1 not in sizes[0]
-    late = set().union(*sizes[-20:])
-    assert min(late) == 1
-    assert max(late) > 1  # some moves are of coarser levels
+    evaluator = Slower(problem)
+    MultilevelSearch(seconds=10.0, clock=clock).place(problem, evaluator)
+    lengths = [each.moves.num_moves for each in evaluator.rounds]
+    assert lengths[:9] == [64, 128, 256, 256, 256, 128, 64, 32, 16]
 
 
 @pytest.mark.parametrize("after", [2, 200])
@@ -260,14 +397,5 @@ def test_it_finds_the_one_best_way_to_share_work_out(seed: int) -> None:
 def test_a_good_start_is_kept_and_improved() -> None:
     problem = ladder(60)
     good = (np.arange(120) >= 56).astype(np.int32)
-    first: list[list[int]] = []
-
-    class Listening(WalkingDevice):
-        def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-            if not first:
-                first.append(placements[1].tolist())
-            return super().walk(placements, moves)
-
-    result = MultilevelSearch(evaluations=500).place(problem, Listening(problem), start=good)
-    assert first == [good.tolist()]
+    result = MultilevelSearch(evaluations=500).place(problem, BusiestDevice(problem), start=good)
     assert result.runtime == 70
