@@ -32,3 +32,6 @@ def test_too_many_placements_are_refused() -> None:
     message = "expected at most 80 placements to try, got 81 (4 groups on 3 devices)"
     with pytest.raises(BaselineError, match=re.escape(message)):
         exhaustive_search(problem, PlainEvaluator(problem), max_placements=80)
+    huge = problem_of(op_graph(20_000, []), cluster(["k80"] * 2), np.ones((20_000, 2)))
+    with pytest.raises(BaselineError, match=r"got 10\^6021 \(20000 groups on 2 devices\)$"):
+        exhaustive_search(huge, PlainEvaluator(huge))

@@ -9,7 +9,6 @@ from baseline_problems import (
     problem_of,
     random_problems,
     slow_on_the_cpu,
-    two_chains,
 )
 from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MTopo
 from placeto_baselines.devices import accelerated, allowed_devices
@@ -118,13 +117,6 @@ def test_schedules_see_how_long_pairs_take_and_not_what_they_share(placer: ListS
         schedule, again = placer.schedule(problem), placer.schedule(other)
         assert schedule.device.tolist() == again.device.tolist()
         assert schedule.finish.tolist() == again.finish.tolist()
-
-
-@pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
-def test_two_chains_run_side_by_side(placer: ListScheduler) -> None:
-    schedule = placer.schedule(two_chains())
-    assert schedule.makespan == 1.0
-    assert schedule.device[[0, 1]].tolist() == schedule.device[[2, 3]].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

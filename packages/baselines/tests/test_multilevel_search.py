@@ -147,6 +147,7 @@ def test_coarse_moves_take_the_groups_of_a_level_together() -> None:
     set_of, device = sets.draw(np.ones(1000, np.int64), generator)
     assert set(set_of.tolist()) == set(range(32, 96))
     assert set(device.tolist()) == {0, 1}
+    assert move_sets(problem.at_level(1)).sizes == (32, 64)
 
 
 class Round(NamedTuple):
@@ -399,3 +400,5 @@ def test_a_good_start_is_kept_and_improved() -> None:
     good = (np.arange(120) >= 56).astype(np.int32)
     result = MultilevelSearch(evaluations=500).place(problem, BusiestDevice(problem), start=good)
     assert result.runtime == 70
+    once = MultilevelSearch(evaluations=1).place(problem, BusiestDevice(problem), start=good)
+    assert once.placement.tolist() == good.tolist()

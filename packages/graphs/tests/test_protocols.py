@@ -240,6 +240,14 @@ def test_the_best_is_kept_when_a_walk_leaves_it() -> None:
     assert walks.placement.tolist() == [[1, 0, 1, 1]]
     assert walks.best_placement.tolist() == start.tolist()
     assert walks.best_peak_memory.tolist() == [[2, 2]]
+    # From 4 s over 2 s, the best, to 3 s.
+    start = np.zeros((1, 4), np.int32)
+    worse = plain_walk(BusiestDevice(), start, moves([4, 2, 0], [1, 1, 1], [0.0, 1.0, 0.0]))
+    assert worse.cost.tolist()[0][:3] == [4, 2, 3]
+    assert worse.best_placement.tolist() == [[1, 1, 0, 0]]
+    assert worse.best_runtime.tolist() == [2]
+    assert worse.best_peak_memory.tolist() == [[2, 2]]
+    start = np.array([[0, 0, 1, 1]], np.int32)
     equal = plain_walk(BusiestDevice(), start, moves([0, 2], [1, 0], [1.0, 0.0]))
     assert equal.placement.tolist() == [[1, 0, 0, 1]]
     assert equal.best_placement.tolist() == start.tolist()  # the first of several

@@ -43,17 +43,22 @@ def exhaustive_search(
     >>> exhaustive_search(problem, evaluator).runtime
     1.0
     """
-    allowed = allowed_devices(problem)
-    count = math.prod(allowed.sum(axis=1).tolist())
+    count = num_placements(problem)
     if count > max_placements:
+        got = str(count) if count < 10**15 else f"10^{math.log10(count):.0f}"
         raise BaselineError(
-            f"problem: expected at most {max_placements} placements to try, got {count} "
+            f"problem: expected at most {max_placements} placements to try, got {got} "
             f"({problem.num_groups} groups on {problem.num_devices} devices)"
         )
     trials = Trials(problem, evaluator)
     for placements in all_placements(problem):
         trials.evaluate(placements)
     return trials.result()
+
+
+def num_placements(problem: PlacementProblem) -> int:
+    """Return the number of placements in which every group can run."""
+    return math.prod(allowed_devices(problem).sum(axis=1).tolist())
 
 
 def all_placements(problem: PlacementProblem) -> Iterator[NDArray[np.int32]]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.search.exhaustive_search import all_placements
+from placeto_baselines.search.exhaustive_search import all_placements, num_placements
 from placeto_baselines.search.move_sets import MoveSets, move_sets
 from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator, Moves, PlacementProblem, PlacementResult
@@ -145,7 +145,7 @@ class MultilevelSearch:
             if start is not None:
                 trials.evaluate(np.asarray(start)[None])
             _start_on_one_device(trials, budget)
-            if _num_placements(problem) <= min(FEW_PLACEMENTS, budget.evaluations_left):
+            if num_placements(problem) <= min(FEW_PLACEMENTS, budget.evaluations_left):
                 _enumerate(trials, budget)
             else:
                 self._search(trials, budget, seed, start)
@@ -328,11 +328,6 @@ def _start_on_one_device(trials: Trials, budget: _Budget) -> None:
     if len(devices):
         placements = np.repeat(devices.astype(np.int32)[:, None], problem.num_groups, axis=1)
         trials.evaluate(placements)
-
-
-def _num_placements(problem: PlacementProblem) -> float:
-    choices = np.isfinite(problem.group_graph.compute_time).sum(axis=1)
-    return float(np.exp(min(np.log(choices).sum(), 700.0)))
 
 
 def _enumerate(trials: Trials, budget: _Budget) -> None:
