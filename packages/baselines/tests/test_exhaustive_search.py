@@ -29,6 +29,7 @@ def test_a_placement_that_fits_is_better_than_a_faster_one_that_does_not() -> No
 
 def test_too_many_placements_are_refused() -> None:
     problem = two_chains()
+    assert exhaustive_search(problem, PlainEvaluator(problem), max_placements=81).runtime == 1.0
     message = "expected at most 80 placements to try, got 81 (4 groups on 3 devices)"
     with pytest.raises(BaselineError, match=re.escape(message)):
         exhaustive_search(problem, PlainEvaluator(problem), max_placements=80)

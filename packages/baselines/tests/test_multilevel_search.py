@@ -1,5 +1,7 @@
 """Multilevel search: what it evaluates, when it ends, what it keeps."""
 
+import itertools
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -148,6 +150,17 @@ def test_coarse_moves_take_the_groups_of_a_level_together() -> None:
     assert set(set_of.tolist()) == set(range(32, 96))
     assert set(device.tolist()) == {0, 1}
     assert move_sets(problem.at_level(1)).sizes == (32, 64)
+    compute_time = np.ones((120, 2))
+    compute_time[7, 1] = np.inf
+    bound = move_sets(replace(problem, compute_time=compute_time))
+    sets_of_op = [
+        number
+        for number, (start, end) in enumerate(itertools.pairwise(bound.first_member.tolist()))
+        if 7 in bound.members[start:end]
+    ]
+    assert len(sets_of_op) == 3
+    assert np.flatnonzero(~bound.allowed[:, 1]).tolist() == sets_of_op
+    assert bound.allowed[:, 0].all()
 
 
 class Round(NamedTuple):
@@ -186,11 +199,11 @@ def rounds_by_level() -> list[list[Round]]:
     evaluations = 6000
     MultilevelSearch(evaluations=evaluations).place(problem, evaluator, seed=1)
     ends = (np.arange(5) + 1) / 5 * evaluations
-    level = [int((each.evaluated >= ends).sum()) for each in evaluator.rounds]
-    return [
-        [each for each, number in zip(evaluator.rounds, level, strict=True) if number == wanted]
-        for wanted in range(5)
-    ]
+    by_level: list[list[Round]] = [[] for _ in LEVELS]
+    for each in evaluator.rounds:
+        if len(each.placements) == 2:  # the last evaluations may be too few for both walks
+            by_level[int((each.evaluated >= ends).sum())].append(each)
+    return by_level
 
 
 def test_the_search_passes_through_the_levels() -> None:
@@ -204,7 +217,7 @@ def test_the_search_passes_through_the_levels() -> None:
             coarser = [number for number in (own - 2, own - 1) if number >= 0]
             expected = 0.3 * np.isin(np.arange(5), coarser) / max(len(coarser), 1)
             expected[own] = 0.7 if coarser else 1.0
-            assert parts == pytest.approx(expected, abs=0.05)
+            assert parts == pytest.approx(expected, abs=0.08)
 
 
 def temperature(each: Round, walk: int) -> float:
