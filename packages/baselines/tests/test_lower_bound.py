@@ -20,7 +20,6 @@ def best_cost(problem: PlacementProblem) -> float:
     return float(memory_penalised_runtime(batch, memory)[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shared_links", [False, True])
 def test_no_placement_of_eighty_problems_beats_the_bound(shared_links: bool) -> None:
     reached = []
