@@ -1,11 +1,15 @@
 """What has to hold for the capture of any model that is small enough to run."""
 
+import copy
+import random
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from captured_models import Case, case
@@ -125,3 +129,25 @@ def check_parameter_bytes(step: Comparison) -> None:
 
 def _named(name: str, message: str) -> str:
     return f"{name}: {message}"
+
+
+def fingerprint(model: nn.Module) -> Any:
+    """Return all that a model holds, as values that can be compared."""
+    found: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
+    for path, module in model.named_modules():
+        found.append((path, module.training))
+        for key, value in sorted(vars(module).items()):
+            if isinstance(value, dict):
+                found += [(key, *_described(name, item)) for name, item in value.items()]
+            else:
+                found.append((key, *_described("", value)))
+    return found
+
+
+def _described(name: Any, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, torch.Tensor):
+        gradient = value.grad.tolist() if value.is_leaf and value.grad is not None else None
+        return name, id(value), type(value), value.requires_grad, value.tolist(), gradient
+    if isinstance(value, (list, tuple, str, int, float)):
+        return name, copy.copy(value)
+    return name, id(value)

@@ -1,6 +1,5 @@
 """Capture leaves everything as it was, and says what it cannot follow."""
 
-import copy
 import random
 import re
 import threading
@@ -11,30 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from capture_checks import fingerprint
 from captured_models import CASES, case
 from placeto_capture import CaptureError, capture
-
-
-def fingerprint(model: nn.Module) -> Any:
-    """Return all that a model holds, as values that can be compared."""
-    found: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
-    for path, module in model.named_modules():
-        found.append((path, module.training))
-        for key, value in sorted(vars(module).items()):
-            if isinstance(value, dict):
-                found += [(key, *_described(name, item)) for name, item in value.items()]
-            else:
-                found.append((key, *_described("", value)))
-    return found
-
-
-def _described(name: Any, value: Any) -> tuple[Any, ...]:
-    if isinstance(value, torch.Tensor):
-        gradient = value.grad.tolist() if value.is_leaf and value.grad is not None else None
-        return name, id(value), type(value), value.requires_grad, value.tolist(), gradient
-    if isinstance(value, (list, tuple, str, int, float)):
-        return name, copy.copy(value)
-    return name, id(value)
 
 
 class Selfish(nn.Module):

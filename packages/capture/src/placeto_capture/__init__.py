@@ -13,7 +13,7 @@ from placeto_capture.execution.traced_step import executable_step
 from placeto_capture.execution.training import ExecutableTraining, executable_training
 from placeto_capture.profiling.profiler import profile
 from placeto_capture.programs.step import program_step
-from placeto_capture.tracing.capture import capture
+from placeto_capture.tracing.capture import capture, capture_function
 from placeto_capture.tracing.patches import Target
 
 __version__ = "0.3.0"
@@ -27,6 +27,7 @@ __all__ = [
     "ExecutableTraining",
     "Target",
     "capture",
+    "capture_function",
     "cost_model",
     "cost_models",
     "executable_step",

@@ -2,6 +2,7 @@
 
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 
 class ModuleScopes:
-    """Follows the calls of a model's modules.
+    """Follows the calls of modules, by name, and of those in them.
 
     Attributes
     ----------
@@ -24,11 +25,16 @@ class ModuleScopes:
         The paths of the modules that are being called, the innermost last.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self) -> None:
         self.paths: list[str] = []
         self._failed: tuple[BaseException, str] | None = None
-        for path, module in model.named_modules():
-            self._follow(path, module)
+
+    def follow(self, modules: Mapping[str, nn.Module]) -> None:
+        """Follow modules by their names."""
+        followed: set[nn.Module] = set()
+        for name, each in modules.items():
+            for path, module in each.named_modules(followed, name):
+                self._follow(path, module)
 
     def failed(self, error: BaseException) -> str | None:
         """Return the path of the innermost module that an exception left, if it left one."""
@@ -71,6 +77,7 @@ class AutogradNodes:
 
     def __init__(self) -> None:
         self._op_of_node: dict[int, tuple[int, str]] = {}
+        self._with_node: set[int] = set()
         self._next_node = _next_number()
         self._last_op: tuple[int, str] | None = None
 
@@ -95,6 +102,11 @@ class AutogradNodes:
         self._last_op = op, scope
         if node is not None:
             self._op_of_node.setdefault(node, self._last_op)
+            self._with_node.add(op)
+
+    def has_node(self, op: int) -> bool:
+        """Return whether gradients pass through an op."""
+        return op in self._with_node
 
     def running(self) -> tuple[int, str] | torch.Tensor | None:
         """Return what the node that runs now was made for.

@@ -128,6 +128,8 @@ class Call:
         activations are computed again. None for a call that draws none.
     parts : tuple of `Call`
         The ops that it stands for, one after the other, where it is the whole update of a weight.
+    update : int
+        Number of the call of an optimizer's ``step`` that it is a part of, from 1; 0 for others.
     """
 
     function: Any
@@ -144,6 +146,7 @@ class Call:
     belongs_to: int | None
     rng_index: int | None = None
     parts: "tuple[Call, ...]" = ()
+    update: int = 0
 
     @property
     def op_type(self) -> str:
@@ -234,9 +237,7 @@ def _updates(trace: Trace) -> Iterable[list[int]]:
     owner: dict[int, int | None] = {}
     users: defaultdict[int, set[int | None]] = defaultdict(set)
     updates = [
-        (op, call)
-        for op, call in enumerate(trace.ops)
-        if isinstance(call, Call) and call.phase == Phase.UPDATE
+        (op, call) for op, call in enumerate(trace.ops) if isinstance(call, Call) and call.update
     ]
     for op, call in reversed(updates):
         of_results = {user for storage in call.creates for user in users[storage]}
@@ -245,11 +246,11 @@ def _updates(trace: Trace) -> Iterable[list[int]]:
             (owner[op],) = of_results
         for storage in (*call.reads, *call.writes):
             users[storage].add(owner[op])
-    ops_of_owner: defaultdict[int, list[int]] = defaultdict(list)
-    for op, _ in updates:
+    ops_of_owner: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for op, call in updates:
         weight = owner[op]
         if weight is not None:
-            ops_of_owner[weight].append(op)
+            ops_of_owner[weight, call.update].append(op)
     return [ops for ops in ops_of_owner.values() if len(ops) > 1]
 
 

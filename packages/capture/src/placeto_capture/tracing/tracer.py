@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
-from placeto_capture.tracing.fake_results import Picking, own_result, picked_result
+from placeto_capture.tracing.fake_results import Picking, list_function, own_result, picked_result
 from placeto_capture.tracing.functions import Function, count_bytes, count_flops, function_of
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
 from placeto_capture.tracing.origins import AutogradNodes, ModuleScopes, RandomDraws
@@ -52,6 +52,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         The scope of ops that run outside of all modules.
     phase : Phase
         Phase of the ops that run.
+    update : int
+        Number of the optimizer's step that runs, in the update phase.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ops: list[Placeholder | Call] = []
         self.scope = ""
         self.phase = Phase.FORWARD
+        self.update = 0
         self._memory = memory
         self._scopes = scopes
         self._mask_fraction = mask_fraction
@@ -107,6 +110,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storages.append(self._look_up(parameter.grad).storage)
         self._owner_of_storage.update(dict.fromkeys(storages, op))
 
+    def count_as_update(self, first: int, scope: str) -> None:
+        """Let the forward ops of a scope from one on be updates, but for those with gradients."""
+        for op in range(first, len(self.ops)):
+            call = self.ops[op]
+            if not isinstance(call, Call) or self._nodes.has_node(op):
+                continue
+            if call.phase == Phase.FORWARD and call.scope == scope:
+                call.phase = Phase.UPDATE
+                call.belongs_to, call.scope = self._owner_of_update(call)
+
     def __torch_dispatch__(
         self,
         func: Any,
@@ -119,6 +132,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].device
         kwargs = kwargs or {}
         function = function_of(func)
+        take_apart = list_function(func, args)
+        if take_apart is not None:
+            with self:
+                return take_apart(*args, **kwargs)
         if function.is_composite:
             with self:
                 result = func.decompose(*args, **kwargs)
@@ -167,6 +184,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             bytes_accessed=count_bytes(function, inputs, written, made),
             belongs_to=None,
             rng_index=rng_index,
+            update=self.update if self.phase == Phase.UPDATE else 0,
         )
         if function.allocates and not written:
             self._allocations.update(dict.fromkeys(call.creates, call))
@@ -205,6 +223,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if first is not None and first.storage not in self._allocations:
             maker = self._maker_of_storage[first.storage]
             self._nodes.after_op(maker, self._current_scope, node)
+
+    @property
+    def is_in_module(self) -> bool:
+        """Whether a module is being called."""
+        return bool(self._scopes.paths)
 
     @property
     def _current_scope(self) -> str:
