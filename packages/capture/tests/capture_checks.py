@@ -95,7 +95,7 @@ def check_replay(step: Comparison, num_orders: int = 2) -> None:
             results = replay(step.trace, step.before, order=order, seed=SEED)
         assert results.keys() == step.after.keys()
         for name, value in step.after.items():
-            torch.testing.assert_close(results[name], value, msg=partial(_named, name))
+            torch.testing.assert_close(results[name], value, msg=partial(named, name))
 
 
 def check_flops(step: Comparison) -> None:
@@ -127,7 +127,8 @@ def check_parameter_bytes(step: Comparison) -> None:
     assert (step.graph.parameter_bytes > 0).tolist() == resident
 
 
-def _named(name: str, message: str) -> str:
+def named(name: str, message: str) -> str:
+    """Return the message of a comparison with the name of what is compared."""
     return f"{name}: {message}"
 
 

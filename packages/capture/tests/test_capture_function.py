@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from capture_checks import fingerprint
+from capture_checks import fingerprint, named
 from placeto_capture import CaptureError, capture, capture_function
 from placeto_capture.tracing.capture import trace_function
 from placeto_capture.tracing.op_graph import op_graph_of
@@ -125,7 +126,7 @@ def accumulated() -> Loop:
             scores = model(batch)
             target = torch.zeros(len(batch), dtype=torch.long)
             loss = functional.cross_entropy(scores, target) / len(batches)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss)
         nn.utils.clip_grad_value_(model.parameters(), 0.01)
         optimizer.step()
@@ -167,7 +168,7 @@ def with_closure() -> Loop:
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
             loss: torch.Tensor = model(batch).square().mean()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
         optimizer.step(closure)
@@ -203,7 +204,7 @@ def test_a_step_of_a_loop_is_what_pytorch_runs(name: str) -> None:
     for order in (None, random_order(op_graph_of(trace), seed=0)):
         results = replay(trace, before, order=order)
         for key, value in made.values().items():
-            torch.testing.assert_close(results[key], value, msg=lambda text, key=key: key + text)
+            torch.testing.assert_close(results[key], value, msg=partial(named, key))
 
 
 def phases(trace: Trace) -> list[tuple[Phase, int]]:
@@ -309,7 +310,7 @@ def test_everything_is_as_it_was(name: str, fails: bool) -> None:
 def test_attributes_and_keys_of_weights_are_kept() -> None:
     model = layers(3, 2)
     seen: dict[Any, int] = dict.fromkeys(model.parameters(), 0)
-    model[0].weight.rank = 7
+    model[0].weight.rank = 7  # type: ignore[union-attr]
 
     def step(batch: torch.Tensor) -> None:
         model(batch).sum().backward()

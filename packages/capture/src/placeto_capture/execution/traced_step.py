@@ -304,6 +304,7 @@ def executable_step(
     mode: str = "training",
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
     values: Mapping[str, torch.Tensor] | None = None,
     results: Collection[str] | None = None,
     seed: int = 0,
@@ -318,7 +319,7 @@ def executable_step(
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction
+    model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast
         As for `capture`. Tensors on the meta device get random values from
         ``seed`` where they hold floating-point numbers, else zeros.
     values
@@ -354,7 +355,9 @@ def executable_step(
     """
     if threads_per_device < 1:
         raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction)
+    trace = trace_step(
+        model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast
+    )
     given = dict(values or {})
     known = {
         name

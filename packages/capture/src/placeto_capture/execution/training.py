@@ -330,6 +330,7 @@ def executable_training(
     optimizer: OptimizerFactory | None = None,
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
     seed: int = 0,
     threads_per_device: int = 1,
     shared_memory: bool = True,
@@ -342,7 +343,7 @@ def executable_training(
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, target, mask_fraction
+    model, example_inputs, loss_fn, optimizer, target, mask_fraction, autocast
         As for `capture`. The optimizer's schedule of learning rates, if any, is
         made for the ``optimizer`` of what is returned.
     seed, threads_per_device, shared_memory
@@ -372,7 +373,9 @@ def executable_training(
     if threads_per_device < 1:
         raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
     factory = optimizer or torch.optim.Adam
-    trace = trace_step(model, example_inputs, loss_fn, factory, "training", target, mask_fraction)
+    trace = trace_step(
+        model, example_inputs, loss_fn, factory, "training", target, mask_fraction, autocast
+    )
     weights = dict(model.named_parameters())
     return ExecutableTraining(
         trace,

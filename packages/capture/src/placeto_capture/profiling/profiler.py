@@ -29,6 +29,7 @@ def profile(
     warmup: int = 2,
     repeats: int = 7,
     seed: int = 0,
+    autocast: torch.dtype | None = None,
 ) -> NDArray[np.float64]:
     """Return how long each op of a captured graph takes on a torch device.
 
@@ -39,7 +40,7 @@ def profile(
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, mode, target
+    model, example_inputs, loss_fn, optimizer, mode, target, autocast
         As for `capture`. Tensors on the meta device get random values from ``seed`` where they hold
         floating-point numbers, else zeros.
     device
@@ -76,7 +77,7 @@ def profile(
             f"repeats: expected at least 1 after at least 0 to warm up, got {repeats} and {warmup}"
         )
     place = checked_device(device)
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target)
+    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, autocast=autocast)
     return measured_times(trace, place, warmup=warmup, repeats=repeats, seed=seed)
 
 

@@ -19,7 +19,7 @@ from placeto_capture.tracing.default_loss import default_loss
 from placeto_capture.tracing.fake_objects import FakeObjects
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.origins import ModuleScopes, failed_line
-from placeto_capture.tracing.patches import TARGETS, Target, patched_torch
+from placeto_capture.tracing.patches import TARGETS, Target, autocast_around, patched_torch
 from placeto_capture.tracing.step_phases import StepPhases
 from placeto_capture.tracing.trace import Trace, with_whole_updates
 from placeto_capture.tracing.tracer import Tracer
@@ -42,6 +42,7 @@ def capture(
     mode: str = "training",
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
 ) -> OpGraph:
     """Return the graph of the ATen ops of one step of a model.
 
@@ -85,6 +86,10 @@ def capture(
         Part of all elements that is picked where that depends on values that are not known, by a
         mask, ``nonzero`` or ``unique``: above 0 and up to 1, which is an upper bound. By default
         such a step is refused.
+    autocast
+        Dtype of `torch.autocast` around the forward pass and the loss: ``torch.bfloat16``,
+        ``torch.float16``, or ``torch.float32`` for none. By default that of the caller, if
+        `capture` is called inside of an autocast.
 
     Returns
     -------
@@ -121,7 +126,9 @@ def capture(
     >>> capture(model, batch)
     OpGraph(ops=21, tensors=34, edges=29)
     """
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction)
+    trace = trace_step(
+        model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast
+    )
     return op_graph_of(trace)
 
 
@@ -134,6 +141,7 @@ def capture_function(
     others: Sequence[Any] = (),
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
 ) -> OpGraph:
     """Return the graph of the ATen ops of whatever a training step does.
 
@@ -161,6 +169,8 @@ def capture_function(
         schedule of learning rates, a list of losses.
     target, mask_fraction
         As of `capture`.
+    autocast
+        As of `capture`; around all of the function.
 
     Returns
     -------
@@ -194,9 +204,10 @@ def capture_function(
     >>> graph.op_types.count("aten.addmm"), graph.op_types.count("aten.linalg_vector_norm")
     (2, 3)
     """
-    return op_graph_of(
-        trace_function(step_fn, modules, optimizers, example_inputs, others, target, mask_fraction)
+    trace = trace_function(
+        step_fn, modules, optimizers, example_inputs, others, target, mask_fraction, autocast
     )
+    return op_graph_of(trace)
 
 
 def trace_function(
@@ -207,13 +218,16 @@ def trace_function(
     others: Sequence[Any] = (),
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Trace:
     """Return what ran in a step; the parameters are those of `capture_function`."""
     given = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     step = _Step(_named_modules(modules), given, others, example_inputs, target, mask_fraction)
+    around = autocast_around(target, autocast)
 
     def call(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        return _outputs(step_fn(*args, **kwargs))
+        with around:
+            return _outputs(step_fn(*args, **kwargs))
 
     return step.trace(call, "step_fn")
 
@@ -226,6 +240,7 @@ def trace_step(
     mode: str,
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Trace:
     """Return what ran in one step; the parameters are those of `capture`."""
     if not isinstance(model, nn.Module):
@@ -238,10 +253,11 @@ def trace_step(
     else:
         given, factory = [], optimizer or torch.optim.Adam
     step = _Step({"": model}, given, [], example_inputs, target, mask_fraction)
+    around = autocast_around(target, autocast)
 
     def inference(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), around:
             return _outputs(model(*args, **kwargs))
 
     def training(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
@@ -250,9 +266,10 @@ def trace_step(
         step.part = "optimizer"
         update = step.made(factory)
         step.part = "model"
-        outputs = model(*args, **kwargs)
-        step.part = "loss_fn"
-        loss = (loss_fn or default_loss)(outputs)
+        with around:
+            outputs = model(*args, **kwargs)
+            step.part = "loss_fn"
+            loss = (loss_fn or default_loss)(outputs)
         _check_loss(loss)
         del outputs
         loss.backward()  # type: ignore[no-untyped-call]

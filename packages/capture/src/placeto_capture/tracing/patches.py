@@ -3,8 +3,10 @@
 import logging
 import random
 import threading
+import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Literal, get_args
 from unittest import mock
 
@@ -17,11 +19,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
-from placeto_capture.errors import CaptureError
+from placeto_capture.errors import CaptureError, CaptureWarning
 
 Target = Literal["gpu", "cpu"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 GPU, FAKE = "cuda", "cpu"
+AUTOCAST_DTYPES = torch.float16, torch.bfloat16, torch.float32  # the last one is none
+_SWITCHED_OFF = (
+    "autocast: captured without the one that was made before the step and is off, as PyTorch lets "
+    "torch.autocast('cuda') be where there is no GPU; autocast=torch.bfloat16 captures with it"
+)
 # What is patched is of the process: of two captures that overlap one would leave its patches.
 _PATCHING = threading.RLock()
 
@@ -33,7 +40,7 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
     Attention is one op forward and one backward (flash attention, of which PyTorch's kernel for
     CPUs has the shape of that for GPUs), but with dropout of its weights, or a mask that is
     learned. Dropout is one op on a GPU, and ``torch.autocast("cuda")`` applies there. An LSTM or
-    GRU is in its single ops, as any device can run them.
+    GRU is in its single ops, as any device can run them. Autocast is off until the step begins it.
 
     Parameters
     ----------
@@ -50,7 +57,9 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.device("cpu"))
-        stack.enter_context(torch.autocast("cpu", enabled=False))
+        # A context would keep casts of weights until its end, behind those that the step begins.
+        stack.callback(torch.set_autocast_enabled, FAKE, torch.is_autocast_enabled(FAKE))
+        torch.set_autocast_enabled(FAKE, False)
 
         stack.enter_context(sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]))
         stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
@@ -66,7 +75,24 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
         yield
 
 
-def patch_autocast() -> Any:
+def autocast_around(target: Target, dtype: torch.dtype | None) -> AbstractContextManager[object]:
+    """Return the autocast of fake tensors for a dtype, or, if that is None, for the caller's."""
+    if dtype is not None:
+        if dtype not in AUTOCAST_DTYPES:
+            names = ", ".join(map(str, AUTOCAST_DTYPES))
+            raise CaptureError(f"autocast: expected one of {names}, or None, got {dtype}")
+        return nullcontext() if dtype == torch.float32 else torch.autocast(FAKE, dtype)
+    for device in (GPU, FAKE) if target == "gpu" else (FAKE,):
+        if torch.is_autocast_enabled(device):
+            return torch.autocast(FAKE, torch.get_autocast_dtype(device))
+    torch.autocast_increment_nesting()
+    if torch.autocast_decrement_nesting() and target == "gpu" and not torch.cuda.is_available():
+        warnings.warn(_SWITCHED_OFF, CaptureWarning, stacklevel=4)
+    return nullcontext()
+
+
+@contextmanager
+def patch_autocast() -> Iterator[None]:
     """Let ``torch.autocast("cuda")`` apply to fake tensors, which are tensors of a CPU to PyTorch.
 
     PyTorch looks at the device of a tensor to tell which autocast applies, and switches that of
@@ -75,9 +101,13 @@ def patch_autocast() -> Any:
     of GPUs computes in float32, such as softmax, layer normalisation and losses, has the dtype of
     its input.
     """
-    begin = torch.autocast.__init__
+    make, enter, leave = (
+        getattr(torch.autocast, name) for name in ("__init__", "__enter__", "__exit__")
+    )
+    is_enabled, dtype_of = torch.is_autocast_enabled, torch.get_autocast_dtype
+    entered: defaultdict[int, list[torch.autocast]] = defaultdict(list)
 
-    def begin_on_fake(
+    def make_fake(
         self: torch.autocast,
         device_type: str,
         dtype: torch.dtype | None = None,
@@ -85,10 +115,41 @@ def patch_autocast() -> Any:
         **keywords: Any,
     ) -> None:
         if device_type == GPU:
-            device_type, dtype = FAKE, dtype or torch.get_autocast_dtype(GPU)
-        begin(self, device_type, dtype, *args, **keywords)
+            device_type, dtype = FAKE, dtype or dtype_of(GPU)
+        make(self, device_type, dtype, *args, **keywords)
 
-    return mock.patch.object(torch.autocast, "__init__", begin_on_fake)
+    def enter_fake(self: torch.autocast) -> Any:
+        if self.device != GPU:
+            return enter(self)
+        # It was made before the step began, as the one of a decorator.
+        fake = torch.autocast(FAKE, self.fast_dtype, self._enabled)
+        if not self._enabled and not torch.cuda.is_available():
+            fake = torch.autocast(FAKE, dtype_of(FAKE), is_enabled(FAKE))
+            if not is_enabled(FAKE):
+                warnings.warn(_SWITCHED_OFF, CaptureWarning, stacklevel=3)
+        entered[id(self)].append(fake)
+        return enter(fake)
+
+    def leave_fake(self: torch.autocast, *error: Any) -> Any:
+        return leave(self if self.device != GPU else entered[id(self)].pop(), *error)
+
+    def is_fake_enabled(device_type: str = GPU) -> bool:
+        return is_enabled(FAKE if device_type == GPU else device_type)
+
+    def fake_dtype(device_type: str) -> torch.dtype:
+        is_of_fake = device_type == GPU and is_enabled(FAKE)
+        return dtype_of(FAKE if is_of_fake else device_type)
+
+    with ExitStack() as stack:
+        for holder, name, function in (
+            (torch.autocast, "__init__", make_fake),
+            (torch.autocast, "__enter__", enter_fake),
+            (torch.autocast, "__exit__", leave_fake),
+            (torch, "is_autocast_enabled", is_fake_enabled),
+            (torch, "get_autocast_dtype", fake_dtype),
+        ):
+            stack.enter_context(mock.patch.object(holder, name, function))
+        yield
 
 
 def patch_dropout() -> Any:
