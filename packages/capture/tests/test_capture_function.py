@@ -307,6 +307,14 @@ def test_everything_is_as_it_was(name: str, fails: bool) -> None:
     step(*made.inputs)  # and goes on
 
 
+def test_optimizers_and_scalers_that_are_not_given_are_as_they_were() -> None:
+    made = loop("scaler and clipping")
+    expected, before = made.trace(), [str(each) for each in state_of(made)]
+    trace = trace_function(made.step, made.modules, (), made.inputs, target="cpu")
+    assert [str(each) for each in state_of(made)] == before
+    assert [call.op_type for call in trace.calls] == [call.op_type for call in expected.calls]
+
+
 def test_attributes_and_keys_of_weights_are_kept() -> None:
     model = layers(3, 2)
     seen: dict[Any, int] = dict.fromkeys(model.parameters(), 0)
@@ -355,7 +363,7 @@ def call_other(batch: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("step", "modules", "optimizers", "message"),
     [
-        (train(torch.optim.SGD(OTHER.parameters())), MODEL, (), "optimizers: expected all optim"),
+        (train(torch.optim.SGD(OTHER.parameters())), MODEL, (), "optimizers: expected parameters"),
         (
             call_other,
             MODEL,

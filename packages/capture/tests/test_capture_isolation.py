@@ -148,7 +148,7 @@ SHAPE = "the shape of what aten.nonzero gives depends on the values of a tensor"
         (lambda layer, x: layer(x)[x.tolist()[0]], rf"0: .*{VALUE}"),
         (lambda layer, x: layer(x[x[:, 0].nonzero()[0]]), rf"0: {SHAPE}"),
         (lambda layer, x: layer(x[:, :2]), r"0\.layer: RuntimeError: .*\[1, 2\] X \[3, 2\]"),
-        (lambda layer, x: layer(x) + x.numpy(), "0: RuntimeError: .numpy"),
+        (lambda layer, x: layer(x) + x.numpy(), r"0: \.numpy\(\) asks for the values"),
         (lambda layer, x: layer(x) + {1: x}[0], "0: KeyError: 0"),
     ],
 )

@@ -13,7 +13,7 @@ from capture_checks import check_replay, compared
 from captured_models import Case, case
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
-from placeto_capture.tracing.patches import TARGETS, Target
+from placeto_capture.tracing.devices import TARGETS, Target
 from placeto_capture.tracing.replay import replay
 from placeto_capture.tracing.trace import Call, Placeholder, View
 

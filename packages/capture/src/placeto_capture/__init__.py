@@ -14,7 +14,7 @@ from placeto_capture.execution.training import ExecutableTraining, executable_tr
 from placeto_capture.profiling.profiler import profile
 from placeto_capture.programs.step import program_step
 from placeto_capture.tracing.capture import capture, capture_function
-from placeto_capture.tracing.patches import Target
+from placeto_capture.tracing.devices import Target
 
 __version__ = "0.3.0"
 

@@ -15,8 +15,8 @@ from placeto_capture.errors import CaptureError
 from placeto_capture.execution.device_memory import DeviceMemory, Pool, StepParts
 from placeto_capture.execution.prepared_calls import PreparedCall, Slots, prepared
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
-from placeto_capture.tracing.patches import Target
 from placeto_capture.tracing.replay import ValueOf, example_values, view_of
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
 from placeto_graphs import ExecutableStep, OpGraph

@@ -16,8 +16,8 @@ from placeto_capture.execution.optimizer_numbers import NumberedCall, OptimizerN
 from placeto_capture.execution.prepared_calls import PreparedCall
 from placeto_capture.execution.traced_step import TracedRun, TracedStep
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.fake_objects import input_name
-from placeto_capture.tracing.patches import Target
 from placeto_capture.tracing.replay import example_values, view_of
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
 from placeto_graphs import Phase

@@ -12,7 +12,7 @@ from torch import nn
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
-from placeto_capture.tracing.patches import Target
+from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.replay import Memory, example_values
 from placeto_capture.tracing.trace import Call, Trace
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from torch.utils import _pytree as pytree
 
-from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.default_loss import default_loss
+from placeto_capture.errors import CaptureError, StepError
+from placeto_capture.tracing.default_loss import default_loss, tensors_in
+from placeto_capture.tracing.devices import TARGETS, Target, autocast_around
 from placeto_capture.tracing.fake_objects import FakeObjects
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.origins import ModuleScopes, failed_line
-from placeto_capture.tracing.patches import TARGETS, Target, autocast_around, patched_torch
+from placeto_capture.tracing.patches import patched_torch
 from placeto_capture.tracing.step_phases import StepPhases
 from placeto_capture.tracing.trace import Trace, with_whole_updates
 from placeto_capture.tracing.tracer import Tracer
@@ -160,13 +160,13 @@ def capture_function(
         which their scopes and parameters then begin with. Those of a sequence are called ``"0"``,
         ``"1"`` and so on.
     optimizers
-        The optimizers whose ``step()`` it calls. One that has no state yet gets it before its first
-        step, so that the step is not the first one of the training.
+        The optimizers that it works with. One that has no state yet gets it before its first step,
+        so that the step is not the first one of the training.
     example_inputs
         Arguments of the function, as `capture` takes those of the model.
     others
-        Other objects that the function changes, which are put back: a `torch.amp.GradScaler`, a
-        schedule of learning rates, a list of losses.
+        Other objects that the function changes, which are put back: a schedule of learning rates, a
+        list of losses, or any object with attributes.
     target, mask_fraction
         As of `capture`.
     autocast
@@ -184,8 +184,7 @@ def capture_function(
     Raises
     ------
     CaptureError
-        As of `capture`; and if an optimizer steps that is not given, or has other parameters than
-        those of the modules.
+        As of `capture`; and if an optimizer has other parameters than those of the modules.
 
     Examples
     --------
@@ -323,8 +322,7 @@ class _Step:
                 self._modules, self._optimizers, self._others, self._inputs, self._fake_mode
             )
             tracer = Tracer(objects.memory, self._scopes, self._mask_fraction)
-            begun = [optimizer for optimizer in self._optimizers if optimizer.state]
-            self._phases = StepPhases(tracer, self._fake_mode, objects.names, begun)
+            self._phases = StepPhases(tracer, self._fake_mode, objects)
             arguments = objects.inputs
             args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
             with objects.in_place():
@@ -371,7 +369,8 @@ class _Step:
                     f"{_WORKING_OPTIMIZERS} do not, got one that does"
                 )
             else:
-                message = " ".join(f"{type(error).__name__}: {error}".split())
+                kind = "" if isinstance(error, StepError) else f"{type(error).__name__}: "
+                message = " ".join(f"{kind}{error}".split())
                 message = f"{self._scopes.failed(error) or part}: {message}"
                 if part == "optimizer":
                     message += f"; {_WORKING_OPTIMIZERS} can be captured"
@@ -391,8 +390,7 @@ def _named_modules(modules: Modules) -> dict[str, nn.Module]:
 
 
 def _outputs(returned: Any) -> dict[str, torch.Tensor]:
-    leaves = [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
-    return {f"output.{number}": tensor for number, tensor in enumerate(leaves)}
+    return {f"output.{number}": tensor for number, tensor in enumerate(tensors_in(returned))}
 
 
 def _check_loss(loss: Any) -> None:

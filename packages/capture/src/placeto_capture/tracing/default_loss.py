@@ -1,6 +1,7 @@
 """The loss of a model that is captured without a loss function."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -58,11 +59,7 @@ def _sum_of_means(floating: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _floating(outputs: Any) -> list[torch.Tensor]:
-    floating = [
-        leaf
-        for leaf in pytree.tree_leaves(outputs)
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-    ]
+    floating = [tensor for tensor in tensors_in(outputs) if tensor.is_floating_point()]
     if not floating:
         raise CaptureError("loss_fn: expected one, as the model gives no floating-point tensor")
     return floating
@@ -111,3 +108,14 @@ def _leaves_behind(tensors: Iterable[torch.Tensor]) -> set[Any]:
         waiting += inputs - seen
         seen |= inputs
     return leaves
+
+
+def tensors_in(outputs: Any) -> list[torch.Tensor]:
+    """Return the tensors in what a model returns, also those in dataclasses."""
+    found: list[torch.Tensor] = []
+    for leaf in pytree.tree_leaves(outputs):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif is_dataclass(leaf):
+            found += tensors_in([getattr(leaf, each.name) for each in fields(leaf)])
+    return found

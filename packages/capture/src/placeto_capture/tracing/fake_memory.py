@@ -6,6 +6,7 @@ They have shapes and dtypes without memory, and share storages where the real on
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from inspect import getattr_static
 from itertools import count
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from placeto_capture.errors import CaptureError
 
+PLAIN = torch.Tensor, nn.Parameter
 NamedTensors = Sequence[tuple[str, torch.Tensor]]
 
 
@@ -207,8 +209,22 @@ def _check(name: str, tensor: torch.Tensor) -> None:
             f"{name}: expected a parameter with a shape, got one that gets it from the first "
             "input; call the model once before"
         )
-    if tensor.layout is not torch.strided:
-        raise CaptureError(f"{name}: expected a dense tensor, got one of layout {tensor.layout}")
+    if type(tensor) is not FakeTensor and not _is_plain(type(tensor)):
+        raise CaptureError(
+            f"{name}: expected a plain tensor, got a {type(tensor).__name__}, which computes in a "
+            "way of its own; capture the model before it is sharded, quantized or wrapped"
+        )
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "a nested one" if tensor.is_nested else f"one of layout {tensor.layout}"
+        raise CaptureError(f"{name}: expected a dense tensor, got {kind}")
+
+
+def _is_plain(kind: type[torch.Tensor]) -> bool:
+    """Return whether functions of tensors do with a subclass what they do with tensors."""
+    return all(
+        any(getattr_static(kind, name) is getattr_static(plain, name) for plain in PLAIN)
+        for name in ("__torch_function__", "__torch_dispatch__")
+    )
 
 
 def _overlapping(spans: Sequence[Span]) -> list[list[int]]:

@@ -13,12 +13,13 @@ from unittest import mock
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from placeto_capture.errors import CaptureError
+from placeto_capture.errors import CaptureError, CaptureWarning
 from placeto_capture.tracing.fake_memory import FakeMemory
 
+WRAPPERS = "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"
 HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
 
 
@@ -58,6 +59,9 @@ class FakeObjects:
         inputs: Any,
         fake_mode: FakeTensorMode,
     ) -> None:
+        for name, module in modules.items():
+            for path, part in module.named_modules(prefix=name):
+                _check(path or "model", part)
         resident = [named for name, module in modules.items() for named in _named(name, module)]
         self.memory = FakeMemory(resident, _tensors_in(inputs), fake_mode)
         self.names: dict[int, str] = {}
@@ -66,51 +70,92 @@ class FakeObjects:
                 self.names.setdefault(id(tensor), name)
         self.parameters = {name: t for name, t in resident if self.names.get(id(t)) == name}
         parameters = {id(tensor): tensor for tensor in self.parameters.values()}
-        self._holders: dict[int, Any] = {
-            id(part): part for module in modules.values() for part in module.modules()
-        }
-        self._holders |= {id(each): each for each in (*optimizers, *others)}
-        fake_of = self.memory.fake_of
+        holders: list[Any] = [*optimizers, *others]
+        holders += [part for module in modules.values() for part in module.modules()]
         # Copies have the same modules and weights in them, and buffers and inputs that are fake.
-        memo = {**fake_of, **self._holders, **parameters}
+        self._memo = {**self.memory.fake_of, **{id(each): each for each in holders}, **parameters}
+        self._fake_mode = fake_mode
+        self._held: dict[int, Any] = {}
+        self._stack = ExitStack()
+        self._begun: set[int] = set()
         for optimizer in optimizers:
-            memo |= self._fake_state(optimizer, fake_mode)
-        self.inputs = _copied("example_inputs", inputs, memo)
-        self._contents = {
-            key: _copied(type(holder).__name__, _contents(holder), memo)
-            for key, holder in self._holders.items()
-        }
+            self._fake_state(optimizer)
+        self.inputs = _copied("example_inputs", inputs, self._memo)
+        self._contents = [
+            (holder, _copied(type(holder).__name__, _contents(holder), self._memo))
+            for holder in holders
+        ]
 
-    def _fake_state(
-        self, optimizer: torch.optim.Optimizer, fake_mode: FakeTensorMode
-    ) -> dict[int, Any]:
-        """Return fake tensors of what an optimizer keeps, by the identity of the real ones."""
+    def hold(self, other: Any) -> None:
+        """Put back what is in an object that the step uses, if it was not given."""
+        if id(other) not in self._held:
+            if isinstance(other, torch.optim.Optimizer):
+                self._fake_state(other)
+            self._memo[id(other)] = other
+            self._put(other, _copied(type(other).__name__, _contents(other), self._memo))
+
+    def _put(self, holder: Any, contents: Any) -> None:
+        self._held[id(holder)] = holder
+        self._stack.callback(_put, holder, _contents(holder))
+        _put(holder, contents)
+
+    def has_begun(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether an optimizer had its state before the step."""
+        return id(optimizer) in self._begun
+
+    def _fake_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let copies of what an optimizer keeps be fake tensors."""
         for group in optimizer.param_groups:
             for weight in group["params"]:
-                if id(weight) not in self.names:
+                if id(weight) not in self.names and not isinstance(weight, FakeTensor):
                     raise CaptureError(
                         "optimizers: expected parameters of the modules, got an optimizer "
                         f"{type(optimizer).__name__} of another of shape {tuple(weight.shape)}"
                     )
-        state = [value for kept in optimizer.state.values() for value in kept.values()]
-        return {id(t): _fake_like(t, fake_mode) for t in state if isinstance(t, torch.Tensor)}
+        for value in [value for kept in optimizer.state.values() for value in kept.values()]:
+            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+                self._memo[id(value)] = _fake_like(value, self._fake_mode)
+                self._begun.add(id(optimizer))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Let the objects hold the fake tensors, and put back what they held."""
-        with ExitStack() as stack:
-            for key, holder in self._holders.items():
-                stack.callback(_put, holder, _contents(holder))
-                _put(holder, self._contents[key])
+        with self._stack:
+            for holder, contents in self._contents:
+                self._put(holder, contents)
             fake_of = self.memory.fake_of
             for parameter in self.parameters.values():
                 key = id(parameter)
                 fake = fake_of[key]
-                stack.enter_context(_swapped(parameter, fake))
-                stack.callback(fake_of.update, {key: fake})
-                stack.callback(fake_of.pop, id(fake))
+                self._stack.enter_context(_swapped(parameter, fake))
+                self._stack.callback(fake_of.update, {key: fake})
+                self._stack.callback(fake_of.pop, id(fake))
                 fake_of.update({key: parameter, id(fake): parameter})
             yield
+
+
+def _check(path: str, module: nn.Module) -> None:
+    """Refuse what cannot be captured, and warn of what is captured as something else."""
+    kind = type(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise CaptureError(f"{path}: expected a plain torch.nn.Module, got one with TorchScript")
+    if kind.__name__ in WRAPPERS and kind.__module__.startswith("torch."):
+        raise CaptureError(
+            f"{path}: expected a module of one device, got {kind.__name__}; capture the module "
+            "that it wraps, before it is wrapped"
+        )
+    if any(isinstance(value, torch.ScriptObject) for value in vars(module).values()):
+        raise CaptureError(
+            f"{path}: expected weights that are tensors, got {kind.__module__}.{kind.__name__}, "
+            "which packs them; capture the model before it is quantized"
+        )
+    if kind.__module__.startswith("torch._dynamo") or module._compiled_call_impl is not None:
+        warnings.warn(
+            f"{path}: captured as what torch.compile gets, in single ops that it may fuse; to "
+            "capture module._orig_mod does so without this warning",
+            CaptureWarning,
+            stacklevel=2,
+        )
 
 
 def _named(prefix: str, module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
@@ -166,6 +211,8 @@ def _copied(
     def shared(tensor: torch.Tensor, _memo: Any) -> torch.Tensor:
         if met is not None:
             met.append(tensor)
+        if isinstance(tensor, FakeTensor):
+            return tensor
         return tensor if tensor.requires_grad and tensor.is_leaf else tensor.detach()
 
     try:

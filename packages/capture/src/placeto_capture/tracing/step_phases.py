@@ -1,19 +1,19 @@
 """Which phase of a training step runs: forward, backward or update."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
-from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.fake_objects import FakeObjects
 from placeto_capture.tracing.tracer import Tracer
 from placeto_graphs import Phase
 
@@ -36,25 +36,23 @@ class StepPhases:
         Records the ops.
     fake_mode
         Mode of the fake tensors.
-    names
-        Name of each parameter, by its identity.
-    begun
-        Optimizers that have their state; others get it before their first step.
+    objects
+        The objects that the step works with.
     """
 
     def __init__(
         self,
         tracer: Tracer,
         fake_mode: FakeTensorMode,
-        names: Mapping[int, str],
-        begun: Sequence[torch.optim.Optimizer],
+        objects: FakeObjects,
     ) -> None:
         self._tracer = tracer
         self._fake_mode = fake_mode
-        self._names = names
+        self._objects = objects
         self._unsettled: int | None = None  # first op after the last backward pass or update
+        self._phase_before = Phase.FORWARD  # of the update that runs
         self._depth = 0  # of calls of optimizers' steps inside each other
-        self._begun = list(begun)
+        self._stepped: list[torch.optim.Optimizer] = []
         self._backward = torch.autograd.backward
         self._run_engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
@@ -72,9 +70,21 @@ class StepPhases:
                 ("_engine_run_backward", self._in_engine),
             ):
                 stack.enter_context(mock.patch.object(torch.autograd, name, function))
+            stack.enter_context(self._patch_scaler())
             self._enter(Phase.FORWARD)
             yield
             self._settle()
+
+    def _patch_scaler(self) -> Any:
+        """Put back what is in a gradient scaler, also in one that was not given."""
+        scale = torch.amp.GradScaler.scale
+
+        def held(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+            with _disable_current_modes():
+                self._objects.hold(scaler)
+            return scale(scaler, outputs)
+
+        return mock.patch.object(torch.amp.GradScaler, "scale", held)
 
     def unrecorded(self) -> Any:
         """Return a context in which nothing is recorded."""
@@ -120,24 +130,22 @@ class StepPhases:
         self._depth += 1
         if self._depth > 1:
             return None
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        if not all(isinstance(weight, FakeTensor) for weight in weights):
-            raise CaptureError(
-                "optimizers: expected all optimizers of the step, and modules with their "
-                f"parameters, got the step of another {type(optimizer).__name__}"
-            )
+        with _disable_current_modes():
+            self._objects.hold(optimizer)
         one_by_one(optimizer)
+        self._phase_before = self._tracer.phase
         closure = keywords.get("closure", args[1] if len(args) > 1 else None)
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
             args, keywords = (optimizer,), {"closure": lambda: loss}
-        if not any(optimizer is begun for begun in self._begun):
-            self._begun.append(optimizer)
-            with self.unrecorded():  # the first update only makes the optimizer's state
-                optimizer.step(*args[1:], **keywords)
-        for weight in weights:
-            name = self._names.get(id(weight))
+        if not any(optimizer is each for each in self._stepped):
+            self._stepped.append(optimizer)
+            if not self._objects.has_begun(optimizer):
+                with self.unrecorded():  # the first update only makes the optimizer's state
+                    optimizer.step(*args[1:], **keywords)
+        for weight in [weight for group in optimizer.param_groups for weight in group["params"]]:
+            name = self._objects.names.get(id(weight))
             if name is not None:  # else it was made in the step
                 kept = optimizer.state.get(weight, {}).items()
                 state = {f"{name}.{k}": v for k, v in kept if isinstance(v, torch.Tensor)}
@@ -150,7 +158,7 @@ class StepPhases:
     def _after_update(self, _optimizer: Any, _args: Any, _keywords: Any) -> None:
         self._depth -= 1
         if not self._depth:
-            self._enter(Phase.FORWARD)
+            self._enter(self._phase_before)
             self._unsettled = len(self._tracer.ops)
 
 
