@@ -3,6 +3,7 @@
 import copy
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -39,6 +40,8 @@ class Comparison:
         after it also the loss and the gradients.
     made
         Each op that makes storages, with their bytes.
+    ops
+        Runs another step, and returns how often PyTorch calls each function.
     flops
         Of each type of op that torch has a formula for.
     resident_bytes
@@ -50,6 +53,7 @@ class Comparison:
     before: dict[str, torch.Tensor]
     after: dict[str, torch.Tensor]
     made: list[tuple[str, list[int]]]
+    ops: Callable[[], Counter[str]]
     flops: dict[str, int]
     resident_bytes: int
 
@@ -65,17 +69,20 @@ def compared(
     )
     eager = EagerTraining(example, optimizer)
     before = eager.values()
+    eager.step(SEED)
+    after = eager.results()
     counter = FlopCounterMode(display=False)
     with counter:
-        eager.step(SEED)
+        made = eager.watched_step()
     state = [value for values in eager.optimizer.state.values() for value in values.values()]
     resident = (*example.model.parameters(), *example.model.buffers(), *state)
     return Comparison(
         trace=trace,
         graph=op_graph_of(trace),
         before=before,
-        after=eager.results(),
-        made=eager.watch.made,
+        after=after,
+        made=made,
+        ops=eager.ops,
         flops={str(op): count for op, count in counter.get_flop_counts().get("Global", {}).items()},
         resident_bytes=sum(value.nbytes for value in resident if isinstance(value, torch.Tensor)),
     )
@@ -96,6 +103,16 @@ def check_replay(step: Comparison, num_orders: int = 2) -> None:
         assert results.keys() == step.after.keys()
         for name, value in step.after.items():
             torch.testing.assert_close(results[name], value, msg=partial(named, name))
+
+
+def check_ops(step: Comparison) -> None:
+    """Check which functions are called, also those that write in place, and how often."""
+    captured = Counter(part.op_type for call in step.trace.calls for part in call.single_calls)
+    captured -= Counter({kind: count for kind, count in captured.items() if kind in ALLOCATIONS})
+    called = step.ops()
+    for counts in (captured, called):  # autograd adds up gradients in place where no mode is on
+        counts["aten.add"] += counts.pop("aten.add_", 0)
+    assert captured == called
 
 
 def check_flops(step: Comparison) -> None:

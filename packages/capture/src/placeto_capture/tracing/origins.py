@@ -129,6 +129,10 @@ def _next_number() -> int:
     return number
 
 
+# It is tagged as one that draws, and is called where nothing is dropped.
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
 class RandomDraws:
     """Numbers the draws of a step by the state that the generator of random numbers is in.
 
@@ -139,8 +143,10 @@ class RandomDraws:
     def __init__(self) -> None:
         self._number_of_state: dict[bytes, int] = {}
 
-    def next(self) -> int:
-        """Return the number of a draw, and let the generator go on."""
+    def number(self, func: Any) -> int | None:
+        """Return the number of the draw of a function, if it draws, and let the generator go on."""
+        if torch.Tag.nondeterministic_seeded not in func.tags or func is ATTENTION:
+            return None
         with _disable_current_modes():
             state = torch.get_rng_state().numpy().tobytes()
             torch.rand(())

@@ -154,7 +154,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written: list[View] = []
         self._described(function.written(args, kwargs), written)
         node = self._nodes.before_op(args, kwargs)
-        rng_index = self._draws.next() if torch.Tag.nondeterministic_seeded in func.tags else None
+        rng_index = self._draws.number(func)
         try:
             result = own_result(func, args, kwargs)
             result = func(*args, **kwargs) if result is None else result
