@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any, Literal, get_args
 from unittest import mock
 
@@ -106,6 +107,15 @@ def patch_dropout() -> Any:
         return (torch.dropout_ if inplace else torch.dropout)(*arguments)
 
     return mock.patch.object(functional, "dropout", dropout)
+
+
+def patch_backward(run_pass: Callable[..., Any]) -> Any:
+    """Let a function run each backward pass, those inside of another one, too.
+
+    It is called with the function that PyTorch calls, and with the arguments of that.
+    """
+    run = partial(run_pass, torch.autograd.graph._engine_run_backward)
+    return mock.patch.object(torch.autograd, "_engine_run_backward", run)
 
 
 def patch_cond(fake_mode: FakeTensorMode) -> Any:
