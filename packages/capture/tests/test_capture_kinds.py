@@ -53,7 +53,7 @@ def test_hooks_of_parameters_run() -> None:
     clamps = [call for call in step.trace.calls if call.op_type == "aten.clamp"]
     assert [call.phase for call in clamps] == [Phase.BACKWARD] * 4
     assert all(parameter is model[0].weight for parameter in seen)
-    assert len(seen) == 3  # of the capture, and of two steps in PyTorch
+    assert len(seen) == 4  # of the capture, and of three steps in PyTorch
     assert [dict(each._backward_hooks or {}) for each in model.parameters()] == before
     check_replay(step)
 

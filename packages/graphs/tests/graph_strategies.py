@@ -27,7 +27,7 @@ def arrays(elements: st.SearchStrategy[Any], count: int) -> st.SearchStrategy[li
 
 @st.composite
 def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> OpGraph:
-    """Draw graphs with control edges, unread tensors, several outputs, and any op order."""
+    """Draw graphs with waits, unread tensors, several outputs, and any op order."""
     count = draw(st.integers(1, max_ops))
     order = draw(st.permutations(range(count))) if shuffled else list(range(count))
     tensor_producer = draw(st.lists(st.integers(0, count - 1), max_size=2 * count))
@@ -39,6 +39,10 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> O
         if rank[producer] < rank[consumer]
     ]
     edges = draw(st.lists(st.sampled_from(possible), unique=True, max_size=20)) if possible else []
+    later = [(op, before) for op in range(count) for before in order[: rank[op]]]
+    waits = draw(st.lists(st.sampled_from(later), unique=True, max_size=6)) if later else []
+    tensors = range(len(tensor_producer))
+    held = draw(st.lists(st.sampled_from(tensors), unique=True, max_size=4)) if tensors else []
     kinds = draw(st.lists(st.sampled_from(["k80", "v100", "cpu"]), unique=True, max_size=2))
     return OpGraph(
         op_names=tuple(draw(st.lists(names, min_size=count, max_size=count, unique=True))),
@@ -54,6 +58,10 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> O
         tensor_bytes=np.array(draw(arrays(byte_counts, len(tensor_producer))), np.int64),
         edges=np.array(edges, np.int32).reshape(-1, 2),
         measured_time={kind: np.array(draw(arrays(seconds, count))) for kind in kinds},
+        dtype=tuple(draw(arrays(st.sampled_from(["", "float32", "bfloat16"]), count))),
+        groups=np.array(draw(arrays(st.integers(1, 4), count)), np.int32),
+        waits=np.array(waits, np.int32).reshape(-1, 2),
+        held_tensors=np.array(held, np.int32),
     )
 
 

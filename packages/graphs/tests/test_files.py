@@ -100,10 +100,10 @@ def problem_with_one_link() -> PlacementProblem:
 def test_a_problem_of_an_earlier_version_has_outgoing_buses(tmp_path: Path) -> None:
     save_problem(diamond_problem(), tmp_path / "buses.json")
     content = json.loads((tmp_path / "buses.json").read_text())
-    assert content["version"] == 4
+    assert content["version"] == 5
     del content["cluster"]["link"], content["cluster"]["link_names"]
     assert set(content["cluster"]) == {"devices", "bandwidth", "latency"}
-    for version in (1, 2, 3, 4):
+    for version in (1, 2, 3, 4, 5):
         (tmp_path / "old.json").write_text(json.dumps(content | {"version": version}))
         assert load_problem(tmp_path / "old.json") == diamond_problem()
 
@@ -137,10 +137,10 @@ def document(**changes: Any) -> dict[str, Any]:
 PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"format": "placeto-graph"}, "format: expected 'placeto-problem', got 'placeto-graph'"),
     ({"format": ...}, "object missing required field format"),
-    ({"version": 5}, "version: expected at most 4, got 5: a newer release of placeto-graphs may"),
+    ({"version": 6}, "version: expected at most 5, got 6: a newer release of placeto-graphs may"),
     ({"version": 0}, "version: expected at least 1, got 0"),
     ({"version": "1"}, "version: expected int, got str ('1')"),
-    ({"version": 5, "novelty": 1}, "version: expected at most 4, got 5"),
+    ({"version": 6, "novelty": 1}, "version: expected at most 5, got 6"),
     ({"rules": "id"}, "rules: expected array | null, got str ('id')"),
     ({"rules": ["id", "friends"]}, "rules[1]: expected one of id, gradients, updates, single-"),
     ({"rules": ["scopes:("]}, "rules[0]: expected a regular expression, got '(': "),

@@ -165,6 +165,21 @@ def test_copies_depend_on_what_their_op_depends_on_in_their_own_micro_batch(step
 
 
 @given(divisions())
+def test_copies_wait_for_copies_and_what_runs_once_for_all_of_them_and_their_sums(
+    step: Division,
+) -> None:
+    names, expected = step.graph.op_names, set()
+    for op, before in step.graph.waits.tolist():
+        expected.update(zip(step.copies[names[op]], step.copies[names[before]], strict=True))
+        made = step.gradients.intersection(step.graph.tensors_of_op[before].tolist())
+        if made and names[op] not in step.of_batch:
+            sums = [name for name in step.place if name.startswith(f"{names[before]}/")]
+            expected.update((names[op], name) for name in sums)
+    whole = step.whole
+    assert {(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits} == expected
+
+
+@given(divisions())
 def test_the_update_reads_as_many_bytes_of_gradients_of_all_micro_batches(step: Division) -> None:
     whole = step.whole
     for tensor, reader in step.of_update:

@@ -36,8 +36,12 @@ def test_ops_are_nodes_and_tensors_are_on_edges() -> None:
         "parameter_bytes": 400,
         "workspace_bytes": 10,
         "colocation": -1,
+        "dtype": "",
+        "groups": 1,
         "measured_time": {"k80": 2e-3},
         "outputs": {2: 300},
+        "held": (),
+        "waits_for": (),
     }
     assert graph.edges["split", "left"] == {"bytes": 300, "tensors": (0, 1), "positions": (0, 1)}
     assert graph.edges["split", "right"]["bytes"] == 200
@@ -46,7 +50,7 @@ def test_ops_are_nodes_and_tensors_are_on_edges() -> None:
 
 def test_attributes_are_plain_python_numbers() -> None:
     for _, attributes in to_networkx(diamond()).nodes(data=True):
-        assert {type(value) for value in attributes.values()} <= {str, int, float, dict}
+        assert {type(value) for value in attributes.values()} <= {str, int, float, dict, tuple}
 
 
 def test_a_graph_by_hand_needs_no_attributes() -> None:
@@ -100,7 +104,7 @@ def pair(node: dict[str, Any], edge: dict[str, Any]) -> nx.DiGraph:
 
 ATTRIBUTES = (
     "op_type, scope, phase, flops, bytes_accessed, parameter_bytes, workspace_bytes, colocation, "
-    "measured_time, outputs"
+    "dtype, groups, measured_time, outputs, held, waits_for"
 )
 
 
@@ -115,6 +119,12 @@ ATTRIBUTES = (
         (pair({"flops": "many"}, {}), "flops: expected numbers, got text"),
         (pair({"outputs": 3}, {}), "node 'a': outputs: expected a mapping of tensors to bytes"),
         (pair({"outputs": {"x": -1}}, {}), "node 'a': outputs['x']: bytes: expected an integer fr"),
+        (
+            pair({"waits_for": "b"}, {}),
+            "node 'a': waits_for: expected a sequence of nodes, got 'b'",
+        ),
+        (pair({"waits_for": ["c"]}, {}), "node 'a': waits_for: expected nodes, got 'c'"),
+        (pair({"held": [0]}, {}), "node 'a': held: expected outputs, got 0"),
         (pair({"flop": 1.0}, {}), f"node 'a': expected attributes among {ATTRIBUTES}, got 'flop'"),
         (pair({"measured_time": {"k80": 1.0}}, {}), "node 'b': measured_time: expected times"),
     ],

@@ -25,6 +25,9 @@ def test_fields_have_the_dtypes_of_the_schema() -> None:
         "tensor_producer": np.int32,
         "tensor_bytes": np.int64,
         "edges": np.int32,
+        "groups": np.int32,
+        "waits": np.int32,
+        "held_tensors": np.int32,
     }
     assert {name: getattr(graph, name).dtype for name in dtypes} == dtypes
     assert graph.op_names == ("split", "left", "right", "join")
@@ -66,11 +69,28 @@ def test_copies_are_equal_and_read_only() -> None:
         assert not twin.edges.flags.writeable
 
 
+def test_what_is_not_given_is_that_of_a_plain_op_and_tensor() -> None:
+    graph = diamond()
+    assert graph.dtype == ("",) * 4
+    assert graph.groups.tolist() == [1] * 4
+    assert graph.waits.shape == (0, 2)
+    assert graph.held_tensors.tolist() == []
+
+
+def test_an_op_comes_behind_those_that_it_waits_for() -> None:
+    graph = diamond(waits=[[3, 0], [1, 2]])
+    assert graph.topological_order.tolist() == [0, 2, 1, 3]
+    assert graph.waits.tolist() == [[1, 2], [3, 0]]  # in ascending order
+    assert graph.waiters_of_op[0].tolist() == [3]
+    assert graph.precedences[-2:].tolist() == [[2, 1], [0, 3]]
+
+
 def test_graphs_differ_when_any_field_does() -> None:
     graph = diamond()
     assert graph == diamond()
     assert graph != diamond(flops=[0.0, 1e9, 2e9, 2e6])
     assert graph != diamond(measured_time={})
+    assert graph != diamond(waits=[[3, 0]])
     assert graph != "graph"
 
 
@@ -79,6 +99,7 @@ def test_topological_order_is_that_of_networkx(graph: OpGraph) -> None:
     oracle = nx.DiGraph()
     oracle.add_nodes_from(range(graph.num_ops))
     oracle.add_edges_from(zip(graph.edge_producers, graph.edge_consumers, strict=True))
+    oracle.add_edges_from(graph.waits[:, ::-1].tolist())
     assert graph.topological_order.tolist() == list(nx.lexicographical_topological_sort(oracle))
 
 
@@ -143,6 +164,20 @@ def test_phases_have_names() -> None:
             {"edges": [[0, 1], [2, 2], [3, 1]]},
             "edges: expected no cycle, got 'left' -> 'right' -> 'left'",
         ),
+        ({"dtype": ["float32"]}, "dtype: expected 4 texts, got 1"),
+        ({"groups": [1, 1, 0, 1]}, "groups[2]: expected an integer from 1 to"),
+        ({"waits": [[4, 0]]}, "waits[0, 0]: expected an integer from 0 to 3, got 4"),
+        (
+            {"waits": [[3, 0], [3, 0]]},
+            "waits[1]: expected each (op, op before it) once, got [3, 0]",
+        ),
+        ({"waits": [[2, 2]]}, "edges and waits: expected no cycle, got 'right' -> 'right'"),
+        (
+            {"waits": [[0, 3]]},
+            "edges and waits: expected no cycle, got 'split' -> 'right' -> 'join' -> 'split'",
+        ),
+        ({"held_tensors": [4]}, "held_tensors[0]: expected an integer from 0 to 3, got 4"),
+        ({"held_tensors": [1, 0, 1]}, "held_tensors: expected each tensor once, got 1 again"),
         ({"measured_time": [1, 2]}, "measured_time: expected a mapping, got [1, 2]"),
         ({"measured_time": {"": [0] * 4}}, "measured_time: expected a text that is not empty"),
         ({"measured_time": {"cpu": [0]}}, "measured_time['cpu']: expected shape (4,), got (1,)"),

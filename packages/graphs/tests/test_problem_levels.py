@@ -211,7 +211,7 @@ def test_levels_travel_with_a_problem(
     path = tmp_path_factory.getbasetemp() / "levels.json"
     levels = levelled(problem)
     save_problem(levels, path)
-    assert json.loads(path.read_text())["version"] == 4
+    assert json.loads(path.read_text())["version"] == 5
     assert load_problem(path) == levels
 
 

@@ -36,6 +36,8 @@ def problem_with_tensors(seed: int, num_ops: int, num_groups: int) -> PlacementP
         tensor_producer=producer.astype(np.int32),
         tensor_bytes=generator.integers(0, 100, num_tensors),
         edges=np.array(edges, np.int32).reshape(-1, 2),
+        waits=[[op, op - 2] for op in range(2, num_ops, 3)],
+        held_tensors=np.flatnonzero(generator.random(num_tensors) < 0.2),
     )
     seconds = generator.integers(0, 4, num_ops).astype(np.float64)
     return PlacementProblem(
@@ -53,7 +55,9 @@ def kept_in(problem: PlacementProblem, index: int) -> NDArray[np.float64]:
     kept = np.zeros(problem.num_groups)
     for tensor, producer in enumerate(graph.tensor_producer.tolist()):
         readers = [op for read, op in graph.edges.tolist() if read == tensor]
-        last = max([end[producer], *(end[op] for op in readers)])
+        last = max(
+            [end[producer], *(end[op] for op in readers), float(tensor in graph.held_tensors)]
+        )
         first_slice, last_slice = (
             min(SLICES - 1, int(time * SLICES)) for time in (start[producer], last)
         )
@@ -82,8 +86,9 @@ def test_earliest_times_are_parts_of_the_longest_path() -> None:
     graph, seconds = problem.graph, problem.compute_time[:, 0]
     paths = nx.DiGraph()
     paths.add_nodes_from(range(graph.num_ops))
-    for before, after in zip(graph.edge_producers, graph.edge_consumers, strict=True):
-        paths.add_edge(int(before), int(after), weight=seconds[before])
+    edges = zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist(), strict=True)
+    for before, after in [*edges, *graph.waits[:, ::-1].tolist()]:
+        paths.add_edge(before, after, weight=seconds[before])
     start, end = earliest_times(problem)
     assert end.max() == 1.0
     for op in range(graph.num_ops):

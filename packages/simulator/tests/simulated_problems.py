@@ -100,7 +100,7 @@ def random_problem(
 ) -> PlacementProblem:
     """Return a small problem in which much happens at the same time.
 
-    Ops have several outputs, shared inputs, control edges and tensors that nothing reads; links are
+    Ops have several outputs, shared inputs, waits and tensors that nothing reads; links are
     buses, one for each pair, or shared in any way; groups are single ops or several.
     """
     graph = _random_graph(generator, int(generator.integers(1, max_ops + 1)))
@@ -124,6 +124,8 @@ def _random_graph(generator: np.random.Generator, count: int) -> OpGraph:
     producers = generator.integers(0, count, generator.integers(0, 2 * count + 1))
     tensors, readers = np.nonzero(rank[producers][:, None] < rank)
     chosen = generator.permutation(len(tensors))[: generator.integers(0, 40)]
+    later = np.argwhere(rank[:, None] > rank)
+    num_waits = generator.integers(0, 12) * generator.integers(0, 2)  # half of all have none
     return OpGraph(
         op_names=tuple(f"op{op}" for op in range(count)),
         op_types=("op",) * count,
@@ -137,6 +139,8 @@ def _random_graph(generator: np.random.Generator, count: int) -> OpGraph:
         tensor_producer=producers.astype(np.int32),
         tensor_bytes=generator.choice(SIZES, len(producers)),
         edges=np.stack([tensors[chosen], readers[chosen]], axis=1).astype(np.int32),
+        waits=generator.permutation(later)[:num_waits].astype(np.int32),
+        held_tensors=np.flatnonzero(generator.random(len(producers)) < 0.2),
     )
 
 

@@ -43,7 +43,7 @@ def test_the_loop_for_many_resources_does_what_the_one_for_few_does(placed: Plac
     problem, placements = placed
     loops = Simulator(problem, num_threads=1), Simulator(problem, num_threads=1)
     for simulator, num_resources in zip(loops, (2, 200), strict=True):
-        simulator._loops = loops_of("fifo", num_resources)
+        simulator._loops = loops_of("fifo", num_resources, problem.graph.num_waits)
     few, many = (simulator.schedule(placements) for simulator in loops)
     assert few == many
     assert loops[0].runtimes(placements).tolist() == loops[1].runtimes(placements).tolist()
@@ -72,7 +72,8 @@ def test_no_placement_beats_its_work_or_its_longest_chain(placed: Placed) -> Non
         ends = np.zeros(graph.num_ops)
         for op in graph.topological_order:
             makers = graph.tensor_producer[graph.inputs_of_op[op]]
-            ends[op] = ends[makers].max(initial=0.0) + seconds[op]
+            before = np.append(makers, graph.waits[graph.waits[:, 0] == op, 1])
+            ends[op] = ends[before].max(initial=0.0) + seconds[op]
         assert runtime[row] >= max(busiest, ends.max()) * (1 - 1e-12)
 
 
@@ -150,6 +151,59 @@ def test_a_run_by_hand() -> None:
     # b1 owns 1000 bytes, in which its output lives; a1's output is 10 bytes, a2 needs 7 more.
     # A copy takes memory, also where the original takes none: b1's 20 bytes arrive while a2 runs.
     assert found.peak_memory.tolist() == [[1017, 0], [17, 1000], [1010, 37]]
+
+
+def test_waiting_takes_no_transfer_and_no_memory() -> None:
+    plain = two_chains()
+    waiting = replace(plain, graph=replace(plain.graph, waits=[[1, 2]]))
+    found = Simulator(waiting).evaluate(np.array([[0, 0, 0, 0], [0, 1, 0, 1]], np.int32))
+    # On one device b1 has its turn after a2, and b2 follows. On two, b1 starts when a2 is done at
+    # 2.25 s although no byte comes: 0.25 s of overhead are between b1 and b2.
+    assert found.runtime.tolist() == [4.75, 2.25 + 1 + 0.25 + 1]
+    # Beside b1's 1000 bytes: a1's 10 bytes and the 7 of a2, which reads them.
+    assert found.peak_memory.tolist() == [[1017, 0], [17, 1000]]
+
+
+def test_ops_that_wait_for_one_op_are_enqueued_in_order_after_its_readers() -> None:
+    plain = two_chains()
+    waiting = replace(plain, graph=replace(plain.graph, waits=[[3, 0], [1, 0]], edges=[[0, 2]]))
+    timeline = Simulator(waiting).timeline(np.array([0, 0, 0, 0]))
+    assert timeline.op_start.tolist() == [0.0, 2.5, 1.25, 3.75]  # a1, then a2, b1, b2
+    assert [step.waits_for for step in timeline.critical_path()] == [
+        "nothing",
+        "resource",
+        "resource",
+        "resource",
+    ]
+
+
+def test_the_critical_path_goes_through_an_op_that_is_waited_for() -> None:
+    plain = two_chains()
+    waiting = replace(plain, graph=replace(plain.graph, waits=[[1, 2]]))
+    path = Simulator(waiting).timeline(np.array([0, 1, 0, 1])).critical_path()
+    assert [(step.index, step.waits_for) for step in path] == [
+        (0, "nothing"),
+        (2, "resource"),
+        (1, "order"),
+        (3, "resource"),
+    ]
+
+
+def test_a_held_tensor_stays_until_the_step_ends_on_the_device_that_made_it() -> None:
+    plain = two_chains()
+    graph = replace(plain.graph, workspace_bytes=[0, 0, 0, 7])
+    placements = np.array([[0, 0, 0, 0], [0, 0, 1, 1]], np.int32)
+    expected = {
+        # b2 needs its 7 bytes when a1's 10 are read. On the other device a2 and b2 have copies of
+        # 10 and of 20 bytes, of which the first one is there until a2 is done.
+        (): [[1010, 0], [1010, 30]],
+        # Held, they are still there; the copy of a1's 10 bytes is not held, and b1's output lives
+        # in its weights.
+        (0, 1): [[1017, 0], [1010, 30]],
+    }
+    for held, peaks in expected.items():
+        problem = replace(plain, graph=replace(graph, held_tensors=held))
+        assert Simulator(problem).evaluate(placements).peak_memory.tolist() == peaks
 
 
 def test_a_simulator_is_an_evaluator() -> None:
@@ -288,8 +342,8 @@ def test_what_is_picked_when_an_overhead_ends_completes_in_a_later_round() -> No
 
 def test_a_step_in_which_not_every_op_is_done_is_no_runtime() -> None:
     simulator = Simulator(two_chains(), num_threads=1)
-    missing = simulator._tables.num_inputs + np.int32(1)  # of an input that never comes
-    simulator._tables = simulator._tables._replace(num_inputs=missing)
+    missing = simulator._tables.num_awaited + np.int32(1)  # of an input that never comes
+    simulator._tables = simulator._tables._replace(num_awaited=missing)
     placements = np.array([[0, 0, 1, 1]], np.int32)
     for simulate in (simulator.evaluate, simulator.runtimes, simulator.schedule):
         with pytest.raises(SimulationError, match=r"placements\[0\]: expected every op to be done"):

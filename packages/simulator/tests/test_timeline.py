@@ -28,8 +28,10 @@ def test_memory_over_time_has_the_peaks_that_evaluate_gives(placed: Placed) -> N
         assert (np.diff(times) > 0).all()
         assert held.min() >= 0
         assert held.max() == peaks[device]
-        parameters = problem.graph.parameter_bytes[timeline.op_device == device].sum()
-        assert held[-1] == parameters
+        graph, here = problem.graph, timeline.op_device == device
+        kept = [t for t in graph.held_tensors if here[graph.tensor_producer[t]]]
+        outside = [t for t in kept if graph.parameter_bytes[graph.tensor_producer[t]] == 0]
+        assert held[-1] == graph.parameter_bytes[here].sum() + graph.tensor_bytes[outside].sum()
 
 
 def in_turn(before: NDArray[np.int32], members: NDArray[np.intp]) -> list[int]:
@@ -96,6 +98,8 @@ def arrival_of_last_input(problem: PlacementProblem, timeline: Timeline) -> NDAr
         local = timeline.op_device[producer] == device
         there = timeline.op_end[producer] if local else arrival[tensor, device]
         last[reader] = max(last[reader], there)
+    for op, before in graph.waits.tolist():
+        last[op] = max(last[op], timeline.op_end[before])
     return last
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.schema.arrays import int_array, integer
 from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
+from placeto_graphs.topology.adjacency import compress_rows
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -25,9 +26,17 @@ _PER_OP = {  # field of OpGraph: attribute of a node, default
     "parameter_bytes": ("parameter_bytes", 0),
     "workspace_bytes": ("workspace_bytes", 0),
     "colocation": ("colocation", FREE),
+    "dtype": ("dtype", ""),
+    "groups": ("groups", 1),
 }
 
-_OF_NODE = (*(attribute for attribute, _ in _PER_OP.values()), "measured_time", "outputs")
+_OF_NODE = (
+    *(attribute for attribute, _ in _PER_OP.values()),
+    "measured_time",
+    "outputs",
+    "held",
+    "waits_for",
+)
 _OF_EDGE = ("bytes", "tensors", "positions")
 _Tensor = tuple[int, Any]  # the op that makes it, and what it is called
 _ONLY = object()  # what the one output of an op is called that names none
@@ -37,10 +46,11 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
     """Return a graph whose nodes are the names of ops, in order.
 
     A node has the attributes ``op_type``, ``scope``, ``phase``, ``flops``, ``bytes_accessed``,
-    ``parameter_bytes``, ``workspace_bytes``, ``colocation``, ``measured_time`` (kind to seconds)
-    and ``outputs`` (tensor to its bytes, in order). An edge stands for all tensors that one op
-    reads from another: ``bytes`` is their sum, ``tensors`` has their numbers, and ``positions``
-    their rows in `OpGraph.edges`.
+    ``parameter_bytes``, ``workspace_bytes``, ``colocation``, ``dtype``, ``groups``,
+    ``measured_time`` (kind to seconds), ``outputs`` (tensor to its bytes, in order), ``held`` (the
+    outputs that stay until the step ends) and ``waits_for`` (names of ops). An edge stands for all
+    tensors that one op reads from another: ``bytes`` is their sum, ``tensors`` has their numbers,
+    and ``positions`` their rows in `OpGraph.edges`.
 
     Examples
     --------
@@ -59,14 +69,17 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
         attribute: np.asarray(getattr(graph, field), dtype=object)
         for field, (attribute, _) in _PER_OP.items()
     }
+    waits_for = compress_rows(graph.num_ops, *graph.waits.T)
+    held = set(graph.held_tensors.tolist())
     for op, name in enumerate(graph.op_names):
+        tensors = graph.tensors_of_op[op].tolist()
         result.add_node(
             name,
             **{attribute: column[op] for attribute, column in columns.items()},
             measured_time={kind: float(time[op]) for kind, time in graph.measured_time.items()},
-            outputs={
-                int(tensor): int(graph.tensor_bytes[tensor]) for tensor in graph.tensors_of_op[op]
-            },
+            outputs={tensor: int(graph.tensor_bytes[tensor]) for tensor in tensors},
+            held=tuple(tensor for tensor in tensors if tensor in held),
+            waits_for=tuple(graph.op_names[before] for before in waits_for[op]),
         )
     for position, (tensor, consumer) in enumerate(graph.edges.tolist()):
         ends = graph.op_names[graph.tensor_producer[tensor]], graph.op_names[consumer]
@@ -145,7 +158,8 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     the text of its node. An op without ``outputs`` makes one tensor, of as many bytes as each of
     its edges says in ``bytes`` (default 0), and all who read from it read that. An op that makes
     several has their names and bytes in ``outputs``, and each of its edges says in ``tensors``
-    which of them it carries; ``bytes`` may then say what these have together. Without
+    which of them it carries; ``bytes`` may then say what these have together. ``held`` is a
+    sequence of such names, and ``waits_for`` one of nodes. Without
     ``positions`` edges keep the order of the networkx graph. What the whole graph has as
     attributes is left alone.
 
@@ -198,7 +212,29 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     fields["tensor_bytes"] = [tensors[tensor] for tensor in ordered]
     fields["edges"] = [(index[tensor], consumer) for _, tensor, consumer in reads]
     fields["measured_time"] = _measured_time(graph)
+    fields["waits"] = [
+        (number[node], number[before])
+        for node, before in _named(graph, "waits_for", "nodes", lambda _, name: name in number)
+    ]
+    held = _named(graph, "held", "outputs", lambda node, name: (number[node], name) in tensors)
+    fields["held_tensors"] = [index[number[node], name] for node, name in held]
     return OpGraph(**fields)
+
+
+def _named(
+    graph: nx.DiGraph, attribute: str, what: str, is_known: Callable[[Any, Any], bool]
+) -> list[tuple[Any, Any]]:
+    """Return (node, name) for all names in a sequence that nodes have as an attribute."""
+    pairs = []
+    for node, names in graph.nodes(data=attribute, default=()):
+        with within(f"node {shown(node)}: {attribute}: "):
+            if not isinstance(names, list | tuple):
+                raise GraphError(f"expected a sequence of {what}, got {shown(names)}")
+            for name in names:
+                if not isinstance(name, Hashable) or not is_known(node, name):
+                    raise GraphError(f"expected {what}, got {shown(name)}")
+                pairs.append((node, name))
+    return pairs
 
 
 def _check_known(attributes: Mapping[Any, Any], known: Sequence[str]) -> None:

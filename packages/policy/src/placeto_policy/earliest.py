@@ -12,7 +12,7 @@ SLICES = 400  # of the longest path; what happens in one of them is taken to be 
 def earliest_times(
     problem: PlacementProblem,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return float64[V] twice: when each op starts and ends if nothing but its inputs delays it.
+    """Return float64[V] twice: when each op starts and ends if only inputs and waits delay it.
 
     Ops take their compute time, the mean over the devices that can run them. Times are in parts of
     the longest path of all, from 0 to 1.
@@ -25,9 +25,9 @@ def earliest_times(
     graph = problem.graph
     seconds = mean_seconds(problem.compute_time)
     start = np.zeros(graph.num_ops)
-    producers, consumers = graph.edge_producers, graph.edge_consumers
-    in_order = np.argsort(graph.topological_index[producers], kind="stable")
-    push_starts(producers[in_order], consumers[in_order], seconds, start)
+    before, after = graph.precedences.T
+    in_order = np.argsort(graph.topological_index[before], kind="stable")
+    push_starts(before[in_order], after[in_order], seconds, start)
     longest = (start + seconds).max()
     unit = longest if longest > 0 else 1.0
     return start / unit, (start + seconds) / unit
@@ -49,12 +49,12 @@ def slice_of(times: NDArray[np.float64]) -> NDArray[np.int64]:
 
 @compiled
 def push_starts(
-    producers: NDArray[np.int32],
-    consumers: NDArray[np.int32],
+    before: NDArray[np.int32],
+    after: NDArray[np.int32],
     seconds: NDArray[np.float64],
     start: NDArray[np.float64],
 ) -> None:
-    """Raise each start[V] to the longest path; edges come in the order of their producers."""
-    for edge in range(len(producers)):
-        end = start[producers[edge]] + seconds[producers[edge]]
-        start[consumers[edge]] = max(start[consumers[edge]], end)
+    """Raise each start[V] to the longest path; rows come in the order of the ops before."""
+    for row in range(len(before)):
+        end = start[before[row]] + seconds[before[row]]
+        start[after[row]] = max(start[after[row]], end)

@@ -11,10 +11,10 @@ def memory_at_peak(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return float64[G], the bytes of each group when all groups together keep most.
 
     Each op is taken to run as early as the longest path to it lets it. A tensor is kept from the
-    slice in which its producer starts to the one in which its last consumer ends; weights always,
-    and the outputs of an op with weights live in them. The sum of groups that share a device is
-    about what they take there; what it leaves out is copies of tensors of other devices, and
-    workspaces.
+    slice in which its producer starts to the one in which its last consumer ends, or to the last
+    one if it is held; weights always, and the outputs of an op with weights live in them. The sum
+    of groups that share a device is about what they take there; what it leaves out is copies of
+    tensors of other devices, and workspaces.
 
     Parameters
     ----------
@@ -40,6 +40,7 @@ def tensors_in_slices(problem: PlacementProblem) -> NDArray[np.float64]:
     producer = graph.tensor_producer
     last_use = end[producer]
     np.maximum.at(last_use, graph.edges[:, 0], end[graph.edge_consumers])
+    last_use[graph.held_tensors] = 1.0
     size = np.where(graph.parameter_bytes[producer] > 0, 0, graph.tensor_bytes).astype(np.float64)
     group = problem.grouping.group_of[producer]
     changes = np.zeros((problem.num_groups, SLICES + 1))

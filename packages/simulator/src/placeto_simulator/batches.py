@@ -25,18 +25,21 @@ class Loops(NamedTuple):
     evaluate: Callable[..., None]
 
 
-def loops_of(queue: str, num_resources: int) -> Loops:
-    """Return the loops for a queue discipline (`Cluster.queue`) and so many resources."""
-    if queue == "backward-first":
-        return variant("backward_first", has_many_resources=True, backward_first=True)
-    if num_resources > FEW:
-        return variant("fifo_many", has_many_resources=True, backward_first=False)
-    return variant("fifo_few", has_many_resources=False, backward_first=False)
+def loops_of(queue: str, num_resources: int, num_waits: int) -> Loops:
+    """Return the loops for a queue discipline (`Cluster.queue`) and so many resources and waits."""
+    backward_first = queue == "backward-first"
+    return variant(
+        has_many_resources=backward_first or num_resources > FEW,
+        backward_first=backward_first,
+        has_waits=num_waits > 0,
+    )
 
 
 @cache
-def variant(name: str, *, has_many_resources: bool, backward_first: bool) -> Loops:
+def variant(*, has_many_resources: bool, backward_first: bool, has_waits: bool) -> Loops:
     """Return the loops, compiled for some kind of problem, under names of their own."""
+    queue = "backward_first" if backward_first else "fifo"
+    name = f"{queue}_{'many' if has_many_resources else 'few'}{'_waits' * has_waits}"
 
     def loop(kind: str, *, tracks_memory: bool, keeps_log: bool) -> Callable[..., float]:
         constants = {
@@ -44,6 +47,7 @@ def variant(name: str, *, has_many_resources: bool, backward_first: bool) -> Loo
             "KEEPS_LOG": keeps_log,
             "HAS_MANY_RESOURCES": has_many_resources,
             "BACKWARD_FIRST": backward_first,
+            "HAS_WAITS": has_waits,
         }
         return compiled(simulate, name=f"simulate_{kind}_{name}", constants=constants)
 
@@ -94,7 +98,7 @@ def evaluate(
         if start.shape[1] == 0:
             continue
         start[row], end[row] = NEVER, 0.0
-        for op in range(len(tables.num_inputs)):
+        for op in range(len(tables.num_awaited)):
             group = tables.group_of[op]
             start[row, group] = min(start[row, group], state.op_start[op])
             end[row, group] = max(end[row, group], state.op_end[op])

@@ -42,6 +42,7 @@ TRACKS_MEMORY = True
 KEEPS_LOG = True
 HAS_MANY_RESOURCES = True
 BACKWARD_FIRST = True
+HAS_WAITS = True
 
 
 def simulate(  # noqa: PLR0915
@@ -49,7 +50,9 @@ def simulate(  # noqa: PLR0915
 ) -> float:
     """Simulate a placement int32[G]; return the runtime, or NaN where not all ops were done."""
     group_of = tables.group_of
-    num_inputs = tables.num_inputs
+    num_awaited = tables.num_awaited
+    first_waiter = tables.first_waiter
+    waiters = tables.waiters
     compute_time = tables.compute_time
     first_output_read = tables.first_output_read
     readers = tables.readers
@@ -96,7 +99,7 @@ def simulate(  # noqa: PLR0915
     hold_bytes = memory.hold_bytes
     held = memory.held
     peak = memory.peak
-    num_ops = unsigned(len(num_inputs))
+    num_ops = unsigned(len(num_awaited))
     num_reads = unsigned(len(readers))
     num_devices = unsigned(len(op_overhead))
     num_resources = unsigned(len(free_at))
@@ -160,7 +163,7 @@ def simulate(  # noqa: PLR0915
         """Empty all queues, then fill them with the ops without inputs."""
         for op in range(num_ops):
             device_of[op] = placement[group_of[op]]
-            missing[op] = num_inputs[op]
+            missing[op] = num_awaited[op]
         for device in range(num_devices):
             sent_to[device] = 0
         for resource in range(num_resources + ONE):
@@ -335,6 +338,19 @@ def simulate(  # noqa: PLR0915
                 break
         last[device] = np.uint32(last_op)
 
+    def release_waiters(op: int) -> None:
+        """Enqueue the ops, wherever they run, that lacked nothing but that an op is done."""
+        for position in range(first_waiter[op], first_waiter[op + ONE]):
+            waiter = unsigned(waiters[position])
+            missing[waiter] -= np.int32(1)
+            if missing[waiter] == 0:
+                there = unsigned(device_of[waiter])
+                if BACKWARD_FIRST:
+                    push(there, waiter)
+                else:
+                    after[last[there]] = np.uint32(waiter)
+                    last[there] = np.uint32(waiter)
+
     def transfer_done(now: float, link: int) -> int:
         """Hand a copy to its readers on the device where it arrived, and return that."""
         read = unsigned(taken[link]) - num_ops
@@ -443,6 +459,8 @@ def simulate(  # noqa: PLR0915
                     log_event(now, event, False)
                 num_done += ONE
                 op_done(now, event)
+                if HAS_WAITS:
+                    release_waiters(unsigned(taken[event]))
             else:
                 if KEEPS_LOG:
                     log_event(now, event, False)
@@ -452,6 +470,12 @@ def simulate(  # noqa: PLR0915
             count += ONE
             event = earliest()
         # ... then every resource at rest picks, of those whose queues may have got something.
+        if HAS_WAITS:
+            for device in range(num_devices):
+                if next_time[device] == NEVER and has_waiting(device):
+                    start_op(now, device)
+                    if comes_before(device, event):
+                        event = device
         for number in range(count):
             if count > ONE:
                 device, bus = unsigned(fed_device[number]), unsigned(completed[number])

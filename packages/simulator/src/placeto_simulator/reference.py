@@ -184,7 +184,9 @@ class _Simulation:
         self.problem = problem
         self.graph = graph
         self.device_of = [placement[group] for group in problem.grouping.group_of.tolist()]
-        self.missing_inputs = [len(graph.inputs_of_op[op]) for op in range(graph.num_ops)]
+        self.missing = [len(graph.inputs_of_op[op]) for op in range(graph.num_ops)]
+        for op, _ in graph.waits.tolist():
+            self.missing[op] += 1
         self.devices = [Resource[int]() for _ in range(problem.num_devices)]
         self.links = [Resource[Transfer]() for _ in range(problem.cluster.num_links)]
         self.now = 0.0
@@ -194,7 +196,7 @@ class _Simulation:
 
     def run(self) -> SimulatedStep:
         for op in range(self.graph.num_ops):
-            if self.missing_inputs[op] == 0:
+            if self.missing[op] == 0:
                 self.devices[self.device_of[op]].queue.append(op)
         while self.timestamps:
             # Whatever is picked completes in a later round: it puts a time on the heap, if only
@@ -238,11 +240,13 @@ class _Simulation:
             for consumer in self.graph.consumers_of_tensor[tensor].tolist():
                 destination = self.device_of[consumer]
                 if destination == number:
-                    self.input_arrived(consumer)
+                    self.one_less_missing(consumer)
                 elif destination not in sent_to:
                     sent_to.add(destination)
                     link = int(self.problem.cluster.link[number, destination])
                     self.links[link].queue.append(Transfer(tensor, number, destination))
+        for waiter in self.graph.waiters_of_op[op].tolist():
+            self.one_less_missing(waiter)
 
     def transfer_done(self, number: int, link: Resource[Transfer]) -> None:
         assert link.running is not None  # noqa: S101 (what completes runs)
@@ -251,11 +255,12 @@ class _Simulation:
         self.note("transfer-done", len(self.devices) + number, transfer)
         for consumer in self.graph.consumers_of_tensor[transfer.tensor].tolist():
             if self.device_of[consumer] == transfer.destination:
-                self.input_arrived(consumer)
+                self.one_less_missing(consumer)
 
-    def input_arrived(self, op: int) -> None:
-        self.missing_inputs[op] -= 1
-        if self.missing_inputs[op] == 0:
+    def one_less_missing(self, op: int) -> None:
+        """Note that an input of an op is there, or that an op is done that it waits for."""
+        self.missing[op] -= 1
+        if self.missing[op] == 0:
             self.devices[self.device_of[op]].queue.append(op)
 
     def start_op(self, number: int, device: Resource[int]) -> None:
@@ -305,6 +310,7 @@ class _Simulation:
     def peak_memory(self) -> list[int]:
         """Add up what each device holds from when to when."""
         graph, step = self.graph, self.step
+        held = set(graph.held_tensors.tolist())
         changes: list[dict[float, int]] = [defaultdict(int) for _ in self.devices]
 
         def hold(device: int, size: int, start: float, end: float) -> None:
@@ -323,6 +329,8 @@ class _Simulation:
             uses += [transfer.end for transfer in transfers_of[tensor]]
             if graph.parameter_bytes[producer] == 0:
                 last = max(uses, default=step.op_end[producer])
+                if tensor in held:
+                    last = math.inf
                 hold(device, size, step.op_start[producer], last)
             for transfer in transfers_of[tensor]:
                 there = transfer.destination

@@ -74,7 +74,9 @@ class Simulator:
         self.problem = problem
         self.num_threads = threads
         self._tables = tables_of(problem)
-        self._loops = loops_of(problem.cluster.queue, self._tables.num_resources)
+        self._loops = loops_of(
+            problem.cluster.queue, self._tables.num_resources, problem.graph.num_waits
+        )
         self._cannot_run = _cannot_run(problem)
         self._some_cannot_run = bool(self._cannot_run.any())
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None

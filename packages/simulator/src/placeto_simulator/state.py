@@ -33,7 +33,7 @@ class State(NamedTuple):
     device_of : uint16[V]
         The device of each op.
     missing : int32[V]
-        Number of inputs that each op still waits for.
+        Number of inputs, and of ops that it waits for, that each op still lacks.
     sent_to : uint32[D]
         The tensor that each device got last; a tensor is named by its first read, and 1 more.
     after : uint32[V + E + R + 1]
@@ -145,7 +145,7 @@ class Log(NamedTuple):
 
 def new_state(tables: Tables) -> State:
     """Return a state for simulations with these tables."""
-    ops, reads = len(tables.num_inputs), len(tables.readers)
+    ops, reads = len(tables.num_awaited), len(tables.readers)
     devices, resources = len(tables.op_overhead), tables.num_resources
     leaves = 1 << (resources - 1).bit_length()
     return State(
@@ -171,7 +171,7 @@ def new_state(tables: Tables) -> State:
 
 def new_memory(tables: Tables) -> Memory:
     """Return an account of memory for simulations with these tables."""
-    ops, reads, devices = len(tables.num_inputs), len(tables.readers), len(tables.op_overhead)
+    ops, reads, devices = len(tables.num_awaited), len(tables.readers), len(tables.op_overhead)
     return Memory(
         store_of_input=_alone(reads, np.uint32),
         uses_left=_alone(len(tables.store_bytes), np.int32),

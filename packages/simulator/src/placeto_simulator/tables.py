@@ -34,13 +34,15 @@ class Tables(NamedTuple):
         Bytes that the ops of each group keep for the whole step.
     compute_time : float64[V, D]
         Seconds.
-    num_inputs : int32[V]
-        Number of tensors that each op reads.
+    num_awaited : int32[V]
+        Number of tensors that each op reads, and of ops that it waits for.
     rank, op_of_rank : uint32[V]
         The place of each op among all where backward comes first: update, backward, forward, by
         number within each; and the op of each place.
     ready_ops : uint32[]
-        The ops that read none.
+        The ops that read none and wait for none.
+    first_waiter, waiters : uint32[V + 1], uint32[W]
+        Start of the ops that wait for each op, and these.
     first_output_read : uint32[V + 1]
         Start of the reads of each op's tensors.
     readers : uint32[E]
@@ -55,11 +57,13 @@ class Tables(NamedTuple):
     tensor_bytes : int64[T]
         Bytes of a copy of each tensor.
     store_bytes : int64[E + T]
-        Bytes of each store: 0 for a tensor that lives in parameters.
+        Bytes that each store releases: 0 for a tensor that lives in parameters, or is held until
+        the step ends.
     start_bytes : int64[V]
         Bytes that each op takes when it starts: its workspace and its tensors.
     end_bytes : int64[V]
-        Bytes that each op releases at its end: its workspace and the tensors that nothing reads.
+        Bytes that each op releases at its end: its workspace and the tensors that nothing reads
+        or holds.
     op_overhead, transfer_overhead : float64[D]
         Seconds.
     bandwidth, latency : float64[D, D]
@@ -77,10 +81,12 @@ class Tables(NamedTuple):
     group_of: NDArray[np.uint32]
     group_parameter_bytes: NDArray[np.int64]
     compute_time: NDArray[np.float64]
-    num_inputs: NDArray[np.int32]
+    num_awaited: NDArray[np.int32]
     rank: NDArray[np.uint32]
     op_of_rank: NDArray[np.uint32]
     ready_ops: NDArray[np.uint32]
+    first_waiter: NDArray[np.uint32]
+    waiters: NDArray[np.uint32]
     first_output_read: NDArray[np.uint32]
     readers: NDArray[np.uint32]
     tensor_of_read: NDArray[np.uint32]
@@ -139,12 +145,14 @@ def tables_of(problem: PlacementProblem) -> Tables:
     readers = graph.edges[by_tensor, 1]
     read_tensor = tensor_of_edge[by_tensor]
     num_inputs = np.bincount(readers, minlength=num_ops)
+    num_awaited = num_inputs + np.bincount(graph.waits[:, 0], minlength=num_ops)
     first_reader = _starts(np.bincount(tensor_of_edge, minlength=num_tensors))
     first_output_read = first_reader[graph.tensors_of_op.offsets]
 
     producers = graph.tensor_producer[tensors]
     tensor_bytes = graph.tensor_bytes[tensors]
     stored_bytes = np.where(graph.parameter_bytes[producers] > 0, 0, tensor_bytes)
+    released_bytes = np.where(np.isin(tensors, graph.held_tensors), 0, stored_bytes)
     unread = np.diff(first_reader) == 0
     op_of_rank = np.lexsort((np.arange(num_ops), -graph.phases))
     fed = [np.unique(row[row != NO_LINK]) for row in cluster.link]
@@ -153,10 +161,12 @@ def tables_of(problem: PlacementProblem) -> Tables:
         group_of=group_of.astype(np.uint32),
         group_parameter_bytes=_sums(group_of, graph.parameter_bytes, num_groups),
         compute_time=problem.compute_time,
-        num_inputs=num_inputs.astype(np.int32),
+        num_awaited=num_awaited.astype(np.int32),
         rank=np.argsort(op_of_rank).astype(np.uint32),
         op_of_rank=op_of_rank.astype(np.uint32),
-        ready_ops=np.flatnonzero(num_inputs == 0).astype(np.uint32),
+        ready_ops=np.flatnonzero(num_awaited == 0).astype(np.uint32),
+        first_waiter=graph.waiters_of_op.offsets.astype(np.uint32),
+        waiters=graph.waiters_of_op.values.astype(np.uint32),
         first_output_read=first_output_read.astype(np.uint32),
         readers=_with_ends_marked(readers, first_reader, first_output_read),
         tensor_of_read=read_tensor.astype(np.uint32),
@@ -164,9 +174,9 @@ def tables_of(problem: PlacementProblem) -> Tables:
         first_input=_starts(num_inputs).astype(np.uint32),
         input_of_read=np.argsort(np.argsort(readers, kind="stable")).astype(np.uint32),
         tensor_bytes=tensor_bytes,
-        store_bytes=np.concatenate([tensor_bytes[read_tensor], stored_bytes]),
+        store_bytes=np.concatenate([tensor_bytes[read_tensor], released_bytes]),
         start_bytes=graph.workspace_bytes + _sums(producers, stored_bytes, num_ops),
-        end_bytes=graph.workspace_bytes + _sums(producers[unread], stored_bytes[unread], num_ops),
+        end_bytes=graph.workspace_bytes + _sums(producers[unread], released_bytes[unread], num_ops),
         op_overhead=np.array([device.op_overhead for device in cluster.devices]),
         transfer_overhead=np.array([device.transfer_overhead for device in cluster.devices]),
         bandwidth=cluster.bandwidth,

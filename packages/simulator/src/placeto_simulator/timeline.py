@@ -13,7 +13,7 @@ from placeto_simulator.tables import OP, Tables
 
 _Kind = Literal["op", "transfer"]
 _Member = tuple[_Kind, int]
-_Reason = Literal["nothing", "input", "resource"]
+_Reason = Literal["nothing", "input", "order", "resource"]
 _Happening = Literal["op-done", "transfer-done", "wakeup"]
 
 
@@ -58,8 +58,8 @@ class PathStep:
     start, end : float
         Seconds.
     waits_for : text
-        Cause of the start: ``"nothing"``, an ``"input"``, or the ``"resource"``, which was
-        busy with the step before.
+        Cause of the start: ``"nothing"``, an ``"input"``, the ``"order"`` (an op that has to be
+        done before it), or the ``"resource"``, which was busy with the step before.
 
     Examples
     --------
@@ -172,6 +172,9 @@ class Timeline(StepTimeline):
                 transfer = self._transfer_of[tensor, device]
                 if self.transfer_end[transfer] == start:
                     return ("transfer", transfer), "input"
+        for awaited in graph.waits[graph.waits[:, 0] == op, 1].tolist():
+            if self.op_end[awaited] == start:
+                return ("op", awaited), "order"
         before = int(self.op_before[op])
         return (("op", before), "resource") if before >= 0 else (None, "nothing")
 

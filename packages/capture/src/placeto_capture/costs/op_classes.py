@@ -29,8 +29,8 @@ class OpClass(StrEnum):
     COPY = "copy"
 
 
-# Types that are no work: their tensors are there when the step begins.
-RESIDENT_TYPES = frozenset({"parameter", "buffer", "input"})
+# Types that are no work: their tensors are there when the step begins, or they make none.
+RESIDENT_TYPES = frozenset({"parameter", "buffer", "input", "placeto.barrier"})
 
 # FLOPs per byte that tell dense work from work bound by memory. In float32, a depthwise convolution
 # with a window of k x k does k^2 / 4 of them and its backward k^2 / 3, for 5 x 5 at most 8.4; a

@@ -7,6 +7,7 @@ of them in a PyTorch that is patched (`patches`), under a dispatch mode (`tracer
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.origins import ModuleScopes, failed_line
 from placeto_capture.tracing.patches import patched_torch
 from placeto_capture.tracing.step_phases import StepPhases
-from placeto_capture.tracing.trace import Trace, with_whole_updates
+from placeto_capture.tracing.trace import UPDATES, Trace, Updates
 from placeto_capture.tracing.tracer import Tracer
+from placeto_capture.tracing.updates import with_barriers, with_whole_updates
 from placeto_graphs import OpGraph, Phase
 
 MODES = ("training", "inference")
@@ -43,6 +45,7 @@ def capture(
     target: Target = "gpu",
     mask_fraction: float | None = None,
     autocast: torch.dtype | None = None,
+    updates: Updates = "after-backward",
 ) -> OpGraph:
     """Return the graph of the ATen ops of one step of a model.
 
@@ -90,6 +93,10 @@ def capture(
         Dtype of `torch.autocast` around the forward pass and the loss: ``torch.bfloat16``,
         ``torch.float16``, or ``torch.float32`` for none. By default that of the caller, if
         `capture` is called inside of an autocast.
+    updates
+        When the optimizer updates: ``"after-backward"``, as a training loop of PyTorch does, with
+        all gradients in memory; or ``"as-ready"``, each weight as soon as its gradient is there, as
+        TensorFlow does. Of the latter kind of step nothing but its tensors says what comes first.
 
     Returns
     -------
@@ -103,12 +110,19 @@ def capture(
         count.
         ``colocation`` ties gradient ops to the forward op they belong to, updates to their
         parameter, and ops that write a buffer to the buffer. ``scopes`` are paths of modules,
-        ``"loss"`` for what the loss function runs.
+        ``"loss"`` for what the loss function runs, and ``"optimizer"`` for what is of no weight.
+        ``waits`` say what comes first where tensors do not: an op of type ``"placeto.barrier"``,
+        which takes no time, waits for the end of the backward pass, and updates wait for it; a
+        gradient op of saved values alone, such as one that computes activations again, waits until
+        the backward pass has come to it; a write waits for what reads the values that it replaces.
+        ``held_tensors`` are inputs, outputs, loss and gradients, which a training loop holds until
+        the end of the step. ``workspace_bytes`` of an update are those of an optimizer with
+        ``foreach=False``.
 
     Raises
     ------
     CaptureError
-        If a mode or a fraction is none of these, or the model returns several
+        If a mode, a time of updates or a fraction is none of these, or the model returns several
         scalars or one that leaves weights out, so that a loss function is needed. When the step
         fails or depends on values of weights or of floating-point inputs; the message then begins
         with the path of the module where that happens, and ends with the line of its code.
@@ -124,10 +138,10 @@ def capture(
     >>> [name for name, kind in zip(graph.op_names, graph.op_types) if kind.startswith("aten")]
     ['0/aten.addmm', '1/aten.relu', '2/aten.addmm']
     >>> capture(model, batch)
-    OpGraph(ops=21, tensors=34, edges=29)
+    OpGraph(ops=22, tensors=33, edges=28)
     """
     trace = trace_step(
-        model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast
+        model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast, updates
     )
     return op_graph_of(trace)
 
@@ -228,7 +242,7 @@ def trace_function(
         with around:
             return _outputs(step_fn(*args, **kwargs))
 
-    return step.trace(call, "step_fn")
+    return with_barriers(step.trace(call, "step_fn"))
 
 
 def trace_step(
@@ -240,12 +254,15 @@ def trace_step(
     target: Target = "gpu",
     mask_fraction: float | None = None,
     autocast: torch.dtype | None = None,
+    updates: Updates = "after-backward",
 ) -> Trace:
     """Return what ran in one step; the parameters are those of `capture`."""
     if not isinstance(model, nn.Module):
         raise CaptureError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     if mode not in MODES:
         raise CaptureError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+    if updates not in UPDATES:
+        raise CaptureError(f"updates: expected one of {', '.join(UPDATES)}, got {updates!r}")
     factory: OptimizerFactory
     if isinstance(optimizer, torch.optim.Optimizer):
         given, factory = [optimizer], lambda _: optimizer
@@ -270,13 +287,15 @@ def trace_step(
             step.part = "loss_fn"
             loss = (loss_fn or default_loss)(outputs)
         _check_loss(loss)
+        step.tracer.hold(tensors_in(outputs))
         del outputs
         loss.backward()  # type: ignore[no-untyped-call]
         step.part = "optimizer"
         update.step()
         return {"loss": loss}
 
-    return step.trace(inference if mode == "inference" else training, "model")
+    trace = step.trace(inference if mode == "inference" else training, "model")
+    return replace(trace, updates=updates) if updates == "as-ready" else with_barriers(trace)
 
 
 class _Step:
@@ -286,6 +305,8 @@ class _Step:
     ----------
     part : str
         The part of the step that runs, if it is in the forward phase.
+    tracer : `Tracer`
+        Records the step while it runs.
     """
 
     def __init__(
@@ -321,24 +342,24 @@ class _Step:
             objects = FakeObjects(
                 self._modules, self._optimizers, self._others, self._inputs, self._fake_mode
             )
-            tracer = Tracer(objects.memory, self._scopes, self._mask_fraction)
-            self._phases = StepPhases(tracer, self._fake_mode, objects)
+            self.tracer = Tracer(objects.memory, self._scopes, self._mask_fraction)
+            self._phases = StepPhases(self.tracer, self._fake_mode, objects)
             arguments = objects.inputs
             args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
             with objects.in_place():
                 self._scopes.follow(self._modules)
                 with (
-                    self._naming_failures(tracer),
+                    self._naming_failures(),
                     torch.enable_grad(),
                     self._fake_mode,
-                    tracer,
+                    self.tracer,
                     self._phases.followed(),
                 ):
                     results = function(*args, **kwargs)
                 for name, parameter in objects.parameters.items():
                     if parameter.grad is not None:
                         results[f"{name}.grad"] = parameter.grad
-                return with_whole_updates(tracer.trace(results))
+                return with_whole_updates(self.tracer.trace(results))
 
     def made(self, factory: OptimizerFactory) -> torch.optim.Optimizer:
         """Return an optimizer of all parameters."""
@@ -353,13 +374,13 @@ class _Step:
         return optimizer
 
     @contextmanager
-    def _naming_failures(self, tracer: Tracer) -> Iterator[None]:
+    def _naming_failures(self) -> Iterator[None]:
         """Put the module that failed, or the part of the step, in front of an error."""
         try:
             yield
         except Exception as error:
             parts = {Phase.BACKWARD: "backward", Phase.UPDATE: "optimizer"}
-            part = parts.get(tracer.phase, self.part)
+            part = parts.get(self.tracer.phase, self.part)
             line = failed_line(error)
             if isinstance(error, CaptureError):
                 message = str(error)

@@ -5,10 +5,10 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
-from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.origins import nodes_behind
 
 
 def default_loss(outputs: Any) -> torch.Tensor:
@@ -97,17 +97,8 @@ def _checked_scalar(scalars: list[torch.Tensor], floating: list[torch.Tensor]) -
 
 def _leaves_behind(tensors: Iterable[torch.Tensor]) -> set[Any]:
     """Return the nodes of autograd's graph that stand for the weights behind some tensors."""
-    waiting = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
-    seen: set[Any] = set(waiting)
-    leaves = set()
-    while waiting:
-        node = waiting.pop()
-        inputs = {before for before, _ in node.next_functions if before is not None}
-        if not inputs:
-            leaves.add(node)
-        waiting += inputs - seen
-        seen |= inputs
-    return leaves
+    nodes = nodes_behind(tensor for tensor in tensors if tensor.requires_grad)
+    return {node for node in nodes if all(before is None for before, _ in node.next_functions)}
 
 
 def tensors_in(outputs: Any) -> list[torch.Tensor]:

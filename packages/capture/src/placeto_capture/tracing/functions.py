@@ -240,7 +240,7 @@ def split_type(op_type: str) -> tuple[str, str]:
 
 
 def _is_product(call: Call) -> bool:
-    if call.parts:
+    if call.parts or call.is_barrier:
         return False
     packet = call.function.overloadpacket
     named = call.op_type in VECTOR_PRODUCTS or call.op_type in GROUPED_PRODUCTS

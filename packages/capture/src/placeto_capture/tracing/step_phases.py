@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -54,7 +55,8 @@ class StepPhases:
         self._depth = 0  # of calls of optimizers' steps inside each other
         self._stepped: list[torch.optim.Optimizer] = []
         self._backward = torch.autograd.backward
-        self._run_engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+        engine = torch.autograd.graph._engine_run_backward
+        self._run_engine = partial(tracer.passes.run, engine)
 
     @contextmanager
     def followed(self) -> Iterator[None]:

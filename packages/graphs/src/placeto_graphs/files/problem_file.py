@@ -30,10 +30,11 @@ from placeto_graphs.schema.problem import PlacementProblem
 
 PROBLEM_FORMAT = "placeto-problem"
 # 1 may have no links and queues: each device has one outgoing bus, and fifo; 2 has no rules, 3 no
-# levels. All of these may be missing from a file of any version.
-PROBLEM_VERSION = 4
+# levels, 4 (and graph files of version 1) no dtypes, groups of convolutions, waits and held
+# tensors. All of these may be missing from a file of any version.
+PROBLEM_VERSION = 5
 GRAPH_FORMAT = "placeto-graph"
-GRAPH_VERSION = 1
+GRAPH_VERSION = 2
 
 
 class _Times(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,7 +42,7 @@ class _Times(msgspec.Struct, forbid_unknown_fields=True):
     seconds: list[float]
 
 
-class _Graph(msgspec.Struct, forbid_unknown_fields=True):
+class _Graph(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     op_names: list[str]
     op_types: list[str]
     scopes: list[str]
@@ -56,6 +57,10 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     edge_tensors: list[int]
     edge_consumers: list[int]
     measured_time: list[_Times]
+    dtype: list[str] | None = None
+    groups: list[int] | None = None
+    waits: list[tuple[int, int]] | None = None
+    held_tensors: list[int] | None = None
 
 
 _COLUMNS = [name for name in _Graph.__struct_fields__ if not name.startswith(("edge", "measured"))]

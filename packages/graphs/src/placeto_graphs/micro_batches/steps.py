@@ -253,9 +253,15 @@ def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
         parameter_bytes=_shared_out(of_ops(graph.parameter_bytes, none), layout),
         workspace_bytes=of_ops(graph.workspace_bytes, none),
         colocation=of_ops(graph.colocation, graph.colocation[makers]),
+        dtype=tuple(texts_of_ops(graph.dtype, [graph.dtype[maker] for maker in makers.tolist()])),
+        groups=of_ops(graph.groups, none + 1),
         tensor_producer=layout.tensor_producer,
         tensor_bytes=np.append(graph.tensor_bytes, sizes)[layout.source_tensor],
+        held_tensors=np.flatnonzero(np.isin(layout.source_tensor, graph.held_tensors)).astype(
+            np.int32
+        ),
         edges=_edges(graph, layout),
+        waits=_waits(graph, layout),
         measured_time={
             kind: _repeated_times(graph, seconds, layout)
             for kind, seconds in graph.measured_time.items()
@@ -320,6 +326,23 @@ def _edges(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     phases = np.append(graph.phases, np.full(len(sums), Phase.BACKWARD))[layout.source_op]
     order = np.lexsort([read, row, layout.micro_batch[reader], phases[reader]])
     return np.stack([read, reader], axis=1)[order].astype(np.int32)
+
+
+def _waits(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
+    """Return the waits of each copy for the same copy, and of what runs once for all of them.
+
+    What waits for the maker of a gradient of all micro-batches waits for the sum of these, too.
+    """
+    sums = [
+        (op, graph.num_ops + number)
+        for number, maker in enumerate(graph.tensor_producer[layout.gradients].tolist())
+        for op in graph.waiters_of_op[maker].tolist()
+        if not layout.of_batch[op]
+    ]
+    rows = np.concatenate([graph.waits, np.array(sums, np.int32).reshape(-1, 2)])
+    ops, before = layout.op[:, rows[:, 0]], layout.op[:, rows[:, 1]]
+    exists = (ops >= 0) & (before >= 0)
+    return np.unique(np.stack([ops[exists], before[exists]], axis=1), axis=0).astype(np.int32)
 
 
 def _times_of_sums(

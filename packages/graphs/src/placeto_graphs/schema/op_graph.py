@@ -29,6 +29,7 @@ from placeto_graphs.topology.adjacency import (
 
 FREE = -1  # the colocation id of an op that may go anywhere
 MAX_CYCLE_SHOWN = 6
+_DEFAULT: Any = None  # for what is the same of every op or tensor
 
 
 class Phase(IntEnum):
@@ -49,9 +50,9 @@ class Phase(IntEnum):
 class OpGraph(Record):
     """One training (or inference) step of a model: V ops, T tensors, E edges from tensors to ops.
 
-    An op makes its tensors when it is done, and can run when all the tensors that it reads are on
-    its device. The graph has no cycles. Everything is checked on construction; arrays are
-    read-only afterwards.
+    An op makes its tensors when it is done. It can run when all the tensors that it reads are on
+    its device and the ops that it waits for are done, wherever they run. The graph has no cycles.
+    Everything is checked on construction; arrays are read-only afterwards.
 
     Attributes
     ----------
@@ -78,12 +79,25 @@ class OpGraph(Record):
     tensor_producer : int32[T]
         The op that makes each tensor. The order of an op's tensors is the order of their indices.
     tensor_bytes : int64[T]
-        The size of each tensor, in bytes; 0 makes it a control dependency.
+        The size of each tensor, in bytes.
     edges : int32[E, 2]
         Rows of (tensor, op that reads it), each at most once. The consumers of a tensor are
         ordered as their rows are.
     measured_time : mapping of text to float64[V]
         For each device kind that was measured, the seconds that each op takes on it.
+    dtype : V texts
+        Number format that each op computes in, such as ``"bfloat16"``; ``""`` if unknown. Empty
+        for all ops unless given.
+    groups : int32[V]
+        Number of groups of a convolution's channels; 1, the default, for every other op.
+    waits : int32[W, 2]
+        Rows of (op, op that has to be done before it), each at most once, kept in ascending order;
+        none unless given. The host issues ops in order: such an edge has no tensor, so no transfer
+        and no memory.
+    held_tensors : int32[H]
+        Tensors that stay on their producer's device until the step ends, as the batch and the
+        outputs do that a training loop keeps; each once, kept in ascending order; none unless
+        given.
 
     Raises
     ------
@@ -123,11 +137,16 @@ class OpGraph(Record):
     tensor_bytes: NDArray[np.int64]
     edges: NDArray[np.int32]
     measured_time: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    dtype: tuple[str, ...] = _DEFAULT
+    groups: NDArray[np.int32] = _DEFAULT
+    waits: NDArray[np.int32] = _DEFAULT
+    held_tensors: NDArray[np.int32] = _DEFAULT
 
     def __post_init__(self) -> None:
         self._check_ops()
         self._check_tensors()
         self._check_edges()
+        self._check_waits()
         _ = self.topological_order
 
     def __repr__(self) -> str:
@@ -158,13 +177,29 @@ class OpGraph(Record):
         """int32[E], the op that reads the tensor of each edge."""
         return self.edges[:, 1]
 
+    @property
+    def num_waits(self) -> int:
+        """W, the number of edges from an op to one that waits for it."""
+        return len(self.waits)
+
+    @cached_property
+    def precedences(self) -> NDArray[np.int32]:
+        """int32[E + W, 2], rows of (op, op that runs after it): by an edge, then by a wait."""
+        by_edges = np.stack([self.edge_producers, self.edge_consumers], axis=1)
+        rows = np.concatenate([by_edges, self.waits[:, ::-1]])
+        rows.flags.writeable = False
+        return rows
+
     @cached_property
     def topological_order(self) -> NDArray[np.int32]:
         """int32[V], the ops in topological order; of several ready ones the lowest index first."""
         try:
-            return topological_order(self.num_ops, self.edge_producers, self.edge_consumers)
+            return topological_order(self.num_ops, *self.precedences.T)
         except CycleError as error:
-            raise GraphError(f"edges: expected no cycle, got {self._cycle(error.nodes)}") from None
+            fields = "edges and waits" if self.num_waits else "edges"
+            raise GraphError(
+                f"{fields}: expected no cycle, got {self._cycle(error.nodes)}"
+            ) from None
 
     @cached_property
     def topological_index(self) -> NDArray[np.int32]:
@@ -199,6 +234,11 @@ class OpGraph(Record):
         """Row ``op`` holds the tensors that it reads, in the order of the edges."""
         return compress_rows(self.num_ops, self.edges[:, 1], self.edges[:, 0])
 
+    @cached_property
+    def waiters_of_op(self) -> CompressedRows:
+        """Row ``op`` holds the ops that wait for it, in ascending order."""
+        return compress_rows(self.num_ops, self.waits[:, 1], self.waits[:, 0])
+
     def _check_ops(self) -> None:
         self._check("op_names", texts, unique=True)
         count = len(self.op_names)
@@ -213,11 +253,19 @@ class OpGraph(Record):
         self._check("workspace_bytes", byte_counts, (count,))
         self._check("colocation", int_array, np.int32, (count,), minimum=FREE)
         self._check("measured_time", _checked_times, count)
+        self._default("dtype", [""] * count)
+        self._check("dtype", texts, count, empty=True)
+        self._default("groups", np.ones(count, np.int32))
+        self._check("groups", int_array, np.int32, (count,), minimum=1)
 
     def _check_tensors(self) -> None:
         last_op = self.num_ops - 1
         self._check("tensor_producer", int_array, np.int32, (None,), maximum=last_op)
         self._check("tensor_bytes", byte_counts, (len(self.tensor_producer),))
+        self._default("held_tensors", np.empty(0, np.int32))
+        last = self.num_tensors - 1
+        self._check("held_tensors", int_array, np.int32, (None,), maximum=last)
+        self._check("held_tensors", _sorted_once)
 
     def _check_edges(self) -> None:
         self._check("edges", int_array, np.int32, (None, 2))
@@ -231,11 +279,36 @@ class OpGraph(Record):
                 )
         check_pairs_differ("edges", self.edges, "(tensor, op)")
 
+    def _check_waits(self) -> None:
+        self._default("waits", np.empty((0, 2), np.int32))
+        self._check("waits", int_array, np.int32, (None, 2), maximum=self.num_ops - 1)
+        check_pairs_differ("waits", self.waits, "(op, op before it)")
+        self._check("waits", _sorted_rows)
+
+    def _default(self, name: str, value: Any) -> None:
+        if getattr(self, name) is _DEFAULT:
+            object.__setattr__(self, name, value)
+
     def _cycle(self, ops: list[int]) -> str:
         names = [shown(self.op_names[op]) for op in (*ops, ops[0])]
         if len(names) > MAX_CYCLE_SHOWN:
             names[MAX_CYCLE_SHOWN // 2 : 1 - MAX_CYCLE_SHOWN // 2] = ["..."]
         return " -> ".join(names)
+
+
+def _sorted_once(field: str, values: NDArray[np.int32]) -> NDArray[np.int32]:
+    result: NDArray[np.int32] = np.sort(values)
+    repeats = result[1:][result[1:] == result[:-1]]
+    if len(repeats):
+        raise GraphError(f"{field}: expected each tensor once, got {repeats[0]} again")
+    result.flags.writeable = False
+    return result
+
+
+def _sorted_rows(_: str, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    result: NDArray[np.int32] = rows[np.lexsort(rows.T[::-1])]
+    result.flags.writeable = False
+    return result
 
 
 def _checked_times(field: str, given: Any, num_ops: int) -> Mapping[str, NDArray[np.float64]]:
