@@ -169,6 +169,8 @@ class EagerTraining:
     def _run(self, watch: Watch | None = None) -> None:
         with plain_kernels(), torch.random.fork_rng(devices=[]):
             self.optimizer.zero_grad()
+            for tensor in filter(_is_tensor, pytree.tree_leaves(self.inputs)):
+                tensor.grad = None
             with watch or nullcontext():
                 self.loss = default_loss(self.model(*self.inputs))
                 self.loss.backward()  # type: ignore[no-untyped-call]
