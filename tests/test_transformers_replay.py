@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from capture_checks import check_flops, check_parameter_bytes, check_replay, compared
+from capture_checks import check_parameter_bytes, check_replay, compared
 from captured_models import Case
 from placed_runs import check_placements
 from placeto_workloads import library_step
@@ -85,8 +85,6 @@ def test_a_replayed_step_of_a_small_transformer(name: str) -> None:
     step = compared(small(name, **lengths(name)))
     check_replay(step, num_orders=1)
     check_parameter_bytes(step)
-    if name != "mixtral":  # whose ops torch has no formula for
-        check_flops(step)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library

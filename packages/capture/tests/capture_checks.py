@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from captured_models import Case, case
 from eager_step import EagerTraining, plain_kernels
@@ -24,7 +22,6 @@ from placeto_graphs import OpGraph
 from topological_orders import random_order
 
 SEED = 17
-COUNTED = {str(packet) for packet in flop_registry}
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,6 @@ class Comparison:
         Each op that makes storages, with their bytes.
     ops
         Runs another step, and returns how often PyTorch calls each function.
-    flops
-        Of each type of op that torch has a formula for.
     resident_bytes
         Of weights, buffers and optimizer state.
     """
@@ -54,7 +49,6 @@ class Comparison:
     after: dict[str, torch.Tensor]
     made: list[tuple[str, list[int]]]
     ops: Callable[[], Counter[str]]
-    flops: dict[str, int]
     resident_bytes: int
 
 
@@ -71,9 +65,6 @@ def compared(
     before = eager.values()
     eager.step(SEED)
     after = eager.results()
-    counter = FlopCounterMode(display=False)
-    with counter:
-        made = eager.watched_step()
     state = [value for values in eager.optimizer.state.values() for value in values.values()]
     resident = (*example.model.parameters(), *example.model.buffers(), *state)
     return Comparison(
@@ -81,9 +72,8 @@ def compared(
         graph=op_graph_of(trace),
         before=before,
         after=after,
-        made=made,
+        made=eager.watched_step(),
         ops=eager.ops,
-        flops={str(op): count for op, count in counter.get_flop_counts().get("Global", {}).items()},
         resident_bytes=sum(value.nbytes for value in resident if isinstance(value, torch.Tensor)),
     )
 
@@ -113,16 +103,6 @@ def check_ops(step: Comparison) -> None:
     for counts in (captured, called):  # autograd adds up gradients in place where no mode is on
         counts["aten.add"] += counts.pop("aten.add_", 0)
     assert captured == called
-
-
-def check_flops(step: Comparison) -> None:
-    """Check the FLOPs of the ops for which torch has a formula."""
-    counted: Counter[str] = Counter()
-    for op_type, flops in zip(step.graph.op_types, step.graph.flops.tolist(), strict=True):
-        if op_type in COUNTED:
-            counted[op_type] += flops
-    assert sum(counted.values()) == pytest.approx(sum(step.flops.values()), rel=0.01)
-    assert {op_type: count for op_type, count in counted.items() if count} == step.flops
 
 
 def check_tensors(step: Comparison) -> None:

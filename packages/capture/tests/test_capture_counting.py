@@ -1,13 +1,18 @@
 """FLOPs and bytes of captured ops are those of the real run."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from captured_models import forward_pass
 from placeto_capture import capture
+from placeto_capture.costs.op_classes import NAMES_OF_CLASS, OpClass
 from placeto_capture.tracing import functions
 from placeto_graphs import OpGraph
 
@@ -27,11 +32,12 @@ def bytes_of(graph: OpGraph, op_type: str) -> float:
 def test_functions_with_a_rule_of_their_own_exist() -> None:
     named = (
         *functions.ALLOCATIONS,
+        *functions.FORMULAS,
         *functions.MOVES,
         *functions.OVERWRITES,
         *functions.PICKS,
+        *functions.PUTS,
         *functions.UNDECLARED_WRITES,
-        *functions.VECTOR_PRODUCTS,
     )
     missing = [name for name in named if not hasattr(torch.ops.aten, name.removeprefix("aten."))]
     assert missing == []
@@ -41,6 +47,162 @@ def test_ops_without_a_formula_count_each_element_once() -> None:
     graph = forward_pass(torch.tanh, torch.empty(3, 4, 5))
     assert flops_of(graph, "aten.tanh") == 60
     assert bytes_of(graph, "aten.tanh") == 2 * 60 * 4
+
+
+FLOAT = 4
+VALUES = torch.ones
+# By hand: a multiplication and an addition for each term of each number of the result.
+PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], int]] = {
+    "matrices": (torch.mm, (VALUES(3, 4), VALUES(4, 5)), 2 * 3 * 5 * 4),
+    "added": (torch.addmm, (VALUES(5), VALUES(3, 4), VALUES(4, 5)), 2 * 3 * 5 * 4),
+    "batches": (torch.bmm, (VALUES(7, 3, 4), VALUES(7, 4, 5)), 2 * 7 * 3 * 5 * 4),
+    "summed": (torch.addbmm, (VALUES(3, 5), VALUES(7, 3, 4), VALUES(7, 4, 5)), 2 * 7 * 3 * 5 * 4),
+    "a vector": (torch.mv, (VALUES(6, 7), VALUES(7)), 2 * 6 * 7),
+    "whole numbers": (
+        torch._int_mm,
+        (VALUES(32, 16, dtype=torch.int8), VALUES(16, 8, dtype=torch.int8)),
+        2 * 32 * 8 * 16,
+    ),
+    # (a + bi)(c + di) is four products, and two additions; to add it are two more.
+    "complex": (
+        torch.mm,
+        (VALUES(3, 4, dtype=torch.complex64), VALUES(4, 5, dtype=torch.complex64)),
+        8 * 3 * 5 * 4,
+    ),
+    # Each of 2 rows and 5 outputs: a 3 x 4 matrix times a vector of 3, that times one of 4.
+    "two inputs": (
+        functional.bilinear,
+        (VALUES(2, 3), VALUES(2, 4), VALUES(5, 3, 4)),
+        2 * 2 * 5 * (3 * 4 + 4),
+    ),
+    # Scores and their product with values, of 2 x 3 heads, 5 queries, 6 keys of 8, values of 8.
+    "attention": (
+        functional.scaled_dot_product_attention,
+        (VALUES(2, 3, 5, 8), VALUES(2, 3, 6, 8), VALUES(2, 3, 6, 8)),
+        2 * 2 * 3 * 5 * 6 * (8 + 8),
+    ),
+    "convolution": (
+        functional.conv2d,
+        (VALUES(2, 3, 6, 6), VALUES(4, 3, 3, 3)),
+        2 * 2 * 4 * 4 * 4 * 3 * 9,
+    ),
+    "distances": (torch.cdist, (VALUES(30, 3), VALUES(40, 3)), 2 * 30 * 40 * (3 + 2)),
+    "other distances": (
+        partial(torch.cdist, p=1.0),
+        (VALUES(30, 3), VALUES(40, 3)),
+        3 * 30 * 40 * 3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_have_the_flops_that_one_counts_by_hand(name: str) -> None:
+    function, inputs, flops = PRODUCTS[name]
+    graph = forward_pass(function, *inputs)
+    assert graph.flops.sum() == flops
+
+
+def test_products_of_groups_have_each_row_in_one_of_them() -> None:
+    def experts(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(rows, weights, ends)
+
+    rows, weights = (VALUES(*size, dtype=torch.bfloat16) for size in ((16, 8), (4, 8, 24)))
+    graph = forward_pass(experts, rows, weights, torch.tensor([4, 8, 12, 16], dtype=torch.int32))
+    assert flops_of(graph, "aten._grouped_mm") == 2 * 16 * 8 * 24
+
+
+# What PyTorch calls on other devices, or with libraries that a capture switches off.
+NEVER_CAPTURED = {
+    "_conv_depthwise2d",
+    "_cudnn_rnn",
+    "_cudnn_rnn_backward",
+    "_slow_conv2d_backward",
+    "convolution_backward_overrideable",
+    "linear_backward",
+    "mkldnn_convolution",
+    "mkldnn_rnn_layer",
+    "mkldnn_rnn_layer_backward",
+}
+
+
+def test_every_product_has_a_formula_or_is_made_of_others() -> None:
+    packets = [
+        getattr(torch.ops.aten, name)
+        for product in (OpClass.CONVOLUTION, OpClass.MATRIX_PRODUCT)
+        for name in NAMES_OF_CLASS[product].split()
+    ]
+    overloads = [getattr(packet, packet.overloads()[0]) for packet in packets]
+    without = {
+        str(overload.overloadpacket).removeprefix("aten.")
+        for overload in overloads
+        if functions.formula_of(overload) is None
+        and not functions.function_of(overload).is_composite
+    }
+    assert without == NEVER_CAPTURED
+
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+ROWS, WIDTH = 4096, 8
+PICKED = torch.tensor([3, 5])
+SOURCE = VALUES(2, WIDTH)
+INDEX_BYTES = 2 * 8
+PLACES = torch.zeros(2, WIDTH, dtype=torch.long)
+# What is written, and what is read: the source, where it goes, and what it is added to.
+PUTS: dict[str, tuple[Change, int]] = {
+    "index_copy_": (
+        lambda cache: cache.index_copy_(0, PICKED, SOURCE),
+        2 * 2 * WIDTH * FLOAT + INDEX_BYTES,
+    ),
+    "index_add_": (
+        lambda cache: cache.index_add_(0, PICKED, SOURCE),
+        3 * 2 * WIDTH * FLOAT + INDEX_BYTES,
+    ),
+    "index_fill_": (
+        lambda cache: cache.index_fill_(0, PICKED, 1.0),
+        2 * WIDTH * FLOAT + INDEX_BYTES,
+    ),
+    "index_put_": (
+        lambda cache: cache.index_put_((PICKED,), SOURCE),
+        2 * 2 * WIDTH * FLOAT + INDEX_BYTES,
+    ),
+    "index_put_ of columns": (
+        lambda cache: cache[:, :4].index_put_((PICKED[:1], PICKED[1:]), SOURCE[0, 0]),
+        2 * FLOAT + INDEX_BYTES,
+    ),
+    "index_put_ that adds": (
+        lambda cache: cache.index_put_((PICKED,), SOURCE, accumulate=True),
+        3 * 2 * WIDTH * FLOAT + INDEX_BYTES,
+    ),
+    "scatter_": (
+        lambda cache: cache.scatter_(0, PLACES, SOURCE),
+        2 * WIDTH * (2 * FLOAT + 8),
+    ),
+    "scatter_add_": (
+        lambda cache: cache.scatter_add_(0, PLACES, SOURCE),
+        2 * WIDTH * (3 * FLOAT + 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUTS)
+def test_what_is_put_into_a_buffer_counts_and_not_the_buffer(name: str) -> None:
+    change, moved = PUTS[name]
+
+    class Cache(nn.Module):
+        cache: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("cache", torch.zeros(ROWS, WIDTH))
+
+        def forward(self) -> torch.Tensor:
+            return change(self.cache)[0]
+
+    graph = capture(Cache(), (), mode="inference")
+    op_type = f"aten.{name.partition(' ')[0]}"
+    assert bytes_of(graph, op_type) == moved
+    adds = 2 * WIDTH if op_type.endswith("add_") else 0
+    assert flops_of(graph, op_type) == adds
 
 
 def test_moving_data_takes_bytes_but_no_flops() -> None:
@@ -60,11 +222,6 @@ def test_moving_data_takes_bytes_but_no_flops() -> None:
 def test_an_expanded_tensor_is_read_once() -> None:
     graph = forward_pass(lambda row: row.expand(100, 8).clone(), torch.empty(1, 8))
     assert bytes_of(graph, "aten.clone") == 8 * 4 + 100 * 8 * 4
-
-
-def test_a_product_with_a_vector_counts_multiplications_and_additions() -> None:
-    graph = forward_pass(torch.mv, torch.empty(6, 7), torch.empty(7))
-    assert flops_of(graph, "aten.mv") == 2 * 6 * 7
 
 
 def test_weights_need_no_memory() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from capture_checks import (
-    check_flops,
     check_ops,
     check_parameter_bytes,
     check_replay,
@@ -47,7 +46,6 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
 def test_a_captured_step_is_what_pytorch_runs(name: str) -> None:
     step = comparison(name)
     check_replay(step)
-    check_flops(step)
     # The profiler counts the product at which recomputation stops, and copies inside of transforms.
     if name not in ("recomputed", "spectrum"):
         check_ops(step)

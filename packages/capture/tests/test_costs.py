@@ -196,9 +196,8 @@ def test_every_core_function_of_aten_has_a_class_or_is_costed_by_its_bytes() -> 
 @pytest.mark.parametrize(
     ("op_type", "flops", "moved", "expected"),
     [
-        ("aten.convolution", 1e9, 1e6, OpClass.CONVOLUTION),
-        ("aten.convolution", 6.25e6, 1e6, OpClass.DEPTHWISE_CONVOLUTION),
-        ("aten.convolution_backward", 8.3e6, 1e6, OpClass.DEPTHWISE_CONVOLUTION),
+        ("aten.convolution", 1e3, 1e6, OpClass.CONVOLUTION),
+        ("aten.convolution_backward", 1e3, 1e6, OpClass.CONVOLUTION),
         ("aten.addmm", 1e3, 1e6, OpClass.MATRIX_PRODUCT),
         ("aten.native_batch_norm", 0, 1e6, OpClass.NORMALISATION),
         ("aten.add_", 0, 1e6, OpClass.ELEMENTWISE),
@@ -255,8 +254,6 @@ works = st.floats(0, 1e15, allow_nan=False)
 def test_more_bytes_never_take_less_time(
     kind: str, op_type: str, flops: float, moved: float, more: float
 ) -> None:
-    if CLASS_OF_TYPE[op_type] is OpClass.CONVOLUTION:
-        return  # more bytes make it another class of op
     less_time = seconds(kind, op_type=op_type, flops=flops, bytes_accessed=moved)
     more_time = seconds(kind, op_type=op_type, flops=flops, bytes_accessed=moved + more)
     assert np.isfinite(more_time)

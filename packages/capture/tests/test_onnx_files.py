@@ -18,7 +18,7 @@ from placeto_capture.programs.onnx_file import OF_CONSTANTS, TRANSLATED
 from placeto_graphs import OpGraph
 from written_programs import convolutions
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")
 numpy_helper = pytest.importorskip("onnx.numpy_helper")
 onnx_cases = pytest.importorskip("onnx.backend.test.case.node")
@@ -41,7 +41,7 @@ def written(path: Path, model: nn.Module, inputs: tuple[torch.Tensor, ...], **op
 def made(
     path: Path,
     nodes: Sequence[Any],
-    inputs: Mapping[str, tuple[int | str, ...]],
+    inputs: Mapping[str, tuple[int | str | None, ...] | None],
     initializers: Sequence[Any] = (),
     *,
     version: int = 18,
@@ -122,14 +122,97 @@ def test_the_batch_is_the_first_dimension_and_given_once(tmp_path: Path) -> None
     assert program_step(named, path=2).example_inputs[0].shape == (2, 6)
 
 
+def test_open_dimensions_without_names_are_named_by_their_input(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones((6, 6), np.float32), "weight")
+    product = [helper.make_node("MatMul", ["some.rows", "weight"], ["scores"])]
+    path = made(tmp_path / "model.onnx", product, {"some.rows": (None, None, 6)}, [weight])
+    with pytest.raises(CaptureError, match=r"dimension 0 of some.rows: --set some_rows_0=N$"):
+        program_step(path)
+    with pytest.raises(CaptureError, match=r"dimension 1 of some.rows: --set some_rows_1=N$"):
+        program_step(path, batch_size=2)
+    (rows,) = program_step(path, batch_size=2, some_rows_1=3).example_inputs
+    assert rows.shape == (2, 3, 6)
+    computed = made(tmp_path / "model.onnx", product, {"some.rows": ("2*b + 1", 6)}, [weight])
+    with pytest.raises(CaptureError, match=r"dimension 0 of some.rows: --set 2_b___1=N$"):
+        program_step(computed)
+
+
+def test_inputs_without_dimensions_are_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = made(tmp_path / "model.onnx", nodes, {"x": None})
+    with pytest.raises(CaptureError, match=r"x: expected a number of dimensions"):
+        program_step(path)
+
+
+class Upsampling(nn.Module):
+    """The end of a U-Net: an upsampled half beside what was there before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(3, 4, 3, 2, 1), nn.Upsample(scale_factor=2)
+        self.end = nn.Conv2d(7, 2, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        halves = self.up(self.down(images)).clamp(0.0, 6.0)
+        result: torch.Tensor = self.end(torch.cat([halves, images], 1))
+        return result
+
+
+def test_scales_of_images_are_no_weights(tmp_path: Path) -> None:
+    model, inputs = Upsampling(), (torch.randn(2, 3, 8, 8),)
+    path = written(tmp_path / "model.onnx", model, inputs, opset_version=11)
+    as_initializers(path)
+    step = program_step(path)
+    weights = sum(weight.nbytes for weight in model.parameters())
+    assert sum(weight.nbytes for weight in step.model.parameters()) == weights
+    assert without_names(capture(step.model, step.example_inputs, mode="inference")) == (
+        without_names(capture(model, inputs, mode="inference"))
+    )
+
+
+def as_initializers(path: Path) -> None:
+    """Write constants as initializers, as the exporter of torch.export does."""
+    model = onnx.load(path)
+    for node in [each for each in model.graph.node if each.op_type == "Constant"]:
+        value = node.attribute[0].t
+        value.name = node.output[0]
+        model.graph.initializer.append(value)
+        model.graph.node.remove(node)
+    onnx.save(model, path)
+
+
+@pytest.mark.parametrize("version", [13, 17])
+def test_what_was_exported_for_training_trains(tmp_path: Path, version: int) -> None:
+    model, inputs = convolutions(training=True)
+    options = {
+        "training": torch.onnx.TrainingMode.TRAINING,
+        "do_constant_folding": False,
+        "opset_version": version,
+    }
+    step = program_step(written(tmp_path / "model.onnx", model, inputs, **options))
+    found, expected = capture(*step), capture(model, inputs)
+    of_layers = {"aten.native_batch_norm", "aten.native_dropout", "aten.native_batch_norm_backward"}
+    for op_type in of_layers:
+        assert found.op_types.count(op_type) == expected.op_types.count(op_type) == 1
+    # The exported file has no count of batches.
+    assert found.flops.sum() == pytest.approx(expected.flops.sum(), rel=0.01)
+    norm = found.op_names.index(next(n for n in found.op_names if n.endswith("running_mean")))
+    assert found.op_types[norm] == "buffer"
+
+
 def numbers(name: str, *values: int) -> Any:
     return helper.make_tensor(name, 7, [len(values)], values)
 
 
 # Ops that are in no case of the onnx library with attributes that are read, and cases that
-# have several right results.
+# have several right results: PyTorch's running variance is that of a sample.
 NOT_SHOWN = {"LayerNormalization", "Upsample"}
-NOT_UNIQUE = ("test_training_dropout", "test_top_k_same_values")
+NOT_UNIQUE = (
+    "test_batchnorm_epsilon_training_mode",
+    "test_batchnorm_example_training_mode",
+    "test_top_k_same_values",
+    "test_training_dropout",
+)
 
 
 @pytest.mark.filterwarnings("ignore")  # of NumPy, about what the cases compute

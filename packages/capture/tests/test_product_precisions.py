@@ -12,9 +12,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from placeto_capture import DEVICE_KINDS, CaptureError, DeviceKind, capture, cost_model
-from placeto_capture.costs.op_classes import OpClass, op_class
-from placeto_capture.costs.roofline import Tf32, performed_flops
-from placeto_capture.tracing.functions import split_type
+from placeto_capture.costs.roofline import Tf32
 from placeto_graphs import OpGraph, from_networkx, load_graph, save_graph
 
 WIDTH = 4096
@@ -60,7 +58,7 @@ def block_in(dtype: torch.dtype) -> OpGraph:
         return capture(Block().to(dtype), torch.empty(4, 512, WIDTH, dtype=dtype))
 
 
-def one_op(op_type: str, **attributes: float) -> OpGraph:
+def one_op(op_type: str, **attributes: Any) -> OpGraph:
     ops = nx.DiGraph()
     ops.add_node("op", op_type=op_type, **attributes)
     return from_networkx(ops)
@@ -68,8 +66,8 @@ def one_op(op_type: str, **attributes: float) -> OpGraph:
 
 def dtypes_of_products(graph: OpGraph) -> set[str]:
     """Return the dtypes of the matrix products and attentions of a graph."""
-    split = [split_type(op_type) for op_type in graph.op_types]
-    return {dtype for name, dtype in split if "mm" in name or "attention" in name}
+    ops = zip(graph.op_types, graph.dtype, strict=True)
+    return {dtype for name, dtype in ops if "mm" in name or "attention" in name}
 
 
 def test_the_same_flops_and_half_the_bytes_in_bfloat16() -> None:
@@ -120,7 +118,7 @@ def test_autocast_casts_products_and_leaves_the_rest() -> None:
     plain = capture(Block(64), words)
     mixed = capture(MixedBlock("cuda", torch.bfloat16), words)
     assert dtypes_of_products(mixed) == {"bfloat16"}
-    assert performed_flops(mixed)[["mm" in kind for kind in mixed.op_types]].sum() == (
+    assert mixed.flops[["mm" in kind for kind in mixed.op_types]].sum() == (
         plain.flops[["mm" in kind for kind in plain.op_types]].sum()
     )
     assert mixed.op_types.count("aten._to_copy") > plain.op_types.count("aten._to_copy") == 0
@@ -141,22 +139,64 @@ def test_the_narrowest_floating_argument_is_what_is_multiplied() -> None:
 
     narrow = [torch.empty(8, 8, dtype=torch.bfloat16)] * 2
     graph = capture(Product(), tuple(narrow), mode="inference")
-    assert graph.op_types[-1] == "aten.mm[bfloat16]"
+    assert (graph.op_types[-1], graph.dtype[-1]) == ("aten.mm", "bfloat16")
     assert graph.tensor_bytes[-1] == 8 * 8 * 4
+
+
+def test_every_op_says_what_it_computes_with() -> None:
+    class Mixed(nn.Module):
+        table: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4, dtype=torch.float64)
+            self.register_buffer("table", torch.zeros(9, 4, dtype=torch.float16))
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            picked = self.table[words + 1].to(torch.float64)
+            return torch.view_as_complex(self.layer(picked).unflatten(-1, (2, 2))) * torch.ones(2)
+
+    graph = capture(Mixed(), torch.zeros(3, dtype=torch.int64), mode="inference")
+    found = dict(zip(graph.op_names, graph.dtype, strict=True))
+    assert found == {
+        "layer.weight": "float64",
+        "layer.bias": "float64",
+        "table": "float16",
+        "input.0": "int64",
+        "aten.add": "int64",
+        "aten.index": "float16",
+        "aten._to_copy": "float16",
+        "layer/aten.addmm": "float64",
+        "aten.ones": "float32",
+        "aten.mul": "float32",
+    }
+    updated = capture(nn.Linear(4, 4), torch.empty(2, 4))
+    assert set(updated.dtype) == {"float32", ""}  # of the barrier before the updates
 
 
 def test_the_dtype_of_a_product_comes_through_files(tmp_path: Path) -> None:
     graph = capture(nn.Linear(8, 8).half(), torch.empty(2, 8, dtype=torch.half))
     save_graph(graph, tmp_path / "graph.json")
     read = load_graph(tmp_path / "graph.json")
-    assert "aten.addmm[float16]" in read.op_types
+    assert dtypes_of_products(read) == {"float16"}
     np.testing.assert_array_equal(cost_model(read, "v100"), cost_model(graph, "v100"))
 
 
-def test_a_dtype_that_no_kind_knows_has_the_peak_of_float32() -> None:
-    graphs = [one_op(name, flops=1e12) for name in ("aten.mm", "aten.mm[int3]")]
-    plain, other = (cost_model(graph, "h100", tf32="never") for graph in graphs)
-    np.testing.assert_array_equal(plain, other)
+@pytest.mark.parametrize(
+    ("dtype", "known"), [("int3", "float32"), ("complex64", "float32"), ("complex128", "float64")]
+)
+def test_dtypes_without_a_peak_have_that_of_their_parts_or_of_float32(
+    dtype: str, known: str
+) -> None:
+    for kind in DEVICE_KINDS:
+        graphs = [one_op("aten.mm", flops=1e12, dtype=each) for each in (dtype, known)]
+        found, expected = (cost_model(graph, kind, tf32="never") for graph in graphs)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_what_is_no_product_computes_as_in_float32() -> None:
+    narrow, wide = (one_op("aten.exp", flops=1e12, dtype=each) for each in ("float16", "float32"))
+    np.testing.assert_array_equal(cost_model(narrow, "v100"), cost_model(wide, "v100"))
 
 
 @pytest.mark.parametrize("kind", sorted(DEVICE_KINDS))
@@ -183,23 +223,6 @@ def test_an_unknown_choice_is_named() -> None:
     choice: Any = "sometimes"
     with pytest.raises(CaptureError, match=r"tf32: expected one of never, .*, got 'sometimes'"):
         cost_model(one_op("aten.mm"), "a100", tf32=choice)
-
-
-def depthwise(dtype: torch.dtype) -> OpGraph:
-    layer = nn.Conv2d(64, 64, 5, groups=64, padding=2, bias=False)
-    images = torch.empty(8, 64, 28, 28, dtype=dtype, requires_grad=True)
-    return capture(layer.to(dtype), images)
-
-
-def test_a_depthwise_convolution_is_one_in_any_precision() -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        graph = depthwise(dtype)
-        flops = performed_flops(graph)
-        convolutions = [op for op, kind in enumerate(graph.op_types) if "convolution" in kind]
-        assert len(convolutions) == 2
-        for op in convolutions:
-            found = op_class(graph.op_types[op], flops[op], graph.bytes_accessed[op])
-            assert found is OpClass.DEPTHWISE_CONVOLUTION
 
 
 def test_a_peak_is_a_number_above_0() -> None:

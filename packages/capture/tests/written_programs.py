@@ -49,6 +49,25 @@ def convolutions(*, training: bool = True) -> tuple[nn.Module, tuple[torch.Tenso
     return model.train(training), (torch.randn(2, 3, 8, 8),)
 
 
+class DroppedAttention(nn.Module):
+    """Attention between normalised words, which a GPU computes in one op each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.project = nn.RMSNorm(8), nn.Linear(8, 24)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        heads = self.project(self.norm(words)).unsqueeze(1).chunk(3, -1)
+        result: torch.Tensor = nn.functional.scaled_dot_product_attention(
+            *heads, dropout_p=0.25, scale=0.5
+        )
+        return result
+
+
+def dropped_attention() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return DroppedAttention(), (torch.randn(2, 5, 8),)
+
+
 def exported(path: Path, model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Path:
     """Write a model as an exported program."""
     torch.export.save(torch.export.export(model, inputs), path)

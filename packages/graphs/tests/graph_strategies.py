@@ -60,6 +60,7 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> O
         measured_time={kind: np.array(draw(arrays(seconds, count))) for kind in kinds},
         dtype=tuple(draw(arrays(st.sampled_from(["", "float32", "bfloat16"]), count))),
         groups=np.array(draw(arrays(st.integers(1, 4), count)), np.int32),
+        group_channels=np.array(draw(arrays(st.integers(0, 4), count)), np.int32),
         waits=np.array(waits, np.int32).reshape(-1, 2),
         held_tensors=np.array(held, np.int32),
     )

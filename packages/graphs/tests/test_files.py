@@ -108,6 +108,19 @@ def test_a_problem_of_an_earlier_version_has_outgoing_buses(tmp_path: Path) -> N
         assert load_problem(tmp_path / "old.json") == diamond_problem()
 
 
+def test_files_of_before_have_dtypes_in_the_types_of_products(tmp_path: Path) -> None:
+    types = "aten.mm[bfloat16]", "aten.mm", "aten.convolution[float8_e4m3fn]", "mine[3]"
+    graph = replace(diamond_problem().graph, op_types=types)
+    save_graph(graph, tmp_path / "graph.json")
+    assert load_graph(tmp_path / "graph.json") == graph
+    content = json.loads((tmp_path / "graph.json").read_text())
+    del content["graph"]["dtype"]
+    (tmp_path / "graph.json").write_text(json.dumps(content | {"version": 1}))
+    read = load_graph(tmp_path / "graph.json")
+    assert read.op_types == ("aten.mm", "aten.mm", "aten.convolution", "mine[3]")
+    assert read.dtype == ("bfloat16", "", "float8_e4m3fn", "")
+
+
 def test_a_problem_with_other_links_says_which(tmp_path: Path) -> None:
     problem = problem_with_one_link()
     save_problem(problem, tmp_path / "shared.json")

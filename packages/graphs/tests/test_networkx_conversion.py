@@ -38,6 +38,7 @@ def test_ops_are_nodes_and_tensors_are_on_edges() -> None:
         "colocation": -1,
         "dtype": "",
         "groups": 1,
+        "group_channels": 0,
         "measured_time": {"k80": 2e-3},
         "outputs": {2: 300},
         "held": (),
@@ -104,7 +105,7 @@ def pair(node: dict[str, Any], edge: dict[str, Any]) -> nx.DiGraph:
 
 ATTRIBUTES = (
     "op_type, scope, phase, flops, bytes_accessed, parameter_bytes, workspace_bytes, colocation, "
-    "dtype, groups, measured_time, outputs, held, waits_for"
+    "dtype, groups, group_channels, measured_time, outputs, held, waits_for"
 )
 
 

@@ -26,6 +26,7 @@ def test_fields_have_the_dtypes_of_the_schema() -> None:
         "tensor_bytes": np.int64,
         "edges": np.int32,
         "groups": np.int32,
+        "group_channels": np.int32,
         "waits": np.int32,
         "held_tensors": np.int32,
     }
@@ -73,6 +74,7 @@ def test_what_is_not_given_is_that_of_a_plain_op_and_tensor() -> None:
     graph = diamond()
     assert graph.dtype == ("",) * 4
     assert graph.groups.tolist() == [1] * 4
+    assert graph.group_channels.tolist() == [0] * 4
     assert graph.waits.shape == (0, 2)
     assert graph.held_tensors.tolist() == []
 
@@ -166,6 +168,7 @@ def test_phases_have_names() -> None:
         ),
         ({"dtype": ["float32"]}, "dtype: expected 4 texts, got 1"),
         ({"groups": [1, 1, 0, 1]}, "groups[2]: expected an integer from 1 to"),
+        ({"group_channels": [0, -1, 0, 0]}, "group_channels[1]: expected an integer from 0 to"),
         ({"waits": [[4, 0]]}, "waits[0, 0]: expected an integer from 0 to 3, got 4"),
         (
             {"waits": [[3, 0], [3, 0]]},

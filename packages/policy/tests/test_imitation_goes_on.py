@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from placeto_policy import Demonstration, PlacementPolicy, PolicyError, demonstrate, preset
 from placeto_policy.imitation import Imitation
@@ -76,6 +77,36 @@ def test_the_parts_of_processes_sum_up_to_the_gradient_of_one() -> None:
     assert all(bool(part.parts[0].abs().sum() > 0) for part in several)
     summed = torch.stack([part.parts[0] for part in several]).sum(dim=0)
     torch.testing.assert_close(summed, alone.parts[0], rtol=1e-4, atol=1e-6)
+
+
+class WithAnother(OneProcess):
+    """A process beside which another one is about to learn something else."""
+
+    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.concatenate([rows, rows + 1])
+
+
+class WithTheSame(OneProcess):
+    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        self.told = rows
+        return np.concatenate([rows, rows])
+
+
+def test_processes_with_different_runs_sum_no_gradients() -> None:
+    with pytest.raises(PolicyError, match="expected the same training in all 2, got another seed"):
+        imitation(WithAnother()).step()
+
+
+def test_runs_differ_by_seed_weights_and_steps_done() -> None:
+    told = []
+    for seed, steps_before in ((0, 0), (0, 0), (1, 0), (0, 1)):
+        process = WithTheSame()
+        run = imitation(process, seed)
+        run.steps_done = steps_before
+        run.step()
+        told.append(float(process.told[0, 0]))
+    assert told[0] == told[1]
+    assert len(set(told)) == 3
 
 
 def test_the_learning_rate_rises_and_then_falls_to_a_twentieth() -> None:

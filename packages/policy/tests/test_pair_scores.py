@@ -1,6 +1,6 @@
 """Policies for any number and kind of devices, to which the numbers of devices say nothing."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -205,6 +205,19 @@ def plain_transfers(
             sent += size * median
     unit = mean_group(problem)
     return [np.log1p(taken / unit), np.log1p(sent / unit), near / max(1.0, neighbours)]
+
+
+def test_links_whose_bytes_are_mostly_free_have_finite_features() -> None:
+    problem = random_problem(6, 3, np.random.default_rng(0))
+    bandwidth = np.full((3, 3), np.inf)
+    bandwidth[0, 1] = bandwidth[1, 0] = 1e9
+    cluster = replace(problem.cluster, bandwidth=bandwidth)
+    costs = topology_of(replace(problem, cluster=cluster)).device_costs
+    assert costs is not None
+    for field in fields(costs):
+        assert torch.isfinite(getattr(costs, field.name)).all(), field.name
+    assert float(costs.slowness[0, 1]) == pytest.approx(3.0)  # of two pairs in six, in their mean
+    assert float(costs.slowness[0, 2]) == 0.0
 
 
 def plain_pair(problem: PlacementProblem, states: States, state: int, device: int) -> list[float]:

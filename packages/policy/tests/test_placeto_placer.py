@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch, PlacementProblem, Placer
+from placeto_graphs import EvaluationBatch, PlacementProblem, Placer, memory_penalised_runtime
 from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings, Trainer, train
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
 from random_states import random_problem
@@ -92,6 +92,33 @@ def test_a_policy_that_is_trained_on_sees_what_it_saw_before(
     assert len(result.curve) == 1 + 2 + 1  # zero-shot, two updates, and as trained
     assert result.curve[2, 0] - result.curve[0, 0] == 2 * 8 * each + pass_
     assert result.evaluations <= placer.most_evaluations(evaluator.problem)
+
+
+def test_a_policy_of_pairs_does_not_query_for_what_its_network_does_not_read() -> None:
+    settings = Settings(
+        embedding="pairs",
+        node_features="costs-times-and-schedule",
+        device_features="loads",
+        hidden_units=8,
+    )
+    evaluator = ListSchedule(two_chains())
+    placer = PlacetoPlacer(policy=PlacementPolicy(settings=settings))
+    result = placer.place(evaluator.problem, evaluator)
+    assert result.evaluations == placer.most_evaluations(evaluator.problem) == 1
+    assert evaluator.placements_seen == 2  # the rollout's, and once more for its memory
+
+
+def test_all_costs_have_the_memory_penalty_of_the_training() -> None:
+    evaluator = ListSchedule(too_large_for_one())
+    policy = PlacementPolicy(2, Settings(memory_penalty=0.0, hidden_units=8))
+    chosen = Settings(memory_penalty=1e-6, hidden_units=8, workers=2)
+    placer = PlacetoPlacer(policy=policy, training_evaluations=200, sweeps=1, settings=chosen)
+    result = placer.place(evaluator.problem, evaluator)
+    batch = evaluator.evaluate(result.placement[None])
+    memory = [device.memory_bytes for device in evaluator.problem.cluster.devices]
+    expected = memory_penalised_runtime(batch, memory, 1e-6)[0]
+    assert result.curve[-1, 1] == pytest.approx(expected)
+    assert result.fits(evaluator.problem.cluster)
 
 
 class Recorded(ListSchedule):

@@ -52,6 +52,18 @@ def assert_equal(left: Trainer, right: Trainer) -> None:
     assert (left.updates, left.evaluations) == (right.updates, right.evaluations)
 
 
+def test_a_policy_that_has_learned_from_other_features_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "policy.safetensors"
+    save_policy(PlacementPolicy(num_devices=2), path)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    description = json.loads(metadata["description"]) | {"features": 0}
+    save_file(tensors, path, metadata | {"description": json.dumps(description)})
+    with pytest.raises(PolicyError, match=r"features: expected a policy .* got 0: train it again"):
+        load_policy(path)
+
+
 @pytest.mark.parametrize("stop_after", [1, 2, 7])
 @pytest.mark.parametrize(
     "settings",

@@ -36,8 +36,8 @@ def problem_with_tensors(seed: int, num_ops: int, num_groups: int) -> PlacementP
         tensor_producer=producer.astype(np.int32),
         tensor_bytes=generator.integers(0, 100, num_tensors),
         edges=np.array(edges, np.int32).reshape(-1, 2),
-        waits=[[op, op - 2] for op in range(2, num_ops, 3)],
-        held_tensors=np.flatnonzero(generator.random(num_tensors) < 0.2),
+        waits=np.array([[op, op - 2] for op in range(2, num_ops, 3)], np.int32).reshape(-1, 2),
+        held_tensors=np.flatnonzero(generator.random(num_tensors) < 0.2).astype(np.int32),
     )
     seconds = generator.integers(0, 4, num_ops).astype(np.float64)
     return PlacementProblem(

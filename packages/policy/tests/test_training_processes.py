@@ -179,7 +179,7 @@ def test_processes_with_different_trainings_refuse_to_go_on(trained_before: list
         said
         == [
             "processes: expected the same training in all 2, got another seed, number of updates, "
-            "settings or graphs in process 1 than in process 0"
+            "policy, settings or graphs in process 1 than in process 0"
         ]
         * 2
     )

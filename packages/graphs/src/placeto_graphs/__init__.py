@@ -13,6 +13,7 @@ from placeto_graphs.clusters.catalogue import LINK_NAMES
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.errors import GraphError
+from placeto_graphs.files.dnn_partitioning import load_dnn_partitioning
 from placeto_graphs.files.pipedream import load_pipedream_profile
 from placeto_graphs.files.placement_file import (
     load_placement,
@@ -44,6 +45,7 @@ from placeto_graphs.micro_batches.steps import (
 from placeto_graphs.networkx_conversion import from_networkx, groups_to_networkx, to_networkx
 from placeto_graphs.protocols.evaluation import (
     SECONDS_PER_BYTE,
+    CriticalEvaluator,
     Evaluator,
     Placer,
     SchedulingEvaluator,
@@ -68,6 +70,7 @@ __all__ = [
     "NAMED_RULES",
     "SECONDS_PER_BYTE",
     "Cluster",
+    "CriticalEvaluator",
     "Device",
     "EvaluationBatch",
     "Evaluator",
@@ -102,6 +105,7 @@ __all__ = [
     "grouping_of_labels",
     "groups_to_networkx",
     "load_cluster",
+    "load_dnn_partitioning",
     "load_graph",
     "load_pipedream_profile",
     "load_placement",

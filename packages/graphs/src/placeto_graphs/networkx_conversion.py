@@ -28,6 +28,7 @@ _PER_OP = {  # field of OpGraph: attribute of a node, default
     "colocation": ("colocation", FREE),
     "dtype": ("dtype", ""),
     "groups": ("groups", 1),
+    "group_channels": ("group_channels", 0),
 }
 
 _OF_NODE = (
@@ -47,10 +48,10 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
 
     A node has the attributes ``op_type``, ``scope``, ``phase``, ``flops``, ``bytes_accessed``,
     ``parameter_bytes``, ``workspace_bytes``, ``colocation``, ``dtype``, ``groups``,
-    ``measured_time`` (kind to seconds), ``outputs`` (tensor to its bytes, in order), ``held`` (the
-    outputs that stay until the step ends) and ``waits_for`` (names of ops). An edge stands for all
-    tensors that one op reads from another: ``bytes`` is their sum, ``tensors`` has their numbers,
-    and ``positions`` their rows in `OpGraph.edges`.
+    ``group_channels``, ``measured_time`` (kind to seconds), ``outputs`` (tensor to its bytes, in
+    order), ``held`` (the outputs that stay until the step ends) and ``waits_for`` (names of ops).
+    An edge stands for all tensors that one op reads from another: ``bytes`` is their sum,
+    ``tensors`` has their numbers, and ``positions`` their rows in `OpGraph.edges`.
 
     Examples
     --------

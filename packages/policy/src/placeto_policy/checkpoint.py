@@ -22,6 +22,9 @@ from placeto_policy.workers import Processes
 
 FORMAT = "placeto-policy"
 VERSION = 5
+# Of what the network sees: with other features a policy that has learned would place at random.
+# It counts up with every change of their numbers, which a test pins.
+FEATURES = 1
 POLICY = "policy."
 BEST_POLICY = "best_policy."
 Path = str | os.PathLike[str]
@@ -46,6 +49,7 @@ class _Description(msgspec.Struct, forbid_unknown_fields=True):
     num_devices: int | None
     settings: Settings
     training: _Progress | None = None
+    features: int = 1
 
 
 def save_policy(policy: PlacementPolicy, path: Path) -> None:
@@ -64,7 +68,7 @@ def save_policy(policy: PlacementPolicy, path: Path) -> None:
     >>> load_policy("policy.safetensors").num_devices
     2
     """
-    description = _Description(policy.num_devices, policy.settings)
+    description = _Description(policy.num_devices, policy.settings, features=FEATURES)
     _write(path, description, _policy_tensors(policy))
 
 
@@ -130,7 +134,9 @@ def save_training(trainer: Trainer, path: Path) -> None:
         graphs=graphs,
         least_cost=_number_or_none(trainer.best_policy.cost),
     )
-    description = _Description(trainer.policy.num_devices, trainer.policy.settings, progress)
+    description = _Description(
+        trainer.policy.num_devices, trainer.policy.settings, progress, FEATURES
+    )
     tensors = _policy_tensors(trainer.policy) | adam_tensors(trainer.policy, trainer.optimizer)
     tensors |= {BEST_POLICY + name: value for name, value in trainer.best_policy.weights.items()}
     for index, (baseline, best) in enumerate(zip(trainer.baselines, trainer.best, strict=True)):
@@ -243,6 +249,11 @@ def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
 def _restored_policy(
     path: Path, description: _Description, tensors: Tensors, prefix: str
 ) -> PlacementPolicy:
+    if description.features != FEATURES:
+        raise PolicyError(
+            f"{_shown(path)}: features: expected a policy that has learned from version {FEATURES} "
+            f"of what it sees, got {description.features}: train it again"
+        )
     if description.num_devices is not None and description.num_devices < 1:
         raise PolicyError(
             f"{_shown(path)}: num_devices: expected at least 1, got {description.num_devices}"

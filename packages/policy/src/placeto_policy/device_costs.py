@@ -20,7 +20,8 @@ class DeviceCosts:
 
     Nothing here depends on how devices are numbered. A *mean group* is the mean over groups of
     their mean time over the devices that can run them; transfers are as long as they take at the
-    median bandwidth of all pairs of devices.
+    median bandwidth of all pairs of devices, or at the mean of their times per byte where most
+    bytes are free.
 
     Attributes
     ----------
@@ -82,8 +83,8 @@ def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> Devi
     mean_group = max(float(seconds.mean()), MIN_SECONDS)
     best = np.where(possible, times, np.inf).min(axis=1, keepdims=True)
     ratio = np.divide(times, best, out=np.ones(times.shape), where=possible & (best > 0))
-    seconds_per_byte, latency, median = _links(problem.cluster)
-    transfers = traffic_between(problem.group_graph) * (median / mean_group)
+    seconds_per_byte, latency, typical = _links(problem.cluster)
+    transfers = traffic_between(problem.group_graph) * (typical / mean_group)
     size = len(seconds)
     whole = [
         math.log(size) / 5,
@@ -100,13 +101,13 @@ def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> Devi
         work=floats(np.where(possible, times, 0.0) / (mean_group * size)),
         transfers=floats(transfers),
         connected=floats(_connected(problem.group_graph)),
-        slowness=floats(seconds_per_byte / max(median, MIN_SECONDS)),
+        slowness=floats(seconds_per_byte / max(typical, MIN_SECONDS)),
         latency=floats(latency / mean_group),
     )
 
 
 def _links(cluster: Cluster) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Return seconds per byte and per transfer of pairs of devices, and the median of the first."""
+    """Return seconds per byte and per transfer between devices, and a typical one of the first."""
     apart = ~np.eye(len(cluster.devices), dtype=bool)
     if not apart.any():
         nothing = np.zeros(apart.shape)
@@ -114,8 +115,8 @@ def _links(cluster: Cluster) -> tuple[NDArray[np.float64], NDArray[np.float64], 
     overhead = np.array([device.transfer_overhead for device in cluster.devices])
     per_byte = np.divide(1.0, cluster.bandwidth, out=np.zeros(apart.shape), where=apart)
     per_transfer = np.where(apart, cluster.latency + overhead[:, None], 0.0)
-    median = float(np.median(per_byte[apart]))
-    return (per_byte + per_byte.T) / 2, (per_transfer + per_transfer.T) / 2, median
+    typical = float(np.median(per_byte[apart])) or float(per_byte[apart].mean())
+    return (per_byte + per_byte.T) / 2, (per_transfer + per_transfer.T) / 2, typical
 
 
 def traffic_between(graph: GroupGraph) -> NDArray[np.float64]:

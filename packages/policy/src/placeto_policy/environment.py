@@ -126,7 +126,7 @@ class PlacementEnvironment:
             reward=reward,
             memory_penalty=policy.memory_penalty if memory_penalty is None else memory_penalty,
             device_features=policy.device_features,
-            node_features=policy.node_features,
+            node_features=policy.node_features if policy.sees_schedule else "costs",
         )
 
     def reset(

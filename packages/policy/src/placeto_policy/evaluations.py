@@ -28,10 +28,10 @@ def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Sett
     13
     """
     counterfactuals = problem.num_groups if reward == "counterfactual" else 0
-    if policy.device_features == "loads-and-lookahead":
+    if policy.sees_lookahead:
         # Where a step leads is one of the placements that it looked at.
         return lookahead_evaluations(problem) + 1 + counterfactuals
-    each_step = reward == "intermediate" or policy.node_features == "costs-times-and-schedule"
+    each_step = reward == "intermediate" or policy.sees_schedule
     return (problem.num_groups if each_step else 1) + counterfactuals
 
 

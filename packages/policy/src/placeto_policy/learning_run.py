@@ -1,6 +1,7 @@
 """What runs that learn from many graphs at once have in common: drawing, stepping, going on."""
 
 import copy
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -12,7 +13,7 @@ from placeto_policy.errors import PolicyError, shown
 from placeto_policy.gradients import sum_gradients
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.stored_tensors import adam_tensors, check_like, restore_adam
-from placeto_policy.workers import OneProcess, Processes
+from placeto_policy.workers import OneProcess, Processes, check_same
 
 WARM_UP_STEPS = 50
 LEAST_SHARE_OF_LEARNING_RATE = 0.05
@@ -98,13 +99,21 @@ class LearningRun(ABC):
         self._learning_rate = learning_rate
         self._max_gradient_norm = max_gradient_norm
         self._optimizer = torch.optim.Adam(self.policy.parameters())
+        self._is_checked = False
 
     @abstractmethod
     def step(self) -> float:
         """Learn from some graphs, and return a number that says how well the policy did before."""
 
     def own_turns(self) -> list[tuple[int, int, np.random.Generator]]:
-        """Return the graphs of this step that are this process's, each with its turn and stream."""
+        """Return the graphs of this step that are this process's, each with its turn and stream.
+
+        Raises
+        ------
+        PolicyError
+            When another process has another run.
+        """
+        self._check_processes()
         drawn = np.random.default_rng((self.seed, self.steps_done)).choice(
             self._count, size=self._graphs_of_step, p=self._chances
         )
@@ -112,6 +121,19 @@ class LearningRun(ABC):
             (turn, int(drawn[turn]), np.random.default_rng((self.seed, self.steps_done, turn)))
             for turn in range(self.processes.rank, self._graphs_of_step, self.processes.count)
         ]
+
+    def _check_processes(self) -> None:
+        if not self._is_checked:
+            weights = hashlib.sha256()
+            for tensor in self.policy.state_dict().values():
+                weights.update(tensor.numpy().tobytes())
+            check_same(
+                self.processes,
+                f"{type(self).__name__} {self.seed} {self.steps} {self.steps_done} "
+                f"{self._graphs_of_step} {self._learning_rate} {self._chances.tolist()} "
+                f"{self.policy.settings} {weights.hexdigest()}",
+            )
+            self._is_checked = True
 
     def apply(self, number: float) -> float:
         """Take a step of Adam with what gradients were added, and return the sum of the numbers."""

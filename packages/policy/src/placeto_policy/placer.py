@@ -115,8 +115,13 @@ class PlacetoPlacer:
         passes = rounds * (1 + self.samples) * each
         return self.training_evaluations + passes + self.sweeps * lookahead_evaluations(problem)
 
+    @property
+    def _chosen(self) -> Settings:
+        """The settings of the training, whose memory penalty is that of all costs."""
+        return self.settings or (self.policy.settings if self.policy else Settings())
+
     def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
-        settings = self.settings or (self.policy.settings if self.policy else Settings())
+        settings = self._chosen
         shown = self.policy.settings if self.policy else settings
         settings = self._with_updates(search.evaluator.problem, settings, shown)
         trainer = Trainer([search.evaluator], settings, seed=seed, policy=self.policy)
@@ -149,7 +154,10 @@ class PlacetoPlacer:
     def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
         """Run the greedy pass and the sampled ones."""
         environment = PlacementEnvironment.for_policy(
-            search.evaluator, policy.settings, reward="terminal"
+            search.evaluator,
+            policy.settings,
+            reward="terminal",
+            memory_penalty=self._chosen.memory_penalty,
         )
         each = most_evaluations(search.evaluator.problem, "terminal", policy.settings)
         environment.reset(num_episodes=1)
@@ -168,8 +176,12 @@ class PlacetoPlacer:
         """Sweep on from the best placement, until a sweep moves nothing."""
         if not self.sweeps:
             return
-        settings = self.policy.settings if self.policy else self.settings or Settings()
-        environment = PlacementEnvironment.for_policy(search.evaluator, settings, reward="terminal")
+        environment = PlacementEnvironment.for_policy(
+            search.evaluator,
+            self.policy.settings if self.policy else self._chosen,
+            reward="terminal",
+            memory_penalty=self._chosen.memory_penalty,
+        )
         for _ in range(self.sweeps):
             before = search.best_placement
             environment.reset(num_episodes=1, start=before)

@@ -159,6 +159,16 @@ class Settings:
         return self.selection == "best" and is_due
 
     @property
+    def sees_lookahead(self) -> bool:
+        """Whether the network reads what each device would cost, by the evaluator."""
+        return self.device_features == "loads-and-lookahead"
+
+    @property
+    def sees_schedule(self) -> bool:
+        """Whether the network reads when groups run; that of pairs does not."""
+        return self.embedding != "pairs" and self.node_features == "costs-times-and-schedule"
+
+    @property
     def return_discount(self) -> float:
         """How much the reward of the next step counts in the return of a step.
 

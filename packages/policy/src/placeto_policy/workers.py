@@ -82,7 +82,7 @@ def check_same(processes: Processes, training: str) -> None:
         other = int(np.argmax(digests != digests[0]))
         raise PolicyError(
             f"processes: expected the same training in all {len(digests)}, got another seed, "
-            f"number of updates, settings or graphs in process {other} than in process 0"
+            f"number of updates, policy, settings or graphs in process {other} than in process 0"
         )
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.simulator import Simulator
+from placeto_simulator.throughput import ThroughputEvaluator
 from placeto_simulator.timeline import PathStep, SimEvent, Timeline
 
 __version__ = "0.3.0"
@@ -14,6 +15,7 @@ __all__ = [
     "SimEvent",
     "SimulationError",
     "Simulator",
+    "ThroughputEvaluator",
     "Timeline",
 ]
 

@@ -23,6 +23,7 @@ class Loops(NamedTuple):
     walk: Callable[..., None]
     runtimes: Callable[..., None]
     evaluate: Callable[..., None]
+    critical: Callable[..., None]
 
 
 def loops_of(queue: str, num_resources: int, num_waits: int) -> Loops:
@@ -61,6 +62,7 @@ def variant(*, has_many_resources: bool, backward_first: bool, has_waits: bool) 
         walk=over(walk, with_memory),
         runtimes=over(runtimes, loop("runtime", tracks_memory=False, keeps_log=False)),
         evaluate=over(evaluate, with_memory),
+        critical=over(critical, with_memory),
     )
 
 
@@ -102,6 +104,22 @@ def evaluate(
             group = tables.group_of[op]
             start[row, group] = min(start[row, group], state.op_start[op])
             end[row, group] = max(end[row, group], state.op_end[op])
+
+
+def critical(
+    tables: Tables,
+    state: State,
+    memory: Memory,
+    log: Log,
+    placements: NDArray[np.int32],
+    runtime: NDArray[np.float64],
+    is_critical: NDArray[np.bool_],
+) -> None:
+    """Simulate placements int32[B, G] into runtime[B], and mark their critical groups[B, G]."""
+    for row in range(len(placements)):
+        runtime[row] = simulate(tables, state, memory, log, placements[row])
+        is_critical[row] = False
+        mark_critical(tables, state, is_critical[row])
 
 
 def walk(
@@ -163,6 +181,49 @@ def walk(
             else:
                 for position in range(start, end):
                     placement[sets.members[position]] = before[position - start]
+
+
+@compiled
+def mark_critical(tables: Tables, state: State, is_critical: NDArray[np.bool_]) -> None:
+    """Mark the groups of bool[G] whose ops are on the critical path of what was simulated last.
+
+    From the op that ends last it goes back to what each op waited for: an input that was made on
+    its device, an op that had to be done, the op before it on its device, or else the input from
+    another device that could be there last. Queues of links are passed over.
+    """
+    before = np.full(len(tables.num_awaited), -1)
+    last = np.full(len(tables.op_overhead), -1)
+    for each in np.argsort(state.op_start):
+        before[each] = last[state.device_of[each]]
+        last[state.device_of[each]] = each
+    op = int(np.argmax(state.op_end))
+    while op >= 0:
+        is_critical[tables.group_of[op]] = True
+        op = waited_for(tables, state, op, before[op])
+
+
+@compiled
+def waited_for(tables: Tables, state: State, op: int, before: int) -> int:
+    """Return what an op waited for last, or -1; ``before`` is the op before it on its device."""
+    start, here = state.op_start[op], state.device_of[op]
+    arrival, cause = -1.0, -1
+    for position in range(tables.first_input[op], tables.first_input[op + 1]):
+        producer, tensor = tables.producer_of_input[position], tables.tensor_of_input[position]
+        there = state.device_of[producer]
+        then = state.op_end[producer]
+        if there != here:
+            then += tables.latency[there, here]
+            then += tables.tensor_bytes[tensor] / tables.bandwidth[there, here]
+        elif then == start:
+            return int(producer)
+        if there != here and then > arrival:
+            arrival, cause = then, int(producer)
+    for position in range(tables.first_awaited[op], tables.first_awaited[op + 1]):
+        if state.op_end[tables.awaited[position]] == start:
+            return int(tables.awaited[position])
+    if before >= 0 and state.op_end[before] + tables.op_overhead[here] >= start:
+        return before
+    return cause
 
 
 @compiled

@@ -20,6 +20,7 @@ from placeto_graphs import (
     check_moves,
 )
 from placeto_simulator.errors import SimulationError
+from placeto_simulator.placements import checked_placements
 from placeto_simulator.state import Memory, State, new_log, new_memory, new_state
 from placeto_simulator.tables import Sets, tables_of
 from placeto_simulator.timeline import Timeline, timeline_of
@@ -77,8 +78,6 @@ class Simulator:
         self._loops = loops_of(
             problem.cluster.queue, self._tables.num_resources, problem.graph.num_waits
         )
-        self._cannot_run = _cannot_run(problem)
-        self._some_cannot_run = bool(self._cannot_run.any())
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
         # As many states as batches are simulated at once, each used by one thread at a time.
         self._states: SimpleQueue[tuple[State, Memory]] = SimpleQueue()
@@ -110,7 +109,7 @@ class Simulator:
             When the placements have another shape or dtype, name a device that does not exist, or
             put a group where one of its ops cannot run.
         """
-        rows = self._checked(placements)
+        rows = checked_placements(self.problem, placements)
         runtime = np.empty(len(rows))
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
         no_times = np.empty((len(rows), 0))
@@ -136,7 +135,7 @@ class Simulator:
         SimulationError
             As `evaluate` does.
         """
-        rows = self._checked(placements)
+        rows = checked_placements(self.problem, placements)
         runtime, start, end = np.empty(len(rows)), np.empty(rows.shape), np.empty(rows.shape)
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
         self._share_out(self._loops.evaluate, rows, runtime, peak_memory, start, end)
@@ -160,7 +159,7 @@ class Simulator:
         SimulationError
             As `evaluate` does.
         """
-        rows = self._checked(placements)
+        rows = checked_placements(self.problem, placements)
         runtime = np.empty(len(rows))
         self._share_out(self._loops.runtimes, rows, runtime)
         return runtime
@@ -187,7 +186,7 @@ class Simulator:
         GraphError
             When the moves are of another problem.
         """
-        rows = self._checked(placements).copy()
+        rows = checked_placements(self.problem, placements).copy()
         cluster = self.problem.cluster
         sets = Sets(
             moves.first_member,
@@ -213,6 +212,31 @@ class Simulator:
             best_peak_memory=peak_memory,
         )
 
+    def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Simulate a batch of placements, and say which groups make their runtimes.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+
+        Returns
+        -------
+        bool[B, G]
+            Whether an op of the group is on the critical path: the chain of ops, each of which
+            starts when it gets what it waited for, the op before it or its device, and of which
+            the last one ends the step.
+
+        Raises
+        ------
+        SimulationError
+            As `evaluate` does.
+        """
+        rows = checked_placements(self.problem, placements)
+        runtime, is_critical = np.empty(len(rows)), np.empty(rows.shape, np.bool_)
+        self._share_out(self._loops.critical, rows, runtime, is_critical)
+        return is_critical
+
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
         """Simulate one placement and return what ran where and when.
 
@@ -226,7 +250,7 @@ class Simulator:
         SimulationError
             As `evaluate` does.
         """
-        rows = self._checked(np.asarray(placement)[None])
+        rows = checked_placements(self.problem, np.asarray(placement)[None])
         log = new_log(self.problem.graph.num_ops, len(self.problem.graph.edges))
         state, memory = self._states.get()
         try:
@@ -251,36 +275,6 @@ class Simulator:
         finally:
             self._states.put((state, memory))
 
-    def _checked(self, placements: Any) -> NDArray[np.int32]:
-        given = np.asarray(placements)
-        num_groups, num_devices = self.problem.num_groups, self.problem.num_devices
-        if given.ndim != 2 or given.shape[1] != num_groups:
-            raise SimulationError(
-                f"placements: expected shape (any, {num_groups}), got {given.shape}"
-            )
-        if given.size and given.dtype.kind not in "iu":
-            raise SimulationError(f"placements: expected integers, got {given.dtype}")
-        if given.size and (given.min() < 0 or given.max() >= num_devices):
-            row, group = np.argwhere((given < 0) | (given >= num_devices))[0].tolist()
-            raise SimulationError(
-                f"placements[{row}, {group}]: expected a device from 0 to {num_devices - 1} for "
-                f"group {self.problem.grouping.group_names[group]!r}, got {given[row, group]}"
-            )
-        rows = np.ascontiguousarray(given, np.int32)
-        if self._some_cannot_run:
-            self._check_runnable(rows)
-        return rows
-
-    def _check_runnable(self, rows: NDArray[np.int32]) -> None:
-        nowhere = self._cannot_run[np.arange(self.problem.num_groups), rows]
-        if nowhere.any():
-            row, group = np.argwhere(nowhere)[0].tolist()
-            device = self.problem.cluster.device_names[rows[row, group]]
-            raise SimulationError(
-                f"placements[{row}, {group}]: expected a device that can run every op of group "
-                f"{self.problem.grouping.group_names[group]!r}, got {rows[row, group]} ({device!r})"
-            )
-
 
 def _check_done(runtime: NDArray[np.float64]) -> None:
     if np.isnan(runtime).any():
@@ -292,11 +286,3 @@ def _usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _cannot_run(problem: PlacementProblem) -> NDArray[np.bool_]:
-    """Return bool[G, D], true where an op of a group has no compute time on a device."""
-    ops, devices = np.nonzero(np.isinf(problem.compute_time))
-    result = np.zeros((problem.num_groups, problem.num_devices), np.bool_)
-    result[problem.grouping.group_of[ops], devices] = True
-    return result

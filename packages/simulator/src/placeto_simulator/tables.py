@@ -54,6 +54,10 @@ class Tables(NamedTuple):
         Start of the inputs of each op.
     input_of_read : uint32[E]
         Number of the input that each read is.
+    producer_of_input, tensor_of_input : uint32[E]
+        The op that makes each input, and the tensor that it is.
+    first_awaited, awaited : uint32[V + 1], uint32[W]
+        Start of the ops that each op waits for, and these.
     tensor_bytes : int64[T]
         Bytes of a copy of each tensor.
     store_bytes : int64[E + T]
@@ -93,6 +97,10 @@ class Tables(NamedTuple):
     producer_of_read: NDArray[np.uint32]
     first_input: NDArray[np.uint32]
     input_of_read: NDArray[np.uint32]
+    producer_of_input: NDArray[np.uint32]
+    tensor_of_input: NDArray[np.uint32]
+    first_awaited: NDArray[np.uint32]
+    awaited: NDArray[np.uint32]
     tensor_bytes: NDArray[np.int64]
     store_bytes: NDArray[np.int64]
     start_bytes: NDArray[np.int64]
@@ -154,6 +162,7 @@ def tables_of(problem: PlacementProblem) -> Tables:
     stored_bytes = np.where(graph.parameter_bytes[producers] > 0, 0, tensor_bytes)
     released_bytes = np.where(np.isin(tensors, graph.held_tensors), 0, stored_bytes)
     unread = np.diff(first_reader) == 0
+    by_reader = np.argsort(readers, kind="stable")
     op_of_rank = np.lexsort((np.arange(num_ops), -graph.phases))
     fed = [np.unique(row[row != NO_LINK]) for row in cluster.link]
     fed = [cluster.num_devices + links for links in [*fed, *np.arange(cluster.num_links)[:, None]]]
@@ -172,7 +181,11 @@ def tables_of(problem: PlacementProblem) -> Tables:
         tensor_of_read=read_tensor.astype(np.uint32),
         producer_of_read=producers[read_tensor].astype(np.uint32),
         first_input=_starts(num_inputs).astype(np.uint32),
-        input_of_read=np.argsort(np.argsort(readers, kind="stable")).astype(np.uint32),
+        input_of_read=np.argsort(by_reader).astype(np.uint32),
+        producer_of_input=producers[read_tensor[by_reader]].astype(np.uint32),
+        tensor_of_input=read_tensor[by_reader].astype(np.uint32),
+        first_awaited=_starts(num_awaited - num_inputs).astype(np.uint32),
+        awaited=graph.waits[:, 1].astype(np.uint32),
         tensor_bytes=tensor_bytes,
         store_bytes=np.concatenate([tensor_bytes[read_tensor], released_bytes]),
         start_bytes=graph.workspace_bytes + _sums(producers, stored_bytes, num_ops),

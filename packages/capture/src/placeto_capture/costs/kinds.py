@@ -132,7 +132,7 @@ K80 = DeviceKind(
     memory_bytes=_memory_bytes("k80"),
     efficiency=Efficiency(
         convolution=0.386,
-        depthwise_convolution=0.0338,
+        depthwise_convolution=0.0239,
         matrix_product=0.65,
         normalisation=0.5,
         elementwise=0.75,
@@ -172,7 +172,7 @@ V100 = DeviceKind(
     memory_bandwidth=900e9,
     launch_overhead=GPU_LAUNCH_OVERHEAD,
     memory_bytes=_memory_bytes("v100"),
-    efficiency=replace(K80.efficiency, convolution=0.788),
+    efficiency=replace(K80.efficiency, convolution=0.79),
     peak_flops_in={"float64": 7.8e12, "float16": 125e12},
 )
 """A Tesla V100 on NVLink (SXM2).
@@ -191,9 +191,10 @@ HOPPER_PEAKS = {
     "float16": 989.5e12,
     "float8_e4m3fn": 1979e12,
     "float8_e5m2": 1979e12,
+    "int8": 1979e12,
 }
 """Tensor cores of H100 and H200 (SXM): the data sheets' 67 TFLOP/s in FP64 and, as they are with
-sparsity, half of their 989 in TF32, 1,979 in BF16 and FP16, 3,958 in FP8."""
+sparsity, half of their 989 in TF32, 1,979 in BF16 and FP16, 3,958 in FP8 and INT8."""
 
 A100 = DeviceKind(
     name="a100",
@@ -207,13 +208,14 @@ A100 = DeviceKind(
         "tf32": 156e12,
         "bfloat16": 312e12,
         "float16": 312e12,
+        "int8": 624e12,
     },
 )
 """An A100 of 40 GB on NVLink (SXM4).
 
 Peaks, bandwidth: the data sheet's 19.5 TFLOP/s in FP32, and on tensor cores 19.5 in FP64,
-156 in TF32, 312 in BF16 and FP16; 1,555 GB/s. Efficiencies: those of the V100, the latest
-GPU whose training steps in plain float32 we know published times of.
+156 in TF32, 312 in BF16 and FP16, 624 in INT8; 1,555 GB/s. Efficiencies: those of the V100, the
+latest GPU whose training steps in plain float32 we know published times of.
 """
 
 H100 = DeviceKind(
@@ -253,8 +255,8 @@ CPU = DeviceKind(
     launch_overhead=0.0,
     memory_bytes=_memory_bytes("cpu"),
     efficiency=Efficiency(
-        convolution=0.168,
-        depthwise_convolution=0.00286,
+        convolution=0.167,
+        depthwise_convolution=0.00201,
         matrix_product=0.5,
         normalisation=0.25,
         elementwise=0.5,

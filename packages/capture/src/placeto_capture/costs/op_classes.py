@@ -2,17 +2,14 @@
 
 from enum import StrEnum
 
-from placeto_capture.tracing.functions import split_type
-
 
 class OpClass(StrEnum):
     """A class of ops that use a device about equally well.
 
-    Convolutions come in two: a dense one uses every value that it reads many times; a depthwise
-    one, or another with so few channels that it does few FLOPs per byte (`DENSE_INTENSITY`), is
-    bound by memory, and the frameworks of 2018 ran it far from any limit of the hardware (Qin et
-    al. 2018, "Diagonalwise Refactorization: An Efficient Training Method for Depthwise
-    Convolutions").
+    Convolutions come in two: a dense one is computed as a product of matrices; a depthwise one, or
+    another with groups of fewer than `DENSE_CHANNELS` channels, is not, and the frameworks of 2018
+    ran it far from any limit of the hardware (Qin et al. 2018, "Diagonalwise Refactorization: An
+    Efficient Training Method for Depthwise Convolutions").
 
     Examples
     --------
@@ -32,9 +29,13 @@ class OpClass(StrEnum):
 # Types that are no work: their tensors are there when the step begins, or they make none.
 RESIDENT_TYPES = frozenset({"parameter", "buffer", "input", "placeto.barrier"})
 
-# FLOPs per byte that tell dense work from work bound by memory. In float32, a depthwise convolution
-# with a window of k x k does k^2 / 4 of them and its backward k^2 / 3, for 5 x 5 at most 8.4; a
-# dense one from c to c channels with a window of 1 x 1 does c / 4, from 3 to 32 with 3 x 3, 9.8.
+# Input channels from which on the groups of a convolution are products of matrices: tensor cores
+# multiply 8 numbers of 16 bits at a time, and cuDNN uses them for multiples of that (NVIDIA,
+# "Convolutional Layers User's Guide", on channels in and out).
+DENSE_CHANNELS = 8
+
+# FLOPs per byte, of float32, from which on an op of an unknown type counts as a product of
+# matrices. Only an op whose FLOPs torch counts by a formula does so many.
 DENSE_INTENSITY = 9.0
 
 # Bytes of a number in relation to one of float32, by which that intensity grows or shrinks.
@@ -62,7 +63,8 @@ NAMES_OF_CLASS = {
         _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
         _flash_attention_forward _flash_attention_backward _efficient_attention_forward
         _efficient_attention_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn
-        _cudnn_rnn_backward _scaled_mm _grouped_mm _scaled_grouped_mm
+        _cudnn_rnn_backward _scaled_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm
+        _scaled_grouped_mm_v2 _int_mm _euclidean_dist
     """,
     OpClass.NORMALISATION: """
         native_batch_norm native_batch_norm_backward _native_batch_norm_legit
@@ -152,20 +154,27 @@ CLASS_OF_OWN_TYPE = {
 def class_of_type(op_type: str) -> OpClass | None:
     """Return the class that a type stands in, None for a type that is not known.
 
-    The dtype of a product makes no difference. Nor does a trailing underscore, the mark of an op
-    that works in place, or ``_foreach_`` before the name, the mark of one that works on a list.
+    A trailing underscore, the mark of an op that works in place, makes no difference, nor does
+    ``_foreach_`` before the name, the mark of one that works on a list.
 
     Examples
     --------
     >>> str(class_of_type("aten._foreach_add_"))
     'elementwise'
     """
-    function, _ = split_type(op_type)
-    own = CLASS_OF_OWN_TYPE.get(function)
-    return own or CLASS_OF_TYPE.get(function.replace("aten._foreach_", "aten.").rstrip("_"))
+    own = CLASS_OF_OWN_TYPE.get(op_type)
+    return own or CLASS_OF_TYPE.get(op_type.replace("aten._foreach_", "aten.").rstrip("_"))
 
 
-def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass:
+def op_class(
+    op_type: str,
+    flops: float,
+    bytes_accessed: float,
+    *,
+    dtype: str = "",
+    groups: int = 1,
+    group_channels: int = 0,
+) -> OpClass:
     """Return the class of an op.
 
     Parameters
@@ -176,27 +185,32 @@ def op_class(op_type: str, flops: float, bytes_accessed: float) -> OpClass:
         Floating-point operations of the op.
     bytes_accessed
         Bytes that the op reads and writes.
+    dtype
+        Dtype that it computes with, such as ``"bfloat16"``; float32 if it is not known.
+    groups, group_channels
+        Groups of a convolution, and input channels of each; 0 if they are not known.
 
     Returns
     -------
     OpClass
-        That of the type. An op of a type in no class counts as a matrix product if it does some
-        FLOPs, and at least `DENSE_INTENSITY` of them per byte, if its numbers were float32: so many
-        have only ops whose FLOPs torch counts by a formula. Else it counts as elementwise, so that
-        its bytes tell its time.
+        That of the type. A convolution with groups of fewer than `DENSE_CHANNELS` channels counts
+        as depthwise. An op of a type in no class counts as a matrix product if it does some FLOPs,
+        and at least `DENSE_INTENSITY` of them per byte, if its numbers were float32. Else it counts
+        as elementwise, so that its bytes tell its time.
 
     Examples
     --------
     >>> str(op_class("aten.add_", flops=0, bytes_accessed=12e6))
     'elementwise'
+    >>> str(op_class("aten.convolution", flops=1e9, bytes_accessed=12e6, groups=32))
+    'depthwise_convolution'
     >>> str(op_class("mylib.fused_attention", flops=4e9, bytes_accessed=12e6))
     'matrix_product'
     """
-    _, dtype = split_type(op_type)
-    dense = flops * WIDTH_OF_DTYPE.get(dtype, 1.0) >= DENSE_INTENSITY * bytes_accessed
     known = class_of_type(op_type)
-    if known is OpClass.CONVOLUTION and not dense:
+    if known is OpClass.CONVOLUTION and groups > 1 and group_channels < DENSE_CHANNELS:
         return OpClass.DEPTHWISE_CONVOLUTION
     if known is not None:
         return known
+    dense = flops * WIDTH_OF_DTYPE.get(dtype, 1.0) >= DENSE_INTENSITY * bytes_accessed
     return OpClass.MATRIX_PRODUCT if dense and flops > 0 else OpClass.ELEMENTWISE

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from placeto_capture.costs.kinds import DEVICE_KINDS, DeviceKind
 from placeto_capture.costs.op_classes import RESIDENT_TYPES, OpClass, class_of_type, op_class
 from placeto_capture.errors import CaptureError, CaptureWarning
-from placeto_capture.tracing.functions import DEFAULT_DTYPE, split_type
 from placeto_graphs import OpGraph, parse_cluster
 
 FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name
-BACKWARD = "aten.convolution_backward"
-GRADIENTS = 2  # of the input and of the weights, each as much work as the convolution itself
 
 Tf32 = Literal["never", "convolutions", "always"]
 TF32_CHOICES: tuple[Tf32, ...] = get_args(Tf32)
 TF32 = "tf32"  # beside the names of dtypes
+DEFAULT_DTYPE = "float32"
+# The dtype of the numbers that complex ones are made of.
+PARTS_OF_COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
 CONVOLUTIONS = frozenset({OpClass.CONVOLUTION, OpClass.DEPTHWISE_CONVOLUTION})
 PRODUCTS = CONVOLUTIONS | {OpClass.MATRIX_PRODUCT}
@@ -34,8 +34,8 @@ def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDA
     the launch overhead of the kind, plus its FLOPs at the kind's peak or its bytes at the kind's
     memory bandwidth, whichever takes longer, both reduced to the part that its class of op reaches
     (the roofline model, Williams et al. 2009). Parameters, buffers and inputs take no time. The
-    peak is that of the numbers that an op multiplies, as its type says (``"aten.mm[bfloat16]"``;
-    float32 if it says nothing); where a kind has no peak for them, that of float32.
+    peak of products is that of their dtype (float32 if it is not known); where a kind has no peak
+    for it, that of float32.
 
     An op of a type in no class counts as a matrix product where it does many FLOPs per byte, else
     its bytes at the efficiency of elementwise ops tell its time. One warning at the end names all
@@ -219,7 +219,8 @@ class Work:
     resident : bool[V]
         Whether the op is no work, but a parameter, buffer or input.
     op_class : int64[V]
-        The position of its class in `OpClass`; 0 if it is resident.
+        The position in `OpClass` of the class whose efficiency its work reaches; 0 if it is
+        resident.
     seconds : float64[V]
         Seconds that its work takes at the full peak and bandwidth.
     """
@@ -231,9 +232,8 @@ class Work:
 
 def _tells_nothing(op_type: str, flops: float, moved: float) -> bool:
     """Return whether it is not known what an op does: torch's own may do and move nothing."""
-    function, _ = split_type(op_type)
     does_nothing = flops == 0 and moved == 0
-    return does_nothing and class_of_type(op_type) is None and not FUNCTION.fullmatch(function)
+    return does_nothing and class_of_type(op_type) is None and not FUNCTION.fullmatch(op_type)
 
 
 def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> Work:
@@ -244,7 +244,7 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
     CaptureError
         If nothing tells what an op does.
     """
-    flops, moved = performed_flops(graph), graph.bytes_accessed
+    flops, moved = graph.flops, graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
     position = {member: index for index, member in enumerate(OpClass)}
     classes = np.zeros(graph.num_ops, np.int64)
@@ -257,11 +257,25 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
                 f"the time of op {graph.op_names[op]!r} on {device.name}, "
                 f"got {op_type!r} without any"
             )
-        its_class = op_class(op_type, flops[op], moved[op])
+        its_class = op_class(
+            op_type,
+            flops[op],
+            moved[op],
+            dtype=graph.dtype[op],
+            groups=int(graph.groups[op]),
+            group_channels=int(graph.group_channels[op]),
+        )
         classes[op] = position[its_class]
-        precision = precision_of(op_type, its_class, tf32)
+        precision = precision_of(graph.dtype[op], its_class, tf32)
         peaks[op] = device.peak_flops_in.get(precision, device.peak_flops)
-    seconds = np.maximum(flops / peaks, moved / device.memory_bandwidth)
+    computing, moving = flops / peaks, moved / device.memory_bandwidth
+    # Convolutions as dense as products of matrices move their bytes as those do: the efficiency of
+    # their class is one of FLOPs, and above that of a memory where Winograd's algorithm saves some.
+    dense = (classes == position[OpClass.CONVOLUTION]) & ~resident
+    reached = device.efficiency
+    moves = dense & (moving / reached.matrix_product > computing / reached.convolution)
+    classes[moves] = position[OpClass.MATRIX_PRODUCT]
+    seconds = np.select([moves, dense], [moving, computing], np.maximum(computing, moving))
     return Work(resident, classes, np.where(resident, 0.0, seconds))
 
 
@@ -299,53 +313,15 @@ def overhead_between(num_ops: int | np.integer, kind: str) -> float:
     return max(int(num_ops) - 1, 0) * parse_cluster(f"1x{kind}").devices[0].op_overhead
 
 
-def performed_flops(graph: OpGraph) -> NDArray[np.float64]:
-    """Return float64[V], the FLOPs that each op performs.
-
-    They are those of the graph, but a backward convolution has at most twice as many as the
-    largest convolution that it shares its colocation id with: a step in micro-batches has several
-    of equal size. The formula of ``torch.utils.flop_counter`` for the gradient of the weights
-    leaves groups out of account, and so counts those of a depthwise convolution as many times as
-    it has channels.
-
-    Parameters
-    ----------
-    graph
-        The V ops.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx
-    >>> ops = nx.DiGraph()
-    >>> ops.add_node("depthwise", op_type="aten.convolution", flops=1e6, colocation=0)
-    >>> ops.add_node("its gradient", op_type=BACKWARD, flops=65e6, colocation=0)
-    >>> performed_flops(from_networkx(ops)).tolist()
-    [1000000.0, 2000000.0]
-    """
-    backward = np.array([split_type(op_type)[0] == BACKWARD for op_type in graph.op_types])
-    colocated = graph.colocation >= 0
-    forward = colocated & ~backward & _convolutions(graph)
-    flops_of_id = np.zeros(int(graph.colocation.max()) + 1)
-    np.maximum.at(flops_of_id, graph.colocation[forward], graph.flops[forward])
-    limited = colocated & backward
-    limited[limited] &= flops_of_id[graph.colocation[limited]] > 0
-    flops = graph.flops.copy()
-    flops[limited] = np.minimum(flops[limited], GRADIENTS * flops_of_id[graph.colocation[limited]])
-    return flops
-
-
-def _convolutions(graph: OpGraph) -> NDArray[np.bool_]:
-    return np.array([class_of_type(op_type) is OpClass.CONVOLUTION for op_type in graph.op_types])
-
-
-def precision_of(op_type: str, op_class: OpClass, tf32: Tf32) -> str:
+def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:
     """Return the precision of an op: the name of a dtype, or ``"tf32"``.
 
+    What is no product is bound by its bytes, and counts as float32.
+
     Parameters
     ----------
-    op_type
-        Such as ``"aten.mm[bfloat16]"``.
+    dtype
+        Dtype that it computes with, such as ``"bfloat16"``; float32 if it is empty.
     op_class
         Its class.
     tf32
@@ -353,13 +329,15 @@ def precision_of(op_type: str, op_class: OpClass, tf32: Tf32) -> str:
 
     Examples
     --------
-    >>> precision_of("aten.convolution", OpClass.CONVOLUTION, "convolutions")
+    >>> precision_of("float32", OpClass.CONVOLUTION, "convolutions")
     'tf32'
-    >>> precision_of("aten.mm", OpClass.MATRIX_PRODUCT, "convolutions")
+    >>> precision_of("", OpClass.MATRIX_PRODUCT, "convolutions")
     'float32'
-    >>> precision_of("aten.mm[float16]", OpClass.MATRIX_PRODUCT, "always")
+    >>> precision_of("float16", OpClass.MATRIX_PRODUCT, "always")
     'float16'
     """
-    _, dtype = split_type(op_type)
+    if op_class not in PRODUCTS:
+        return DEFAULT_DTYPE
+    dtype = PARTS_OF_COMPLEX.get(dtype, dtype or DEFAULT_DTYPE)
     rounded = {"never": frozenset(), "convolutions": CONVOLUTIONS, "always": PRODUCTS}[tf32]
     return TF32 if dtype == DEFAULT_DTYPE and op_class in rounded else dtype

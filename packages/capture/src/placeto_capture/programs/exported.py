@@ -91,8 +91,8 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
         graph: Any = getattr(module, "graph", None)
         for node in list(getattr(graph, "nodes", ())):
             node.meta.clear()  # fake tensors among it cannot be copied with the model
-            if node.target is torch.ops.aten.dropout.default:
-                node.target = _dropout
+            if node.target in REPLACED:
+                node.target = REPLACED[node.target]
             elif node.target is torch.ops.aten._assert_tensor_metadata.default:
                 graph.erase_node(node)  # autocast of a GPU gives other dtypes than that of a CPU
     arguments, keywords = program.example_inputs
@@ -138,9 +138,24 @@ def _loading_to_cpu(logged: list[BaseException]) -> Iterator[None]:
         yield
 
 
-def _dropout(values: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """Drop by the function that capture replaces by the kernel of a GPU."""
-    return functional.dropout(values, p, train)
+def _dropout(*args: Any) -> Any:
+    return functional.dropout(*args)
+
+
+def _attention(*args: Any, **kwargs: Any) -> Any:
+    return functional.scaled_dot_product_attention(*args, **kwargs)
+
+
+def _rms_norm(*args: Any) -> Any:
+    return torch.rms_norm(*args)
+
+
+# By the functions that capture replaces by kernels of a GPU.
+REPLACED: dict[Any, Any] = {
+    torch.ops.aten.dropout.default: _dropout,
+    torch.ops.aten.scaled_dot_product_attention.default: _attention,
+    torch.ops.aten.rms_norm.default: _rms_norm,
+}
 
 
 def one_line(error: BaseException) -> str:

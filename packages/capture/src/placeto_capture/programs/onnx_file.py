@@ -31,7 +31,15 @@ from placeto_capture.programs.onnx_shapes import SHAPES
 
 MAX_BYTES = 2**31  # what protobuf can decode
 MAX_CONSTANT = 2**26  # elements
-AVERAGES = {"BatchNormalization": (3, 4)}  # inputs of ops that are running averages, not weights
+Places = Mapping[str, Sequence[int]]  # of each type of op some of its inputs
+AVERAGES: Places = {"BatchNormalization": (3, 4)}  # running averages, not weights
+SETTINGS: Places = {  # whose values an op is told, not weights
+    "Clip": (1, 2),
+    "Dropout": (1, 2),
+    "Pad": (2,),
+    "Resize": (1, 2),
+    "Upsample": (1,),
+}
 PATH = re.compile(r"\w+(\.\w+){0,99}")
 # The numbers of TensorProto.DataType.
 DTYPES = {
@@ -95,6 +103,7 @@ def onnx_step(path: str | os.PathLike[str], /, **sizes: int) -> ProgramStep:
 
 def _step(path: str, model: onnx.ModelProto, sizes: Mapping[str, int]) -> ProgramStep:
     graph = model.graph
+    _leave_out_unread(graph)
     versions = {entry.domain: entry.version for entry in model.opset_import}
     module = OnnxModule([output.name for output in graph.output])
     module.take_initializers(graph)
@@ -153,8 +162,10 @@ class OnnxModule(nn.Module):
                 result = scopes[node.scope](node.function, *arguments)
             else:
                 result = node.function(*arguments)
-            several = len(node.outputs) > 1
-            values.update(zip(node.outputs, result if several else [result], strict=True))
+            if not isinstance(result, (list, tuple)):
+                result = [result, *[None] * (len(node.outputs) - 1)]
+            named = zip(node.outputs, result, strict=True)
+            values.update((name, value) for name, value in named if name)
         found = {name: values[name] for name in self._outputs}
         return next(iter(found.values())) if len(found) == 1 and "loss" not in found else found
 
@@ -169,19 +180,14 @@ class OnnxModule(nn.Module):
 
     def take_initializers(self, graph: onnx.GraphProto) -> None:
         """Take constants with their values, and weights without."""
-        averages = {
-            node.input[place]
-            for node in graph.node
-            for place in AVERAGES.get(node.op_type, ())
-            if place < len(node.input)
-        }
+        averages, settings = _inputs_at(graph, AVERAGES), _inputs_at(graph, SETTINGS)
         if graph.sparse_initializer:
             raise CaptureError("expected no sparse initializers")
         for number, item in enumerate(graph.initializer):
             dtype = DTYPES.get(item.data_type)
             if dtype is None:
                 raise CaptureError(f"{item.name}: expected a dtype of numbers")
-            if not (dtype.is_floating_point and item.dims):
+            if not (dtype.is_floating_point and item.dims) or item.name in settings:
                 self.constants[item.name] = _constant(item)
                 continue
             weight = torch.empty(tuple(item.dims), dtype=dtype, device="meta")
@@ -194,13 +200,33 @@ class OnnxModule(nn.Module):
             self.tensor_of_value[item.name] = name
 
 
+def _inputs_at(graph: onnx.GraphProto, places: Places) -> set[str]:
+    """Return the names of what ops have at some of their places, and at no others."""
+    found: set[str] = set()
+    others: set[str] = set()
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            (found if place in places.get(node.op_type, ()) else others).add(name)
+    return found - others
+
+
+def _leave_out_unread(graph: onnx.GraphProto) -> None:
+    """Leave out the names of further outputs that nothing reads, such as the mask of a dropout."""
+    read = {name for node in graph.node for name in node.input}
+    read.update(output.name for output in graph.output)
+    for node in graph.node:
+        for place, name in enumerate(node.output):
+            if place and name not in read:
+                node.output[place] = ""
+
+
 def _inputs(
     graph: onnx.GraphProto, module: OnnxModule, sizes: Mapping[str, int]
 ) -> dict[str, torch.Tensor]:
     """Return tensors on the meta device for the inputs, by name."""
     fixed = {*module.tensor_of_value, *module.constants}
     values = [value for value in graph.input if value.name not in fixed]
-    shapes = [[_open_name(dim) for dim in v.type.tensor_type.shape.dim] for v in values]
+    shapes = [_open_names(value) for value in values]
     known = [name for names in shapes for name in names if name]
     batch = shapes[0][0] if shapes and shapes[0] else ""
     if batch and batch not in sizes and "batch_size" in sizes:
@@ -218,9 +244,10 @@ def _inputs(
         kind = value.type.tensor_type
         if not value.type.HasField("tensor_type") or kind.elem_type not in DTYPES:
             raise CaptureError(f"{value.name}: expected a tensor of numbers")
+        if not kind.HasField("shape"):
+            raise CaptureError(f"{value.name}: expected a number of dimensions; export it with one")
         shape = []
-        for place, dim in enumerate(kind.shape.dim):
-            name = _open_name(dim)
+        for place, (dim, name) in enumerate(zip(kind.shape.dim, _open_names(value), strict=True)):
             size = sizes.get(name) if name else dim.dim_value
             if size is None:
                 raise CaptureError(
@@ -233,9 +260,16 @@ def _inputs(
     return found
 
 
-def _open_name(dim: onnx.TensorShapeProto.Dimension) -> str:
-    """Return the name by which the size of a dimension is given, empty if it has one."""
-    return dim.dim_param.replace("-", "_")
+def _open_names(value: onnx.ValueInfoProto) -> list[str]:
+    """Return the names by which sizes of an input are given, empty for those that it has.
+
+    A dimension that has none is named by the input and its place.
+    """
+    names = []
+    for place, dim in enumerate(value.type.tensor_type.shape.dim):
+        name = dim.dim_param or f"{value.name}_{place}"
+        names.append("" if dim.HasField("dim_value") else re.sub(r"\W", "_", name))
+    return names
 
 
 def _constant(tensor: onnx.TensorProto) -> np.ndarray[Any, Any]:
@@ -262,7 +296,7 @@ def _function(path: str, node: onnx.NodeProto, version: int) -> Callable[..., An
     if op_type in NEEDS_VERSION:
         attributes["version"] = version
     if op_type in NEEDS_OUTPUTS:
-        attributes["outputs"] = len(node.output)
+        attributes["outputs"] = list(node.output)
 
     def run(*inputs: Any) -> Any:
         try:
@@ -298,7 +332,8 @@ def _computed(node: onnx.NodeProto, version: int, inputs: tuple[Any, ...]) -> An
         found: Any = ReferenceEvaluator(model).run(None, given)
     except Exception as error:
         raise CaptureError(one_line(error)) from error
-    return found[0] if len(node.output) == 1 else found
+    values = iter(found)
+    return [next(values) if name else None for name in node.output]
 
 
 def _written_constant(attribute: onnx.AttributeProto) -> Any:

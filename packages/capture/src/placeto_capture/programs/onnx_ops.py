@@ -2,7 +2,8 @@
 
 Each takes the inputs of a node in order, None for one that is left out, and its attributes as
 keywords. An input is a tensor, or a NumPy array where it follows from constants and shapes alone;
-sizes and axes have to. Some get the version of the set of ops, or the node's number of outputs.
+sizes and axes have to. Some get the version of the set of ops, or the names of the node's outputs,
+empty for those that nothing reads. What gives one value for several outputs gives the first one.
 """
 
 import math
@@ -92,12 +93,14 @@ def _softmax(function: Op, x: Tensor, *, version: int, axis: int | None = None) 
     return function(x, dim=-1 if axis is None else axis)
 
 
-def _dropout(x: Tensor, rate: Any = None, trains: Any = None, *, outputs: int, **_: Any) -> Any:
-    if trains is None or not bool(np.asarray(trains)):
-        return x if outputs == 1 else (x, torch.ones_like(x, dtype=torch.bool))
-    if outputs > 1:
-        raise CaptureError("expected a dropout without a mask")
-    return F.dropout(x, 0.5 if rate is None else float(np.asarray(rate)))
+def _dropout(
+    x: Tensor, rate: Any = None, trains: Any = None, *, outputs: Sequence[str], **_: Any
+) -> Any:
+    if trains is None or not np.asarray(trains).any():
+        return (x, torch.ones_like(x, dtype=torch.bool)) if any(outputs[1:]) else x
+    if any(outputs[1:]):
+        raise CaptureError("expected a dropout whose mask nothing reads")
+    return F.dropout(x, 0.5 if rate is None else np.asarray(rate).item())
 
 
 def _cast(x: Tensor, *, to: torch.dtype, **_: Any) -> Tensor:
@@ -209,7 +212,7 @@ def _transposed_convolution(
 def _max_pool(
     x: Tensor,
     *,
-    outputs: int,
+    outputs: Sequence[str],
     kernel_shape: Sequence[int],
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
@@ -218,8 +221,8 @@ def _max_pool(
     storage_order: int = 0,  # noqa: ARG001 (of the indices)
     strides: Sequence[int] | None = None,
 ) -> Any:
-    if outputs > 1:
-        raise CaptureError("expected a pooling without indices")
+    if any(outputs[1:]):
+        raise CaptureError("expected a pooling whose indices nothing reads")
     ones = [1] * len(kernel_shape)
     x, padding = _pad_sides(x, kernel_shape, -math.inf, pads, auto_pad, strides, dilations)
     return MAX_POOLS[len(kernel_shape)](
@@ -261,14 +264,20 @@ def _batch_normalization(
     variance: Any,
     *,
     version: int,
-    outputs: int,
+    outputs: Sequence[str],
     epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
     **_: Any,
-) -> Tensor:
-    if outputs > 1 and version >= 14:
-        raise CaptureError("expected a normalisation by fixed averages")
+) -> Any:
+    if any(outputs[3:]):
+        raise CaptureError("expected a normalisation whose averages of the batch nothing reads")
     scale, bias, mean, variance = map(as_operand, (scale, bias, mean, variance))
-    return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, epsilon)
+    # Files of before say by the number of outputs whether they train.
+    trains = bool(training_mode) if version >= 14 else len(outputs) > 1
+    # PyTorch's momentum is that of the new value; the running averages change in place.
+    result = F.batch_norm(x, mean, variance, scale, bias, trains, 1 - momentum, epsilon)
+    return (result, mean, variance, None, None)[: len(outputs)] if any(outputs[1:]) else result
 
 
 def _layer_normalization(
@@ -276,13 +285,13 @@ def _layer_normalization(
     scale: Any,
     bias: Any = None,
     *,
-    outputs: int,
+    outputs: Sequence[str],
     axis: int = -1,
     epsilon: float = 1e-5,
     **_: Any,
 ) -> Tensor:
-    if outputs > 1:
-        raise CaptureError("expected a normalisation without its averages")
+    if any(outputs[1:]):
+        raise CaptureError("expected a normalisation whose averages nothing reads")
     shape = x.shape[axis % x.dim() :]
     return F.layer_norm(x, shape, as_operand(scale), as_operand(bias), epsilon)
 

@@ -45,7 +45,7 @@ def _split(
     x: Tensor,
     given: Any = None,
     *,
-    outputs: int,
+    outputs: Sequence[str],
     axis: int = 0,
     split: Sequence[int] | None = None,
     num_outputs: int = 0,  # noqa: ARG001 (as many as the node has)
@@ -53,11 +53,10 @@ def _split(
     if given is not None or split is not None:
         parts = whole_numbers(given, split)
     else:
-        size = -(-x.shape[axis] // outputs)
-        parts = [size] * (outputs - 1)
+        size = -(-x.shape[axis] // len(outputs))
+        parts = [size] * (len(outputs) - 1)
         parts.append(x.shape[axis] - sum(parts))
-    found = torch.split(x, parts, dim=axis)
-    return found[0] if outputs == 1 else found
+    return torch.split(x, parts, dim=axis)
 
 
 def _slice(x: Tensor, *inputs: Any, **attributes: Sequence[int]) -> Tensor:

@@ -82,9 +82,9 @@ def capture(
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
     target
-        Device whose kernels run: ``"gpu"``, where dropout is one op, or ``"cpu"``. On either
-        attention is one op forward and one backward, unless its weights are dropped or its mask is
-        learned.
+        Device whose kernels run: ``"gpu"``, where dropout is one op, and RMSNorm one forward and
+        one backward, or ``"cpu"``. On either attention is one op forward and one backward; on a CPU
+        unless its weights are dropped or its mask is learned.
     mask_fraction
         Part of all elements that is picked where that depends on values that are not known, by a
         mask, ``nonzero`` or ``unique``: above 0 and up to 1, which is an upper bound. By default

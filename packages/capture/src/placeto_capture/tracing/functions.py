@@ -1,30 +1,28 @@
 """What is known of each ATen function: what it writes, and how much work it does.
 
-FLOPs are those of torch's own formulas (`torch.utils.flop_counter`) where it has one: matrix
-products, convolutions, attention; a multiplication and an addition count as two. Of the others,
-functions that move data (copies, gathers, constants) have none, and all that compute (elementwise
-functions, reductions, normalisations, pooling, losses) have one per element of the largest tensor
-that they read or write.
+FLOPs of matrix products, convolutions and attention are those of formulas: torch's own
+(`torch.utils.flop_counter`), and `FORMULAS` for what it has none for or a wrong one. A
+multiplication and an addition count as two, those of complex numbers as the eight that they are. Of
+the others, functions that move data (copies, gathers, constants) have none, and all that compute
+(elementwise functions, reductions, normalisations, pooling, losses) have one per element of the
+largest tensor that they read or write.
 
 Bytes are those of the tensors that a call reads and writes, each once, and what it changes in place
 twice, because it is read and written; what is merely overwritten is not read. Elements of an
 expanded tensor count once. Of a table from which rows are picked, as many bytes are read as are
-picked.
-
-The type of an op says in which precision it multiplies, as devices multiply numbers of 16 bits many
-times as fast as those of 32: ``"aten.mm[bfloat16]"``. A product of float32 has no dtype in its
-type, nor has an op that is no product: its time follows from its bytes.
+picked, and of one into which rows are put, as many are written.
 """
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from placeto_capture.tracing import cpu_kernels  # noqa: F401 (they are registered)
 from placeto_capture.tracing.trace import Call, Placeholder, View, views_in
 
 
@@ -57,10 +55,10 @@ SHAPED_ALIKE = _aten("""
 
 # Functions that move or make data and compute nothing.
 MOVES = _aten("""
-    _to_copy _pin_memory _unsafe_index arange cat clone col2im constant_pad_nd copy copy_
-    embedding eye fill fill_ flip full full_like gather im2col index index_copy index_copy_
+    _index_put_impl_ _to_copy _pin_memory _unsafe_index arange cat clone col2im constant_pad_nd copy
+    copy_ embedding eye fill fill_ flip full full_like gather im2col index index_copy index_copy_
     index_fill_ index_put index_put_ index_select lift_fresh linspace masked_fill masked_fill_
-    new_full new_ones new_zeros ones ones_like reflection_pad1d reflection_pad2d repeat
+    new_full new_ones new_zeros ones ones_like put_ reflection_pad1d reflection_pad2d repeat
     replication_pad1d replication_pad2d roll scalar_tensor scatter scatter_ select_backward
     select_scatter slice_backward slice_scatter split_with_sizes_copy stack tril triu
     unfold_backward upsample_nearest2d where zero_ zeros zeros_like
@@ -69,13 +67,18 @@ MOVES = _aten("""
 # Functions that read of a table only the rows that they pick.
 PICKS = _aten("_unsafe_index embedding gather index index_select take")
 
-# Products of a matrix or vector with a vector, for which torch has no formula: a multiplication and
-# an addition per element of the larger one.
-VECTOR_PRODUCTS = _aten("addmv dot mv vdot")
+# Functions that have a kernel on a GPU, and are made of others on a CPU; below autograd only steps
+# for a GPU call them.
+FUSED = _aten("_fused_rms_norm")
 
+# In-place functions that change the places that they are told, and leave the others alone.
+PUTS = _aten("""
+    _index_put_impl_ embedding_renorm_ index_add_ index_copy_ index_fill_ index_put_ index_reduce_
+    put_ scatter_ scatter_add_ scatter_reduce_
+""")
 
-# Products of groups of rows, each with a matrix of its own, for which torch has no formula.
-GROUPED_PRODUCTS = _aten("_grouped_mm")
+# Those of them that read what was there before; `index_put_` does if it is told to accumulate.
+ADDS = _aten("embedding_renorm_ index_add_ index_reduce_ scatter_add_ scatter_reduce_")
 
 
 @dataclass(frozen=True)
@@ -129,20 +132,147 @@ def function_of(overload: Any) -> Function:
         name=str(overload.overloadpacket),
         written_positions=frozenset(positions),
         written_keywords=frozenset(keywords),
-        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
+        is_composite=str(overload.overloadpacket) not in FUSED
+        and torch._C._dispatch_has_kernel_for_dispatch_key(
             overload.name(), "CompositeImplicitAutograd"
         ),
     )
 
 
+def named_arguments(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by their names, but those that are left out."""
+    names = [argument.name for argument in overload._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def changed_elements(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Return how many elements a call of one of `PUTS` changes, at most."""
+    named = named_arguments(overload, args, kwargs)
+    target = named["self"]
+    indices: Any = named.get("indices", named.get("index"))
+    if "source" in named:
+        return int(named["source"].numel())
+    if isinstance(indices, torch.Tensor):
+        name = overload.overloadpacket.__name__
+        if name == "embedding_renorm_":
+            return int(indices.numel() * target.shape[1])
+        per_index = target.numel() // target.shape[named["dim"]] if name == "index_fill_" else 1
+        return int(indices.numel() * per_index)
+    left, shapes = list(target.shape), []
+    for index in indices:
+        if index is None:
+            left.append(left.pop(0))
+        else:  # a mask picks all of its dimensions at most
+            is_mask = index.dtype in {torch.bool, torch.uint8}
+            shapes.append((index.numel(),) if is_mask else index.shape)
+            del left[: index.dim() if is_mask else 1]
+    picked: Sequence[int] = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    return prod((*picked, *left))
+
+
 aten = torch.ops.aten
-# The kernel for CPUs has the shapes of that for GPUs.
-FORMULA_OF = {
-    aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        aten._scaled_dot_product_flash_attention_backward
+Formula = Callable[..., int]  # of the arguments of a call, and what it returned as `out_val`
+
+
+def _of_products(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> int:
+    """Count products of matrices, or of groups of rows, each with a matrix of its own."""
+    products = left.shape[0] if left.dim() == right.dim() == 3 else 1
+    return 2 * products * left.shape[-2] * left.shape[-1] * right.shape[-1]
+
+
+def _of_summed_products(_added: Any, left: torch.Tensor, right: torch.Tensor, **_: Any) -> int:
+    return _of_products(left, right)
+
+
+def _of_vector_product(*factors: Any, **_: Any) -> int:
+    return 2 * max(each.numel() for each in factors if isinstance(each, torch.Tensor))
+
+
+def _of_trilinear(
+    first: torch.Tensor,
+    second: torch.Tensor,
+    third: torch.Tensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    *_: Any,
+    **__: Any,
+) -> int:
+    """Count the product of the first two, summed up over what the third one has not, and its."""
+    sizes: dict[int, int] = {}
+    axes = []
+    for tensor, expanded in ((first, expand1), (second, expand2), (third, expand3)):
+        own = [axis for axis in range(tensor.dim() + len(expanded)) if axis not in expanded]
+        sizes.update(zip(own, tensor.shape, strict=True))
+        axes.append(set(own))
+    pair = axes[0] | axes[1]
+    left = (pair - (set(sumdim) - axes[2])) | axes[2]
+    return 2 * sum(prod(sizes[axis] for axis in each) for each in (pair, left))
+
+
+def _of_convolution_backward(
+    grad_output: torch.Tensor,
+    images: torch.Tensor,
+    weight: torch.Tensor,
+    _bias_sizes: Any,
+    _stride: Any,
+    _padding: Any,
+    _dilation: Any,
+    transposed: bool,
+    _output_padding: Any,
+    _groups: int,
+    output_mask: Sequence[bool],
+    **_: Any,
+) -> int:
+    """Count each of the gradients of images and weights as the convolution itself.
+
+    Torch's formula leaves groups out of account in that of the weights.
+    """
+    small = images if transposed else grad_output
+    return 2 * small.shape[0] * prod(small.shape[2:]) * weight.numel() * sum(output_mask[:2])
+
+
+def _of_distances(first: torch.Tensor, second: torch.Tensor, *_: Any, **__: Any) -> int:
+    """Count a difference, a power and an addition per coordinate of each pair of points."""
+    return 3 * first.numel() * second.shape[-2]
+
+
+def _of_euclidean_distances(first: torch.Tensor, second: torch.Tensor, **_: Any) -> int:
+    """Count the product of the points, which have the squares of their lengths beside them."""
+    pairs = first.shape[:-1].numel() * second.shape[-2]
+    return 2 * pairs * (first.shape[-1] + 2)
+
+
+FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch may have
+    # The kernel for CPUs has the shapes of that for GPUs.
+    "aten._scaled_dot_product_flash_attention_for_cpu": (
+        flop_registry[aten._scaled_dot_product_flash_attention]
     ),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": (
+        flop_registry[aten._scaled_dot_product_flash_attention_backward]
+    ),
+    "aten.convolution_backward": _of_convolution_backward,
+    "aten._int_mm": _of_products,
+    "aten._grouped_mm": _of_products,
+    "aten._scaled_grouped_mm": _of_products,
+    "aten._scaled_grouped_mm_v2": _of_products,
+    "aten._scaled_mm_v2": _of_products,
+    "aten.addbmm": _of_summed_products,
+    **dict.fromkeys(sorted(_aten("addmv addr dot mv vdot")), _of_vector_product),
+    "aten._trilinear": _of_trilinear,
+    "aten._cdist_forward": _of_distances,
+    "aten._cdist_backward": lambda _, *others, **__: _of_distances(*others),
+    "aten._pdist_forward": lambda points, *_, **__: _of_distances(points, points) // 2,
+    "aten._pdist_backward": lambda _, points, *__, **___: _of_distances(points, points) // 2,
+    "aten._euclidean_dist": _of_euclidean_distances,
 }
+
+
+def formula_of(overload: Any) -> Formula | None:
+    """Return what counts the FLOPs of a function, None if they follow from its elements."""
+    packet = overload.overloadpacket
+    return FORMULAS.get(str(packet)) or flop_registry.get(packet)
 
 
 def count_flops(
@@ -154,26 +284,22 @@ def count_flops(
     tensors: Iterable[View],
 ) -> int:
     """Return the floating-point operations of a call; ``tensors`` are all that it touches."""
-    packet = FORMULA_OF.get(overload.overloadpacket, overload.overloadpacket)
-    formula = flop_registry.get(packet)
+    formula = formula_of(overload)
     if formula is not None:
-        return int(formula(*args, **kwargs, out_val=result))
+        is_complex = any(isinstance(each, torch.Tensor) and each.is_complex() for each in args)
+        return int(formula(*args, **kwargs, out_val=result)) * (4 if is_complex else 1)
     if function.name in MOVES or function.allocates:
         return 0
-    if function.name in GROUPED_PRODUCTS:
-        return _grouped_flops(args[0], args[1])
-    largest = max((tensor.num_elements for tensor in tensors), default=0)
-    return 2 * largest if function.name in VECTOR_PRODUCTS else largest
-
-
-def _grouped_flops(left: torch.Tensor, right: torch.Tensor) -> int:
-    """Return what products of groups perform: each row, or each term, is in one group."""
-    products = left.shape[0] if left.dim() == right.dim() == 3 else 1
-    return 2 * products * left.shape[-2] * left.shape[-1] * right.shape[-1]
+    if function.name in PUTS:
+        return changed_elements(overload, args, kwargs)
+    return max((tensor.num_elements for tensor in tensors), default=0)
 
 
 def count_bytes(
+    overload: Any,
     function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     inputs: Sequence[View],
     written: Sequence[View],
     outputs: Sequence[View],
@@ -182,8 +308,8 @@ def count_bytes(
 
     Parameters
     ----------
-    function
-        Function that is called.
+    overload, function, args, kwargs
+        Function that is called, and its arguments.
     inputs
         Its tensor arguments.
     written
@@ -195,6 +321,12 @@ def count_bytes(
         return 0
     write_bytes = sum(tensor.num_bytes for tensor in {*written, *outputs})
     read = set(inputs)
+    if function.name in PUTS:
+        read -= set(written)
+        (target,) = written
+        put = changed_elements(overload, args, kwargs) * target.dtype.itemsize
+        adds = function.name in ADDS or named_arguments(overload, args, kwargs).get("accumulate")
+        write_bytes = 2 * put if adds else put
     if function.name in OVERWRITES:
         read -= set(written)
     read_bytes = [tensor.num_bytes for tensor in read]
@@ -203,45 +335,35 @@ def count_bytes(
     return write_bytes + sum(read_bytes)
 
 
-DEFAULT_DTYPE = "float32"
-TYPE_WITH_DTYPE = re.compile(r"(?P<function>.+)\[(?P<dtype>\w+)\]")
+def dtype_of(op: Placeholder | Call) -> str:
+    """Return the name of the dtype that an op computes with, or that a placeholder holds.
 
-
-def op_type_of(op: Placeholder | Call) -> str:
-    """Return the type of an op in a graph.
-
-    The dtype of a product is the narrowest one among its floating-point arguments: that of its
-    operands also where what is added to the product, or what else it is told, is float32.
+    It is the narrowest floating-point one among the arguments of a call: that of the factors of a
+    product also where what is added to it, or what else it is told, is float32. Where no argument
+    is of floating-point numbers it is the narrowest one, and without tensors that of the result.
 
     Parameters
     ----------
     op
         As it was recorded.
     """
-    if isinstance(op, Placeholder) or not _is_product(op):
-        return op.op_type
-    dtypes = [view.dtype for view in views_in((op.arguments, op.keywords))]
-    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
-    narrowest = min(floating, key=lambda dtype: dtype.itemsize, default=torch.float32)
-    name = str(narrowest).removeprefix("torch.")
-    return op.op_type if name == DEFAULT_DTYPE else f"{op.op_type}[{name}]"
+    if isinstance(op, Placeholder):
+        views = list(op.tensors.values())
+    else:
+        views = [
+            view for call in op.single_calls for view in views_in((call.arguments, call.keywords))
+        ] or [view for view in op.outputs if view is not None]
+    dtypes = [view.dtype for view in views]
+    computing = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
+    narrowest = min(computing or dtypes, key=lambda dtype: dtype.itemsize, default="")
+    return str(narrowest).removeprefix("torch.")
 
 
-def split_type(op_type: str) -> tuple[str, str]:
-    """Return what an op calls, and the dtype that it multiplies.
-
-    Examples
-    --------
-    >>> split_type("aten.mm[bfloat16]"), split_type("aten.mm")
-    (('aten.mm', 'bfloat16'), ('aten.mm', 'float32'))
-    """
-    match = TYPE_WITH_DTYPE.fullmatch(op_type)
-    return (match["function"], match["dtype"]) if match else (op_type, DEFAULT_DTYPE)
-
-
-def _is_product(call: Call) -> bool:
-    if call.parts or call.is_barrier:
-        return False
-    packet = call.function.overloadpacket
-    named = call.op_type in VECTOR_PRODUCTS or call.op_type in GROUPED_PRODUCTS
-    return named or FORMULA_OF.get(packet, packet) in flop_registry
+def groups_of(op: Placeholder | Call) -> tuple[int, int]:
+    """Return the groups of a convolution and the input channels of each; 1 and 0 of all else."""
+    if isinstance(op, Placeholder) or op.parts or "convolution" not in op.op_type:
+        return 1, 0
+    named = named_arguments(op.function, op.arguments, op.keywords)
+    images: Any = named.get("input", named.get("self"))
+    groups = int(named["groups"])
+    return groups, images.size[1] // groups

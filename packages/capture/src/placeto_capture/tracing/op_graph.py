@@ -37,7 +37,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_capture.tracing.functions import op_type_of
+from placeto_capture.tracing.functions import dtype_of, groups_of
 from placeto_capture.tracing.storage_parts import Access, StorageAccesses
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
 from placeto_capture.tracing.versions import EarlierOps, Version, Versions
@@ -53,7 +53,10 @@ def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGrap
     calls = [op if isinstance(op, Call) else None for op in trace.ops]
     return OpGraph(
         op_names=_unique_names(trace),
-        op_types=tuple(op_type_of(op) for op in trace.ops),
+        op_types=tuple(op.op_type for op in trace.ops),
+        dtype=tuple(dtype_of(op) for op in trace.ops),
+        groups=np.array([groups_of(op)[0] for op in trace.ops], np.int32),
+        group_channels=np.array([groups_of(op)[1] for op in trace.ops], np.int32),
         scopes=tuple(op.scope for op in trace.ops),
         phases=np.array([call.phase if call else Phase.FORWARD for call in calls], np.int8),
         flops=np.array([call.flops if call else 0 for call in calls], np.float64),

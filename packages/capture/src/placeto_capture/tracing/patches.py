@@ -21,8 +21,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
 from placeto_capture.errors import CaptureError, StepError
+from placeto_capture.tracing.cpu_kernels import HAS_RMS_NORM
 from placeto_capture.tracing.devices import FAKE, OneDevice, Target, patch_autocast
 
+OF_FUSED_ATTENTION = (torch.float32, torch.float16, torch.bfloat16)
 # What is patched is of the process: of two captures that overlap one would leave its patches.
 _PATCHING = threading.RLock()
 
@@ -32,9 +34,10 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
     """Let PyTorch run a step as on a device, apart from the caller's modes and random numbers.
 
     Attention is one op forward and one backward (flash attention, of which PyTorch's kernel for
-    CPUs has the shape of that for GPUs), but with dropout of its weights, or a mask that is
-    learned. Dropout is one op on a GPU, and ``torch.autocast("cuda")`` applies there. An LSTM or
-    GRU is in its single ops, as any device can run them. Autocast is off until the step begins it.
+    CPUs has the shape of that for GPUs); on a CPU it is not with dropout of its weights, or a mask
+    that is learned. Dropout and RMSNorm are one op on a GPU, and ``torch.autocast("cuda")`` applies
+    there. An LSTM or GRU is in its single ops, as any device can run them. Autocast is
+    off until the step begins it.
 
     Parameters
     ----------
@@ -65,7 +68,8 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
         patches = [OneDevice(), patch_format(), patch_module_apply(), patch_cond(fake_mode)]
         patches += [patch_packing(), patch_flex_attention(), patch_nested()]
         if target == "gpu":
-            patches += [patch_autocast(), patch_dropout()]
+            patches += [patch_autocast(), patch_dropout(), patch_attention()]
+            patches += [patch_rms_norm()] if HAS_RMS_NORM else []
         for patch in patches:
             stack.enter_context(patch)
         yield
@@ -86,6 +90,94 @@ def patch_dropout() -> Any:
         return (torch.dropout_ if inplace else torch.dropout)(*arguments)
 
     return mock.patch.object(functional, "dropout", dropout)
+
+
+def patch_attention() -> Any:
+    """Let attention with dropout or a learned mask be the one op that PyTorch has for GPUs.
+
+    It takes what PyTorch's own choice for GPUs asks of it, and leaves all else as it is.
+    """
+    in_other_ops = functional.scaled_dot_product_attention
+
+    def attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        given = [query, key, value]
+        is_learned = attn_mask is not None and attn_mask.requires_grad
+        fits = all(each.dim() == 4 and each.shape[1] == query.shape[1] for each in given)
+        if not (dropout_p or is_learned) or not fits or query.dtype not in OF_FUSED_ATTENTION:
+            return in_other_ops(
+                query,
+                key,
+                value,
+                attn_mask,
+                dropout_p,
+                is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
+        if torch.is_autocast_enabled(FAKE):
+            given = [each.to(torch.get_autocast_dtype(FAKE)) for each in given]
+        bias = attn_mask
+        if bias is not None:
+            if bias.dtype == torch.bool:
+                lowest = torch.scalar_tensor(-torch.inf, dtype=given[0].dtype)
+                bias = torch.where(bias, 0.0, lowest)
+            bias = bias.to(given[0].dtype).expand(*query.shape[:3], key.shape[2])
+        keeps_sums = torch.is_grad_enabled() and any(
+            each.requires_grad for each in (*given, *([] if bias is None else [bias]))
+        )
+        return torch.ops.aten._scaled_dot_product_efficient_attention(
+            *given, bias, keeps_sums, dropout_p, is_causal, scale=scale
+        )[0]
+
+    return mock.patch.object(functional, "scaled_dot_product_attention", attention)
+
+
+def patch_rms_norm() -> Any:
+    """Let RMSNorm be the one op that PyTorch has for GPUs."""
+    in_other_ops = torch.rms_norm
+
+    def rms_norm(
+        input: torch.Tensor,  # noqa: A002 (as `torch.rms_norm` has it)
+        normalized_shape: Sequence[int],
+        weight: torch.Tensor | None = None,
+        eps: float | None = None,
+    ) -> Any:
+        if weight is not None and weight.dtype != input.dtype:
+            return in_other_ops(input, normalized_shape, weight, eps)
+        arguments = input, list(normalized_shape), weight, eps
+        return _RMSNorm.apply(*arguments)  # type: ignore[no-untyped-call]
+
+    return mock.patch.object(torch, "rms_norm", rms_norm)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """RMSNorm on a GPU: on a CPU PyTorch takes it apart above autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            result, factors = torch.ops.aten._fused_rms_norm(*args)
+        values, ctx.shape, weight, _ = args
+        ctx.save_for_backward(values, weight, factors)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        values, weight, factors = ctx.saved_tensors
+        mask = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        of_values, of_weight = torch.ops.aten._fused_rms_norm_backward(
+            gradients[0], values, ctx.shape, factors, weight, mask
+        )
+        return of_values, None, of_weight, None
 
 
 def patch_cond(fake_mode: FakeTensorMode) -> Any:

@@ -190,7 +190,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             scope="",
             phase=self.phase,
             flops=count_flops(func, function, args, kwargs, result, (*inputs, *made)),
-            bytes_accessed=count_bytes(function, inputs, written, made),
+            bytes_accessed=count_bytes(func, function, args, kwargs, inputs, written, made),
             belongs_to=None,
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,

@@ -9,8 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+from placeto_capture.costs.op_classes import OpClass, class_of_type
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, views_in
 from placeto_graphs import Phase
+
+# Classes of the ops that fused optimizers run in one kernel: not the products of Muon.
+CLASSES_OF_UPDATES = {OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.COPY}
 
 
 def with_whole_updates(trace: Trace) -> Trace:
@@ -112,7 +116,8 @@ def _updates(trace: Trace) -> Iterable[list[int]]:
 def _free_part(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> list[int]:
     """Return the last ones of some ops that are next to each other but for what is independent.
 
-    Nothing between them touches what they write, or writes what they read.
+    Nothing between them touches what they write, or writes what they read. There are none if one
+    of them is of a class that no fused optimizer has in its kernel.
     """
     own = set(ops)
     calls = _calls(trace, ops)
@@ -125,7 +130,9 @@ def _free_part(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> l
         if op < ops[-1] and (storage in written or _writes(trace.ops[op], storage))
     }
     last = max(others, default=-1)
-    return [op for op in ops if op > last]
+    free = [op for op in ops if op > last]
+    kinds = {class_of_type(call.op_type) for call in _calls(trace, free)}
+    return free if kinds <= CLASSES_OF_UPDATES else []
 
 
 def _writes(made: Placeholder | Call, storage: int) -> bool:

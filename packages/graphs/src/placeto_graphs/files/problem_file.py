@@ -5,6 +5,7 @@ compute times or bandwidths is infinity.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -59,10 +60,13 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     measured_time: list[_Times]
     dtype: list[str] | None = None
     groups: list[int] | None = None
+    group_channels: list[int] | None = None
     waits: list[tuple[int, int]] | None = None
     held_tensors: list[int] | None = None
 
 
+# Before there were dtypes, the types of products had them: "aten.mm[bfloat16]".
+_TYPE_WITH_DTYPE = re.compile(r"(.+)\[((?:b?float|complex|int)\w+)\]")
 _COLUMNS = [name for name in _Graph.__struct_fields__ if not name.startswith(("edge", "measured"))]
 
 
@@ -302,11 +306,23 @@ def _decoded_graph(graph: _Graph) -> OpGraph:
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
             raise GraphError(f"measured_time[{index}].kind: {shown(kind)} is there twice")
+    if graph.dtype is None:
+        _separate_dtypes(graph)
     return OpGraph(
         **{name: getattr(graph, name) for name in _COLUMNS},
         edges=np.stack([graph.edge_tensors, graph.edge_consumers], axis=1),
         measured_time={times.kind: np.array(times.seconds) for times in graph.measured_time},
     )
+
+
+def _separate_dtypes(graph: _Graph) -> None:
+    """Take the dtypes out of the types of ops, where these have them."""
+    matches = [_TYPE_WITH_DTYPE.fullmatch(op_type) for op_type in graph.op_types]
+    graph.dtype = [match[2] if match else "" for match in matches]
+    graph.op_types = [
+        match[1] if match else op_type
+        for match, op_type in zip(matches, graph.op_types, strict=True)
+    ]
 
 
 def _decoded_cluster(cluster: _Cluster) -> Cluster:

@@ -255,6 +255,7 @@ def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
         colocation=of_ops(graph.colocation, graph.colocation[makers]),
         dtype=tuple(texts_of_ops(graph.dtype, [graph.dtype[maker] for maker in makers.tolist()])),
         groups=of_ops(graph.groups, none + 1),
+        group_channels=of_ops(graph.group_channels, none),
         tensor_producer=layout.tensor_producer,
         tensor_bytes=np.append(graph.tensor_bytes, sizes)[layout.source_tensor],
         held_tensors=np.flatnonzero(np.isin(layout.source_tensor, graph.held_tensors)).astype(

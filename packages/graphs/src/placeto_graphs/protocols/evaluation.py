@@ -115,6 +115,28 @@ class SchedulingEvaluator(Evaluator, Protocol):
 
 
 @runtime_checkable
+class CriticalEvaluator(Evaluator, Protocol):
+    """An evaluator that also says which groups a placement's cost hangs on.
+
+    A search takes those first: moving any other one alone cannot lower the cost much.
+
+    Examples
+    --------
+    >>> def candidates(evaluator: CriticalEvaluator, placement):
+    ...     return np.flatnonzero(evaluator.critical_groups(placement[None])[0])
+    """
+
+    def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return bool[B, G], whether each group is critical: on the critical path of the step.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
+
+
+@runtime_checkable
 class Placer(Protocol):
     """Finds a placement for a problem.
 

@@ -90,6 +90,8 @@ class OpGraph(Record):
         for all ops unless given.
     groups : int32[V]
         Number of groups of a convolution's channels; 1, the default, for every other op.
+    group_channels : int32[V]
+        Number of input channels of each group of a convolution; 0, the default, for every other op.
     waits : int32[W, 2]
         Rows of (op, op that has to be done before it), each at most once, kept in ascending order;
         none unless given. The host issues ops in order: such an edge has no tensor, so no transfer
@@ -139,6 +141,7 @@ class OpGraph(Record):
     measured_time: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     dtype: tuple[str, ...] = _DEFAULT
     groups: NDArray[np.int32] = _DEFAULT
+    group_channels: NDArray[np.int32] = _DEFAULT
     waits: NDArray[np.int32] = _DEFAULT
     held_tensors: NDArray[np.int32] = _DEFAULT
 
@@ -257,6 +260,8 @@ class OpGraph(Record):
         self._check("dtype", texts, count, empty=True)
         self._default("groups", np.ones(count, np.int32))
         self._check("groups", int_array, np.int32, (count,), minimum=1)
+        self._default("group_channels", np.zeros(count, np.int32))
+        self._check("group_channels", int_array, np.int32, (count,))
 
     def _check_tensors(self) -> None:
         last_op = self.num_ops - 1

@@ -56,7 +56,7 @@ class PairScores(nn.Module):
     def __init__(self, settings: Settings, generator: torch.Generator) -> None:
         super().__init__()
         self.rounds = settings.message_rounds
-        self.looks_ahead = settings.device_features == "loads-and-lookahead"
+        self.looks_ahead = settings.sees_lookahead
         embedded = DIRECTIONS * WIDTH
         self.first = new_layer(TOPOLOGY_FEATURES + GROUP_FEATURES, WIDTH, generator)
         self.messages = _layers(DIRECTIONS, generator)

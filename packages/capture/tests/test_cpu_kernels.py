@@ -1,0 +1,52 @@
+"""Kernels for CPUs of what PyTorch has for GPUs: as autograd has it of their formulas."""
+
+import math
+
+import pytest
+import torch
+
+from placeto_capture.tracing import cpu_kernels
+
+aten = cpu_kernels.aten
+ROWS, KEYS, WIDTH = 5, 6, 4
+
+
+def some(*size: int) -> torch.Tensor:
+    return torch.randn(*size, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_attention_is_its_formula_and_drops_the_same_in_both_directions(
+    is_causal: bool, dropout_p: float, has_bias: bool
+) -> None:
+    torch.manual_seed(0)
+    query, key = some(2, 3, ROWS, WIDTH), some(2, 3, KEYS, WIDTH)
+    bias = some(2, 3, ROWS, KEYS) if has_bias else None
+    value = torch.eye(KEYS).expand(2, 3, KEYS, KEYS)  # the result are the weights
+
+    result, sums, *seeds = aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, True, dropout_p, is_causal
+    )
+    kept = (result != 0).float() / (1 - dropout_p)
+    inputs = [each.clone().requires_grad_() for each in (query, key, value)]
+    learned = None if bias is None else bias.clone().requires_grad_()
+    scores = inputs[0] @ inputs[1].transpose(2, 3) / math.sqrt(WIDTH)
+    scores = scores if learned is None else scores + learned
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(ROWS, KEYS).triu(1).bool(), -math.inf)
+    expected = (scores.softmax(-1) * kept) @ inputs[2]
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(sums[..., :ROWS], scores.exp().sum(-1).log())
+    if dropout_p:
+        assert 0.2 < (kept == 0).float().mean() - is_causal * 0.4 < 0.7
+
+    gradient = some(2, 3, ROWS, KEYS)
+    found = aten._scaled_dot_product_efficient_attention_backward(
+        gradient, query, key, value, bias, result, sums, *seeds, dropout_p, [True] * 4, is_causal
+    )
+    leaves = [*inputs, *([] if learned is None else [learned])]
+    right = torch.autograd.grad(expected, leaves, gradient)
+    for gradient_found, gradient_right in zip(found, right, strict=False):
+        torch.testing.assert_close(gradient_found, gradient_right)

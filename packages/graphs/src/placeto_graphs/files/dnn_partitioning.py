@@ -1,0 +1,210 @@
+"""Input files of the device placement algorithms of Tarnawski et al. 2020 (JSON)."""
+
+import math
+import os
+from collections import Counter
+
+import msgspec
+import numpy as np
+
+from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.files.decoding import decode_json
+from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes
+from placeto_graphs.grouping.colocation import colocate, colocate_by_id
+from placeto_graphs.schema.cluster import Cluster, Device
+from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
+from placeto_graphs.schema.problem import PlacementProblem
+
+ACCELERATOR, HOST = "accelerator", "cpu"
+MILLISECOND = 1e-3
+# The files have the time of a transfer and not its bytes. With so many bytes a second, a tensor of
+# a byte stands for a picosecond, and no time of a file is rounded in a digit that it has.
+BANDWIDTH = 1e12
+HOST_MEMORY = 2**60  # no limit
+
+
+class _Node(msgspec.Struct):
+    id: int
+    cpuLatency: float  # noqa: N815 (as the files have it)
+    fpgaLatency: float  # noqa: N815
+    size: float
+    name: str = ""
+    supportedOnFpga: bool | int = True  # noqa: N815
+    isBackwardNode: bool | int = False  # noqa: N815
+    colorClass: int | None = None  # noqa: N815
+
+
+class _Edge(msgspec.Struct):
+    sourceId: int  # noqa: N815
+    destId: int  # noqa: N815
+    cost: float
+
+
+class _File(msgspec.Struct):
+    maxFPGAs: int  # noqa: N815
+    maxCPUs: int  # noqa: N815
+    maxSizePerFPGA: float  # noqa: N815
+    nodes: list[_Node]
+    edges: list[_Edge]
+
+
+def load_dnn_partitioning(
+    path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES
+) -> PlacementProblem:
+    r"""Read an input file of the repository msr-fiddle/dnn-partitioning as a problem.
+
+    Each node becomes an op, and nodes of one ``colorClass`` are one group. The cluster has
+    ``maxFPGAs`` devices of kind ``"accelerator"`` with ``maxSizePerFPGA`` bytes each, and
+    ``maxCPUs`` of kind ``"cpu"`` without a limit. A node takes ``fpgaLatency`` milliseconds on an
+    accelerator, where it can run there, and ``cpuLatency`` on a CPU; its ``size`` is memory for the
+    whole step. The output of a node is a tensor as large as takes its ``cost`` from an accelerator
+    to the host, at 1e12 bytes per second: times are right, bytes of tensors are not known. The
+    objective of the paper is that of ``placeto_simulator.ThroughputEvaluator``.
+
+    Parameters
+    ----------
+    path
+        File whose name ends in ``.json``.
+    max_bytes
+        Largest size that is read, in bytes.
+
+    Raises
+    ------
+    GraphError
+        When the file is not such an input.
+    OSError
+        When the file cannot be read.
+
+    References
+    ----------
+    Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS
+    2020.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> nodes = [
+    ...     {"id": 7, "cpuLatency": 9.0, "fpgaLatency": 1.0, "size": 64.0, "colorClass": 1},
+    ...     {"id": 8, "cpuLatency": 9.0, "fpgaLatency": 2.0, "size": 64.0, "colorClass": 2},
+    ... ]
+    >>> content = {
+    ...     "maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 1e9, "nodes": nodes,
+    ...     "edges": [{"sourceId": 7, "destId": 8, "cost": 0.5}],
+    ... }
+    >>> _ = Path("input.json").write_bytes(msgspec.json.encode(content))
+    >>> load_dnn_partitioning("input.json")
+    PlacementProblem(ops=2, groups=2, devices=3)
+    """
+    content = read_bytes(path, max_bytes)
+    with within(f"{os.fspath(path)}: "):
+        return _problem(decode_json(content, _File))
+
+
+def _problem(file: _File) -> PlacementProblem:
+    graph = _graph(file)
+    cluster = _cluster(file)
+    on_accelerator = [
+        node.fpgaLatency * MILLISECOND if node.supportedOnFpga else math.inf for node in file.nodes
+    ]
+    on_host = [node.cpuLatency * MILLISECOND for node in file.nodes]
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=np.array(
+            [on_host if d.kind == HOST else on_accelerator for d in cluster.devices]
+        ).T,
+        grouping=colocate(graph, [colocate_by_id]),
+        rules=("id",),
+    )
+
+
+def _cluster(file: _File) -> Cluster:
+    memory = _whole_bytes("maxSizePerFPGA", file.maxSizePerFPGA)
+    devices = [
+        Device(f"{kind}:{number}", kind, size, 0.0, 0.0)
+        for kind, count, size in (
+            (ACCELERATOR, file.maxFPGAs, memory),
+            (HOST, file.maxCPUs, HOST_MEMORY),
+        )
+        for number in range(count)
+    ]
+    if not devices:
+        raise GraphError("maxFPGAs, maxCPUs: expected at least one device, got none")
+    shape = (len(devices), len(devices))
+    return Cluster(
+        devices=tuple(devices), bandwidth=np.full(shape, BANDWIDTH), latency=np.zeros(shape)
+    )
+
+
+def _graph(file: _File) -> OpGraph:
+    op_of_id: dict[int, int] = {}
+    for op, node in enumerate(file.nodes):
+        if op_of_id.setdefault(node.id, op) != op:
+            raise GraphError(f"nodes[{op}].id: {node.id} repeats nodes[{op_of_id[node.id]}].id")
+    tensor_of_op: dict[int, int] = {}
+    costs: list[float] = []
+    edges: dict[tuple[int, int], int] = {}
+    for number, edge in enumerate(file.edges):
+        with within(f"edges[{number}]."):
+            source, reader = (
+                _known_op(op_of_id, field, value)
+                for field, value in (("sourceId", edge.sourceId), ("destId", edge.destId))
+            )
+            tensor = tensor_of_op.setdefault(source, len(costs))
+            if tensor == len(costs):
+                costs.append(edge.cost)
+            elif costs[tensor] != edge.cost:
+                raise GraphError(
+                    f"cost: expected {costs[tensor]} as of the other edges of node "
+                    f"{edge.sourceId}, got {edge.cost}"
+                )
+            edges.setdefault((tensor, reader), number)
+    return OpGraph(
+        op_names=_names(file.nodes),
+        op_types=("node",) * len(file.nodes),
+        scopes=("",) * len(file.nodes),
+        phases=np.array(
+            [Phase.BACKWARD if node.isBackwardNode else Phase.FORWARD for node in file.nodes],
+            np.int8,
+        ),
+        flops=np.zeros(len(file.nodes)),
+        bytes_accessed=np.zeros(len(file.nodes)),
+        parameter_bytes=np.array(
+            [_whole_bytes(f"nodes[{op}].size", node.size) for op, node in enumerate(file.nodes)]
+        ),
+        workspace_bytes=np.zeros(len(file.nodes), np.int64),
+        colocation=_colocation(file.nodes),
+        tensor_producer=np.array([*tensor_of_op], np.int32),
+        tensor_bytes=np.array([_whole_bytes("cost", cost * 1e-3 * BANDWIDTH) for cost in costs]),
+        edges=np.array([*edges], np.int32).reshape(-1, 2),
+    )
+
+
+def _known_op(op_of_id: dict[int, int], field: str, node: int) -> int:
+    if node not in op_of_id:
+        raise GraphError(f"{field}: expected the id of a node, got {node}")
+    return op_of_id[node]
+
+
+def _names(nodes: list[_Node]) -> tuple[str, ...]:
+    """Return the names of nodes, with their ids where one has no name of its own."""
+    count = Counter(node.name for node in nodes)
+    return tuple(
+        node.name if node.name and count[node.name] == 1 else f"{node.name or 'node'}#{node.id}"
+        for node in nodes
+    )
+
+
+def _colocation(nodes: list[_Node]) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+    numbers: dict[int, int] = {}
+    ids = [
+        FREE if node.colorClass is None else numbers.setdefault(node.colorClass, len(numbers))
+        for node in nodes
+    ]
+    return np.array(ids, np.int32)
+
+
+def _whole_bytes(field: str, value: float) -> int:
+    if not 0 <= value < 2**62:
+        raise GraphError(f"{field}: expected a number from 0 to 2^62, got {shown(value)}")
+    return math.ceil(value - 1e-6)

@@ -1,0 +1,389 @@
+"""Conformance suites for placers and evaluators of your own, run by pytest.
+
+Subclass `PlacerSuite` or `EvaluatorSuite` in a test module, say how yours is made, and run pytest::
+
+    from placeto_graphs.testing import PlacerSuite
+    from my_package import MyPlacer
+
+    class TestMyPlacer(PlacerSuite):
+        def make_placer(self, problem):
+            return MyPlacer()
+
+What passes works with ``placeto compare``, with every other placer and with every evaluator.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.protocols.evaluation import (
+    Evaluator,
+    Placer,
+    SchedulingEvaluator,
+    memory_penalised_runtime,
+)
+from placeto_graphs.protocols.moves import MoveEvaluator, Moves, Walks, plain_walk
+from placeto_graphs.schema.cluster import Cluster, Device
+from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.op_graph import OpGraph
+from placeto_graphs.schema.problem import PlacementProblem
+from placeto_graphs.schema.results import EvaluationBatch, PlacementResult
+
+SEED = 2019
+
+
+class LoadEvaluator:
+    """Prices placements by the busiest device: its compute time and the bytes that reach it.
+
+    It is short, exact in any order, and has nothing of the simulator: what placers are tested with.
+
+    Parameters
+    ----------
+    problem
+        Problem whose placements are priced.
+
+    Examples
+    --------
+    >>> problem = example_problem()
+    >>> LoadEvaluator(problem).evaluate(np.zeros((1, problem.num_groups), np.int32)).runtime.shape
+    (1,)
+    """
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self.evaluated = 0
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the load of the busiest device, and the parameters that each device holds."""
+        self.evaluated += len(placements)
+        groups, devices = self.problem.group_graph, range(self.problem.num_devices)
+        rows = [self.problem.check_placement(placement) for placement in placements]
+        loads = np.zeros((len(rows), len(devices)))
+        memory = np.zeros(loads.shape, np.int64)
+        first, second = groups.edges.T
+        for row, placement in enumerate(rows):
+            for device in devices:
+                here = placement == device
+                enters = (here[first] != here[second]) @ groups.edge_bytes
+                loads[row, device] = groups.compute_time[here, device].sum() + enters * 1e-9
+                memory[row, device] = groups.parameter_bytes[here].sum()
+        return EvaluationBatch(runtime=loads.max(axis=1, initial=0.0), peak_memory=memory)
+
+
+def example_problem(
+    num_groups: int = 8,
+    kinds: tuple[str, ...] = ("cpu", "k80", "k80"),
+    *,
+    memory_bytes: int = 10**9,
+    seed: int = SEED,
+) -> PlacementProblem:
+    """Return a small random problem, the same for the same arguments.
+
+    Ops read tensors of ops before them, some have weights, two run in each group, and the devices
+    are of different speeds.
+
+    Parameters
+    ----------
+    num_groups
+        Number of groups G; there are 2 G ops.
+    kinds
+        Kind of each device.
+    memory_bytes
+        Memory of each device.
+    seed
+        Seed of all random choices.
+
+    Examples
+    --------
+    >>> example_problem()
+    PlacementProblem(ops=16, groups=8, devices=3)
+    """
+    generator = np.random.default_rng(seed)
+    num_ops, shape = 2 * num_groups, (len(kinds), len(kinds))
+    readers = np.arange(1, num_ops)
+    edges = np.stack([generator.integers(0, readers), readers], axis=1)
+    graph = OpGraph(
+        op_names=tuple(f"op{op}" for op in range(num_ops)),
+        op_types=("op",) * num_ops,
+        scopes=("",) * num_ops,
+        phases=np.zeros(num_ops, np.int8),
+        flops=np.zeros(num_ops),
+        bytes_accessed=np.zeros(num_ops),
+        parameter_bytes=generator.integers(0, 2, num_ops) * 10**6,
+        workspace_bytes=np.zeros(num_ops, np.int64),
+        colocation=np.full(num_ops, -1, np.int32),
+        tensor_producer=np.arange(num_ops, dtype=np.int32),
+        tensor_bytes=generator.integers(0, 10**6, num_ops),
+        edges=edges.astype(np.int32),
+    )
+    names = tuple(f"{kind}:{number}" for number, kind in enumerate(kinds))
+    seconds = generator.uniform(0.001, 0.01, (num_ops, 1))
+    slower = np.array([4.0 if kind == "cpu" else 1.0 for kind in kinds])
+    return PlacementProblem(
+        graph=graph,
+        cluster=Cluster(
+            devices=tuple(
+                Device(name, kind, memory_bytes, 1e-5, 1e-5)
+                for name, kind in zip(names, kinds, strict=True)
+            ),
+            bandwidth=np.full(shape, 1e9),
+            latency=np.full(shape, 1e-5),
+        ),
+        compute_time=seconds * slower,
+        grouping=Grouping(
+            group_of=np.repeat(np.arange(num_groups, dtype=np.int32), 2),
+            group_names=tuple(f"group{group}" for group in range(num_groups)),
+        ),
+    )
+
+
+def example_problems() -> Iterator[PlacementProblem]:
+    """Yield small problems of every kind: one group, one device, scarce memory, devices barred.
+
+    Examples
+    --------
+    >>> [problem.num_groups for problem in example_problems()]
+    [8, 1, 5, 8, 8]
+    """
+    yield example_problem()
+    yield example_problem(1)
+    yield example_problem(5, ("k80",))
+    yield example_problem(memory_bytes=2 * 10**6)
+    yield problem_with_barred_devices()
+
+
+def problem_with_barred_devices() -> PlacementProblem:
+    """Return a problem whose first group runs on the CPU only, and its last one on the last device.
+
+    Examples
+    --------
+    >>> problem = problem_with_barred_devices()
+    >>> np.isinf(problem.group_graph.compute_time).sum(axis=1)
+    array([2, 0, 0, 0, 0, 0, 0, 2])
+    """
+    problem = example_problem()
+    compute_time = problem.compute_time.copy()
+    compute_time[0, 1:] = np.inf
+    compute_time[-1, :-1] = np.inf
+    return PlacementProblem(
+        graph=problem.graph,
+        cluster=problem.cluster,
+        compute_time=compute_time,
+        grouping=problem.grouping,
+    )
+
+
+def random_placements(problem: PlacementProblem, count: int, seed: int = SEED) -> NDArray[np.int32]:
+    """Return int32[count, G], random placements of groups on devices that can run them.
+
+    Examples
+    --------
+    >>> random_placements(example_problem(), 3).shape
+    (3, 8)
+    """
+    generator = np.random.default_rng(seed)
+    can_run = np.isfinite(problem.group_graph.compute_time)
+    chances = generator.random((count, *can_run.shape)) * can_run
+    placements: NDArray[np.int32] = chances.argmax(axis=2).astype(np.int32)
+    return placements
+
+
+def _penalised(problem: PlacementProblem, batch: EvaluationBatch) -> NDArray[np.float64]:
+    return memory_penalised_runtime(
+        batch, [device.memory_bytes for device in problem.cluster.devices]
+    )
+
+
+def _refuses(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except Exception:  # of whatever type: placers and evaluators have errors of their own
+        return True
+    return False
+
+
+class PlacerSuite:
+    """What every placer does; subclass it and define `make_placer`.
+
+    Examples
+    --------
+    >>> class FirstThatRuns:
+    ...     name = "first-that-runs"
+    ...
+    ...     def place(self, problem, evaluator, *, seed=0):
+    ...         placement = np.isfinite(problem.group_graph.compute_time).argmax(axis=1)
+    ...         found = evaluator.evaluate(placement[None].astype(np.int32))
+    ...         cost = _penalised(problem, found)[0]
+    ...         return PlacementResult(
+    ...             placement=placement, runtime=found.runtime[0], peak_memory=found.peak_memory[0],
+    ...             evaluations=1, seconds=0.0, curve=[[1, cost]],
+    ...         )
+    >>> class TestFirstThatRuns(PlacerSuite):
+    ...     def make_placer(self, problem):
+    ...         return FirstThatRuns()
+    >>> TestFirstThatRuns().test_a_result_is_what_the_evaluator_returns()
+    """
+
+    def make_placer(self, problem: PlacementProblem) -> Placer:
+        """Return the placer that is tested, for a problem."""
+        raise NotImplementedError("make_placer: define it in your subclass")
+
+    def make_evaluator(self, problem: PlacementProblem) -> Evaluator:
+        """Return the evaluator that placers get: by default a `LoadEvaluator`."""
+        return LoadEvaluator(problem)
+
+    def problems(self) -> Iterator[PlacementProblem]:
+        """Yield the problems that are placed: by default those of `example_problems`."""
+        yield from example_problems()
+
+    def place(self, problem: PlacementProblem, seed: int = 0) -> PlacementResult:
+        """Return what the placer finds with a new evaluator."""
+        placer = self.make_placer(problem)
+        return placer.place(problem, self.make_evaluator(problem), seed=seed)
+
+    def test_it_is_a_placer_with_a_name(self) -> None:
+        """The name stands in tables and on the command line."""
+        placer = self.make_placer(example_problem())
+        assert isinstance(placer, Placer)
+        assert isinstance(placer.name, str)
+        assert placer.name
+
+    def test_a_result_is_what_the_evaluator_returns(self) -> None:
+        """Runtime and memory are those of the placement, and the curve ends at its cost."""
+        for problem in self.problems():
+            result = self.place(problem)
+            placement = problem.check_placement(result.placement)
+            batch = self.make_evaluator(problem).evaluate(placement[None])
+            assert result.runtime == batch.runtime[0]
+            assert result.peak_memory.tolist() == batch.peak_memory[0].tolist()
+            assert result.seconds >= 0
+            assert result.curve[-1, 0] <= result.evaluations
+            np.testing.assert_allclose(result.curve[-1, 1], _penalised(problem, batch)[0])
+            assert (np.diff(result.curve[:, 1]) <= 0).all(), "the best so far never gets worse"
+
+    def test_no_group_goes_where_it_cannot_run(self) -> None:
+        """A device with an infinite compute time is barred."""
+        problem = problem_with_barred_devices()
+        placement = self.place(problem).placement
+        seconds = problem.group_graph.compute_time[np.arange(problem.num_groups), placement]
+        assert np.isfinite(seconds).all()
+
+    def test_a_seed_gives_one_result(self) -> None:
+        """All random choices follow from the seed."""
+        problem = example_problem()
+        first, again = (self.place(problem, seed=5) for _ in range(2))
+        assert first.placement.tolist() == again.placement.tolist()
+        assert first.curve.tolist() == again.curve.tolist()
+        assert first.evaluations == again.evaluations
+
+    def test_a_placer_can_be_used_again(self) -> None:
+        """What it did before makes no difference, and the problem is as it was."""
+        problem = example_problem()
+        placer = self.make_placer(problem)
+        first, again = (
+            placer.place(problem, self.make_evaluator(problem), seed=1) for _ in range(2)
+        )
+        assert first.placement.tolist() == again.placement.tolist()
+        assert problem == example_problem()
+
+
+class EvaluatorSuite:
+    """What every evaluator does; subclass it and define `make_evaluator`.
+
+    One that also is a `SchedulingEvaluator` or a `MoveEvaluator` is tested as such.
+
+    Examples
+    --------
+    >>> class TestLoadEvaluator(EvaluatorSuite):
+    ...     def make_evaluator(self, problem):
+    ...         return LoadEvaluator(problem)
+    >>> TestLoadEvaluator().test_a_batch_is_its_placements_one_by_one()
+    """
+
+    def make_evaluator(self, problem: PlacementProblem) -> Evaluator:
+        """Return the evaluator that is tested, for a problem."""
+        raise NotImplementedError("make_evaluator: define it in your subclass")
+
+    def problems(self) -> Iterator[PlacementProblem]:
+        """Yield the problems whose placements are evaluated: those of `example_problems`."""
+        yield from example_problems()
+
+    def test_it_is_an_evaluator_of_its_problem(self) -> None:
+        """Placers check that an evaluator is one of the problem that they place."""
+        problem = example_problem()
+        evaluator = self.make_evaluator(problem)
+        assert isinstance(evaluator, Evaluator)
+        assert evaluator.problem == problem
+
+    def test_results_have_a_row_for_each_placement(self) -> None:
+        """Runtimes are positive seconds, or infinite; memory is counted for each device."""
+        for problem in self.problems():
+            for count in (0, 1, 5):
+                batch = self.make_evaluator(problem).evaluate(random_placements(problem, count))
+                assert batch.runtime.shape == (count,)
+                assert batch.peak_memory.shape == (count, problem.num_devices)
+                assert (batch.runtime > 0).all()
+
+    def test_a_batch_is_its_placements_one_by_one(self) -> None:
+        """A placement costs the same in every batch, and at every call."""
+        for problem in self.problems():
+            evaluator, rows = self.make_evaluator(problem), random_placements(problem, 6)
+            batch = evaluator.evaluate(rows)
+            for row, placement in enumerate(rows):
+                single = evaluator.evaluate(placement[None])
+                assert single.runtime[0] == batch.runtime[row]
+                assert single.peak_memory[0].tolist() == batch.peak_memory[row].tolist()
+
+    def test_placements_stay_as_they_are(self) -> None:
+        """An evaluator writes into nothing that it is given."""
+        problem = example_problem()
+        rows = random_placements(problem, 4)
+        before = rows.copy()
+        self.make_evaluator(problem).evaluate(rows)
+        assert rows.tolist() == before.tolist()
+
+    def test_wrong_placements_are_refused(self) -> None:
+        """So are rows of another length, devices that are not there, and those that are barred."""
+        problem = problem_with_barred_devices()
+        evaluator, right = self.make_evaluator(problem), random_placements(problem, 1)
+        for wrong in (right[:, :-1], right + 3, right - 3, np.full_like(right, 1)):
+            assert _refuses(lambda wrong=wrong: evaluator.evaluate(wrong)), f"took {wrong.tolist()}"  # type: ignore[misc]
+
+    def test_a_schedule_costs_what_the_placement_does(self) -> None:
+        """When groups run lies within the step, if the evaluator says it."""
+        for problem in self.problems():
+            evaluator, rows = self.make_evaluator(problem), random_placements(problem, 3)
+            if isinstance(evaluator, SchedulingEvaluator):
+                schedule, batch = evaluator.schedule(rows), evaluator.evaluate(rows)
+                assert schedule.runtime.tolist() == batch.runtime.tolist()
+                assert schedule.peak_memory.tolist() == batch.peak_memory.tolist()
+                assert (schedule.start >= 0).all()
+                assert (schedule.start <= schedule.end).all()
+                assert (schedule.end <= schedule.runtime[:, None]).all()
+
+    def test_a_walk_is_one_evaluation_after_the_other(self) -> None:
+        """Moves in one call end as `plain_walk` does, if the evaluator has them."""
+        for problem in self.problems():
+            evaluator, rows = self.make_evaluator(problem), random_placements(problem, 2)
+            if isinstance(evaluator, MoveEvaluator):
+                moves = _random_moves(problem, len(rows))
+                found, expected = evaluator.walk(rows, moves), plain_walk(evaluator, rows, moves)
+                for field in fields(Walks):
+                    np.testing.assert_array_equal(
+                        getattr(found, field.name), getattr(expected, field.name), field.name
+                    )
+
+
+def _random_moves(problem: PlacementProblem, num_walks: int) -> Moves:
+    """Return moves of single groups and of all together, uphill and down."""
+    generator = np.random.default_rng(SEED)
+    groups, shape = problem.num_groups, (num_walks, 40)
+    return Moves(
+        set_of=generator.integers(0, groups + 1, shape).astype(np.int32),
+        device=generator.integers(0, problem.num_devices, shape).astype(np.int32),
+        allowance=generator.choice([0.0, 1e-3, 1.0], shape),
+        first_member=np.append(np.arange(groups + 1), 2 * groups).astype(np.int32),
+        members=np.tile(np.arange(groups, dtype=np.int32), 2),
+    )

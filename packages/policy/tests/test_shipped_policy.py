@@ -1,0 +1,59 @@
+"""What the bundled pretrained policy does and sees is pinned, so that no change goes unnoticed."""
+
+import numpy as np
+import pytest
+import torch
+
+from placeto_graphs import PlacementProblem
+from placeto_policy import PlacementPolicy, PlacetoPlacer, load_pretrained
+from placeto_policy.checkpoint import FEATURES
+from placeto_policy.embedding.pairs import _numbers
+from placeto_policy.environment import PlacementEnvironment
+from random_states import random_problem
+from scheduled_problems import ListSchedule, two_chains, two_speeds
+
+# A sum of all features of one state for each version of them: see `checkpoint.FEATURES`.
+FINGERPRINTS = {1: -3.9333609}
+
+
+def test_the_features_are_those_of_their_version() -> None:
+    problem = random_problem(9, 3, np.random.default_rng(0))
+    environment = PlacementEnvironment(ListSchedule(problem))
+    environment.reset(num_episodes=1)
+    for device in (1, 2, 0, 1):
+        environment.step(np.array([device]))
+    states, topology = environment.states(), environment.topology
+    assert topology.device_costs is not None
+    others = torch.nn.functional.one_hot(states.placement, 3).float()
+    seen = [
+        topology.cost_features,
+        topology.path_features,
+        topology.device_costs.group_features,
+        _numbers(states, others, looks_ahead=False),
+    ]
+    numbers = torch.cat([each.double().flatten() for each in seen])
+    weights = torch.cos(torch.arange(len(numbers), dtype=torch.float64))
+    assert float(numbers @ weights) == pytest.approx(FINGERPRINTS[FEATURES], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("problem", "seconds"),
+    [
+        (two_chains(6), 6.0),
+        (two_speeds(6), 6.2),
+        (random_problem(20, 3, np.random.default_rng(0)), 10.2788298),
+        (random_problem(20, 3, np.random.default_rng(1)), 9.3488543),
+    ],
+    ids=["two chains", "two speeds", "random 0", "random 1"],
+)
+def test_the_shipped_policy_places_as_it_did_when_it_was_trained(
+    problem: PlacementProblem, seconds: float
+) -> None:
+    policy = load_pretrained()
+    untrained = PlacementPolicy(settings=policy.settings)
+    found, plain = (
+        PlacetoPlacer(policy=each).place(problem, ListSchedule(problem)).runtime
+        for each in (policy, untrained)
+    )
+    assert found == pytest.approx(seconds, rel=1e-6)
+    assert found < plain

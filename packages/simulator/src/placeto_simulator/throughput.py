@@ -1,0 +1,447 @@
+"""The steady state of a pipeline as an objective: what its fullest device does for each sample.
+
+All times are whole numbers of ticks, so that what a move takes off a device and puts on another one
+adds up exactly, in any order. `loads_of` is the definition; `walk` keeps loads up to date.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import (
+    SECONDS_PER_BYTE,
+    EvaluationBatch,
+    Moves,
+    OpGraph,
+    PlacementProblem,
+    Walks,
+    check_moves,
+    compiled,
+)
+from placeto_simulator.placements import checked_placements
+
+HOST_KIND = "cpu"
+TICKS = 2**60  # of all times of a problem together
+
+
+class Nets(NamedTuple):
+    """What groups hand to others: N sets of tensors with one maker and the same readers.
+
+    Attributes
+    ----------
+    compute : int64[G, D]
+        Ticks of each group on each device.
+    held_bytes : int64[G]
+        Bytes that each group holds.
+    maker : int32[N]
+        Group that makes each net.
+    first_reader, readers : int32[N + 1], int32[]
+        Start of the other groups that read each net, and these.
+    first_net, nets : int32[G + 1], int32[]
+        Start of the nets that each group makes or reads, and these.
+    leaves, enters : int64[N, D]
+        Ticks that each device spends to send each net, or to receive it.
+    memory_bytes : int64[D]
+        Memory of each device.
+    seconds_per_tick, seconds_per_byte : float
+        Of the load of a device, and of memory that it lacks.
+    """
+
+    compute: NDArray[np.int64]
+    held_bytes: NDArray[np.int64]
+    maker: NDArray[np.int32]
+    first_reader: NDArray[np.int32]
+    readers: NDArray[np.int32]
+    first_net: NDArray[np.int32]
+    nets: NDArray[np.int32]
+    leaves: NDArray[np.int64]
+    enters: NDArray[np.int64]
+    memory_bytes: NDArray[np.int64]
+    seconds_per_tick: float
+    seconds_per_byte: float
+
+
+class ThroughputEvaluator:
+    """Prices placements by the time per sample of a pipeline (a `placeto_graphs.MoveEvaluator`).
+
+    While the devices work on samples one behind the other, each of them is busy for its load at
+    every sample, and the largest load is the time per sample: the ``runtime`` of a placement. The
+    load of a device is the compute time of its ops. A device that is no CPU also spends the time of
+    each tensor that leaves it, once however many devices read it, and of each tensor that comes in,
+    once however many of its ops read it. Tensors go through the memory of the host: the time of a
+    tensor is that of a transfer to or from the first CPU of the cluster, and without one that over
+    the slowest link of the device. Overheads between ops and transfers are not counted.
+
+    The memory of a device is the sum of what its ops hold: parameters, and tensors that are held
+    until a step ends. Other activations are not counted: how many there are depends on how many
+    samples are on their way.
+
+    Parameters
+    ----------
+    problem
+        Problem whose placements are priced.
+
+    References
+    ----------
+    Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019;
+    Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS
+    2020 ("max load").
+
+    Examples
+    --------
+    Two ops of a second each, and a tensor between them that takes half a second:
+
+    >>> import networkx as nx
+    >>> from placeto_graphs import Cluster, Device, colocate, from_networkx
+    >>> chain = nx.DiGraph()
+    >>> chain.add_edge("a", "b", bytes=5)
+    >>> graph = from_networkx(chain)
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=Cluster(
+    ...         devices=[Device(name, "kind", 100, 0.0, 0.0) for name in ("left", "right")],
+    ...         bandwidth=np.full((2, 2), 10.0),
+    ...         latency=np.zeros((2, 2)),
+    ...     ),
+    ...     compute_time=np.ones((2, 2)),
+    ...     grouping=colocate(graph, rules=()),
+    ... )
+    >>> ThroughputEvaluator(problem).evaluate(np.array([[0, 0], [0, 1]])).runtime
+    array([2. , 1.5])
+    """
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self._nets = _nets_of(problem)
+
+    def __repr__(self) -> str:
+        return f"ThroughputEvaluator({self.problem!r})"
+
+    def loads(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return float64[B, D], the seconds that each device is busy for each sample.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+
+        Raises
+        ------
+        SimulationError
+            As `Simulator.evaluate` does.
+        """
+        loads, _ = self._loads_and_memory(placements)
+        return np.multiply(loads, self._nets.seconds_per_tick, dtype=np.float64)
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the time per sample in seconds, and the bytes that each device holds.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+
+        Raises
+        ------
+        SimulationError
+            As `Simulator.evaluate` does.
+        """
+        loads, memory = self._loads_and_memory(placements)
+        return EvaluationBatch(
+            runtime=loads.max(axis=1, initial=0) * self._nets.seconds_per_tick, peak_memory=memory
+        )
+
+    def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
+        """Walk from each of several placements; a move costs what touches its groups.
+
+        Parameters
+        ----------
+        placements : int32[C, G]
+            Placements where walks start.
+        moves
+            Moves that each walk tries.
+
+        Raises
+        ------
+        SimulationError
+            As `Simulator.evaluate` does.
+        GraphError
+            When the moves are of another problem.
+        """
+        rows = checked_placements(self.problem, placements).copy()
+        cannot_run = check_moves(self.problem, rows, moves)
+        cost = np.empty((len(rows), 1 + moves.num_moves))
+        best, runtime = np.empty_like(rows), np.empty(len(rows))
+        memory = np.empty((len(rows), self.problem.num_devices), np.int64)
+        walk(
+            self._nets,
+            rows,
+            moves.set_of,
+            moves.device,
+            moves.allowance,
+            moves.first_member,
+            moves.members,
+            cannot_run,
+            cost,
+            best,
+            runtime,
+            memory,
+        )
+        return Walks(
+            placement=rows,
+            cost=cost,
+            best_placement=best,
+            best_runtime=runtime,
+            best_peak_memory=memory,
+        )
+
+    def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return bool[B, G], whether each group is on the device with the largest load.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+
+        Raises
+        ------
+        SimulationError
+            As `Simulator.evaluate` does.
+        """
+        loads, _ = self._loads_and_memory(placements)
+        is_critical: NDArray[np.bool_] = placements == loads.argmax(axis=1)[:, None]
+        return is_critical
+
+    def _loads_and_memory(
+        self, placements: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        rows = checked_placements(self.problem, placements)
+        loads = np.empty((len(rows), self.problem.num_devices), np.int64)
+        memory = np.empty_like(loads)
+        evaluate(self._nets, rows, loads, memory)
+        return loads, memory
+
+
+def _nets_of(problem: PlacementProblem) -> Nets:
+    graph, groups, num_groups = problem.graph, problem.grouping, problem.num_groups
+    readers_of: dict[int, set[int]] = {}
+    makers = groups.group_of[graph.edge_producers].tolist()
+    readers = groups.group_of[graph.edge_consumers].tolist()
+    for tensor, maker, reader in zip(graph.edges[:, 0].tolist(), makers, readers, strict=True):
+        if maker != reader:
+            readers_of.setdefault(tensor, set()).add(reader)
+    tensors_of: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for tensor in sorted(readers_of):
+        maker = int(groups.group_of[graph.tensor_producer[tensor]])
+        tensors_of.setdefault((maker, tuple(sorted(readers_of[tensor]))), []).append(tensor)
+    touched: list[list[int]] = [[] for _ in range(num_groups)]
+    for net, (maker, others) in enumerate(tensors_of):
+        for group in (maker, *others):
+            touched[group].append(net)
+
+    compute = np.where(np.isinf(problem.compute_time), 0.0, problem.compute_time)
+    tensors = [tensor for each in tensors_of.values() for tensor in each]
+    net_of_tensor = np.repeat(np.arange(len(tensors_of)), [len(t) for t in tensors_of.values()])
+    leaves, enters = _seconds_through_the_host(problem, tensors)
+    seconds_per_tick = max(compute.sum() + leaves.sum() + enters.sum(), 1e-300) / TICKS
+
+    def ticks(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+        rounded: NDArray[np.int64] = np.rint(seconds / seconds_per_tick).astype(np.int64)
+        return rounded
+
+    def added_up(
+        index: NDArray[np.integer], seconds: NDArray[np.float64], length: int
+    ) -> NDArray[np.int64]:
+        sums = np.zeros((length, problem.num_devices), np.int64)
+        np.add.at(sums, index, ticks(seconds))
+        return sums
+
+    return Nets(
+        compute=added_up(groups.group_of, compute, num_groups),
+        held_bytes=_held_bytes(graph, groups.group_of, num_groups),
+        maker=np.array([maker for maker, _ in tensors_of], np.int32),
+        first_reader=_starts([len(others) for _, others in tensors_of]),
+        readers=np.array([group for _, others in tensors_of for group in others], np.int32),
+        first_net=_starts([len(nets) for nets in touched]),
+        nets=np.array([net for nets in touched for net in nets], np.int32),
+        leaves=added_up(net_of_tensor, leaves, len(tensors_of)),
+        enters=added_up(net_of_tensor, enters, len(tensors_of)),
+        memory_bytes=np.array([device.memory_bytes for device in problem.cluster.devices]),
+        seconds_per_tick=seconds_per_tick,
+        seconds_per_byte=SECONDS_PER_BYTE,
+    )
+
+
+def _held_bytes(graph: OpGraph, group_of: NDArray[np.int32], num_groups: int) -> NDArray[np.int64]:
+    held = graph.held_tensors
+    makers = graph.tensor_producer[held]
+    outside = graph.parameter_bytes[makers] == 0
+    result = np.zeros(num_groups, np.int64)
+    np.add.at(result, group_of, graph.parameter_bytes)
+    np.add.at(result, group_of[makers[outside]], graph.tensor_bytes[held[outside]])
+    return result
+
+
+def _seconds_through_the_host(
+    problem: PlacementProblem, tensors: list[int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return float64[len(tensors), D] twice: what each device takes to send and to receive each."""
+    cluster = problem.cluster
+    kinds = [device.kind for device in cluster.devices]
+    size = problem.graph.tensor_bytes[tensors].astype(np.float64)
+    leaves, enters = np.zeros((2, len(tensors), len(kinds)))
+    for device, kind in enumerate(kinds):
+        host = [kinds.index(HOST_KIND)] if HOST_KIND in kinds else range(len(kinds))
+        ways = [(device, other) for other in host if other != device]
+        if kind == HOST_KIND or not ways:
+            continue
+        for seconds, ends in ((leaves, ways), (enters, [way[::-1] for way in ways])):
+            each = [cluster.latency[way] + size / cluster.bandwidth[way] for way in ends]
+            seconds[:, device] = np.max(each, axis=0)
+    return leaves, enters
+
+
+def _starts(counts: list[int]) -> NDArray[np.int32]:
+    return np.append(0, np.cumsum(counts, dtype=np.int64)).astype(np.int32)
+
+
+@compiled
+def add_net(
+    nets: Nets, net: int, placement: NDArray[np.int32], sign: int, loads: NDArray[np.int64]
+) -> None:
+    """Add what a net costs each device to its load, or take it off."""
+    home = placement[nets.maker[net]]
+    start, end = nets.first_reader[net], nets.first_reader[net + 1]
+    leaves = False
+    for position in range(start, end):
+        there = placement[nets.readers[position]]
+        if there == home:
+            continue
+        leaves = True
+        is_first = True
+        for before in range(start, position):
+            if placement[nets.readers[before]] == there:
+                is_first = False
+                break
+        if is_first:
+            loads[there] += sign * nets.enters[net, there]
+    if leaves:
+        loads[home] += sign * nets.leaves[net, home]
+
+
+@compiled
+def loads_of(
+    nets: Nets,
+    placement: NDArray[np.int32],
+    loads: NDArray[np.int64],
+    memory: NDArray[np.int64],
+) -> None:
+    """Write the load of each device in ticks, and the bytes that it holds."""
+    loads[:] = 0
+    memory[:] = 0
+    for group in range(len(placement)):
+        device = placement[group]
+        loads[device] += nets.compute[group, device]
+        memory[device] += nets.held_bytes[group]
+    for net in range(len(nets.maker)):
+        add_net(nets, net, placement, 1, loads)
+
+
+@compiled
+def evaluate(
+    nets: Nets,
+    placements: NDArray[np.int32],
+    loads: NDArray[np.int64],
+    memory: NDArray[np.int64],
+) -> None:
+    """Write loads and memory int64[B, D] of placements int32[B, G]."""
+    for row in range(len(placements)):
+        loads_of(nets, placements[row], loads[row], memory[row])
+
+
+@compiled
+def move_group(
+    nets: Nets,
+    group: int,
+    there: int,
+    placement: NDArray[np.int32],
+    loads: NDArray[np.int64],
+    memory: NDArray[np.int64],
+) -> None:
+    """Take a group to a device, and keep loads and memory up to date."""
+    here = placement[group]
+    if here == there:
+        return
+    for position in range(nets.first_net[group], nets.first_net[group + 1]):
+        add_net(nets, nets.nets[position], placement, -1, loads)
+    placement[group] = there
+    for position in range(nets.first_net[group], nets.first_net[group + 1]):
+        add_net(nets, nets.nets[position], placement, 1, loads)
+    loads[here] -= nets.compute[group, here]
+    loads[there] += nets.compute[group, there]
+    memory[here] -= nets.held_bytes[group]
+    memory[there] += nets.held_bytes[group]
+
+
+@compiled
+def penalised(nets: Nets, loads: NDArray[np.int64], memory: NDArray[np.int64]) -> float:
+    """Return the memory-penalised time per sample, in seconds."""
+    largest, excess = np.int64(0), np.int64(0)
+    for device in range(len(loads)):
+        largest = max(largest, loads[device])
+        excess = max(excess, memory[device] - nets.memory_bytes[device])
+    return largest * nets.seconds_per_tick + nets.seconds_per_byte * excess
+
+
+@compiled
+def walk(
+    nets: Nets,
+    placements: NDArray[np.int32],
+    set_of: NDArray[np.int32],
+    device: NDArray[np.int32],
+    allowance: NDArray[np.float64],
+    first_member: NDArray[np.int32],
+    members: NDArray[np.int32],
+    cannot_run: NDArray[np.bool_],
+    cost: NDArray[np.float64],
+    best: NDArray[np.int32],
+    runtime: NDArray[np.float64],
+    peak_memory: NDArray[np.int64],
+) -> None:
+    """Move placements int32[C, G]; write runtime[C] and peak_memory[C, D] of best[C, G]."""
+    loads = np.empty(nets.compute.shape[1], np.int64)
+    memory = np.empty(nets.compute.shape[1], np.int64)
+    before = np.empty(placements.shape[1], np.int32)
+    for row in range(len(placements)):
+        placement = placements[row]
+        loads_of(nets, placement, loads, memory)
+        now = best_cost = cost[row, 0] = penalised(nets, loads, memory)
+        best[row] = placement
+        runtime[row] = loads.max() * nets.seconds_per_tick
+        peak_memory[row] = memory
+        for move in range(set_of.shape[1]):
+            chosen, there = set_of[row, move], device[row, move]
+            start, end = first_member[chosen], first_member[chosen + 1]
+            changes = False
+            for position in range(start, end):
+                before[position - start] = placement[members[position]]
+                changes |= before[position - start] != there
+            if not changes or cannot_run[chosen, there]:
+                cost[row, 1 + move] = np.nan
+                continue
+            for position in range(start, end):
+                move_group(nets, members[position], there, placement, loads, memory)
+            then = cost[row, 1 + move] = penalised(nets, loads, memory)
+            if then <= now + allowance[row, move]:
+                now = then
+                if now < best_cost:
+                    best_cost = now
+                    best[row] = placement
+                    runtime[row] = loads.max() * nets.seconds_per_tick
+                    peak_memory[row] = memory
+            else:
+                for position in range(start, end):
+                    move_group(
+                        nets, members[position], before[position - start], placement, loads, memory
+                    )

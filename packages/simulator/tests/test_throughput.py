@@ -1,0 +1,115 @@
+"""The time per sample of a pipeline: loads by hand, and walks against evaluations one by one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from test_simulator import two_chains
+from test_walking import assert_same, random_moves
+
+from placeto_graphs import Cluster, Device, MoveEvaluator, PlacementProblem, plain_walk
+from placeto_simulator import SimulationError, ThroughputEvaluator
+from simulated_problems import Placed, placed_problems
+
+
+def plain_loads(problem: PlacementProblem, placement: NDArray[np.int32]) -> list[float]:
+    """Return the load of each device by the definition, one tensor at a time."""
+    graph, cluster, device_of = problem.graph, problem.cluster, problem.expand(placement)
+    kinds = [device.kind for device in cluster.devices]
+    loads = [
+        float(problem.compute_time[device_of == d, d].sum()) for d in range(problem.num_devices)
+    ]
+
+    def seconds(ends: list[tuple[int, int]], size: int) -> float:
+        return max(cluster.latency[way] + size / cluster.bandwidth[way] for way in ends)
+
+    for tensor, size in enumerate(graph.tensor_bytes.tolist()):
+        home = int(device_of[graph.tensor_producer[tensor]])
+        readers = {int(device_of[op]) for op in graph.consumers_of_tensor[tensor]} - {home}
+        for device in {home, *readers} if readers else ():
+            if kinds[device] == "cpu":
+                continue
+            hosts = [kinds.index("cpu")] if "cpu" in kinds else range(len(kinds))
+            ways = [(device, other) for other in hosts if other != device]
+            loads[device] += seconds(ways if device == home else [w[::-1] for w in ways], size)
+    return loads
+
+
+def with_a_host(problem: PlacementProblem) -> PlacementProblem:
+    first, *others = problem.cluster.devices
+    devices = (replace(first, kind="cpu"), *others)
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+@given(placed_problems(), st.booleans())
+def test_loads_are_those_of_the_definition(placed: Placed, has_host: bool) -> None:
+    problem, placements = placed
+    problem = with_a_host(problem) if has_host else problem
+    evaluator = ThroughputEvaluator(problem)
+    expected = [plain_loads(problem, placement) for placement in placements]
+    np.testing.assert_allclose(evaluator.loads(placements), expected, rtol=1e-12, atol=1e-12)
+    found = evaluator.evaluate(placements)
+    assert found.runtime.tolist() == evaluator.loads(placements).max(axis=1).tolist()
+    for row, placement in enumerate(placements):
+        device_of = problem.expand(placement)
+        graph = problem.graph
+        for device in range(problem.num_devices):
+            held = [t for t in graph.held_tensors if device_of[graph.tensor_producer[t]] == device]
+            kept = [t for t in held if graph.parameter_bytes[graph.tensor_producer[t]] == 0]
+            expected_bytes = graph.parameter_bytes[device_of == device].sum()
+            expected_bytes += graph.tensor_bytes[kept].sum()
+            assert found.peak_memory[row, device] == expected_bytes
+
+
+@given(placed_problems(), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1.0, 10.0]))
+def test_walks_are_those_of_one_evaluation_after_the_other(
+    placed: Placed, seed: int, most: float
+) -> None:
+    problem, placements = placed
+    evaluator = ThroughputEvaluator(problem)
+    moves = random_moves(problem, len(placements), 40, seed, most)
+    assert_same(evaluator.walk(placements, moves), plain_walk(evaluator, placements, moves))
+
+
+def test_loads_by_hand() -> None:
+    """Accelerators of a machine: 0.125 s and 1 s for 10 bytes, twice as long for 20."""
+    chains = two_chains()
+    host = Device("cpu:0", "cpu", 10**9, 0.0, 0.0)
+    problem = replace(
+        chains,
+        cluster=Cluster(
+            devices=(*chains.cluster.devices, host),
+            bandwidth=np.full((3, 3), 10.0),
+            latency=np.full((3, 3), 0.125),
+        ),
+        compute_time=np.array([[1.0, 1.0, 4.0]] * 4),
+    )
+    evaluator = ThroughputEvaluator(problem)
+    placements = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1], [0, 0, 2, 2]], np.int32)
+    assert evaluator.loads(placements).tolist() == [
+        [4.0, 0.0, 0.0],
+        [2.0, 2.0, 0.0],
+        [2 + 1.125 + 2.125, 2 + 1.125 + 2.125, 0.0],
+        [2 + 1.125 + 2.125, 0.0, 8.0],  # what a CPU reads from its memory is free
+    ]
+    assert evaluator.evaluate(placements).runtime.tolist() == [4.0, 2.0, 5.25, 8.0]
+    assert evaluator.evaluate(placements).peak_memory[2].tolist() == [1000, 0, 0]
+
+
+def test_a_tensor_leaves_once_and_comes_in_once() -> None:
+    chains = two_chains()
+    shared = replace(chains.graph, edges=[[0, 2], [0, 3], [0, 1]])
+    evaluator = ThroughputEvaluator(replace(chains, graph=shared))
+    loads = evaluator.loads(np.array([[0, 0, 1, 1]], np.int32))
+    assert loads.tolist() == [[2 + 1.125, 2 + 1.125]]
+
+
+def test_it_is_an_evaluator_with_moves_and_refuses_what_the_simulator_refuses() -> None:
+    evaluator = ThroughputEvaluator(two_chains())
+    assert isinstance(evaluator, MoveEvaluator)
+    with pytest.raises(SimulationError, match=r"expected shape \(any, 4\), got \(1, 3\)"):
+        evaluator.evaluate(np.zeros((1, 3), np.int32))
+    assert evaluator.evaluate(np.empty((0, 4), np.int32)).runtime.shape == (0,)
