@@ -23,11 +23,12 @@ def with_whole_updates(trace: Trace) -> Trace:
     It stands where the last of its ops stood, has the FLOPs of all of them, and reads and writes
     what was there before it, or is there after it, once: what is between them stays in registers.
     What comes before something else that depends on it, as the norm of a gradient comes before the
-    clipping of all, stays an op of its own.
+    clipping of all, stays an op of its own, as do the ops of an update that does more than
+    elementwise ops and reductions, such as multiplying matrices.
     """
     users = _users(trace)
     free = (_free_part(trace, ops, users) for ops in _updates(trace))
-    merged = {ops[-1]: ops for ops in free if len(ops) > 1}
+    merged = {ops[-1]: ops for ops in free if len(ops) > 1 and _is_elementwise(trace, ops)}
     removed = {op for ops in merged.values() for op in ops[:-1]}
     kept = [op for op in range(len(trace.ops)) if op not in removed]
     place = {op: index for index, op in enumerate(kept)}
@@ -116,8 +117,7 @@ def _updates(trace: Trace) -> Iterable[list[int]]:
 def _free_part(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> list[int]:
     """Return the last ones of some ops that are next to each other but for what is independent.
 
-    Nothing between them touches what they write, or writes what they read. There are none if one
-    of them is of a class that no fused optimizer has in its kernel.
+    Nothing between them touches what they write, or writes what they read.
     """
     own = set(ops)
     calls = _calls(trace, ops)
@@ -130,9 +130,11 @@ def _free_part(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> l
         if op < ops[-1] and (storage in written or _writes(trace.ops[op], storage))
     }
     last = max(others, default=-1)
-    free = [op for op in ops if op > last]
-    kinds = {class_of_type(call.op_type) for call in _calls(trace, free)}
-    return free if kinds <= CLASSES_OF_UPDATES else []
+    return [op for op in ops if op > last]
+
+
+def _is_elementwise(trace: Trace, ops: Sequence[int]) -> bool:
+    return all(class_of_type(call.op_type) in CLASSES_OF_UPDATES for call in _calls(trace, ops))
 
 
 def _writes(made: Placeholder | Call, storage: int) -> bool:
