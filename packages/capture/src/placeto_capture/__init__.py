@@ -15,6 +15,7 @@ from placeto_capture.profiling.profiler import profile
 from placeto_capture.programs.step import program_step
 from placeto_capture.tracing.capture import capture
 from placeto_capture.tracing.patches import Target
+from placeto_capture.tracing.trace import Updates
 
 __version__ = "0.3.0"
 
@@ -26,6 +27,7 @@ __all__ = [
     "Efficiency",
     "ExecutableTraining",
     "Target",
+    "Updates",
     "capture",
     "cost_model",
     "cost_models",

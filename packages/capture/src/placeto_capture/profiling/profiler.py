@@ -14,7 +14,7 @@ from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
 from placeto_capture.tracing.patches import Target
 from placeto_capture.tracing.replay import Memory, example_values
-from placeto_capture.tracing.trace import Call, Trace
+from placeto_capture.tracing.trace import Call, Trace, Updates
 
 
 def profile(
@@ -26,6 +26,7 @@ def profile(
     optimizer: OptimizerFactory | None = None,
     mode: str = "training",
     target: Target = "gpu",
+    updates: Updates = "after-backward",
     warmup: int = 2,
     repeats: int = 7,
     seed: int = 0,
@@ -39,7 +40,7 @@ def profile(
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, mode, target
+    model, example_inputs, loss_fn, optimizer, mode, target, updates
         As for `capture`. Tensors on the meta device get random values from ``seed`` where they hold
         floating-point numbers, else zeros.
     device
@@ -52,8 +53,8 @@ def profile(
     Returns
     -------
     float64[V]
-        Seconds of each op of ``capture(model, example_inputs, ...)``; 0 for parameters, buffers and
-        inputs.
+        Seconds of each op of ``capture(model, example_inputs, ...)``; 0 for parameters, buffers,
+        inputs and the barrier before the updates.
 
     Raises
     ------
@@ -76,7 +77,7 @@ def profile(
             f"repeats: expected at least 1 after at least 0 to warm up, got {repeats} and {warmup}"
         )
     place = checked_device(device)
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target)
+    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, updates=updates)
     return measured_times(trace, place, warmup=warmup, repeats=repeats, seed=seed)
 
 

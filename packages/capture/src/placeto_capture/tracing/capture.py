@@ -7,21 +7,22 @@ graph of it.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.fake_memory import FakeModel, NamedTensors
 from placeto_capture.tracing.op_graph import op_graph_of
-from placeto_capture.tracing.origins import ModuleScopes, failed_line
+from placeto_capture.tracing.origins import ModuleScopes, failed_line, nodes_behind
 from placeto_capture.tracing.patches import TARGETS, Target, patched_torch
-from placeto_capture.tracing.trace import Trace, with_whole_updates
+from placeto_capture.tracing.trace import UPDATES, Trace, Updates
 from placeto_capture.tracing.tracer import Tracer
+from placeto_capture.tracing.updates import with_barriers, with_whole_updates
 from placeto_graphs import OpGraph, Phase
 
 MODES = ("training", "inference")
@@ -40,6 +41,7 @@ def capture(
     mode: str = "training",
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    updates: Updates = "after-backward",
 ) -> OpGraph:
     """Return the graph of the ATen ops of one step of a model.
 
@@ -82,6 +84,10 @@ def capture(
         Part of all elements that is picked where that depends on values that are not known, by a
         mask, ``nonzero`` or ``unique``: above 0 and up to 1, which is an upper bound. By default
         such a step is refused.
+    updates
+        When the optimizer updates: ``"after-backward"``, as a training loop of PyTorch does, with
+        all gradients in memory; or ``"as-ready"``, each weight as soon as its gradient is there, as
+        TensorFlow does. Of the latter kind of step nothing but its tensors says what comes first.
 
     Returns
     -------
@@ -95,12 +101,19 @@ def capture(
         count.
         ``colocation`` ties gradient ops to the forward op they belong to, updates to their
         parameter, and ops that write a buffer to the buffer. ``scopes`` are paths of modules,
-        ``"loss"`` for what the loss function runs.
+        ``"loss"`` for what the loss function runs, and ``"optimizer"`` for what is of no weight.
+        ``waits`` say what comes first where tensors do not: an op of type ``"placeto.barrier"``,
+        which takes no time, waits for the end of the backward pass, and updates wait for it; a
+        gradient op of saved values alone, such as one that computes activations again, waits until
+        the backward pass has come to it; a write waits for what reads the values that it replaces.
+        ``held_tensors`` are inputs, outputs, loss and gradients, which a training loop holds until
+        the end of the step. ``workspace_bytes`` of an update are those of an optimizer with
+        ``foreach=False``.
 
     Raises
     ------
     CaptureError
-        If a mode or a fraction is none of these, or the model returns several
+        If a mode, a time of updates or a fraction is none of these, or the model returns several
         scalars or one that leaves weights out, so that a loss function is needed. When the step
         fails or depends on values of weights or of floating-point inputs; the message then begins
         with the path of the module where that happens, and ends with the line of its code.
@@ -116,9 +129,11 @@ def capture(
     >>> [name for name, kind in zip(graph.op_names, graph.op_types) if kind.startswith("aten")]
     ['0/aten.addmm', '1/aten.relu', '2/aten.addmm']
     >>> capture(model, batch)
-    OpGraph(ops=21, tensors=34, edges=29)
+    OpGraph(ops=22, tensors=34, edges=29)
     """
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction)
+    trace = trace_step(
+        model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, updates
+    )
     return op_graph_of(trace)
 
 
@@ -130,6 +145,7 @@ def trace_step(
     mode: str,
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    updates: Updates = "after-backward",
 ) -> Trace:
     """Return what ran in one step; the parameters are those of `capture`."""
     if not isinstance(model, nn.Module):
@@ -142,14 +158,18 @@ def trace_step(
         )
     if target not in TARGETS:
         raise CaptureError(f"target: expected one of {', '.join(TARGETS)}, got {target!r}")
+    if updates not in UPDATES:
+        raise CaptureError(f"updates: expected one of {', '.join(UPDATES)}, got {updates!r}")
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     with patched_torch(target, fake_mode):
         step = _Step(model, example_inputs, mask_fraction, fake_mode)
         with step.model.in_place_of_the_model():
             if mode == "inference":
-                return step.inference()
-            trace = step.training(loss_fn or default_loss, optimizer or torch.optim.Adam)
-    return with_whole_updates(trace)
+                trace = step.inference()
+            else:
+                trace = step.training(loss_fn or default_loss, optimizer or torch.optim.Adam)
+    trace = replace(with_whole_updates(trace), updates=updates)
+    return trace if updates == "as-ready" else with_barriers(trace)
 
 
 class _Step:
@@ -178,8 +198,8 @@ class _Step:
         self._module.eval()
         with torch.no_grad(), self._fake_mode:
             outputs = self._forward()
-        leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-        return self._tracer.trace({f"output.{number}": t for number, t in enumerate(leaves)})
+        leaves = enumerate(_tensors_in(outputs))
+        return self._tracer.trace({f"output.{number}": tensor for number, tensor in leaves})
 
     def training(self, loss_fn: LossFunction, optimizer: OptimizerFactory) -> Trace:
         """Run the forward pass, the loss, the backward pass and the optimizer's update."""
@@ -191,6 +211,7 @@ class _Step:
             with self._naming_failures("loss_fn"), self._tracer.recording(Phase.FORWARD, "loss"):
                 loss = loss_fn(outputs)
             _check_loss(loss)
+            self._tracer.hold(_tensors_in(outputs))
             del outputs
             with self._naming_failures("backward"), self._tracer.recording(Phase.BACKWARD, "loss"):
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -251,6 +272,10 @@ class _Step:
                 message += f"; {_WORKING_OPTIMIZERS} can be captured"
             line = failed_line(error)
             raise CaptureError(f"{place}: {type(error).__name__}: {message}{line}") from error
+
+
+def _tensors_in(outputs: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
 
 
 def _check_loss(loss: Any) -> None:
@@ -345,11 +370,7 @@ def _sum_of_means(floating: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _floating(outputs: Any) -> list[torch.Tensor]:
-    floating = [
-        leaf
-        for leaf in pytree.tree_leaves(outputs)
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-    ]
+    floating = [leaf for leaf in _tensors_in(outputs) if leaf.is_floating_point()]
     if not floating:
         raise CaptureError("loss_fn: expected one, as the model gives no floating-point tensor")
     return floating
@@ -387,14 +408,5 @@ def _checked_scalar(scalars: list[torch.Tensor], floating: list[torch.Tensor]) -
 
 def _leaves_behind(tensors: Iterable[torch.Tensor]) -> set[Any]:
     """Return the nodes of autograd's graph that stand for the weights behind some tensors."""
-    waiting = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
-    seen: set[Any] = set(waiting)
-    leaves = set()
-    while waiting:
-        node = waiting.pop()
-        inputs = {before for before, _ in node.next_functions if before is not None}
-        if not inputs:
-            leaves.add(node)
-        waiting += inputs - seen
-        seen |= inputs
-    return leaves
+    nodes = nodes_behind(tensor for tensor in tensors if tensor.requires_grad)
+    return {node for node in nodes if all(before is None for before, _ in node.next_functions)}

@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any, Literal, get_args
 from unittest import mock
 
@@ -197,6 +198,15 @@ class _RMSNorm(torch.autograd.Function):
             gradients[0], values, ctx.shape, factors, weight, mask
         )
         return of_values, None, of_weight, None
+
+
+def patch_backward(run_pass: Callable[..., Any]) -> Any:
+    """Let a function run each backward pass, those inside of another one, too.
+
+    It is called with the function that PyTorch calls, and with the arguments of that.
+    """
+    run = partial(run_pass, torch.autograd.graph._engine_run_backward)
+    return mock.patch.object(torch.autograd, "_engine_run_backward", run)
 
 
 def patch_cond(fake_mode: FakeTensorMode) -> Any:

@@ -6,7 +6,7 @@ storages, not tensors, and keeps them alive so that no two share an address; it 
 tensor, because autograd looks at how many there are of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,13 @@ from placeto_capture.tracing.fake_memory import FakeMemory, Region
 from placeto_capture.tracing.fake_results import Picking, own_result, picked_result
 from placeto_capture.tracing.functions import Function, count_bytes, count_flops, function_of
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
-from placeto_capture.tracing.origins import AutogradNodes, ModuleScopes, RandomDraws
+from placeto_capture.tracing.origins import (
+    AutogradNodes,
+    BackwardPasses,
+    ModuleScopes,
+    RandomDraws,
+)
+from placeto_capture.tracing.patches import patch_backward
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, tensor_leaves
 from placeto_graphs import Phase
 
@@ -70,28 +76,38 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._placeholder_of_storage: dict[int, tuple[int, Placeholder]] = {}
         self._allocations: dict[int, Call] = {}  # of storages without values
         self._nodes = AutogradNodes()
+        self._passes = BackwardPasses(self._makers_of)
         self._draws = RandomDraws()
         self._cut_storages: set[int] = set()  # that overlap with others in a way not followed
         self._known_values = KnownValues(self._storages)
         self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
+        self._held: set[int] = set()  # storages
         for region in memory.regions:
             name = next(iter(region.tensors))
             scope = "" if region.op_type == "input" else name.rpartition(".")[0]
             self._add_placeholder(name, scope, region)
 
+    def hold(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note tensors that what runs the step holds until its end."""
+        dense = (tensor for tensor in tensors if tensor.layout is torch.strided)
+        self._held.update(self._known_storages(dense))
+
     def trace(self, results: dict[str, torch.Tensor]) -> Trace:
-        """Return what was recorded."""
+        """Return what was recorded; results are held, as are inputs."""
+        self.hold(results.values())
+        inputs = (op for op in self.ops if isinstance(op, Placeholder) and not op.is_resident)
         return Trace(
             ops=self.ops,
             storage_bytes=[storage.nbytes() for storage in self._storages],
             results={name: self._look_up(tensor) for name, tensor in results.items()},
+            held=frozenset({*self._held, *(s for op in inputs for s in op.storages)}),
         )
 
     @contextmanager
     def recording(self, phase: Phase, scope: str) -> Iterator[None]:
         """Record the ops that run inside, as ops of a phase."""
         self.phase, self.scope = phase, scope
-        with self:
+        with patch_backward(self._passes.run), self:
             yield
 
     def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
@@ -191,6 +207,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._cut_storages.isdisjoint(call.writes):
             raise self._cannot_follow()
         call.belongs_to, call.scope = self._owner(call)
+        call.waits_for = tuple(self._passes.comes_after)
 
         op = len(self.ops)
         self.ops.append(call)
@@ -198,6 +215,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._maker_of_storage[storage] = op
         self._known_values.follow(op, call)
         self._nodes.after_op(op, call.scope, node)
+        self._passes.after_op(op)
 
     def _fold(self, outputs: tuple[View | None, ...], node: int | None) -> None:
         """Let gradient ops of a view belong to the op that made its storage."""
@@ -355,6 +373,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, dict):
             return {key: self._described(item, found) for key, item in value.items()}
         return value
+
+    def _known_storages(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
+        """Return the storages of those tensors that an op has made, or that were there before."""
+        addresses = (t.untyped_storage()._cdata for t in tensors if t is not None)
+        found = (self._index_of_storage.get(address) for address in addresses)
+        return [index for index in found if index is not None and index not in self._allocations]
+
+    def _makers_of(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
+        makers = (self._maker_of_storage[storage] for storage in self._known_storages(tensors))
+        return [op for op in makers if isinstance(self.ops[op], Call)]
 
     def _look_up(self, tensor: torch.Tensor, maker: int | None = None) -> View:
         """Return the reference to a tensor, whose storage may be new: then ``maker`` made it."""
