@@ -203,6 +203,26 @@ def test_of_what_is_written_in_pieces_the_last_version_is_held() -> None:
     assert held == {("input.0", 12), ("aten.mul", 12), ("aten.copy_", 12)}
 
 
+def test_an_update_needs_the_memory_that_its_optimizer_needs_in_between() -> None:
+    graph = capture(nn.Linear(3, 5), torch.empty(2, 3))
+    # The root of the second moment, and that divided by its correction, are there at once.
+    assert workspaces(graph) == {"weight": 2 * 60, "bias": 2 * 20}
+    momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    assert workspaces(capture(nn.Linear(3, 5), torch.empty(2, 3), optimizer=momentum)) == {}
+
+
+def workspaces(graph: OpGraph) -> dict[str, int]:
+    ops = np.flatnonzero(graph.workspace_bytes)
+    return {graph.op_names[op].split("/")[0]: int(graph.workspace_bytes[op]) for op in ops}
+
+
+def test_the_update_of_a_clipped_gradient_is_one_op() -> None:
+    graph = capture(nn.Linear(3, 5), torch.empty(2, 3), optimizer=clipped)
+    updates = {graph.op_names[op] for op in ops_of(graph, Phase.UPDATE)}
+    assert {"weight/placeto.update", "bias/placeto.update"} < updates
+    assert {"weight/aten.linalg_vector_norm", "bias/aten.linalg_vector_norm"} < updates
+
+
 def test_other_times_of_updates_are_refused() -> None:
     with pytest.raises(CaptureError, match=r"^updates: expected one of after-backward, as-ready"):
         capture(nn.Linear(3, 2), torch.empty(2, 3), updates="later")  # type: ignore[arg-type]

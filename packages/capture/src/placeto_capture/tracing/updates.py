@@ -23,8 +23,8 @@ def with_whole_updates(trace: Trace) -> Trace:
     It stands where the last of its ops stood, has the FLOPs of all of them, and reads and writes
     what was there before it, or is there after it, once: what is between them stays in registers.
     What comes before something else that depends on it, as the norm of a gradient comes before the
-    clipping of all, stays an op of its own, as do those of an update that does more than elementwise
-    ops and reductions, such as multiplying matrices.
+    clipping of all, stays an op of its own, as do the ops of an update that does more than
+    elementwise ops and reductions, such as multiplying matrices.
     """
     users = _users(trace)
     free = (_free_part(trace, ops, users) for ops in _updates(trace))
