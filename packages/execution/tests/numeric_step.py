@@ -130,7 +130,7 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
         flops=np.zeros(num_ops),
         bytes_accessed=np.zeros(num_ops),
         parameter_bytes=np.zeros(num_ops, np.int64),
-        workspace_bytes=np.zeros(num_ops, np.int64),
+        workspace_bytes=generator.integers(0, 1000, num_ops),
         colocation=np.full(num_ops, -1, np.int32),
         tensor_producer=producer,
         tensor_bytes=generator.integers(0, 1000, len(producer)),

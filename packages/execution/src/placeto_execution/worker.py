@@ -142,7 +142,9 @@ class Worker:
         self._doing = self._graph.op_names[op]
         start, end, due, num_bytes = self._timing.run(op, self._ready_at[op])
         self.record.ops.append((op, start, end))
-        self._note_memory(start, num_bytes)
+        workspace = int(self._graph.workspace_bytes[op])
+        self._note_memory(start, num_bytes + workspace)
+        self._note_memory(end, -workspace)
         self._read_messages(due)
         self._num_ops_left -= 1
         for tensor in plan.outputs[op]:
