@@ -14,7 +14,8 @@ from torch import nn
 from captured_models import CASES, Function, Recomputed, case
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing import versions
-from placeto_graphs import OpGraph, Phase
+from placeto_capture.tracing.trace import UPDATES
+from placeto_graphs import OpGraph, Phase, colocate
 
 
 class Writes(nn.Module):
@@ -123,6 +124,12 @@ def test_updates_as_ready_are_ordered_by_tensors_alone() -> None:
     update = graph.op_names.index("1.bias/aten.add_")
     assert len(nx.ancestors(order_of(graph), update)) < update - 1
     assert (graph.workspace_bytes == 0).all()
+
+
+def test_layers_of_a_chain_are_groups_of_their_own() -> None:
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(4, 4), nn.ReLU())))
+    graphs = [capture(model, torch.empty(2, 4), updates=updates) for updates in UPDATES]
+    assert [colocate(graph).num_groups for graph in graphs] == [7, 7]
 
 
 def test_barriers_are_few_edges() -> None:
