@@ -175,10 +175,12 @@ class Recomputed(nn.Module):
         )
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.reentrant and not self.training:  # it warns that there are no gradients
-            return self.second(self.first(inputs))
-        hidden = checkpoint(self.first, inputs, use_reentrant=self.reentrant)
-        result: torch.Tensor = checkpoint(self.second, hidden, use_reentrant=self.reentrant)
+        result = inputs
+        for block in (self.first, self.second):
+            if self.reentrant and not self.training:  # it warns that there are no gradients
+                result = block(result)
+            else:
+                result = checkpoint(block, result, use_reentrant=self.reentrant)
         return result
 
 

@@ -1,5 +1,6 @@
 """What an op waits for, where no tensor says that it comes later."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -86,12 +87,13 @@ def test_where_the_search_ends_early_waits_say_again_what_others_say(
 SGD = partial(torch.optim.SGD, lr=0.1)
 
 
-def clipped(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+def clipped(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """Return an optimizer that clips gradients first, as training loops do."""
-    optimizer = torch.optim.Adam(parameters)
+    weights = list(parameters)
+    optimizer = torch.optim.Adam(weights)
 
     def clip(*_: object) -> None:
-        nn.utils.clip_grad_norm_(parameters, 1.0, foreach=False)
+        nn.utils.clip_grad_norm_(weights, 1.0, foreach=False)
 
     optimizer.register_step_pre_hook(clip)
     return optimizer

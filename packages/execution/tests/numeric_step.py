@@ -136,7 +136,7 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
         tensor_bytes=generator.integers(0, 1000, len(producer)),
         edges=np.array(list(dict.fromkeys(pairs)), np.int32).reshape(-1, 2),
         waits=np.array(sorted(waits), np.int32).reshape(-1, 2),
-        held_tensors=np.flatnonzero(generator.random(len(producer)) < 0.2),
+        held_tensors=np.flatnonzero(generator.random(len(producer)) < 0.2).astype(np.int32),
     )
     cluster = Cluster(
         devices=tuple(
