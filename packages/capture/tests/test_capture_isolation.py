@@ -84,6 +84,17 @@ def test_settings_of_torch_stay_as_they_were() -> None:
     assert settings() == before
 
 
+def test_gradients_that_were_begun_before_a_capture_end_after_it() -> None:
+    layer, rows = nn.Linear(3, 2), torch.ones(4, 3)
+    with torch.autocast("cpu", torch.bfloat16):  # it keeps casts of weights
+        before = layer(rows).sum()
+        capture(layer, rows)
+        after = layer(rows).sum()
+    (before + after).backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.tolist() == [[8.0] * 3] * 2
+
+
 def test_captures_of_several_threads_leave_nothing_behind() -> None:
     first_is_in, second_was_begun, first_is_out = (threading.Event() for _ in range(3))
 

@@ -124,10 +124,10 @@ class FakeObjects:
             for holder, contents in self._contents:
                 self._put(holder, contents)
             fake_of = self.memory.fake_of
-            for parameter in self.parameters.values():
+            for name, parameter in self.parameters.items():
                 key = id(parameter)
                 fake = fake_of[key]
-                self._stack.enter_context(_swapped(parameter, fake))
+                self._stack.enter_context(_swapped(name, parameter, fake))
                 self._stack.callback(fake_of.update, {key: fake})
                 self._stack.callback(fake_of.pop, id(fake))
                 fake_of.update({key: parameter, id(fake): parameter})
@@ -243,12 +243,18 @@ def _put(holder: Any, contents: Any) -> None:
 
 
 @contextmanager
-def _swapped(parameter: torch.Tensor, fake: torch.Tensor) -> Iterator[None]:
+def _swapped(name: str, parameter: torch.Tensor, fake: torch.Tensor) -> Iterator[None]:
     """Let a parameter be a fake tensor, with the same attributes and hooks."""
     vars(fake).update(vars(parameter))
     hooks = {name: getattr(parameter, name) for name in HOOKS}
     torch.clear_autocast_cache()
-    _swap(parameter, fake)
+    try:
+        _swap(parameter, fake)
+    except RuntimeError as error:
+        raise CaptureError(
+            f"{name}: expected a parameter that PyTorch can swap for another tensor, got "
+            f"{' '.join(str(error).split())}; capture a copy of the model"
+        ) from error
     try:
         for name, registered in hooks.items():
             if registered is not None:
