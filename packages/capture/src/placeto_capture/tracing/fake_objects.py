@@ -246,7 +246,7 @@ def _put(holder: Any, contents: Any) -> None:
 def _swapped(name: str, parameter: torch.Tensor, fake: torch.Tensor) -> Iterator[None]:
     """Let a parameter be a fake tensor, with the same attributes and hooks."""
     vars(fake).update(vars(parameter))
-    hooks = {name: getattr(parameter, name) for name in HOOKS}
+    hooks = {kind: getattr(parameter, kind) for kind in HOOKS}
     torch.clear_autocast_cache()
     try:
         _swap(parameter, fake)
@@ -256,16 +256,16 @@ def _swapped(name: str, parameter: torch.Tensor, fake: torch.Tensor) -> Iterator
             f"{' '.join(str(error).split())}; capture a copy of the model"
         ) from error
     try:
-        for name, registered in hooks.items():
+        for kind, registered in hooks.items():
             if registered is not None:
-                setattr(parameter, name, copy.copy(registered))
+                setattr(parameter, kind, copy.copy(registered))
         yield
     finally:
         torch.clear_autocast_cache()  # it refers to weights, which cannot be swapped then
         _swap(parameter, fake)
-        for name, registered in hooks.items():
-            if getattr(parameter, name) is not registered:
-                setattr(parameter, name, registered)
+        for kind, registered in hooks.items():
+            if getattr(parameter, kind) is not registered:
+                setattr(parameter, kind, registered)
 
 
 def _swap(left: Any, right: Any) -> None:
