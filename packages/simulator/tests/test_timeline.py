@@ -179,3 +179,24 @@ def test_a_timeline_by_hand() -> None:
 def test_a_wrong_placement_is_named() -> None:
     with pytest.raises(SimulationError, match="from 0 to 1 for group 'b2', got 5"):
         Simulator(two_chains()).timeline(np.array([0, 0, 1, 5], np.int32))
+
+
+@given(placed_problems())
+def test_on_one_device_critical_groups_go_from_the_beginning_to_the_end(placed: Placed) -> None:
+    problem, placements = placed
+    together = np.zeros_like(placements[:1])
+    marked = Simulator(problem, num_threads=1).critical_groups(together)[0]
+    timeline = Simulator(problem, num_threads=1).timeline(together[0])
+    is_critical = marked[problem.grouping.group_of]
+    assert is_critical[np.argmax(timeline.op_end)]
+    assert (timeline.op_start[is_critical] == 0).any()
+
+
+def test_a_group_on_another_device_is_critical_through_its_transfer() -> None:
+    problem = two_chains()
+    placements = np.array([[0, 1, 1, 0], [0, 0, 0, 0]], np.int32)
+    # a1's bytes arrive at 2.125 s, b1's 20 at 3.125 s. On one device each op waits for another.
+    assert Simulator(problem).critical_groups(placements).tolist() == [
+        [False, True, False, True],
+        [True, True, True, True],
+    ]

@@ -189,11 +189,15 @@ def mark_critical(tables: Tables, state: State, is_critical: NDArray[np.bool_]) 
 
     From the op that ends last it goes back to what each op waited for: an input that was made on
     its device, an op that had to be done, the op before it on its device, or else the input from
-    another device that could be there last. Queues of links are passed over.
+    another device that could be there last. Queues of links are passed over. Each comes earlier
+    by start, end and topological order, so that the way ends.
     """
+    in_order = tables.topological_order
+    in_order = in_order[np.argsort(state.op_end[in_order], kind="mergesort")]
+    in_order = in_order[np.argsort(state.op_start[in_order], kind="mergesort")]
     before = np.full(len(tables.num_awaited), -1)
     last = np.full(len(tables.op_overhead), -1)
-    for each in np.argsort(state.op_start):
+    for each in in_order:
         before[each] = last[state.device_of[each]]
         last[state.device_of[each]] = each
     op = int(np.argmax(state.op_end))

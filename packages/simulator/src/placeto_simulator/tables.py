@@ -39,6 +39,8 @@ class Tables(NamedTuple):
     rank, op_of_rank : uint32[V]
         The place of each op among all where backward comes first: update, backward, forward, by
         number within each; and the op of each place.
+    topological_order : int32[V]
+        The ops so that each comes behind those that it depends on.
     ready_ops : uint32[]
         The ops that read none and wait for none.
     first_waiter, waiters : uint32[V + 1], uint32[W]
@@ -88,6 +90,7 @@ class Tables(NamedTuple):
     num_awaited: NDArray[np.int32]
     rank: NDArray[np.uint32]
     op_of_rank: NDArray[np.uint32]
+    topological_order: NDArray[np.int32]
     ready_ops: NDArray[np.uint32]
     first_waiter: NDArray[np.uint32]
     waiters: NDArray[np.uint32]
@@ -173,6 +176,7 @@ def tables_of(problem: PlacementProblem) -> Tables:
         num_awaited=num_awaited.astype(np.int32),
         rank=np.argsort(op_of_rank).astype(np.uint32),
         op_of_rank=op_of_rank.astype(np.uint32),
+        topological_order=graph.topological_order,
         ready_ops=np.flatnonzero(num_awaited == 0).astype(np.uint32),
         first_waiter=graph.waiters_of_op.offsets.astype(np.uint32),
         waiters=graph.waiters_of_op.values.astype(np.uint32),
