@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,16 @@ import torch
 from dispatched_models import dispatch_on_cpu, forward_on_fake_gpus
 from exported_models import Chain, Mixed, features, mean_square
 from numpy.typing import NDArray
+from torch import nn
 
 import placeto
 from placeto import ModelPlacement
 from placeto.errors import InputError
+from placeto_capture import CaptureError
 from placeto_graphs import GraphError
 from placeto_simulator import Simulator
+
+quick_place = partial(placeto.place, seconds=0.1, quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +134,26 @@ def test_one_device_is_one_stage(placed: ModelPlacement) -> None:
 def test_unknown_devices_are_one_line() -> None:
     with pytest.raises(GraphError, match="nothing"):
         placeto.place(Chain(), features(4), cluster="2xnothing", quiet=True)
+
+
+def test_autocast_around_the_call_and_as_an_argument_is_that_of_the_run() -> None:
+    model, batch = nn.Linear(8, 4), torch.ones(2, 8)
+    given = quick_place(model, batch, cluster="2xcpu", autocast=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        around = quick_place(model, batch, cluster="2xcpu")
+    assert given.problem.graph == around.problem.graph
+    product = given.problem.graph.op_types.index("aten.addmm")
+    assert given.problem.graph.dtype[product] == "bfloat16"
+    assert len(around.run(["cpu:0", "cpu:1"], steps=1).runtimes) == 1
+
+
+def test_a_part_of_a_mask_may_be_assumed() -> None:
+    class Masked(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows[rows.sum(1) > 0])
+
+    rows = torch.ones(8, 4)
+    with pytest.raises(CaptureError, match="mask_fraction"):
+        quick_place(Masked(4, 2), rows, cluster="2xv100")
+    graph = quick_place(Masked(4, 2), rows, cluster="2xv100", mask_fraction=0.5).problem.graph
+    assert graph.flops[graph.op_types.index("aten.addmm")] == 2 * 4 * 4 * 2

@@ -1,9 +1,15 @@
 """What has to hold for the capture of any model that is small enough to run."""
 
+import copy
+import random
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import torch
+from torch import nn
 
 from captured_models import Case, case
 from eager_step import EagerTraining, plain_kernels
@@ -31,6 +37,8 @@ class Comparison:
         after it also the loss and the gradients.
     made
         Each op that makes storages, with their bytes.
+    ops
+        Runs another step, and returns how often PyTorch calls each function.
     resident_bytes
         Of weights, buffers and optimizer state.
     """
@@ -40,6 +48,7 @@ class Comparison:
     before: dict[str, torch.Tensor]
     after: dict[str, torch.Tensor]
     made: list[tuple[str, list[int]]]
+    ops: Callable[[], Counter[str]]
     resident_bytes: int
 
 
@@ -55,14 +64,16 @@ def compared(
     eager = EagerTraining(example, optimizer)
     before = eager.values()
     eager.step(SEED)
+    after = eager.results()
     state = [value for values in eager.optimizer.state.values() for value in values.values()]
     resident = (*example.model.parameters(), *example.model.buffers(), *state)
     return Comparison(
         trace=trace,
         graph=op_graph_of(trace),
         before=before,
-        after=eager.results(),
-        made=eager.watch.made,
+        after=after,
+        made=eager.watched_step(),
+        ops=eager.ops,
         resident_bytes=sum(value.nbytes for value in resident if isinstance(value, torch.Tensor)),
     )
 
@@ -81,7 +92,17 @@ def check_replay(step: Comparison, num_orders: int = 2) -> None:
             results = replay(step.trace, step.before, order=order, seed=SEED)
         assert results.keys() == step.after.keys()
         for name, value in step.after.items():
-            torch.testing.assert_close(results[name], value, msg=partial(_named, name))
+            torch.testing.assert_close(results[name], value, msg=partial(named, name))
+
+
+def check_ops(step: Comparison) -> None:
+    """Check which functions are called, also those that write in place, and how often."""
+    captured = Counter(part.op_type for call in step.trace.calls for part in call.single_calls)
+    captured -= Counter({kind: count for kind, count in captured.items() if kind in ALLOCATIONS})
+    called = step.ops()
+    for counts in (captured, called):  # autograd adds up gradients in place where no mode is on
+        counts["aten.add"] += counts.pop("aten.add_", 0)
+    assert captured == called
 
 
 def check_tensors(step: Comparison) -> None:
@@ -103,5 +124,28 @@ def check_parameter_bytes(step: Comparison) -> None:
     assert (step.graph.parameter_bytes > 0).tolist() == resident
 
 
-def _named(name: str, message: str) -> str:
+def named(name: str, message: str) -> str:
+    """Return the message of a comparison with the name of what is compared."""
     return f"{name}: {message}"
+
+
+def fingerprint(model: nn.Module) -> Any:
+    """Return all that a model holds, as values that can be compared."""
+    found: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
+    for path, module in model.named_modules():
+        found.append((path, module.training))
+        for key, value in sorted(vars(module).items()):
+            if isinstance(value, dict):
+                found += [(key, *_described(name, item)) for name, item in value.items()]
+            else:
+                found.append((key, *_described("", value)))
+    return found
+
+
+def _described(name: Any, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, torch.Tensor):
+        gradient = value.grad.tolist() if value.is_leaf and value.grad is not None else None
+        return name, id(value), type(value), value.requires_grad, value.tolist(), gradient
+    if isinstance(value, (list, tuple, str, int, float)):
+        return name, copy.copy(value)
+    return name, id(value)

@@ -166,16 +166,21 @@ class WritesInPieces(nn.Module):
 
 
 class Recomputed(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, reentrant: bool = False) -> None:
         super().__init__()
+        self.reentrant = reentrant
         self.first, self.second = (
             nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Tanh(), nn.Linear(8, 4))
             for _ in range(2)
         )
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = checkpoint(self.first, inputs, use_reentrant=False)
-        result: torch.Tensor = checkpoint(self.second, hidden, use_reentrant=False)
+        result = inputs
+        for block in (self.first, self.second):
+            if self.reentrant and not self.training:  # it warns that there are no gradients
+                result = block(result)
+            else:
+                result = checkpoint(block, result, use_reentrant=self.reentrant)
         return result
 
 
@@ -238,6 +243,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "gradient accumulation": lambda: Case(Accumulating(), (torch.randn(4, 4),)),
     "writes in pieces": lambda: Case(WritesInPieces(), (torch.randn(3, 2, 4),)),
     "recomputed": lambda: Case(Recomputed(), (torch.randn(3, 4),)),
+    "recomputed in a pass of its own": lambda: Case(
+        Recomputed(reentrant=True), (torch.randn(3, 4, requires_grad=True),)
+    ),
     "leaf of its own": lambda: Case(LeafOfItsOwn(), (torch.randn(3, 4),)),
     "spectrum": lambda: Case(Spectrum(), (torch.randn(3, 8),)),
     "frozen layer": lambda: Case(_frozen(), (torch.randn(3, 4),)),

@@ -1,16 +1,20 @@
 """The oracle: the same step as PyTorch runs it, on real tensors."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from captured_models import Case
-from placeto_capture.tracing.capture import OptimizerFactory, default_loss
+from placeto_capture.tracing.capture import OptimizerFactory
+from placeto_capture.tracing.default_loss import default_loss
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -60,6 +64,69 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
+class Draws:
+    """Lets PyTorch draw the n-th random numbers of a step after the seed ``seed + n``.
+
+    No mode of PyTorch is needed for that: under one, its ops are not quite those without it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._drawn_in: list[torch.Tensor] = []  # states of the generator
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Seed all functions that tests draw with."""
+        with ExitStack() as stack:
+            for holder, names in DRAWING.items():
+                for name in names:
+                    function = self._seeding(getattr(holder, name))
+                    patch = mock.patch.object(holder, name, function, create=True)
+                    stack.enter_context(patch)
+            yield
+
+    def _seeding(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def draw(*args: Any, **keywords: Any) -> Any:
+            with torch.random.fork_rng(devices=[]):
+                before = torch.get_rng_state()
+                torch.manual_seed(self._seed + self._number(before))
+                seeded = torch.get_rng_state()
+                result = function(*args, **keywords)
+                is_random = not torch.equal(torch.get_rng_state(), seeded)
+            if is_random:
+                UNSEEDED_RAND(())
+            else:
+                self._drawn_in.pop()
+            return result
+
+        return draw
+
+    def _number(self, state: torch.Tensor) -> int:
+        """Return the number of a draw; PyTorch sets the generator back to draw again."""
+        known = [number for number, each in enumerate(self._drawn_in) if torch.equal(each, state)]
+        self._drawn_in.append(state)
+        return (known or [len(self._drawn_in) - 1])[0]
+
+
+# What allocates, looks from another side, or hands a number to Python.
+NO_OPS = (
+    "aten::empty",
+    "aten::new_empty",
+    "aten::unsafe_",
+    "aten::_unsafe_",
+    "aten::_local_scalar",
+)
+# Others are of TorchScript alone.
+REGISTERED = frozenset(torch._C._dispatch_get_all_op_names())
+UNSEEDED_RAND = torch.rand
+DRAWING: dict[Any, tuple[str, ...]] = {
+    torch._VF: ("dropout", "dropout_", "lstm", "gru"),
+    torch.nn.functional: ("scaled_dot_product_attention",),
+    torch: ("bernoulli", "rand", "rand_like", "randn", "randn_like", "randperm", "randint"),
+    torch.Tensor: ("bernoulli_", "normal_", "uniform_", "exponential_"),
+}
+
+
 class EagerTraining:
     """A model that has been trained for one step already, so that its optimizer has its state."""
 
@@ -68,17 +135,43 @@ class EagerTraining:
         self.optimizer = factory(list(self.model.parameters()))
         for group in self.optimizer.param_groups:
             group.update({name: False for name in ("foreach", "fused") if name in group})
-        self.watch = Watch(seed=1)
         self.loss = torch.zeros(())
         self.step(seed=1)
 
     def step(self, seed: int) -> None:
         """Run a step; the n-th random draw is what an op draws after the seed ``seed + n``."""
-        self.watch = Watch(seed)
-        self.watch.know([*self.values().values()])
+        with Draws(seed).seeded():
+            self._run()
+
+    def watched_step(self) -> list[tuple[str, list[int]]]:
+        """Run a step; return each op that makes storages, with their bytes."""
+        watch = Watch(seed=1)
+        watch.know([*self.values().values()])
+        self._run(watch)
+        return watch.made
+
+    def ops(self) -> Counter[str]:
+        """Run a step; return which functions of ATen PyTorch's profiler sees, and how often."""
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            self._run()
+        found: Counter[str] = Counter()
+        waiting = [event for event in profiler.events() if event.cpu_parent is None]
+        while waiting:
+            event = waiting.pop()
+            inside = event.cpu_children
+            if event.name.startswith("aten::") and computes(event.name):
+                found[event.name.replace("::", ".")] += 1
+                # Only autograd's copies of what an op overwrites are no part of the op.
+                inside = [each for each in inside if each.name == "aten::clone"]
+            waiting += inside
+        return found
+
+    def _run(self, watch: Watch | None = None) -> None:
         with plain_kernels(), torch.random.fork_rng(devices=[]):
             self.optimizer.zero_grad()
-            with self.watch:
+            for tensor in filter(_is_tensor, pytree.tree_leaves(self.inputs)):
+                tensor.grad = None
+            with watch or nullcontext():
                 self.loss = default_loss(self.model(*self.inputs))
                 self.loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
@@ -98,8 +191,25 @@ class EagerTraining:
         results = {"loss": self.loss.detach(), **self.values()}
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
-                results[f"{name}.grad"] = parameter.grad
+                results[f"{name}.grad"] = parameter.grad.clone()
         return results
+
+
+def computes(name: str) -> bool:
+    """Whether a function of ATen is one op: neither made of others, nor a view, nor new memory."""
+    packet = getattr(torch.ops.aten, name.removeprefix("aten::"))
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    overloads = [overload for overload in overloads if overload.name() in REGISTERED]
+    is_view = any(
+        argument.alias_info is not None and not argument.alias_info.is_write
+        for overload in overloads
+        for argument in overload._schema.arguments
+    )
+    is_composite = any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(each.name(), "CompositeImplicitAutograd")
+        for each in overloads
+    )
+    return not (is_view or is_composite or name.startswith(NO_OPS))
 
 
 @contextmanager

@@ -35,11 +35,17 @@ def random_devices(graph: OpGraph, num_devices: int, seed: int) -> NDArray[np.in
 def placed_run(
     step: ExecutableStep, op_device: NDArray[np.int32], num_devices: int, seed: int
 ) -> PlacedRun:
-    """Run a step in a random order; each tensor is given up when its last reader is done."""
+    """Run a step in a random order; each tensor is given up when its last reader is done.
+
+    One that is held is given up at the end.
+    """
     graph = step.graph
     run = step.begin([f"cpu:{number}" for number in range(num_devices)], op_device)
     held = [0] * num_devices
     uses = Counter((tensor, int(op_device[op])) for tensor, op in graph.edges.tolist())
+    home = op_device[graph.tensor_producer].tolist()
+    held_to_the_end = [(tensor, home[tensor]) for tensor in graph.held_tensors.tolist()]
+    uses.update(held_to_the_end)
     with run.worker(0):
         for op in random_order(graph, seed):
             here = int(op_device[op])
@@ -49,12 +55,14 @@ def placed_run(
                 for there in dict.fromkeys(readers):
                     if there != here:
                         held[there] += run.receive(tensor, there, run.send(tensor, there))
-                if here not in readers:
+                if not uses[tensor, here]:
                     held[here] -= run.free(tensor, here)
             for tensor in graph.inputs_of_op[op].tolist():
                 uses[tensor, here] -= 1
                 if not uses[tensor, here]:
                     held[here] -= run.free(tensor, here)
+        for tensor, here in held_to_the_end:
+            held[here] -= run.free(tensor, here)
     return PlacedRun(run.results(), held)
 
 

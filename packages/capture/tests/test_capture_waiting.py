@@ -1,15 +1,22 @@
-"""A write waits for who reads what it replaces, where no other path says so already."""
+"""What an op waits for, where no tensor says that it comes later."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from placeto_capture import capture
-from placeto_capture.tracing import op_graph
-from placeto_graphs import OpGraph
+from captured_models import CASES, Function, Recomputed, case
+from placeto_capture import CaptureError, capture
+from placeto_capture.tracing import versions
+from placeto_capture.tracing.trace import UPDATES
+from placeto_graphs import OpGraph, Phase, colocate
 
 
 class Writes(nn.Module):
@@ -42,39 +49,189 @@ def order_of(graph: OpGraph) -> nx.DiGraph:
     order.add_nodes_from(range(graph.num_ops))
     producers = graph.tensor_producer[graph.edges[:, 0]].tolist()
     order.add_edges_from(zip(producers, graph.edges[:, 1].tolist(), strict=True))
+    order.add_edges_from((before, op) for op, before in graph.waits.tolist())
     return order
 
 
 @settings(max_examples=15, deadline=None)
 @given(accesses=ACCESSES)
 @example(accesses=BY_WAY_OF_OTHERS)
-def test_an_edge_to_wait_for_is_one_that_no_other_path_implies(
+def test_a_wait_is_one_that_no_other_path_implies(
     accesses: list[tuple[int, int, bool]],
 ) -> None:
     graph = capture(Writes(accesses), torch.ones(2))
     order = order_of(graph)
-    waits = graph.tensor_bytes == 0
-    home = {op for op, kind in enumerate(graph.op_types) if kind == "parameter"}
-    for tensor, writer in graph.edges.tolist():
-        reader = int(graph.tensor_producer[tensor])
-        if waits[tensor] and reader not in home and graph.phases[writer] == 0:
-            order.remove_edge(reader, writer)
-            assert not nx.has_path(order, reader, writer)
-            order.add_edge(reader, writer)
+    for op, before in graph.waits.tolist():
+        order.remove_edge(before, op)
+        assert not nx.has_path(order, before, op)
+        order.add_edge(before, op)
 
 
 @settings(max_examples=15, deadline=None)
 @given(accesses=ACCESSES)
 @example(accesses=BY_WAY_OF_OTHERS)
-def test_where_the_search_ends_early_edges_say_again_what_others_say(
+def test_where_the_search_ends_early_waits_say_again_what_others_say(
     accesses: list[tuple[int, int, bool]],
 ) -> None:
     step = Writes(accesses), torch.ones(2)
     graph = capture(*step)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(op_graph, "LONGEST_SEARCH", 0)
+        patch.setattr(versions, "LONGEST_SEARCH", 0)
         hasty = capture(*step)
-    assert hasty.num_edges >= graph.num_edges
+    assert len(hasty.waits) >= len(graph.waits)
     assert nx.transitive_closure_dag(order_of(hasty)).edges == (
         nx.transitive_closure_dag(order_of(graph)).edges
     )
+
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+
+def clipped(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+    """Return an optimizer that clips gradients first, as training loops do."""
+    weights = list(parameters)
+    optimizer = torch.optim.Adam(weights)
+
+    def clip(*_: object) -> None:
+        nn.utils.clip_grad_norm_(weights, 1.0, foreach=False)
+
+    optimizer.register_step_pre_hook(clip)
+    return optimizer
+
+
+def ops_of(graph: OpGraph, phase: Phase) -> set[int]:
+    return set(np.flatnonzero(graph.phases == phase).tolist())
+
+
+@pytest.mark.parametrize("optimizer", [SGD, clipped])
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_goes_forward_then_backward_then_updates(name: str, optimizer: Any) -> None:
+    example = case(name)
+    graph = capture(example.model, example.inputs, optimizer=optimizer)
+    order = order_of(graph)
+    backward = ops_of(graph, Phase.BACKWARD)
+    (first,) = (op for op in backward if graph.op_types[op] == "aten.ones_like")
+    assert backward - {first} <= nx.descendants(order, first)
+    assert first - 1 in nx.ancestors(order, first)  # what makes the loss
+    for op in ops_of(graph, Phase.UPDATE):
+        assert backward <= nx.ancestors(order, op)
+
+
+def test_updates_as_ready_are_ordered_by_tensors_alone() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    graph = capture(model, torch.empty(2, 3), optimizer=SGD, updates="as-ready")
+    assert not len(graph.waits)
+    assert not len(graph.held_tensors)
+    assert "placeto.barrier" not in graph.op_types
+    update = graph.op_names.index("1.bias/aten.add_")
+    assert len(nx.ancestors(order_of(graph), update)) < update - 1
+    assert (graph.workspace_bytes == 0).all()
+
+
+def test_layers_of_a_chain_are_groups_of_their_own() -> None:
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(4, 4), nn.ReLU())))
+    graphs = [capture(model, torch.empty(2, 4), updates=updates) for updates in UPDATES]
+    assert [colocate(graph).num_groups for graph in graphs] == [7, 7]
+
+
+def test_barriers_are_few_edges() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(20)))
+    graph = capture(model, torch.empty(2, 4), optimizer=SGD)
+    assert len(graph.waits) <= 2 * 40 + 3
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activations_are_computed_again_when_the_backward_pass_needs_them(reentrant: bool) -> None:
+    inputs = torch.randn(3, 4, requires_grad=True)
+    graph = capture(Recomputed(reentrant=reentrant), inputs, optimizer=SGD)
+    order, backward = order_of(graph), ops_of(graph, Phase.BACKWARD)
+    again = {op for op in backward if graph.op_types[op] in ("aten.addmm", "aten.tanh")}
+    gradients_of_second = {
+        op for op in backward if graph.op_types[op] == "aten.mm" and "second.0" in graph.scopes[op]
+    }
+    of_first = {op for op in again if graph.scopes[op].startswith("first")}
+    assert len(of_first) == 3 if reentrant else 2
+    for op in of_first:
+        assert gradients_of_second & nx.ancestors(order, op)
+
+
+def test_gradient_ops_of_saved_values_alone_wait_for_the_gradient() -> None:
+    def cubes(inputs: torch.Tensor) -> torch.Tensor:
+        return torch.exp(inputs.pow(3))
+
+    inputs = torch.ones(3, requires_grad=True)
+    graph = capture(Function(cubes), inputs, optimizer=lambda _: SGD([torch.ones(1)]))
+    power = graph.op_names.index("aten.pow_2")
+    assert graph.phases[power] == Phase.BACKWARD
+    (before,) = graph.waits[graph.waits[:, 0] == power, 1]
+    assert graph.op_names[before] == "aten.mul"  # of the gradient and the exponential
+
+
+def test_gradients_within_a_forward_pass_wait_for_their_own() -> None:
+    def penalty(inputs: torch.Tensor) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad(inputs.pow(3).sum(), inputs, create_graph=True)
+        return gradient
+
+    inputs = torch.ones(3, requires_grad=True)
+    graph = capture(Function(penalty), inputs, optimizer=lambda _: SGD([torch.ones(1)]))
+    power = graph.op_names.index("aten.pow_2")
+    assert graph.phases[power] == Phase.FORWARD
+    (before,) = graph.waits[graph.waits[:, 0] == power, 1]
+    assert graph.op_names[before] == "aten.ones_like"
+
+
+def test_what_a_training_loop_holds_stays_until_the_end() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU())
+    target = torch.empty(2, 5)
+
+    def loss(outputs: torch.Tensor) -> torch.Tensor:
+        return (outputs - target).abs().mean()
+
+    graph = capture(model, torch.empty(2, 3), loss_fn=loss)
+    held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
+    assert held == {"input.0", "loss.constant", "1/aten.relu", "loss/aten.mean", *GRADIENTS}
+    inference = capture(model, torch.empty(2, 3), mode="inference")
+    held = {inference.op_names[op] for op in inference.tensor_producer[inference.held_tensors]}
+    assert held == {"input.0", "1/aten.relu"}
+
+
+GRADIENTS = ("0/aten.mm", "0/aten.sum")
+
+
+def test_of_what_is_written_in_pieces_the_last_version_is_held() -> None:
+    def writes(inputs: torch.Tensor) -> torch.Tensor:
+        rows = inputs * 2
+        rows[0] = inputs[0]
+        return rows[:1]
+
+    graph = capture(Function(writes), torch.ones(2, 3), mode="inference")
+    held = {
+        (graph.op_names[graph.tensor_producer[tensor]], int(graph.tensor_bytes[tensor]))
+        for tensor in graph.held_tensors
+    }
+    assert held == {("input.0", 12), ("aten.mul", 12), ("aten.copy_", 12)}
+
+
+def test_an_update_needs_the_memory_that_its_optimizer_needs_in_between() -> None:
+    graph = capture(nn.Linear(3, 5), torch.empty(2, 3))
+    # The root of the second moment, and that divided by its correction, are there at once.
+    assert workspaces(graph) == {"weight": 2 * 60, "bias": 2 * 20}
+    momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    assert workspaces(capture(nn.Linear(3, 5), torch.empty(2, 3), optimizer=momentum)) == {}
+
+
+def workspaces(graph: OpGraph) -> dict[str, int]:
+    ops = np.flatnonzero(graph.workspace_bytes)
+    return {graph.op_names[op].split("/")[0]: int(graph.workspace_bytes[op]) for op in ops}
+
+
+def test_the_update_of_a_clipped_gradient_is_one_op() -> None:
+    graph = capture(nn.Linear(3, 5), torch.empty(2, 3), optimizer=clipped)
+    updates = {graph.op_names[op] for op in ops_of(graph, Phase.UPDATE)}
+    assert {"weight/placeto.update", "bias/placeto.update"} < updates
+    assert {"weight/aten.linalg_vector_norm", "bias/aten.linalg_vector_norm"} < updates
+
+
+def test_other_times_of_updates_are_refused() -> None:
+    with pytest.raises(CaptureError, match=r"^updates: expected one of after-backward, as-ready"):
+        capture(nn.Linear(3, 2), torch.empty(2, 3), updates="later")  # type: ignore[arg-type]

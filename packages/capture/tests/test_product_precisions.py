@@ -132,13 +132,6 @@ def test_autocast_has_the_default_dtype_of_its_device(device: str, dtype: str) -
     assert dtypes_of_products(graph) == {dtype}
 
 
-def test_the_callers_autocast_changes_nothing() -> None:
-    model, words = Block(64), torch.empty(2, 16, 64)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = capture(model, words)
-    assert inside == capture(model, words)
-
-
 def test_the_narrowest_floating_argument_is_what_is_multiplied() -> None:
     class Product(nn.Module):
         def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -178,7 +171,7 @@ def test_every_op_says_what_it_computes_with() -> None:
         "aten.mul": "float32",
     }
     updated = capture(nn.Linear(4, 4), torch.empty(2, 4))
-    assert set(updated.dtype) == {"float32"}
+    assert set(updated.dtype) == {"float32", ""}  # of the barrier before the updates
 
 
 def test_the_dtype_of_a_product_comes_through_files(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from placeto_graphs import OpGraph
 
 
 def random_order(graph: OpGraph, seed: int) -> list[int]:
-    """Return the ops in an order in which nothing but the graph's edges says what comes first."""
+    """Return the ops in an order in which only the graph's edges and waits say what comes first."""
     generator = np.random.default_rng(seed)
-    missing = np.bincount(graph.edge_consumers, minlength=graph.num_ops)
+    befores = [*graph.edge_producers.tolist(), *graph.waits[:, 1].tolist()]
+    afters = [*graph.edge_consumers.tolist(), *graph.waits[:, 0].tolist()]
+    missing = np.bincount(afters, minlength=graph.num_ops)
     readers: list[list[int]] = [[] for _ in range(graph.num_ops)]
-    for producer, consumer in zip(graph.edge_producers, graph.edge_consumers, strict=True):
-        readers[producer].append(int(consumer))
+    for before, after in zip(befores, afters, strict=True):
+        readers[before].append(after)
     ready = np.flatnonzero(missing == 0).tolist()
     order = []
     while ready:

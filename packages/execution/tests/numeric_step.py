@@ -108,7 +108,7 @@ def expected_results(graph: OpGraph) -> dict[str, int]:
 
 
 def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> PlacementProblem:
-    """Return a problem in which ops have several outputs, and links are shared."""
+    """Return a problem in which ops have several outputs, links are shared, and some ops wait."""
     generator = np.random.default_rng(seed)
     producer = generator.integers(0, num_ops, 2 * num_ops, np.int32)
     pairs = [
@@ -117,6 +117,11 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
         for reader in generator.integers(0, num_ops, 3).tolist()
         if op < reader
     ]
+    waits = {
+        (op, before)
+        for op, before in generator.integers(0, num_ops, (num_ops // 2, 2)).tolist()
+        if before < op
+    }
     graph = OpGraph(
         op_names=tuple(f"op{op}" for op in range(num_ops)),
         op_types=("op",) * num_ops,
@@ -125,11 +130,13 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
         flops=np.zeros(num_ops),
         bytes_accessed=np.zeros(num_ops),
         parameter_bytes=np.zeros(num_ops, np.int64),
-        workspace_bytes=np.zeros(num_ops, np.int64),
+        workspace_bytes=generator.integers(0, 1000, num_ops),
         colocation=np.full(num_ops, -1, np.int32),
         tensor_producer=producer,
         tensor_bytes=generator.integers(0, 1000, len(producer)),
         edges=np.array(list(dict.fromkeys(pairs)), np.int32).reshape(-1, 2),
+        waits=np.array(sorted(waits), np.int32).reshape(-1, 2),
+        held_tensors=np.flatnonzero(generator.random(len(producer)) < 0.2).astype(np.int32),
     )
     cluster = Cluster(
         devices=tuple(

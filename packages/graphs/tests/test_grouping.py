@@ -85,6 +85,27 @@ def test_an_op_with_two_outputs_joins_only_when_one_op_reads_both() -> None:
     assert groups(apart, colocate_single_consumers) == {"split", "left", "right", "join"}
 
 
+def test_the_gradient_of_an_input_joins_no_other_layer() -> None:
+    graph = graph_of(
+        {
+            "w": (FORWARD, "", ""),
+            "gradient": (BACKWARD, "", ""),
+            "of_input": (BACKWARD, "", "w gradient"),
+            "of_weights": (BACKWARD, "", "gradient"),
+            "before": (BACKWARD, "", "of_input"),
+            "update": (UPDATE, "", "w of_weights"),
+        },
+        weights="w",
+    )
+    assert groups(graph, colocate_single_consumers) == {
+        "w",
+        "gradient",
+        "of_input",
+        "of_weights update",
+        "before",
+    }
+
+
 def two_layers() -> OpGraph:
     """A two-layer perceptron: weights, forward, backward, and updates."""
     return graph_of(

@@ -13,8 +13,9 @@ from placeto_capture.execution.traced_step import executable_step
 from placeto_capture.execution.training import ExecutableTraining, executable_training
 from placeto_capture.profiling.profiler import profile
 from placeto_capture.programs.step import program_step
-from placeto_capture.tracing.capture import capture
-from placeto_capture.tracing.patches import Target
+from placeto_capture.tracing.capture import capture, capture_function
+from placeto_capture.tracing.devices import Target
+from placeto_capture.tracing.trace import Updates
 
 __version__ = "0.3.0"
 
@@ -26,7 +27,9 @@ __all__ = [
     "Efficiency",
     "ExecutableTraining",
     "Target",
+    "Updates",
     "capture",
+    "capture_function",
     "cost_model",
     "cost_models",
     "executable_step",

@@ -1,4 +1,4 @@
-"""The one error of this package, and its one warning."""
+"""The one error of this package, its one warning, and what becomes such an error."""
 
 
 class CaptureError(ValueError):
@@ -23,3 +23,7 @@ class CaptureWarning(UserWarning):
     >>> from placeto_capture import CaptureWarning
     >>> warnings.simplefilter("ignore", CaptureWarning)
     """
+
+
+class StepError(Exception):
+    """What a step does that cannot be captured: a `CaptureError` whose place is not known yet."""

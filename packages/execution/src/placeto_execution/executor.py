@@ -286,6 +286,7 @@ def _check_same_graph(graph: OpGraph, other: OpGraph) -> None:
         and np.array_equal(graph.tensor_producer, other.tensor_producer)
         and np.array_equal(graph.tensor_bytes, other.tensor_bytes)
         and np.array_equal(graph.edges, other.edges)
+        and np.array_equal(graph.waits, other.waits)
     )
     if not same:
         raise ExecutionError(f"step: expected one of the problem's graph, {graph!r}, got {other!r}")

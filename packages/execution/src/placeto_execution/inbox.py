@@ -2,14 +2,31 @@
 
 import heapq
 import threading
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from placeto_execution.clock import Clock
 from placeto_execution.links import Transfer
 
 
+@dataclass(slots=True)
+class DoneOp:
+    """An op for which others wait.
+
+    Attributes
+    ----------
+    op : int
+        The op.
+    end : float
+        When it is done; seconds.
+    """
+
+    op: int
+    end: float
+
+
 class Message(NamedTuple):
-    """From when on a transfer is done.
+    """From when on a transfer or an op is done.
 
     Attributes
     ----------
@@ -17,13 +34,13 @@ class Message(NamedTuple):
         Seconds.
     number : int
         Messages of one time are read in the order of their numbers.
-    transfer : `Transfer`
-        Its source reads that it has been sent, its destination that it has arrived.
+    news : `Transfer` or `DoneOp`
+        The source of a transfer reads that it has been sent, its destination that it has arrived.
     """
 
     time: float
     number: int
-    transfer: Transfer
+    news: Transfer | DoneOp
 
 
 class Inbox:
@@ -42,21 +59,21 @@ class Inbox:
         self._condition = threading.Condition(threading.Lock())
         self._is_closed = False
 
-    def put(self, transfer: Transfer) -> None:
-        """Leave a message that a transfer is done at its end."""
+    def put(self, news: Transfer | DoneOp) -> None:
+        """Leave a message that a transfer or an op is done at its end."""
         with self._condition:
-            heapq.heappush(self._messages, Message(transfer.end, self._num_messages, transfer))
+            heapq.heappush(self._messages, Message(news.end, self._num_messages, news))
             self._num_messages += 1
             self._condition.notify()
 
-    def take(self, before: float) -> Transfer | None:
-        """Return the transfer of the first message, if it is of a time before this one."""
+    def take(self, before: float) -> Transfer | DoneOp | None:
+        """Return the news of the first message, if it is of a time before this one."""
         if not self._messages:
             return None
         with self._condition:
             if self._messages[0].time >= before:
                 return None
-            return heapq.heappop(self._messages).transfer
+            return heapq.heappop(self._messages).news
 
     def wait(self) -> None:
         """Wait until the first message may be read, or there is nothing to wait for any more."""

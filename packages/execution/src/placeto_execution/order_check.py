@@ -63,6 +63,9 @@ def _check_no_circle(plan: Plan, order: StepOrder) -> None:
             source = tensor, device
         for reader in readers:
             follows(source, reader)
+    for before, waiters in enumerate(plan.waiters):
+        for op in waiters:
+            follows(before, op)
     everything = [*range(len(plan.op_device)), *plan.transfers]
     free = [member for member in everything if not num_before[member]]
     num_done = 0

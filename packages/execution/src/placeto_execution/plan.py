@@ -4,6 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from placeto_graphs import OpGraph
 
 HERE = -1
@@ -18,7 +20,9 @@ class Plan:
     op_device : V of int
         Where each op runs.
     num_inputs : V of int
-        How many tensors each op waits for.
+        How many tensors and other ops each op waits for.
+    waiters : V lists of int
+        The ops that wait for each op.
     inputs, outputs : V lists of int
         The tensors that each op reads and makes.
     handed_over : T lists of (int, int)
@@ -27,13 +31,15 @@ class Plan:
     readers : dict of (int, int) to list of int
         The ops that read a tensor on a device, in the order of the edges.
     uses : dict of (int, int) to int
-        How many reads and outgoing transfers a tensor on a device has to outlive.
+        How many reads and outgoing transfers a tensor on a device has to outlive; one more for a
+        tensor that stays until the end.
     transfers : list of (int, int)
         The (tensor, destination) of all that is sent.
     """
 
     op_device: Sequence[int]
     num_inputs: Sequence[int]
+    waiters: Sequence[Sequence[int]]
     inputs: Sequence[Sequence[int]]
     outputs: Sequence[Sequence[int]]
     handed_over: Sequence[Sequence[tuple[int, int]]]
@@ -61,9 +67,13 @@ def plan_of(graph: OpGraph, op_device: Sequence[int]) -> Plan:
             uses[tensor, home] += 1
         readers[tensor, device].append(op)
         uses[tensor, device] += 1
+    num_waits = np.bincount(graph.waits[:, 0], minlength=graph.num_ops).tolist()
+    for tensor in graph.held_tensors.tolist():
+        uses[tensor, op_device[producer[tensor]]] += 1
     return Plan(
         op_device=op_device,
-        num_inputs=[len(read) for read in inputs],
+        num_inputs=[len(read) + count for read, count in zip(inputs, num_waits, strict=True)],
+        waiters=[waiters.tolist() for waiters in graph.waiters_of_op],
         inputs=inputs,
         outputs=[graph.tensors_of_op[op].tolist() for op in range(graph.num_ops)],
         handed_over=handed_over,

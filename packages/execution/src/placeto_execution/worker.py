@@ -8,7 +8,7 @@ from placeto_execution.clock import Clock
 from placeto_execution.devices import pin_to_core
 from placeto_execution.errors import ExecutionError, one_line
 from placeto_execution.halt import Halt
-from placeto_execution.inbox import Inbox
+from placeto_execution.inbox import DoneOp, Inbox
 from placeto_execution.links import Transfer
 from placeto_execution.plan import HERE, Plan
 from placeto_execution.queues import Queue
@@ -60,7 +60,7 @@ class Worker:
     halt
         Stops all of them.
     missing_inputs : V of int
-        How many inputs each op waits for; that of its own ops is the worker's.
+        How many inputs and other ops each op waits for; that of its own ops is the worker's.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Worker:
         self._timing = timing
         self._carry = carry
         self._clock = clock
+        self._inboxes = inboxes
         self._inbox = inboxes[device]
         self._halt = halt
         self._missing_inputs = missing_inputs
@@ -141,7 +142,9 @@ class Worker:
         self._doing = self._graph.op_names[op]
         start, end, due, num_bytes = self._timing.run(op, self._ready_at[op])
         self.record.ops.append((op, start, end))
-        self._note_memory(start, num_bytes)
+        workspace = int(self._graph.workspace_bytes[op])
+        self._note_memory(start, num_bytes + workspace)
+        self._note_memory(end, -workspace)
         self._read_messages(due)
         self._num_ops_left -= 1
         for tensor in plan.outputs[op]:
@@ -152,6 +155,11 @@ class Worker:
                     self._carry(tensor, destination, due)
             if (tensor, device) not in self._uses:
                 self._note_memory(end, -self._step_run.free(tensor, device))
+        for place in dict.fromkeys(plan.op_device[waiter] for waiter in plan.waiters[op]):
+            if place == device:
+                self._is_done(op, due)
+            else:
+                self._inboxes[place].put(DoneOp(op, due))
         for tensor in plan.inputs[op]:
             self._used(tensor, end)
 
@@ -164,6 +172,9 @@ class Worker:
         transfer = self._inbox.take(before)
         if transfer is None:
             return False
+        if isinstance(transfer, DoneOp):
+            self._is_done(transfer.op, transfer.end)
+            return True
         self._doing = f"transfer of an output of {self._producer_name(transfer.tensor)}"
         if transfer.destination == self._device:
             self._arrived(transfer)
@@ -180,6 +191,12 @@ class Worker:
         self.record.arrived.append(transfer)
         for op in self._plan.readers[tensor, self._device]:
             self._input_arrived(op, transfer.end)
+
+    def _is_done(self, op: int, time: float) -> None:
+        """Count down the ops of this device that wait for an op."""
+        for waiter in self._plan.waiters[op]:
+            if self._plan.op_device[waiter] == self._device:
+                self._input_arrived(waiter, time)
 
     def _input_arrived(self, op: int, time: float) -> None:
         self._ready_at[op] = max(self._ready_at[op], time)

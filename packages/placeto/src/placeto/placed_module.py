@@ -111,6 +111,8 @@ def place_module(
     seed: int = 0,
     threads_per_device: int = 1,
     quiet: bool = False,
+    mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
 ) -> PlacedModule:
     """Find where the ops of a training step run best, and return the module as placed there.
 
@@ -133,6 +135,8 @@ def place_module(
         Number of threads that work on one op on each CPU.
     quiet
         Whether nothing is shown meanwhile.
+    mask_fraction, autocast
+        As of `placeto_capture.capture`.
 
     Raises
     ------
@@ -169,11 +173,14 @@ def place_module(
         loss_fn=loss_fn,
         optimizer=optimizer,
         target="cpu" if only_cpus else "gpu",
+        mask_fraction=mask_fraction,
+        autocast=autocast,
         seed=seed,
         threads_per_device=threads_per_device,
     )
     name = type(module).__name__
-    problem, result, _ = search_graph(
-        name, training.graph, described, seconds=seconds, seed=seed, quiet=quiet
-    )
+    with torch.autocast("cpu", enabled=False):  # the policy computes, too
+        problem, result, _ = search_graph(
+            name, training.graph, described, seconds=seconds, seed=seed, quiet=quiet
+        )
     return PlacedModule(training, problem, result.placement, devices, module.state_dict())

@@ -26,8 +26,8 @@ class OpClass(StrEnum):
     COPY = "copy"
 
 
-# Types that are no work: their tensors are there when the step begins.
-RESIDENT_TYPES = frozenset({"parameter", "buffer", "input"})
+# Types that are no work: their tensors are there when the step begins, or they make none.
+RESIDENT_TYPES = frozenset({"parameter", "buffer", "input", "placeto.barrier"})
 
 # Input channels from which on the groups of a convolution are products of matrices: tensor cores
 # multiply 8 numbers of 16 bits at a time, and cuDNN uses them for multiples of that (NVIDIA,

@@ -15,10 +15,10 @@ from placeto_capture.errors import CaptureError
 from placeto_capture.execution.device_memory import DeviceMemory, Pool, StepParts
 from placeto_capture.execution.prepared_calls import PreparedCall, Slots, prepared
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
-from placeto_capture.tracing.patches import Target
 from placeto_capture.tracing.replay import ValueOf, example_values, view_of
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import ExecutableStep, OpGraph
 
 # Storages and their owners where they are shared, else parts and copies of their bytes.
@@ -304,6 +304,8 @@ def executable_step(
     mode: str = "training",
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
+    updates: Updates = "after-backward",
     values: Mapping[str, torch.Tensor] | None = None,
     results: Collection[str] | None = None,
     seed: int = 0,
@@ -318,7 +320,7 @@ def executable_step(
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction
+    model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast, updates
         As for `capture`. Tensors on the meta device get random values from
         ``seed`` where they hold floating-point numbers, else zeros.
     values
@@ -354,7 +356,9 @@ def executable_step(
     """
     if threads_per_device < 1:
         raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction)
+    trace = trace_step(
+        model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast, updates
+    )
     given = dict(values or {})
     known = {
         name

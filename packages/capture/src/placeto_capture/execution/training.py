@@ -15,10 +15,11 @@ from placeto_capture.errors import CaptureError
 from placeto_capture.execution.optimizer_numbers import NumberedCall, OptimizerNumbers
 from placeto_capture.execution.prepared_calls import PreparedCall
 from placeto_capture.execution.traced_step import TracedRun, TracedStep
-from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, input_name, trace_step
-from placeto_capture.tracing.patches import Target
+from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.devices import Target
+from placeto_capture.tracing.fake_objects import input_name
 from placeto_capture.tracing.replay import example_values, view_of
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import Phase
 
 
@@ -329,6 +330,8 @@ def executable_training(
     optimizer: OptimizerFactory | None = None,
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
+    updates: Updates = "after-backward",
     seed: int = 0,
     threads_per_device: int = 1,
     shared_memory: bool = True,
@@ -341,7 +344,7 @@ def executable_training(
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, target, mask_fraction
+    model, example_inputs, loss_fn, optimizer, target, mask_fraction, autocast, updates
         As for `capture`. The optimizer's schedule of learning rates, if any, is
         made for the ``optimizer`` of what is returned.
     seed, threads_per_device, shared_memory
@@ -371,7 +374,17 @@ def executable_training(
     if threads_per_device < 1:
         raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
     factory = optimizer or torch.optim.Adam
-    trace = trace_step(model, example_inputs, loss_fn, factory, "training", target, mask_fraction)
+    trace = trace_step(
+        model,
+        example_inputs,
+        loss_fn,
+        factory,
+        "training",
+        target,
+        mask_fraction,
+        autocast,
+        updates,
+    )
     weights = dict(model.named_parameters())
     return ExecutableTraining(
         trace,

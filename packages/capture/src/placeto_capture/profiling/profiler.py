@@ -12,9 +12,9 @@ from torch import nn
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
-from placeto_capture.tracing.patches import Target
+from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.replay import Memory, example_values
-from placeto_capture.tracing.trace import Call, Trace
+from placeto_capture.tracing.trace import Call, Trace, Updates
 
 
 def profile(
@@ -26,9 +26,11 @@ def profile(
     optimizer: OptimizerFactory | None = None,
     mode: str = "training",
     target: Target = "gpu",
+    updates: Updates = "after-backward",
     warmup: int = 2,
     repeats: int = 7,
     seed: int = 0,
+    autocast: torch.dtype | None = None,
 ) -> NDArray[np.float64]:
     """Return how long each op of a captured graph takes on a torch device.
 
@@ -39,7 +41,7 @@ def profile(
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, mode, target
+    model, example_inputs, loss_fn, optimizer, mode, target, autocast, updates
         As for `capture`. Tensors on the meta device get random values from ``seed`` where they hold
         floating-point numbers, else zeros.
     device
@@ -52,8 +54,8 @@ def profile(
     Returns
     -------
     float64[V]
-        Seconds of each op of ``capture(model, example_inputs, ...)``; 0 for parameters, buffers and
-        inputs.
+        Seconds of each op of ``capture(model, example_inputs, ...)``; 0 for parameters, buffers,
+        inputs and the barrier before the updates.
 
     Raises
     ------
@@ -76,7 +78,9 @@ def profile(
             f"repeats: expected at least 1 after at least 0 to warm up, got {repeats} and {warmup}"
         )
     place = checked_device(device)
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target)
+    trace = trace_step(
+        model, example_inputs, loss_fn, optimizer, mode, target, autocast=autocast, updates=updates
+    )
     return measured_times(trace, place, warmup=warmup, repeats=repeats, seed=seed)
 
 

@@ -1,27 +1,30 @@
 """From a PyTorch model to the graph of its step.
 
-`capture` runs a step of a copy of the model on fake tensors (`fake_memory`), in a PyTorch that is
-patched (`patches`), under a dispatch mode (`tracer`) that records a `trace`; `op_graph` makes a
-graph of it.
+`capture_function` lets modules and optimizers hold fake tensors (`fake_objects`), and runs a step
+of them in a PyTorch that is patched (`patches`), under a dispatch mode (`tracer`) that records a
+`trace`; `op_graph` makes a graph of it. `capture` does so with the usual step of a model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from torch.autograd.graph import get_gradient_edge
-from torch.utils import _pytree as pytree
 
-from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.fake_memory import FakeModel, NamedTensors
+from placeto_capture.errors import CaptureError, StepError
+from placeto_capture.tracing.default_loss import default_loss, tensors_in
+from placeto_capture.tracing.devices import TARGETS, Target, autocast_around
+from placeto_capture.tracing.fake_objects import FakeObjects
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.origins import ModuleScopes, failed_line
-from placeto_capture.tracing.patches import TARGETS, Target, patched_torch
-from placeto_capture.tracing.trace import Trace, with_whole_updates
+from placeto_capture.tracing.patches import patched_torch
+from placeto_capture.tracing.step_phases import StepPhases
+from placeto_capture.tracing.trace import UPDATES, Trace, Updates
 from placeto_capture.tracing.tracer import Tracer
+from placeto_capture.tracing.updates import with_barriers, with_whole_updates
 from placeto_graphs import OpGraph, Phase
 
 MODES = ("training", "inference")
@@ -29,6 +32,7 @@ _WORKING_OPTIMIZERS = "torch.optim.SGD, Adam and AdamW"
 
 LossFunction = Callable[[Any], torch.Tensor]
 OptimizerFactory = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+Modules = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
 
 def capture(
@@ -36,10 +40,12 @@ def capture(
     example_inputs: Any,
     *,
     loss_fn: LossFunction | None = None,
-    optimizer: OptimizerFactory | None = None,
+    optimizer: OptimizerFactory | torch.optim.Optimizer | None = None,
     mode: str = "training",
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
+    updates: Updates = "after-backward",
 ) -> OpGraph:
     """Return the graph of the ATen ops of one step of a model.
 
@@ -69,9 +75,10 @@ def capture(
         the sum of the means of its floating-point tensors.
     optimizer
         Function from a list of parameters to a `torch.optim.Optimizer`, such as
-        ``functools.partial(torch.optim.SGD, lr=0.1)``; Adam by default. The step is not the first
-        one of the training: the optimizer's state is there. The update of each parameter is one
-        op of type ``"placeto.update"``, as of fused optimizers.
+        ``functools.partial(torch.optim.SGD, lr=0.1)``, or an optimizer of the model's parameters;
+        Adam by default. The step is not the first one of the training: the optimizer's state is
+        there. The update of each parameter is one op of type ``"placeto.update"``, as of fused
+        optimizers.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
     target
@@ -82,6 +89,14 @@ def capture(
         Part of all elements that is picked where that depends on values that are not known, by a
         mask, ``nonzero`` or ``unique``: above 0 and up to 1, which is an upper bound. By default
         such a step is refused.
+    autocast
+        Dtype of `torch.autocast` around the forward pass and the loss: ``torch.bfloat16``,
+        ``torch.float16``, or ``torch.float32`` for none. By default that of the caller, if
+        `capture` is called inside of an autocast.
+    updates
+        When the optimizer updates: ``"after-backward"``, as a training loop of PyTorch does, with
+        all gradients in memory; or ``"as-ready"``, each weight as soon as its gradient is there, as
+        TensorFlow does. Of the latter kind of step nothing but its tensors says what comes first.
 
     Returns
     -------
@@ -95,12 +110,19 @@ def capture(
         count.
         ``colocation`` ties gradient ops to the forward op they belong to, updates to their
         parameter, and ops that write a buffer to the buffer. ``scopes`` are paths of modules,
-        ``"loss"`` for what the loss function runs.
+        ``"loss"`` for what the loss function runs, and ``"optimizer"`` for what is of no weight.
+        ``waits`` say what comes first where tensors do not: an op of type ``"placeto.barrier"``,
+        which takes no time, waits for the end of the backward pass, and updates wait for it; a
+        gradient op of saved values alone, such as one that computes activations again, waits until
+        the backward pass has come to it; a write waits for what reads the values that it replaces.
+        ``held_tensors`` are inputs, outputs, loss and gradients, which a training loop holds until
+        the end of the step. ``workspace_bytes`` of an update are those of an optimizer with
+        ``foreach=False``.
 
     Raises
     ------
     CaptureError
-        If a mode or a fraction is none of these, or the model returns several
+        If a mode, a time of updates or a fraction is none of these, or the model returns several
         scalars or one that leaves weights out, so that a loss function is needed. When the step
         fails or depends on values of weights or of floating-point inputs; the message then begins
         with the path of the module where that happens, and ends with the line of its code.
@@ -116,141 +138,280 @@ def capture(
     >>> [name for name, kind in zip(graph.op_names, graph.op_types) if kind.startswith("aten")]
     ['0/aten.addmm', '1/aten.relu', '2/aten.addmm']
     >>> capture(model, batch)
-    OpGraph(ops=21, tensors=34, edges=29)
+    OpGraph(ops=22, tensors=33, edges=28)
     """
-    trace = trace_step(model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction)
+    trace = trace_step(
+        model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast, updates
+    )
     return op_graph_of(trace)
+
+
+def capture_function(
+    step_fn: Callable[..., Any],
+    modules: Modules,
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] = (),
+    *,
+    example_inputs: Any = (),
+    others: Sequence[Any] = (),
+    target: Target = "gpu",
+    mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
+) -> OpGraph:
+    """Return the graph of the ATen ops of whatever a training step does.
+
+    The function is called once, as a training loop calls it, and what it does with the modules and
+    optimizers is recorded: several losses and optimizers, as of a GAN, gradients that are scaled,
+    clipped or added up over several batches, averages of weights. It works with the modules and
+    optimizers themselves, which hold fake tensors meanwhile, as `capture` describes, and are as
+    they were afterwards. Their gradients are None when it begins.
+
+    Parameters
+    ----------
+    step_fn
+        The step. What it returns stays until the end of the step.
+    modules
+        The modules that it calls, in the modes that they are in: one, or several by their names,
+        which their scopes and parameters then begin with. Those of a sequence are called ``"0"``,
+        ``"1"`` and so on.
+    optimizers
+        The optimizers that it works with. One that has no state yet gets it before its first step,
+        so that the step is not the first one of the training.
+    example_inputs
+        Arguments of the function, as `capture` takes those of the model.
+    others
+        Other objects that the function changes, which are put back: a schedule of learning rates, a
+        list of losses, or any object with attributes.
+    target, mask_fraction
+        As of `capture`.
+    autocast
+        As of `capture`; around all of the function.
+
+    Returns
+    -------
+    OpGraph
+        As of `capture`. An op is in the backward phase if it runs inside of ``backward()``, or of
+        `torch.autograd.grad` that is called outside of modules without ``create_graph``. It is in
+        the update phase if it runs inside of an optimizer's ``step()``, or, outside of modules and
+        without gradients, between the last backward pass and that, or after the last step. What
+        runs outside of modules has the scope ``"loss"``.
+
+    Raises
+    ------
+    CaptureError
+        As of `capture`; and if an optimizer has other parameters than those of the modules.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> model = nn.Linear(4, 2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> def step(first, second):
+    ...     for batch in (first, second):
+    ...         (model(batch).square().mean() / 2).backward()
+    ...     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    >>> batches = torch.ones(2, 16, 4).unbind()
+    >>> graph = capture_function(step, model, optimizer, example_inputs=batches)
+    >>> graph.op_types.count("aten.addmm"), graph.op_types.count("aten.linalg_vector_norm")
+    (2, 3)
+    """
+    trace = trace_function(
+        step_fn, modules, optimizers, example_inputs, others, target, mask_fraction, autocast
+    )
+    return op_graph_of(trace)
+
+
+def trace_function(
+    step_fn: Callable[..., Any],
+    modules: Modules,
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] = (),
+    example_inputs: Any = (),
+    others: Sequence[Any] = (),
+    target: Target = "gpu",
+    mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
+) -> Trace:
+    """Return what ran in a step; the parameters are those of `capture_function`."""
+    given = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+    step = _Step(_named_modules(modules), given, others, example_inputs, target, mask_fraction)
+    around = autocast_around(target, autocast)
+
+    def call(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        with around:
+            return _outputs(step_fn(*args, **kwargs))
+
+    return with_barriers(step.trace(call, "step_fn"))
 
 
 def trace_step(
     model: nn.Module,
     example_inputs: Any,
     loss_fn: LossFunction | None,
-    optimizer: OptimizerFactory | None,
+    optimizer: OptimizerFactory | torch.optim.Optimizer | None,
     mode: str,
     target: Target = "gpu",
     mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
+    updates: Updates = "after-backward",
 ) -> Trace:
     """Return what ran in one step; the parameters are those of `capture`."""
     if not isinstance(model, nn.Module):
         raise CaptureError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     if mode not in MODES:
         raise CaptureError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
-    if mask_fraction is not None and not 0 < mask_fraction <= 1:
-        raise CaptureError(
-            f"mask_fraction: expected a number above 0 and up to 1, or None, got {mask_fraction}"
-        )
-    if target not in TARGETS:
-        raise CaptureError(f"target: expected one of {', '.join(TARGETS)}, got {target!r}")
-    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with patched_torch(target, fake_mode):
-        step = _Step(model, example_inputs, mask_fraction, fake_mode)
-        with step.model.in_place_of_the_model():
-            if mode == "inference":
-                return step.inference()
-            trace = step.training(loss_fn or default_loss, optimizer or torch.optim.Adam)
-    return with_whole_updates(trace)
+    if updates not in UPDATES:
+        raise CaptureError(f"updates: expected one of {', '.join(UPDATES)}, got {updates!r}")
+    factory: OptimizerFactory
+    if isinstance(optimizer, torch.optim.Optimizer):
+        given, factory = [optimizer], lambda _: optimizer
+    else:
+        given, factory = [], optimizer or torch.optim.Adam
+    step = _Step({"": model}, given, [], example_inputs, target, mask_fraction)
+    around = autocast_around(target, autocast)
+
+    def inference(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        model.eval()
+        with torch.no_grad(), around:
+            return _outputs(model(*args, **kwargs))
+
+    def training(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        if not model.training:
+            model.train()
+        step.part = "optimizer"
+        update = step.made(factory)
+        step.part = "model"
+        with around:
+            outputs = model(*args, **kwargs)
+            step.part = "loss_fn"
+            loss = (loss_fn or default_loss)(outputs)
+        _check_loss(loss)
+        step.tracer.hold(tensors_in(outputs))
+        del outputs
+        loss.backward()  # type: ignore[no-untyped-call]
+        step.part = "optimizer"
+        update.step()
+        return {"loss": loss}
+
+    trace = step.trace(inference if mode == "inference" else training, "model")
+    return replace(trace, updates=updates) if updates == "as-ready" else with_barriers(trace)
 
 
 class _Step:
-    """One step of a copy of a model."""
+    """A step that is recorded while modules and optimizers hold fake tensors.
+
+    Attributes
+    ----------
+    part : str
+        The part of the step that runs, if it is in the forward phase.
+    tracer : `Tracer`
+        Records the step while it runs.
+    """
 
     def __init__(
         self,
-        model: nn.Module,
+        modules: Mapping[str, nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        others: Sequence[Any],
         example_inputs: Any,
+        target: Target,
         mask_fraction: float | None,
-        fake_mode: FakeTensorMode,
     ) -> None:
-        leaves, structure, inputs = _flattened(example_inputs)
-        self.model = FakeModel(model, inputs, fake_mode)
-        self._fake_mode = fake_mode
-        self._module = self.model.module
-        self._scopes = ModuleScopes(self._module)
-        self._tracer = Tracer(self.model.memory, self._scopes, mask_fraction)
-        fake_of = self.model.memory.fake_of
-        fakes = pytree.tree_unflatten([fake_of.get(id(leaf), leaf) for leaf in leaves], structure)
-        self._args: tuple[Any, ...] = () if isinstance(fakes, dict) else fakes
-        self._kwargs: dict[str, Any] = fakes if isinstance(fakes, dict) else {}
+        if mask_fraction is not None and not 0 < mask_fraction <= 1:
+            raise CaptureError(
+                "mask_fraction: expected a number above 0 and up to 1, or None, "
+                f"got {mask_fraction}"
+            )
+        if target not in TARGETS:
+            raise CaptureError(f"target: expected one of {', '.join(TARGETS)}, got {target!r}")
+        self.part = ""
+        self._modules = modules
+        self._optimizers = optimizers
+        self._others = others
+        self._inputs = _arguments(example_inputs)
+        self._target = target
+        self._mask_fraction = mask_fraction
+        self._fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._scopes = ModuleScopes()
 
-    def inference(self) -> Trace:
-        """Run the forward pass."""
-        self._module.eval()
-        with torch.no_grad(), self._fake_mode:
-            outputs = self._forward()
-        leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-        return self._tracer.trace({f"output.{number}": t for number, t in enumerate(leaves)})
+    def trace(self, function: Callable[..., dict[str, torch.Tensor]], part: str) -> Trace:
+        """Return what runs when a function is called, which returns the results by name."""
+        self.part = part
+        with patched_torch(self._target, self._fake_mode):
+            objects = FakeObjects(
+                self._modules, self._optimizers, self._others, self._inputs, self._fake_mode
+            )
+            self.tracer = Tracer(objects.memory, self._scopes, self._mask_fraction)
+            self._phases = StepPhases(self.tracer, self._fake_mode, objects)
+            arguments = objects.inputs
+            args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
+            with objects.in_place():
+                self._scopes.follow(self._modules)
+                with (
+                    self._naming_failures(),
+                    torch.enable_grad(),
+                    self._fake_mode,
+                    self.tracer,
+                    self._phases.followed(),
+                ):
+                    results = function(*args, **kwargs)
+                for name, parameter in objects.parameters.items():
+                    if parameter.grad is not None:
+                        results[f"{name}.grad"] = parameter.grad
+                return with_whole_updates(self.tracer.trace(results))
 
-    def training(self, loss_fn: LossFunction, optimizer: OptimizerFactory) -> Trace:
-        """Run the forward pass, the loss, the backward pass and the optimizer's update."""
-        if not self._module.training:
-            self._module.train()
-        with torch.enable_grad(), self._fake_mode:
-            update = self._optimizer(optimizer)
-            outputs = self._forward()
-            with self._naming_failures("loss_fn"), self._tracer.recording(Phase.FORWARD, "loss"):
-                loss = loss_fn(outputs)
-            _check_loss(loss)
-            del outputs
-            with self._naming_failures("backward"), self._tracer.recording(Phase.BACKWARD, "loss"):
-                loss.backward()  # type: ignore[no-untyped-call]
-            self._update(update)
-        results = {"loss": loss}
-        for name, parameter in self._module.named_parameters():
-            if parameter.grad is not None:
-                results[f"{name}.grad"] = parameter.grad
-        return self._tracer.trace(results)
-
-    def _forward(self) -> Any:
-        with self._naming_failures("model"), self._tracer.recording(Phase.FORWARD, ""):
-            return self._module(*self._args, **self._kwargs)
-
-    def _optimizer(self, factory: OptimizerFactory) -> torch.optim.Optimizer:
-        with self._naming_failures("optimizer"):
-            optimizer = factory(list(self._module.parameters()))
+    def made(self, factory: OptimizerFactory) -> torch.optim.Optimizer:
+        """Return an optimizer of all parameters."""
+        parameters = [each for module in self._modules.values() for each in module.parameters()]
+        with self._phases.unrecorded():
+            optimizer = factory(parameters)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise CaptureError(
                 "optimizer: expected a function that gives a torch.optim.Optimizer, "
                 f"got one that gives {type(optimizer).__name__}"
             )
-        for group in optimizer.param_groups:
-            # One set of ops per parameter, so that each can be where its parameter is.
-            group.update({name: False for name in ("foreach", "fused") if name in group})
         return optimizer
 
-    def _update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Record the second update: the first one only makes the optimizer's state."""
-        with self._naming_failures("optimizer"):
-            optimizer.step()
-        for name, parameter in self._module.named_parameters():
-            state = optimizer.state.get(parameter, {}).items()
-            tensors = {
-                f"{name}.{k}": value for k, value in state if isinstance(value, torch.Tensor)
-            }
-            self._tracer.add_state(parameter, tensors)
-        recording = self._tracer.recording(Phase.UPDATE, "optimizer")
-        with self._naming_failures("optimizer"), recording:
-            optimizer.step()
-
     @contextmanager
-    def _naming_failures(self, part: str) -> Iterator[None]:
+    def _naming_failures(self) -> Iterator[None]:
         """Put the module that failed, or the part of the step, in front of an error."""
         try:
             yield
-        except CaptureError as error:
-            raise CaptureError(f"{error}{failed_line(error)}") from error
-        except DataDependentOutputException as error:
-            raise CaptureError(
-                f"{part}: expected one that does not ask for values of tensors, as "
-                f"{_WORKING_OPTIMIZERS} do not, got one that does"
-            ) from error
         except Exception as error:
-            place = self._scopes.failed(error) or part
-            message = " ".join(str(error).split())
-            if part == "optimizer":
-                message += f"; {_WORKING_OPTIMIZERS} can be captured"
+            parts = {Phase.BACKWARD: "backward", Phase.UPDATE: "optimizer"}
+            part = parts.get(self.tracer.phase, self.part)
             line = failed_line(error)
-            raise CaptureError(f"{place}: {type(error).__name__}: {message}{line}") from error
+            if isinstance(error, CaptureError):
+                message = str(error)
+            elif isinstance(error, DataDependentOutputException):
+                message = (
+                    f"{part}: expected one that does not ask for values of tensors, as "
+                    f"{_WORKING_OPTIMIZERS} do not, got one that does"
+                )
+            else:
+                kind = "" if isinstance(error, StepError) else f"{type(error).__name__}: "
+                message = " ".join(f"{kind}{error}".split())
+                message = f"{self._scopes.failed(error) or part}: {message}"
+                if part == "optimizer":
+                    message += f"; {_WORKING_OPTIMIZERS} can be captured"
+            raise CaptureError(f"{message}{line}") from error
+
+
+def _named_modules(modules: Modules) -> dict[str, nn.Module]:
+    if isinstance(modules, nn.Module):
+        return {"": modules}
+    named = dict(modules if isinstance(modules, Mapping) else enumerate(modules))
+    for name, module in named.items():
+        if not isinstance(module, nn.Module):
+            raise CaptureError(
+                f"modules: expected torch.nn.Modules, got {type(module).__name__} for {name!r}"
+            )
+    return {str(name): module for name, module in named.items()}
+
+
+def _outputs(returned: Any) -> dict[str, torch.Tensor]:
+    return {f"output.{number}": tensor for number, tensor in enumerate(tensors_in(returned))}
 
 
 def _check_loss(loss: Any) -> None:
@@ -266,135 +427,15 @@ def _check_loss(loss: Any) -> None:
         )
 
 
-def _flattened(example_inputs: Any) -> tuple[list[Any], pytree.TreeSpec, NamedTensors]:
-    """Return the leaves of inputs, their structure, and the tensors among them, each once."""
+def _arguments(example_inputs: Any) -> tuple[Any, ...] | dict[str, Any]:
+    """Return positional or keyword arguments."""
     if isinstance(example_inputs, torch.Tensor):
-        example_inputs = (example_inputs,)
-    if not isinstance(example_inputs, (tuple, list, Mapping)):
-        raise CaptureError(
-            "example_inputs: expected a tensor, a tuple or a mapping, "
-            f"got {type(example_inputs).__name__}"
-        )
-    leaves, structure = pytree.tree_flatten_with_path(
-        dict(example_inputs) if isinstance(example_inputs, Mapping) else tuple(example_inputs)
+        return (example_inputs,)
+    if isinstance(example_inputs, Mapping):
+        return dict(example_inputs)
+    if isinstance(example_inputs, (tuple, list)):
+        return tuple(example_inputs)
+    raise CaptureError(
+        "example_inputs: expected a tensor, a tuple or a mapping, "
+        f"got {type(example_inputs).__name__}"
     )
-    named: dict[int, tuple[str, torch.Tensor]] = {}
-    for path, leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            named.setdefault(id(leaf), (input_name(path), leaf))
-    return [leaf for _, leaf in leaves], structure, list(named.values())
-
-
-def input_name(path: Iterable[Any]) -> str:
-    """Return the name of what is at a path in the inputs, such as ``"input.0"``."""
-    return ".".join(["input", *map(_key, path)])
-
-
-def _key(key: Any) -> str:
-    for attribute in ("idx", "key", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
-
-
-def default_loss(outputs: Any) -> torch.Tensor:
-    """Return the loss of a model's outputs.
-
-    Parameters
-    ----------
-    outputs
-        Outputs of the model, with gradients recorded.
-
-    Returns
-    -------
-    `torch.Tensor`
-        ``outputs["loss"]`` or ``outputs.loss`` if it is there; else the one scalar among the
-        outputs, if no other output depends on weights or inputs that it does not depend on; else,
-        without scalars, the sum of the means of all floating-point outputs.
-
-    Raises
-    ------
-    CaptureError
-        If there are several scalars, or one that leaves a part of the network out, as a scale or
-        the loss of a router does: which one is meant then stands in nothing but a loss function.
-
-    Examples
-    --------
-    >>> weight = torch.ones(3, requires_grad=True)
-    >>> scores = weight * torch.arange(3.0)
-    >>> default_loss({"loss": scores.sum(), "scores": scores}).item()
-    3.0
-    >>> default_loss(scores).item()
-    1.0
-    """
-    named = _named_loss(outputs)
-    if named is not None:
-        return named
-    floating = _floating(outputs)
-    scalars = [leaf for leaf in floating if leaf.dim() == 0]
-    if scalars:
-        return _checked_scalar(scalars, floating)
-    return _sum_of_means(floating)
-
-
-def _sum_of_means(floating: Sequence[torch.Tensor]) -> torch.Tensor:
-    total = floating[0].mean()
-    for leaf in floating[1:]:
-        total = total + leaf.mean()
-    return total
-
-
-def _floating(outputs: Any) -> list[torch.Tensor]:
-    floating = [
-        leaf
-        for leaf in pytree.tree_leaves(outputs)
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-    ]
-    if not floating:
-        raise CaptureError("loss_fn: expected one, as the model gives no floating-point tensor")
-    return floating
-
-
-def _named_loss(outputs: Any) -> torch.Tensor | None:
-    """Return what is called the loss; None also where it is None, as for a model without labels."""
-    if isinstance(outputs, Mapping) and "loss" in outputs:
-        loss = outputs["loss"]
-    else:
-        loss = getattr(outputs, "loss", None)
-    return loss if isinstance(loss, torch.Tensor) else None
-
-
-def _checked_scalar(scalars: list[torch.Tensor], floating: list[torch.Tensor]) -> torch.Tensor:
-    """Return the scalar that all of the network is behind, if there is no other to choose."""
-    # A number that nothing can learn from, such as an accuracy, is no loss.
-    candidates = [scalar for scalar in scalars if scalar.requires_grad] or scalars
-    distinct = {id(scalar): scalar for scalar in candidates}
-    if len(distinct) > 1:
-        raise CaptureError(
-            "loss_fn: expected one, as the model gives no output named loss, "
-            f"and {len(distinct)} scalars"
-        )
-    (scalar,) = distinct.values()
-    leaves = _leaves_behind(floating)
-    reached = len(_leaves_behind([scalar]))
-    if reached < len(leaves):
-        raise CaptureError(
-            "loss_fn: expected one, as the model gives no output named loss, and its one scalar "
-            f"depends on {reached} of the {len(leaves)} weights that its outputs depend on"
-        )
-    return scalar
-
-
-def _leaves_behind(tensors: Iterable[torch.Tensor]) -> set[Any]:
-    """Return the nodes of autograd's graph that stand for the weights behind some tensors."""
-    waiting = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
-    seen: set[Any] = set(waiting)
-    leaves = set()
-    while waiting:
-        node = waiting.pop()
-        inputs = {before for before, _ in node.next_functions if before is not None}
-        if not inputs:
-            leaves.add(node)
-        waiting += inputs - seen
-        seen |= inputs
-    return leaves

@@ -1,15 +1,12 @@
-"""Fake tensors in place of real ones, and a copy of a model that holds them.
+"""Fake tensors in place of real ones.
 
 They have shapes and dtypes without memory, and share storages where the real ones share memory.
-Begin to read at `FakeModel`.
 """
 
-import copy
-import warnings
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from inspect import getattr_static
 from itertools import count
 from typing import Any
 
@@ -20,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from placeto_capture.errors import CaptureError
 
+PLAIN = torch.Tensor, nn.Parameter
 NamedTensors = Sequence[tuple[str, torch.Tensor]]
 
 
@@ -191,8 +189,7 @@ class FakeMemory:
 
 
 def _span(name: str, tensor: torch.Tensor) -> Span:
-    if tensor.layout is not torch.strided:
-        raise CaptureError(f"{name}: expected a dense tensor, got one of layout {tensor.layout}")
+    _check(name, tensor)
     if not tensor.numel():
         return Span(("empty", id(tensor)), 0, 0)
     storage = tensor.untyped_storage()
@@ -204,6 +201,30 @@ def _span(name: str, tensor: torch.Tensor) -> Span:
         (size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True)
     )
     return Span(space, start, start + (last + 1) * tensor.itemsize)
+
+
+def _check(name: str, tensor: torch.Tensor) -> None:
+    if is_lazy(tensor):
+        raise CaptureError(
+            f"{name}: expected a parameter with a shape, got one that gets it from the first "
+            "input; call the model once before"
+        )
+    if type(tensor) is not FakeTensor and not _is_plain(type(tensor)):
+        raise CaptureError(
+            f"{name}: expected a plain tensor, got a {type(tensor).__name__}, which computes in a "
+            "way of its own; capture the model before it is sharded, quantized or wrapped"
+        )
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "a nested one" if tensor.is_nested else f"one of layout {tensor.layout}"
+        raise CaptureError(f"{name}: expected a dense tensor, got {kind}")
+
+
+def _is_plain(kind: type[torch.Tensor]) -> bool:
+    """Return whether functions of tensors do with a subclass what they do with tensors."""
+    return all(
+        any(getattr_static(kind, name) is getattr_static(plain, name) for plain in PLAIN)
+        for name in ("__torch_function__", "__torch_dispatch__")
+    )
 
 
 def _overlapping(spans: Sequence[Span]) -> list[list[int]]:
@@ -241,80 +262,3 @@ def _offset(name: str, tensor: torch.Tensor, region: Region) -> int:
             f"got {rest} bytes more"
         )
     return offset
-
-
-class FakeModel:
-    """A copy of a model whose parameters and buffers are fake tensors.
-
-    Everything else is copied as it is, so that running the copy leaves the model as it was.
-
-    Parameters
-    ----------
-    model
-        The model.
-    inputs
-        The tensors that it is called with, by name: they may overlap with its own.
-    fake_mode
-        The mode of the fake tensors.
-
-    Attributes
-    ----------
-    module : `torch.nn.Module`
-        The copy.
-    memory : `FakeMemory`
-        Memory of parameters, buffers and inputs.
-    """
-
-    def __init__(self, model: nn.Module, inputs: NamedTensors, fake_mode: FakeTensorMode) -> None:
-        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-            raise CaptureError("model: expected a plain torch.nn.Module, got one with TorchScript")
-        self._model = model
-        named = list(_named_tensors(model))
-        for name, tensor in named:
-            if is_lazy(tensor):
-                raise CaptureError(
-                    f"{name}: expected a parameter with a shape, got one that gets it from the "
-                    "first input; call the model once before"
-                )
-        self.memory = FakeMemory(named, inputs, fake_mode)
-        # What the model keeps besides is shared with the copy: it may be of any size, and tensors
-        # that autograd has made cannot be copied.
-        kept = {id(value): value.detach() for value in _kept_tensors(model)}
-        try:
-            with warnings.catch_warnings(action="ignore", category=FutureWarning):
-                self.module = copy.deepcopy(model, {**kept, **self.memory.fake_of})
-        except Exception as error:
-            raise CaptureError(
-                f"model: expected one that copy.deepcopy can copy, got {type(error).__name__}: "
-                f"{error}"
-            ) from error
-
-    @contextmanager
-    def in_place_of_the_model(self) -> Iterator[None]:
-        """Let the model itself hold the fake tensors, for functions that look at it."""
-        fake_of = self.memory.fake_of
-        holders: list[tuple[dict[str, Any], dict[str, Any]]] = [
-            (tensors, dict(tensors))
-            for module in self._model.modules()
-            for tensors in (module._parameters, module._buffers)
-        ]
-        try:
-            for tensors, real in holders:
-                tensors.update({key: fake_of.get(id(t), t) for key, t in real.items()})
-            yield
-        finally:
-            for tensors, real in holders:
-                tensors.clear()
-                tensors.update(real)
-
-
-def _named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
-
-
-def _kept_tensors(model: nn.Module) -> Iterable[torch.Tensor]:
-    for module in model.modules():
-        for value in vars(module).values():
-            if isinstance(value, torch.Tensor):
-                yield value

@@ -7,11 +7,14 @@ what they could be. Of others torch's formula is that of one kind of device.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 
 aten = torch.ops.aten
+UNSCALE = aten._amp_foreach_non_finite_check_and_unscale_.default
 
 
 class UnknownCountError(Exception):
@@ -70,6 +73,23 @@ def picked_result(
         return None if make is None else make(picking, *args, **kwargs)
     except UnknownCountError:
         return None
+
+
+def list_function(func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """Return what runs a function of lists of tensors as one function for each; None of others.
+
+    So each tensor can be where its weight is.
+    """
+    if func is UNSCALE and len(args[0]) > 1:
+        return _unscale
+    if func.namespace == "aten" and func._opname.startswith("_foreach_"):
+        return partial(func._op_dk, DispatchKey.CompositeExplicitAutograd)
+    return None
+
+
+def _unscale(gradients: Any, found_inf: torch.Tensor, inverse_scale: torch.Tensor) -> None:
+    for gradient in gradients:
+        UNSCALE([gradient], found_inf, inverse_scale)
 
 
 def own_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

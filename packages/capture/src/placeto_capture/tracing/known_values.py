@@ -29,6 +29,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from placeto_capture.tracing.fake_results import UNSCALE
 from placeto_capture.tracing.functions import SHAPED_ALIKE, function_of
 from placeto_capture.tracing.replay import Memory
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
@@ -68,6 +69,9 @@ class KnownValues:
 
     def follow(self, op: int, call: Call) -> None:
         """Note an op that ran: what it makes is known if all is that it depends on."""
+        if call.function is UNSCALE:  # numbers are finite, so that what is found stays as it was
+            self._known.difference_update(view.storage for view in call.arguments[0])
+            return
         made = (*call.creates, *call.writes)
         asked = call.writes if call.op_type in SHAPED_ALIKE else (*call.reads, *call.writes)
         if not self._known.issuperset(asked):

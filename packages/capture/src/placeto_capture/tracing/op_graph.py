@@ -18,14 +18,21 @@ well, because that is what a copy for another device costs.
 Parameters, buffers and inputs that overlap in memory are one storage, and so one op.
 
 A write waits for the ops that read the version that it replaces, and for the one that made it.
-Where no other path says so, these get a tensor of 0 bytes that the writer reads. Any topological
-order of the ops may thus run in the memory that the model and autograd use.
+A gradient op waits for the ops that made the gradients with which autograd came to its node: what
+reads saved values alone, as recomputation does, would run during the forward pass otherwise. Where
+no other path says so, these are ``waits``. Any order of the ops that keeps to tensors and waits may
+thus run in the memory that the model and autograd use.
+
+The barrier waits for the backward ops from which no other backward op is reached, and so for the
+backward pass; updates wait for the barrier. What a training loop holds (inputs, outputs, loss,
+gradients) stays until the end of the step: ``held_tensors``.
+
+Of a step whose updates run as soon as they can, as those of TensorFlow, the graph says by tensors
+alone what comes first, and nothing is held: a write reads a tensor of 0 bytes of what it waits for.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +40,10 @@ from numpy.typing import NDArray
 from placeto_capture.tracing.functions import dtype_of, groups_of
 from placeto_capture.tracing.storage_parts import Access, StorageAccesses
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
+from placeto_capture.tracing.versions import EarlierOps, Version, Versions
 from placeto_graphs import OpGraph, Phase
 
 FREE = -1  # the colocation id of an op that may be anywhere
-LONGEST_SEARCH = 1_000  # ops that `EarlierOps` looks at before the answer is no
 
 
 def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGraph:
@@ -63,11 +70,16 @@ def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGrap
             ],
             np.int64,
         ),
-        workspace_bytes=np.zeros(len(trace.ops), np.int64),
+        workspace_bytes=np.array(
+            [call.workspace_bytes if call and not tensors.is_dataflow else 0 for call in calls],
+            np.int64,
+        ),
         colocation=_colocation(trace, tensors.home_of_storage),
         tensor_producer=np.array([tensor.producer for tensor in tensors.made], np.int32),
         tensor_bytes=np.array([tensor.num_bytes for tensor in tensors.made], np.int64),
         edges=np.array(tensors.edges, np.int32).reshape(-1, 2),
+        waits=np.array(tensors.waits, np.int32).reshape(-1, 2),
+        held_tensors=np.array([t for t, made in enumerate(tensors.made) if made.held], np.int32),
     )
 
 
@@ -82,6 +94,10 @@ class TensorsOfTrace:
         Parts of the storages.
     edges : list of (tensor, op)
         Readers of tensors, in the order of the ops.
+    waits : list of (op, op)
+        Ops, and those that have to be done before, where tensors do not say so.
+    is_dataflow : bool
+        Whether tensors alone say what comes first.
     home_of_storage : dict of int to int
         The op of each storage that is resident.
     """
@@ -89,6 +105,11 @@ class TensorsOfTrace:
     def __init__(self, trace: Trace) -> None:
         self.home_of_storage: dict[int, int] = {}
         self.parts = StorageAccesses(trace)
+        self.waits: list[tuple[int, int]] = []
+        self.is_dataflow = trace.updates == "as-ready"
+        self._last_backward_ops: dict[int, None] = {}  # from which no other one is reached
+        self._barrier: int | None = None
+        self._before_barrier: set[int] = set()
         self._versions = Versions()
         self._version_of_home: dict[int, int] = {}
         self._version_of_part: dict[tuple[int, int], int] = {}  # by storage and part
@@ -99,6 +120,8 @@ class TensorsOfTrace:
                 self._add_placeholder(op, made)
             else:
                 self._add_call(op, made)
+        if not self.is_dataflow:
+            self._hold(trace.held)
         self.made, self.edges = self._versions.as_tensors()
 
     def contents(self, tensor: int) -> list[View]:
@@ -126,13 +149,19 @@ class TensorsOfTrace:
         for version, parts in self._read_versions(uses).items():
             before.append(self._versions.versions[version].producer)
             self._versions.read(version, op, parts)
-        earlier_ops = EarlierOps(self._before, before)
-        for earlier in self._ops_to_wait_for(uses):
-            if not earlier_ops.has(earlier):
-                earlier_ops.add(earlier)
-                before.append(earlier)
+        for earlier in self._ops_to_wait_for(call, uses, before):
+            before.append(earlier)
+            if self.is_dataflow:
                 self._versions.read(self._versions.add(Version(earlier, None, {0: 0})), op, [0])
+            else:
+                self.waits.append((op, earlier))
         self._before.append(tuple(before))
+        for earlier in before:
+            self._last_backward_ops.pop(earlier, None)
+        if call.phase == Phase.BACKWARD:
+            self._last_backward_ops[op] = None
+        if call.is_barrier:
+            self._barrier, self._before_barrier = op, self._ancestors(op)
 
         for storage, use in uses.items():
             for part in use.read:
@@ -160,11 +189,44 @@ class TensorsOfTrace:
         made = self._versions.versions[version]
         return parts if made.storage == storage else made.bytes_of_part
 
-    def _ops_to_wait_for(self, uses: Mapping[int, Access]) -> list[int]:
-        """Return who made or reads what a call replaces, the last one first.
+    def _ops_to_wait_for(
+        self, call: Call, uses: Mapping[int, Access], inputs: Sequence[int]
+    ) -> list[int]:
+        """Return the ops that a call waits for and that do not come before its inputs anyway."""
+        if call.is_barrier:
+            return list(self._last_backward_ops)
+        earlier = self._replaced_by(uses)
+        if not self.is_dataflow:
+            earlier.update(call.waits_for)
+        if call.phase == Phase.UPDATE and self._barrier is not None:
+            earlier = earlier - self._before_barrier | {self._barrier}
+        to_wait_for: list[int] = []
+        earlier_ops = EarlierOps(self._before, inputs)
+        for other in sorted(earlier, reverse=True):
+            if not earlier_ops.has(other):
+                earlier_ops.add(other)
+                to_wait_for.append(other)
+        return to_wait_for
 
-        It may come after the others.
-        """
+    def _ancestors(self, op: int) -> set[int]:
+        found = {op}
+        for other in range(op, -1, -1):
+            if other in found:
+                found.update(self._before[other])
+        return found
+
+    def _hold(self, storages: Iterable[int]) -> None:
+        """Let what is in some storages at the end stay there; what is resident does anyway."""
+        for storage in storages:
+            if storage not in self.home_of_storage:
+                for part in range(len(self.parts.sizes(storage))):
+                    version = self._version_of_part.get((storage, part))
+                    if version is not None:
+                        made = self._versions.versions[version]
+                        made.held.update(self._parts_in(version, storage, [part]))
+
+    def _replaced_by(self, uses: Mapping[int, Access]) -> set[int]:
+        """Return the ops that made or read what a call replaces."""
         earlier: set[int] = set()
         for storage, use in uses.items():
             for part in use.written:
@@ -172,7 +234,7 @@ class TensorsOfTrace:
                 version = self._version_of_part.get((storage, part))
                 if version is not None:
                     earlier.add(self._versions.versions[version].producer)
-        return sorted(earlier, reverse=True)
+        return earlier
 
     def _add_version(self, op: int, storage: int, parts: Iterable[int]) -> None:
         is_resident = storage in self.home_of_storage
@@ -204,7 +266,7 @@ def _unique_names(trace: Trace) -> tuple[str, ...]:
 
 def _call_name(trace: Trace, call: Call) -> str:
     owner = None if call.belongs_to is None else trace.ops[call.belongs_to]
-    if call.phase == Phase.UPDATE and isinstance(owner, Placeholder):
+    if call.phase == Phase.UPDATE and isinstance(owner, Placeholder) and not call.is_barrier:
         return f"{owner.name}/{call.op_type}"
     return f"{call.scope}/{call.op_type}" if call.scope else call.op_type
 
@@ -236,137 +298,3 @@ def _colocation(trace: Trace, home_of_storage: dict[int, int]) -> NDArray[np.int
     colocation = np.full(len(leaders), FREE, np.int32)
     _, colocation[shared] = np.unique(leaders[shared], return_inverse=True)
     return colocation
-
-
-@dataclass
-class Version:
-    """What an op makes in a storage.
-
-    Attributes
-    ----------
-    producer : int
-        The op.
-    storage : int or None
-        None for what says only that the op comes before others.
-    bytes_of_part : dict of int to int
-        The parts of the storage that the op writes, and their bytes.
-    readers : dict of int to list of int
-        The ops that read each of these parts.
-    """
-
-    producer: int
-    storage: int | None
-    bytes_of_part: Mapping[int, int]
-    readers: dict[int, list[int]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.readers = {part: [] for part in self.bytes_of_part}
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of all its parts."""
-        return sum(self.bytes_of_part.values())
-
-    def by_readers(self) -> list[dict[int, int]]:
-        """Return the bytes of its parts, those that the same ops read together."""
-        if not self.num_bytes:
-            return [dict(self.bytes_of_part)]
-        sizes: defaultdict[tuple[int, ...], dict[int, int]] = defaultdict(dict)
-        for part, size in self.bytes_of_part.items():
-            sizes[tuple(self.readers[part])][part] = size
-        return list(sizes.values())
-
-
-class Versions:
-    """All versions of a step, in the order in which they were made, and who reads what of them."""
-
-    def __init__(self) -> None:
-        self.versions: list[Version] = []
-        self._reads: list[tuple[int, int, tuple[int, ...]]] = []  # version, op, parts
-
-    def add(self, version: Version) -> int:
-        """Add a version; return its index."""
-        self.versions.append(version)
-        return len(self.versions) - 1
-
-    def read(self, index: int, op: int, parts: Iterable[int]) -> None:
-        """Note that an op reads parts of a version."""
-        parts = tuple(sorted(parts))
-        self._reads.append((index, op, parts))
-        for part in parts:
-            self.versions[index].readers[part].append(op)
-
-    def as_tensors(self) -> tuple[list[Version], list[tuple[int, int]]]:
-        """Return the tensors, each as the parts of a version that it is, and their edges.
-
-        A tensor is all parts of a version that the same ops read. One without bytes is one.
-
-        Examples
-        --------
-        Of three parts, one op reads the first two, and another one all of them:
-
-        >>> versions = Versions()
-        >>> thirds = versions.add(Version(producer=0, storage=0, bytes_of_part={0: 8, 1: 8, 2: 9}))
-        >>> versions.read(thirds, 1, [0, 1])
-        >>> versions.read(thirds, 2, [0, 1, 2])
-        >>> tensors, edges = versions.as_tensors()
-        >>> [dict(tensor.bytes_of_part) for tensor in tensors], edges
-        ([{0: 8, 1: 8}, {2: 9}], [(0, 1), (0, 2), (1, 2)])
-        """
-        tensors: list[Version] = []
-        tensor_of_part: list[dict[int, int]] = []
-        for version in self.versions:
-            tensor_of_part.append({})
-            for sizes in version.by_readers():
-                tensor_of_part[-1].update(dict.fromkeys(sizes, len(tensors)))
-                tensors.append(Version(version.producer, version.storage, sizes))
-        edges = [
-            (tensor, op)
-            for index, op, parts in self._reads
-            for tensor in dict.fromkeys(tensor_of_part[index][part] for part in parts)
-        ]
-        return tensors, edges
-
-
-class EarlierOps:
-    """The ops that come before one by the edges of a graph; asked for from the last to the first.
-
-    The earliest ops are looked at first: from a gradient op the way to what its forward op has read
-    is short by what the forward op has kept. After some steps the answer is no, which is on the
-    safe side: an edge more says what other edges say already.
-
-    Parameters
-    ----------
-    before
-        For each op those right before it.
-    inputs
-        The ops right before the one in question.
-    """
-
-    def __init__(self, before: Sequence[Iterable[int]], inputs: Iterable[int]) -> None:
-        self._before = before
-        self._seen = set(inputs)
-        self._waiting: list[int] = []  # a heap of ops after the one that was asked for
-        self._further = [-op for op in self._seen]  # a heap of ops before it, the last one first
-        heapify(self._further)
-
-    def has(self, op: int) -> bool:
-        """Return whether an op is among them."""
-        while self._further and -self._further[0] >= op:
-            heappush(self._waiting, -heappop(self._further))
-        for _ in range(LONGEST_SEARCH):
-            if op in self._seen or not self._waiting:
-                break
-            for before in self._before[heappop(self._waiting)]:
-                if before not in self._seen:
-                    self._seen.add(before)
-                    if before > op:
-                        heappush(self._waiting, before)
-                    else:
-                        heappush(self._further, -before)
-        return op in self._seen
-
-    def add(self, op: int) -> None:
-        """Add an op that was not among them."""
-        self._seen.add(op)
-        heappush(self._waiting, op)

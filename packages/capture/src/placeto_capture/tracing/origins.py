@@ -2,11 +2,14 @@
 
 import sys
 import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._python_dispatch import _disable_current_modes
 
 from placeto_capture.tracing.trace import tensor_leaves
@@ -16,7 +19,7 @@ OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 
 class ModuleScopes:
-    """Follows the calls of a model's modules.
+    """Follows the calls of modules, by name, and of those in them.
 
     Attributes
     ----------
@@ -24,11 +27,16 @@ class ModuleScopes:
         The paths of the modules that are being called, the innermost last.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self) -> None:
         self.paths: list[str] = []
         self._failed: tuple[BaseException, str] | None = None
-        for path, module in model.named_modules():
-            self._follow(path, module)
+
+    def follow(self, modules: Mapping[str, nn.Module]) -> None:
+        """Follow modules by their names."""
+        followed: set[nn.Module] = set()
+        for name, each in modules.items():
+            for path, module in each.named_modules(followed, name):
+                self._follow(path, module)
 
     def failed(self, error: BaseException) -> str | None:
         """Return the path of the innermost module that an exception left, if it left one."""
@@ -71,6 +79,7 @@ class AutogradNodes:
 
     def __init__(self) -> None:
         self._op_of_node: dict[int, tuple[int, str]] = {}
+        self._with_node: set[int] = set()
         self._next_node = _next_number()
         self._last_op: tuple[int, str] | None = None
 
@@ -95,6 +104,11 @@ class AutogradNodes:
         self._last_op = op, scope
         if node is not None:
             self._op_of_node.setdefault(node, self._last_op)
+            self._with_node.add(op)
+
+    def has_node(self, op: int) -> bool:
+        """Return whether gradients pass through an op."""
+        return op in self._with_node
 
     def running(self) -> tuple[int, str] | torch.Tensor | None:
         """Return what the node that runs now was made for.
@@ -112,9 +126,86 @@ class AutogradNodes:
         return self._op_of_node.get(number)
 
 
+Gradients = Iterable[torch.Tensor | None]
+
+
+class BackwardPasses:
+    """Follows what comes before the node of autograd that runs.
+
+    Autograd comes to a node when the gradients that go into it are there. Where the node that made
+    them has computed activations again, those that it alone needs are freed by then: the next one
+    waits for all that it has run. A pass inside of a node begins when its roots are there, which
+    that node has computed again.
+
+    Parameters
+    ----------
+    makers_of
+        Returns the ops that made some tensors.
+
+    Attributes
+    ----------
+    comes_after : list of int
+        Ops that come before the node; none where no node runs.
+    """
+
+    def __init__(self, makers_of: Callable[[Gradients], list[int]]) -> None:
+        self.comes_after: list[int] = []
+        self._makers_of = makers_of
+        self._ops: list[int] = []  # of the node that runs
+        self._computes_again = False
+        self._ops_with: dict[int, list[int]] = {}  # by op, of nodes that have computed again
+
+    def reach(self, gradients: Gradients, begun_by: Iterable[int] = ()) -> None:
+        """Note that a node is about to run, and the gradients that go into it."""
+        if self._computes_again:
+            self._ops_with.update(dict.fromkeys(self._ops, self._ops))
+        self._ops, self._computes_again = [], False
+        makers = [*begun_by, *self._makers_of(gradients)]
+        self.comes_after = [op for maker in makers for op in self._ops_with.get(maker, [maker])]
+
+    def after_op(self, op: int) -> None:
+        """Note an op that the node has run."""
+        self._ops.append(op)
+        self._computes_again |= torch.is_grad_enabled()
+
+    def run(
+        self, run_backward: Callable[..., Any], roots: Sequence[Any], *args: Any, **keywords: Any
+    ) -> Any:
+        """Run a backward pass, which may be inside a node of another one."""
+        begun_by: list[int] = []
+        if torch._C._current_autograd_node() is not None:
+            begun_by = self._makers_of(root for root in roots if isinstance(root, torch.Tensor))
+        outside = self.comes_after, self._ops, self._computes_again
+        reach = partial(self.reach, begun_by=begun_by)
+        handles = [node.register_prehook(reach) for node in nodes_behind(roots)]
+        try:
+            return run_backward(roots, *args, **keywords)
+        finally:
+            self.comes_after, self._ops, self._computes_again = outside
+            for handle in handles:
+                handle.remove()
+
+
+def nodes_behind(roots: Iterable[Any]) -> set[Any]:
+    """Return the nodes of autograd's graph behind some tensors, or edges of gradients."""
+    waiting = [
+        (root if isinstance(root, GradientEdge) else get_gradient_edge(root)).node for root in roots
+    ]
+    seen: set[Any] = set(waiting)
+    while waiting:
+        before = {node for node, _ in waiting.pop().next_functions if node is not None}
+        waiting += before - seen
+        seen |= before
+    return seen
+
+
 def _next_number() -> int:
     number: int = torch._C._autograd._get_sequence_nr()
     return number
+
+
+# It is tagged as one that draws, and is called where nothing is dropped.
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 class RandomDraws:
@@ -127,8 +218,10 @@ class RandomDraws:
     def __init__(self) -> None:
         self._number_of_state: dict[bytes, int] = {}
 
-    def next(self) -> int:
-        """Return the number of a draw, and let the generator go on."""
+    def number(self, func: Any) -> int | None:
+        """Return the number of the draw of a function, if it draws, and let the generator go on."""
+        if torch.Tag.nondeterministic_seeded not in func.tags or func is ATTENTION:
+            return None
         with _disable_current_modes():
             state = torch.get_rng_state().numpy().tobytes()
             torch.rand(())

@@ -1,11 +1,14 @@
 """All that a capture changes in PyTorch while a step runs, in one context manager."""
 
+import inspect
 import logging
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Literal, get_args
+from itertools import groupby
+from typing import Any
 from unittest import mock
 
 import torch
@@ -17,12 +20,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
-from placeto_capture.errors import CaptureError
+from placeto_capture.errors import CaptureError, StepError
 from placeto_capture.tracing.cpu_kernels import HAS_RMS_NORM
+from placeto_capture.tracing.devices import FAKE, OneDevice, Target, patch_autocast
 
-Target = Literal["gpu", "cpu"]
-TARGETS: tuple[Target, ...] = get_args(Target)
-GPU, FAKE = "cuda", "cpu"
 OF_FUSED_ATTENTION = (torch.float32, torch.float16, torch.bfloat16)
 # What is patched is of the process: of two captures that overlap one would leave its patches.
 _PATCHING = threading.RLock()
@@ -35,7 +36,8 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
     Attention is one op forward and one backward (flash attention, of which PyTorch's kernel for
     CPUs has the shape of that for GPUs); on a CPU it is not with dropout of its weights, or a mask
     that is learned. Dropout and RMSNorm are one op on a GPU, and ``torch.autocast("cuda")`` applies
-    there. An LSTM or GRU is in its single ops, as any device can run them.
+    there. An LSTM or GRU is in its single ops, as any device can run them. Autocast is
+    off until the step begins it.
 
     Parameters
     ----------
@@ -51,8 +53,11 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
         log.setLevel(logging.CRITICAL)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.device("cpu"))
-        stack.enter_context(torch.autocast("cpu", enabled=False))
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        # A context would keep casts of weights until its end, behind those that the step begins.
+        stack.callback(torch.set_autocast_enabled, FAKE, torch.is_autocast_enabled(FAKE))
+        torch.set_autocast_enabled(FAKE, False)
 
         stack.enter_context(sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]))
         stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
@@ -60,38 +65,14 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
         stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
         torch._C._set_mkldnn_enabled(False)
 
-        patches = [patch_format(), patch_module_apply(), patch_cond(fake_mode)]
+        patches = [OneDevice(), patch_format(), patch_module_apply(), patch_cond(fake_mode)]
+        patches += [patch_packing(), patch_flex_attention(), patch_nested()]
         if target == "gpu":
             patches += [patch_autocast(), patch_dropout(), patch_attention()]
             patches += [patch_rms_norm()] if HAS_RMS_NORM else []
         for patch in patches:
             stack.enter_context(patch)
         yield
-
-
-def patch_autocast() -> Any:
-    """Let ``torch.autocast("cuda")`` apply to fake tensors, which are tensors of a CPU to PyTorch.
-
-    PyTorch looks at the device of a tensor to tell which autocast applies, and switches that of
-    GPUs off where there is no GPU. Here one that begins inside is that of CPUs, with the dtype that
-    it would have on GPUs. Products and convolutions have their inputs cast by both. What only that
-    of GPUs computes in float32, such as softmax, layer normalisation and losses, has the dtype of
-    its input.
-    """
-    begin = torch.autocast.__init__
-
-    def begin_on_fake(
-        self: torch.autocast,
-        device_type: str,
-        dtype: torch.dtype | None = None,
-        *args: Any,
-        **keywords: Any,
-    ) -> None:
-        if device_type == GPU:
-            device_type, dtype = FAKE, dtype or torch.get_autocast_dtype(GPU)
-        begin(self, device_type, dtype, *args, **keywords)
-
-    return mock.patch.object(torch.autocast, "__init__", begin_on_fake)
 
 
 def patch_dropout() -> Any:
@@ -274,3 +255,121 @@ def _convert(module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor])
 
 def _kind(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype} on {tensor.device}"
+
+
+def patch_packing() -> Any:
+    """Let `torch.nn.utils.rnn` pack sequences of known lengths, and pad them again.
+
+    The sizes of the batches are a real tensor, as PyTorch's functions look into its memory.
+    """
+
+    def pack(
+        sequences: torch.Tensor, lengths: torch.Tensor, batch_first: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        steps = sequences.transpose(0, 1) if batch_first else sequences
+        ends: list[int] = lengths.tolist()
+        longest_first = sorted(ends, reverse=True)
+        if ends != longest_first or len(ends) != steps.shape[1] or not 0 < ends[-1] <= ends[0]:
+            raise StepError(
+                f"pack_padded_sequence: expected {steps.shape[1]} lengths above 0, the longest "
+                f"first, got {ends}"
+            )
+        sizes = [sum(end > step for end in ends) for step in range(ends[0])]
+        parts = [
+            steps[begin:end, :size].reshape(-1, *steps.shape[2:])
+            for size, begin, end in _runs(sizes)
+        ]
+        return torch.cat(parts), _real(sizes)
+
+    def pad(
+        packed: torch.Tensor,
+        batch_sizes: torch.Tensor,
+        batch_first: bool,
+        padding: float,
+        total_length: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        sizes: list[int] = batch_sizes.tolist()
+        shape = max(total_length, len(sizes)), sizes[0], *packed.shape[1:]
+        padded = packed.new_full(shape, padding)
+        rows = 0
+        for size, begin, end in _runs(sizes):
+            part = packed[rows : rows + size * (end - begin)]
+            padded[begin:end, :size] = part.view(end - begin, size, *packed.shape[1:])
+            rows += len(part)
+        lengths = [sum(size > row for size in sizes) for row in range(sizes[0])]
+        return padded.transpose(0, 1) if batch_first else padded, _real(lengths)
+
+    return mock.patch.multiple(
+        torch._VF, _pack_padded_sequence=pack, _pad_packed_sequence=pad, create=True
+    )
+
+
+def _runs(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield each number that follows itself, where it begins and where it ends."""
+    begin = 0
+    for size, run in groupby(sizes):
+        end = begin + len(list(run))
+        yield size, begin, end
+        begin = end
+
+
+def _real(numbers: Sequence[int]) -> torch.Tensor:
+    with _disable_current_modes():
+        return torch.tensor(numbers)
+
+
+@contextmanager
+def patch_flex_attention() -> Iterator[None]:
+    """Let ``flex_attention`` be one op, as its kernel for GPUs is.
+
+    Its products are all counted, also those of blocks that the mask leaves out; what ``score_mod``
+    computes is not.
+    """
+    name = "torch.nn.attention.flex_attention"
+    if name not in sys.modules:
+        yield
+        return
+
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+    def attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        score_mod: Any,
+        _mask: Any,
+        scale: float,
+        *_: Any,
+    ) -> tuple[torch.Tensor, ...]:
+        variables = inspect.getclosurevars(score_mod)
+        for each in (*variables.nonlocals.values(), *variables.globals.values()):
+            if isinstance(each, torch.Tensor) and each.requires_grad:
+                raise StepError("flex_attention: expected a score_mod without weights, got one")
+        if query.shape[1] == key.shape[1]:
+            return (*kernel(query, key, value, scale=scale), query.new_empty(0))
+        # Queries of heads that share their keys are queries of one head.
+        heads = query.reshape(len(query), key.shape[1], -1, query.shape[3])
+        out, lse = kernel(heads, key, value, scale=scale)
+        return out.reshape(query.shape), lse.reshape(query.shape[:3]), lse.new_empty(0)
+
+    with (
+        mock.patch(f"{name}._validate_device"),
+        mock.patch(f"{name}._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True),
+        mock.patch(f"{name}.flex_attention_hop", attention),
+    ):
+        yield
+
+
+def patch_nested() -> Any:
+    """Refuse nested tensors, which have no shape."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise StepError("expected dense tensors, got a nested one; use a padded one and a mask")
+
+    return mock.patch.multiple(
+        torch.nested,
+        nested_tensor=refuse,
+        as_nested_tensor=refuse,
+        nested_tensor_from_jagged=refuse,
+        narrow=refuse,
+    )

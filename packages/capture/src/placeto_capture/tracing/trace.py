@@ -1,23 +1,22 @@
 """What is recorded of one step: the ATen calls that ran, and the storages that they read and wrote.
 
 A tensor argument is kept as a `View` of a storage. Views need no calls of their own then, and a
-storage, not a tensor, is what ops hand to each other. At the end `with_whole_updates` joins the ops
-of each update, as fused optimizers and TensorFlow run it.
+storage, not a tensor, is what ops hand to each other.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import torch
 
-from placeto_capture.costs.op_classes import OpClass, class_of_type
 from placeto_graphs import Phase
 
 UPDATE_TYPE = "placeto.update"
-# Classes of the ops that fused optimizers run in one kernel: not the products of Muon.
-CLASSES_OF_UPDATES = {OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.COPY}
+BARRIER_TYPE = "placeto.barrier"
+
+Updates = Literal["after-backward", "as-ready"]
+UPDATES: tuple[Updates, ...] = get_args(Updates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +103,12 @@ class Placeholder:
 
 @dataclass(slots=True)
 class Call:
-    """An ATen op that ran.
+    """An ATen op that ran, or the barrier before the updates, which computes nothing.
 
     Attributes
     ----------
-    function : torch._ops.OpOverload
-        Function that was called.
+    function : torch._ops.OpOverload or None
+        Function that was called; None for the barrier.
     arguments, keywords : tuple, dict
         Its arguments; tensors are replaced by their `View`.
     outputs : tuple of `View` or None
@@ -131,6 +130,12 @@ class Call:
         activations are computed again. None for a call that draws none.
     parts : tuple of `Call`
         The ops that it stands for, one after the other, where it is the whole update of a weight.
+    update : int
+        Number of the call of an optimizer's ``step`` that it is a part of, from 1; 0 for others.
+    workspace_bytes : int
+        The most bytes that are there only between these parts.
+    waits_for : tuple of int
+        Ops that come before the node of autograd that has run it, see `BackwardPasses`.
     """
 
     function: Any
@@ -147,16 +152,26 @@ class Call:
     belongs_to: int | None
     rng_index: int | None = None
     parts: "tuple[Call, ...]" = ()
+    update: int = 0
+    workspace_bytes: int = 0
+    waits_for: tuple[int, ...] = ()
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether it is the barrier between the backward pass and the updates."""
+        return self.function is None
 
     @property
     def op_type(self) -> str:
         """Such as ``"aten.mm"``: the name of the function without the overload."""
+        if self.is_barrier:
+            return BARRIER_TYPE
         return UPDATE_TYPE if self.parts else str(self.function.overloadpacket)
 
     @property
     def single_calls(self) -> "tuple[Call, ...]":
-        """The ops that it stands for, or it alone."""
-        return self.parts or (self,)
+        """The ops that it stands for, or it alone; none for the barrier."""
+        return () if self.is_barrier else self.parts or (self,)
 
 
 @dataclass(frozen=True)
@@ -172,11 +187,17 @@ class Trace:
     results : dict of str to `View`
         The loss (``"loss"``) and the gradients (``"layer.0.weight.grad"``); of an inference step
         the output tensors (``"output.0"``).
+    held : frozenset of int
+        Storages that what runs the step holds until its end: of inputs, outputs, loss, gradients.
+    updates : "after-backward" or "as-ready"
+        As for `capture`. Where updates run as soon as they can, an op waits for tensors alone.
     """
 
     ops: list[Placeholder | Call]
     storage_bytes: Sequence[int] | Mapping[int, int]
     results: dict[str, View]
+    held: frozenset[int] = frozenset()
+    updates: Updates = "after-backward"
 
     @property
     def placeholders(self) -> list[Placeholder]:
@@ -207,126 +228,3 @@ def views_in(value: Any) -> Iterator[View]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from views_in(item)
-
-
-def with_whole_updates(trace: Trace) -> Trace:
-    """Return a trace in which the update of each weight is one op of type ``"placeto.update"``.
-
-    It stands where the last of its ops stood, has the FLOPs of all of them, and reads and writes
-    what was there before it, or is there after it, once: what is between them stays in registers.
-    An update that is one op already stays, as does one that something else comes between, or that
-    does more than elementwise ops and reductions, such as multiplying matrices.
-    """
-    merged = {ops[-1]: ops for ops in _updates(trace) if _is_fusible(trace, ops)}
-    removed = {op for ops in merged.values() for op in ops[:-1]}
-    kept = [op for op in range(len(trace.ops)) if op not in removed]
-    place = {op: index for index, op in enumerate(kept)}
-    users = _users(trace)
-    ops: list[Placeholder | Call] = []
-    for op in kept:
-        made = trace.ops[op]
-        if op in merged:
-            made = _whole(trace, merged[op], users)
-        if isinstance(made, Call) and made.belongs_to is not None:
-            made = replace(made, belongs_to=place[made.belongs_to])
-        ops.append(made)
-    return replace(trace, ops=ops)
-
-
-def _updates(trace: Trace) -> Iterable[list[int]]:
-    """Return the ops of the update of each weight, and those whose results only they read."""
-    owner: dict[int, int | None] = {}
-    users: defaultdict[int, set[int | None]] = defaultdict(set)
-    updates = [
-        (op, call)
-        for op, call in enumerate(trace.ops)
-        if isinstance(call, Call) and call.phase == Phase.UPDATE
-    ]
-    for op, call in reversed(updates):
-        of_results = {user for storage in call.creates for user in users[storage]}
-        owner[op] = call.belongs_to
-        if call.belongs_to is None and not call.writes and len(of_results) == 1:
-            (owner[op],) = of_results
-        for storage in (*call.reads, *call.writes):
-            users[storage].add(owner[op])
-    ops_of_owner: defaultdict[int, list[int]] = defaultdict(list)
-    for op, _ in updates:
-        weight = owner[op]
-        if weight is not None:
-            ops_of_owner[weight].append(op)
-    return [ops for ops in ops_of_owner.values() if len(ops) > 1]
-
-
-def _is_fusible(trace: Trace, ops: Sequence[int]) -> bool:
-    """Return whether some ops can be one: also, nothing between them is in the way.
-
-    That is an op that touches what they write, or writes what they read.
-    """
-    own = set(ops)
-    calls = _calls(trace, ops)
-    if any(class_of_type(call.op_type) not in CLASSES_OF_UPDATES for call in calls):
-        return False
-    written = {storage for call in calls for storage in (*call.writes, *call.creates)}
-    read = {storage for call in calls for storage in call.reads}
-    for op in range(ops[0], ops[-1]):
-        other = trace.ops[op]
-        if op not in own and isinstance(other, Call):
-            if not written.isdisjoint((*other.reads, *other.writes)):
-                return False
-            if not read.isdisjoint((*other.writes, *other.creates)):
-                return False
-    return True
-
-
-def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> Call:
-    parts = tuple(_calls(trace, ops))
-    made = {storage for part in parts for storage in part.creates}
-    own = set(ops)
-    kept = {storage for storage in made if not users.get(storage, own) <= own}
-    reads = dict.fromkeys(s for part in parts for s in part.reads if s not in made)
-    writes = dict.fromkeys(s for part in parts for s in part.writes if s not in made)
-    return replace(
-        parts[-1],
-        arguments=(),
-        keywords={},
-        outputs=(),
-        reads=tuple(storage for storage in reads if storage not in writes),
-        writes=tuple(writes),
-        creates=tuple(sorted(kept)),
-        flops=sum(part.flops for part in parts),
-        bytes_accessed=_bytes_of(parts, made - kept),
-        belongs_to=next(part.belongs_to for part in parts if part.belongs_to is not None),
-        rng_index=None,
-        parts=parts,
-    )
-
-
-def _calls(trace: Trace, ops: Iterable[int]) -> list[Call]:
-    return [call for call in (trace.ops[op] for op in ops) if isinstance(call, Call)]
-
-
-def _users(trace: Trace) -> Mapping[int, set[int]]:
-    """Return the ops that read or write each storage, and -1 for those that hold results."""
-    users: defaultdict[int, set[int]] = defaultdict(set)
-    for op, call in enumerate(trace.ops):
-        if isinstance(call, Call):
-            for storage in (*call.reads, *call.writes):
-                users[storage].add(op)
-    for view in trace.results.values():
-        users[view.storage].add(-1)
-    return users
-
-
-def _bytes_of(parts: Sequence[Call], inside: set[int]) -> int:
-    """Return the bytes of what parts read and write, but of what is there only between them."""
-    read: defaultdict[int, int] = defaultdict(int)
-    written: defaultdict[int, int] = defaultdict(int)
-    for part in parts:
-        for view in views_in((part.arguments, part.keywords, part.outputs)):
-            if view.storage in inside:
-                continue
-            if view.storage in (*part.writes, *part.creates):
-                written[view.storage] = max(written[view.storage], view.num_bytes)
-            if view.storage not in part.creates:
-                read[view.storage] = max(read[view.storage], view.num_bytes)
-    return sum(read.values()) + sum(written.values())

@@ -6,8 +6,7 @@ storages, not tensors, and keeps them alive so that no two share an address; it 
 tensor, because autograd looks at how many there are of it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,10 +20,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
-from placeto_capture.tracing.fake_results import Picking, own_result, picked_result
+from placeto_capture.tracing.fake_results import Picking, list_function, own_result, picked_result
 from placeto_capture.tracing.functions import Function, count_bytes, count_flops, function_of
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
-from placeto_capture.tracing.origins import AutogradNodes, ModuleScopes, RandomDraws
+from placeto_capture.tracing.origins import (
+    AutogradNodes,
+    BackwardPasses,
+    ModuleScopes,
+    RandomDraws,
+)
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, tensor_leaves
 from placeto_graphs import Phase
 
@@ -52,6 +56,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         The scope of ops that run outside of all modules.
     phase : Phase
         Phase of the ops that run.
+    update : int
+        Number of the optimizer's step that runs, in the update phase.
+    passes : `BackwardPasses`
+        Runs the backward passes of the step.
     """
 
     def __init__(
@@ -61,6 +69,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ops: list[Placeholder | Call] = []
         self.scope = ""
         self.phase = Phase.FORWARD
+        self.update = 0
         self._memory = memory
         self._scopes = scopes
         self._mask_fraction = mask_fraction
@@ -70,29 +79,32 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._placeholder_of_storage: dict[int, tuple[int, Placeholder]] = {}
         self._allocations: dict[int, Call] = {}  # of storages without values
         self._nodes = AutogradNodes()
+        self.passes = BackwardPasses(self._makers_of)
         self._draws = RandomDraws()
         self._cut_storages: set[int] = set()  # that overlap with others in a way not followed
         self._known_values = KnownValues(self._storages)
         self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
+        self._held: set[int] = set()  # storages
         for region in memory.regions:
             name = next(iter(region.tensors))
             scope = "" if region.op_type == "input" else name.rpartition(".")[0]
             self._add_placeholder(name, scope, region)
 
+    def hold(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note tensors that what runs the step holds until its end."""
+        dense = (tensor for tensor in tensors if tensor.layout is torch.strided)
+        self._held.update(self._known_storages(dense))
+
     def trace(self, results: dict[str, torch.Tensor]) -> Trace:
-        """Return what was recorded."""
+        """Return what was recorded; results are held, as are inputs."""
+        self.hold(results.values())
+        inputs = (op for op in self.ops if isinstance(op, Placeholder) and not op.is_resident)
         return Trace(
             ops=self.ops,
             storage_bytes=[storage.nbytes() for storage in self._storages],
             results={name: self._look_up(tensor) for name, tensor in results.items()},
+            held=frozenset({*self._held, *(s for op in inputs for s in op.storages)}),
         )
-
-    @contextmanager
-    def recording(self, phase: Phase, scope: str) -> Iterator[None]:
-        """Record the ops that run inside, as ops of a phase."""
-        self.phase, self.scope = phase, scope
-        with self:
-            yield
 
     def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
         """Record what the optimizer keeps for a parameter, by name.
@@ -107,6 +119,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storages.append(self._look_up(parameter.grad).storage)
         self._owner_of_storage.update(dict.fromkeys(storages, op))
 
+    def count_as_update(self, first: int, scope: str) -> None:
+        """Let the forward ops of a scope from one on be updates, but for those with gradients."""
+        for op in range(first, len(self.ops)):
+            call = self.ops[op]
+            if not isinstance(call, Call) or self._nodes.has_node(op):
+                continue
+            if call.phase == Phase.FORWARD and call.scope == scope:
+                call.phase = Phase.UPDATE
+                call.belongs_to, call.scope = self._owner_of_update(call)
+
     def __torch_dispatch__(
         self,
         func: Any,
@@ -119,6 +141,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].device
         kwargs = kwargs or {}
         function = function_of(func)
+        take_apart = list_function(func, args)
+        if take_apart is not None:
+            with self:
+                return take_apart(*args, **kwargs)
         if function.is_composite:
             with self:
                 result = func.decompose(*args, **kwargs)
@@ -137,7 +163,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written: list[View] = []
         self._described(function.written(args, kwargs), written)
         node = self._nodes.before_op(args, kwargs)
-        rng_index = self._draws.next() if torch.Tag.nondeterministic_seeded in func.tags else None
+        rng_index = self._draws.number(func)
         try:
             result = own_result(func, args, kwargs)
             result = func(*args, **kwargs) if result is None else result
@@ -167,6 +193,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             bytes_accessed=count_bytes(func, function, args, kwargs, inputs, written, made),
             belongs_to=None,
             rng_index=rng_index,
+            update=self.update if self.phase == Phase.UPDATE else 0,
         )
         if function.allocates and not written:
             self._allocations.update(dict.fromkeys(call.creates, call))
@@ -191,6 +218,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._cut_storages.isdisjoint(call.writes):
             raise self._cannot_follow()
         call.belongs_to, call.scope = self._owner(call)
+        call.waits_for = tuple(self.passes.comes_after)
 
         op = len(self.ops)
         self.ops.append(call)
@@ -198,6 +226,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._maker_of_storage[storage] = op
         self._known_values.follow(op, call)
         self._nodes.after_op(op, call.scope, node)
+        self.passes.after_op(op)
 
     def _fold(self, outputs: tuple[View | None, ...], node: int | None) -> None:
         """Let gradient ops of a view belong to the op that made its storage."""
@@ -205,6 +234,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if first is not None and first.storage not in self._allocations:
             maker = self._maker_of_storage[first.storage]
             self._nodes.after_op(maker, self._current_scope, node)
+
+    @property
+    def is_in_module(self) -> bool:
+        """Whether a module is being called."""
+        return bool(self._scopes.paths)
 
     @property
     def _current_scope(self) -> str:
@@ -355,6 +389,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, dict):
             return {key: self._described(item, found) for key, item in value.items()}
         return value
+
+    def _known_storages(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
+        """Return the storages of those tensors that an op has made, or that were there before."""
+        addresses = (t.untyped_storage()._cdata for t in tensors if t is not None)
+        found = (self._index_of_storage.get(address) for address in addresses)
+        return [index for index in found if index is not None and index not in self._allocations]
+
+    def _makers_of(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
+        makers = (self._maker_of_storage[storage] for storage in self._known_storages(tensors))
+        return [op for op in makers if isinstance(self.ops[op], Call)]
 
     def _look_up(self, tensor: torch.Tensor, maker: int | None = None) -> View:
         """Return the reference to a tensor, whose storage may be new: then ``maker`` made it."""

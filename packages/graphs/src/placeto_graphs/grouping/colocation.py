@@ -118,7 +118,9 @@ def colocate_updates(graph: OpGraph) -> Grouping:
 def colocate_single_consumers(graph: OpGraph) -> Grouping:
     """Put an op whose output is read by one op only into the group of that op, recursively.
 
-    In a training graph most activations are read by a backward op, too, and so stay apart. Where
+    In a training graph most activations are read by a backward op, too, and so stay apart. The
+    gradient of an input that weights make stays apart as well: their update comes after it, whether
+    a tensor says so or not, and without that all layers of a chain would be one group. Where
     backward ops are whole layers without weight updates, as in a PipeDream profile, each gradient
     has one reader, and the rule leaves one group between one fork and the next: leave it out there.
 
@@ -139,7 +141,12 @@ def colocate_single_consumers(graph: OpGraph) -> Grouping:
     highest = np.full(graph.num_ops, -1, np.int32)
     np.minimum.at(lowest, graph.edge_producers, graph.edge_consumers)
     np.maximum.at(highest, graph.edge_producers, graph.edge_consumers)
+    reads_weights = graph.edge_consumers[graph.parameter_bytes[graph.edge_producers] > 0]
+    backward = graph.phases == Phase.BACKWARD
+    apart = np.zeros(graph.num_ops, np.bool_)
+    apart[reads_weights] = backward[reads_weights]
     single = np.flatnonzero(lowest == highest)
+    single = single[~(apart[single] & backward[lowest[single]])]
     return _joined(graph, single, lowest[single])
 
 

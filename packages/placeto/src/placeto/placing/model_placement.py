@@ -1,7 +1,7 @@
 """From a model to where its ops run best, in one call."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,15 @@ class ModelPlacement:
         The placement, its costs, and the curve of the search.
     lower_bound : float
         Seconds that no placement of these groups is faster than.
+    assumptions : mapping
+        ``mask_fraction`` and ``autocast``, with which the step was captured.
     """
 
     step: TrainingStep
     problem: PlacementProblem
     result: PlacementResult
     lower_bound: float
+    assumptions: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         devices = ", ".join(self.problem.cluster.device_names)
@@ -190,7 +193,8 @@ class ModelPlacement:
                 f"devices: expected {self.problem.num_devices}, one for each of "
                 f"{', '.join(self.problem.cluster.device_names)}, got {len(devices)}"
             )
-        step = executable(self.step, _target(self.problem.cluster), threads)
+        target = _target(self.problem.cluster)
+        step = executable(self.step, target, threads, **self.assumptions)
         with Executor(self.problem, step, devices) as executor:
             return run_steps(executor, self.timeline(), self.placement, steps)
 
@@ -210,6 +214,8 @@ def place(
     seconds: float = 10.0,
     seed: int = 0,
     quiet: bool = False,
+    mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
 ) -> ModelPlacement:
     """Capture a step of a model, and search for the devices where its ops run best.
 
@@ -227,6 +233,8 @@ def place(
         Seed of every random choice.
     quiet
         Whether nothing is shown meanwhile.
+    mask_fraction, autocast
+        As of `placeto_capture.capture`.
 
     Raises
     ------
@@ -250,9 +258,19 @@ def place(
     name = type(model).__name__
     parts = (model, example_inputs, loss_fn, optimizer, mode)
     step = step_of(name, dict(zip(PARTS, parts, strict=True)))
-    graph = capture_step(step, target=_target(described))
-    found = search_graph(name, graph, described, seconds=seconds, seed=seed, quiet=quiet)
-    return ModelPlacement(step, *found)
+    if autocast is None:
+        autocast = _autocast_of_caller()
+    assumptions: dict[str, Any] = {"mask_fraction": mask_fraction, "autocast": autocast}
+    graph = capture_step(step, _target(described), **assumptions)
+    with torch.autocast("cpu", enabled=False):  # the policy computes, too
+        found = search_graph(name, graph, described, seconds=seconds, seed=seed, quiet=quiet)
+    return ModelPlacement(step, *found, assumptions)
+
+
+def _autocast_of_caller() -> torch.dtype | None:
+    """Return the dtype of the autocast that is on, so that the step can run elsewhere, too."""
+    on = [device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device)]
+    return torch.get_autocast_dtype(on[0]) if on else None
 
 
 def _target(cluster: Cluster) -> Target:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from placeto.problems.cache import cached_graph
 from placeto_capture import Target, capture, executable_step
 from placeto_graphs import ExecutableStep, OpGraph
@@ -65,8 +67,21 @@ def family_graph(member: FamilyMember) -> OpGraph:
     )
 
 
-def capture_step(step: TrainingStep, target: Target = "gpu") -> OpGraph:
+def capture_step(
+    step: TrainingStep,
+    target: Target = "gpu",
+    *,
+    mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
+) -> OpGraph:
     """Return the graph of a training step, with Adam unless it has another optimizer.
+
+    Parameters
+    ----------
+    step
+        The step.
+    target, mask_fraction, autocast
+        As of `placeto_capture.capture`.
 
     Examples
     --------
@@ -76,11 +91,17 @@ def capture_step(step: TrainingStep, target: Target = "gpu") -> OpGraph:
     >>> "aten.addmm" in capture_step(step).op_types
     True
     """
-    return capture(**step._asdict(), target=target)
+    return capture(**step._asdict(), target=target, mask_fraction=mask_fraction, autocast=autocast)
 
 
-def executable(step: TrainingStep, target: Target, threads_per_device: int) -> ExecutableStep:
+def executable(
+    step: TrainingStep, target: Target, threads_per_device: int, **assumptions: Any
+) -> ExecutableStep:
     """Return a training step, ready to run op by op; what it computes is thrown away."""
     return executable_step(
-        **step._asdict(), target=target, results=[], threads_per_device=threads_per_device
+        **step._asdict(),
+        target=target,
+        results=[],
+        threads_per_device=threads_per_device,
+        **assumptions,
     )

@@ -34,6 +34,9 @@ class TrainingStep(NamedTuple):
         Function from parameters to an optimizer; None for Adam.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone.
+    updates
+        ``"after-backward"``, or ``"as-ready"`` for the order of TensorFlow, in which each weight is
+        updated as soon as its gradient is there.
 
     Examples
     --------
@@ -50,6 +53,7 @@ class TrainingStep(NamedTuple):
     loss_fn: LossFunction | None = None
     optimizer: OptimizerFactory | None = None
     mode: str = "training"
+    updates: str = "after-backward"
 
 
 class Classification(nn.Module):
@@ -110,6 +114,8 @@ def build_training_step(
 ) -> TrainingStep:
     """Build a step on a device, after its shapes were tried on the meta device.
 
+    Its updates have the order of TensorFlow, in which the paper measured.
+
     Parameters
     ----------
     make_model, make_inputs
@@ -129,7 +135,7 @@ def build_training_step(
     """
     with torch.device("meta"):
         try:
-            step = TrainingStep(make_model(), make_inputs())
+            step = TrainingStep(make_model(), make_inputs(), updates="as-ready")
         except (RuntimeError, ValueError) as error:
             raise WorkloadError(_no_network(sizes, error)) from error
     failure = failing_layer(step.model, step.example_inputs)
@@ -140,7 +146,9 @@ def build_training_step(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # of the CPU, which alone is restored
         model, inputs = make_model(), make_inputs()
-    return TrainingStep(model.to(device), tuple(tensor.to(device) for tensor in inputs))
+    return step._replace(
+        model=model.to(device), example_inputs=tuple(tensor.to(device) for tensor in inputs)
+    )
 
 
 def build_classification_step(

@@ -1,0 +1,112 @@
+"""The loss of a model that is captured without a loss function."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.origins import nodes_behind
+
+
+def default_loss(outputs: Any) -> torch.Tensor:
+    """Return the loss of a model's outputs.
+
+    Parameters
+    ----------
+    outputs
+        Outputs of the model, with gradients recorded.
+
+    Returns
+    -------
+    `torch.Tensor`
+        ``outputs["loss"]`` or ``outputs.loss`` if it is there; else the one scalar among the
+        outputs, if no other output depends on weights or inputs that it does not depend on; else,
+        without scalars, the sum of the means of all floating-point outputs.
+
+    Raises
+    ------
+    CaptureError
+        If there are several scalars, or one that leaves a part of the network out, as a scale or
+        the loss of a router does: which one is meant then stands in nothing but a loss function.
+
+    Examples
+    --------
+    >>> weight = torch.ones(3, requires_grad=True)
+    >>> scores = weight * torch.arange(3.0)
+    >>> default_loss({"loss": scores.sum(), "scores": scores}).item()
+    3.0
+    >>> default_loss(scores).item()
+    1.0
+    """
+    named = _named_loss(outputs)
+    if named is not None:
+        return named
+    floating = _floating(outputs)
+    scalars = [leaf for leaf in floating if leaf.dim() == 0]
+    if scalars:
+        return _checked_scalar(scalars, floating)
+    return _sum_of_means(floating)
+
+
+def _sum_of_means(floating: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = floating[0].mean()
+    for leaf in floating[1:]:
+        total = total + leaf.mean()
+    return total
+
+
+def _floating(outputs: Any) -> list[torch.Tensor]:
+    floating = [tensor for tensor in tensors_in(outputs) if tensor.is_floating_point()]
+    if not floating:
+        raise CaptureError("loss_fn: expected one, as the model gives no floating-point tensor")
+    return floating
+
+
+def _named_loss(outputs: Any) -> torch.Tensor | None:
+    """Return what is called the loss; None also where it is None, as for a model without labels."""
+    if isinstance(outputs, Mapping) and "loss" in outputs:
+        loss = outputs["loss"]
+    else:
+        loss = getattr(outputs, "loss", None)
+    return loss if isinstance(loss, torch.Tensor) else None
+
+
+def _checked_scalar(scalars: list[torch.Tensor], floating: list[torch.Tensor]) -> torch.Tensor:
+    """Return the scalar that all of the network is behind, if there is no other to choose."""
+    # A number that nothing can learn from, such as an accuracy, is no loss.
+    candidates = [scalar for scalar in scalars if scalar.requires_grad] or scalars
+    distinct = {id(scalar): scalar for scalar in candidates}
+    if len(distinct) > 1:
+        raise CaptureError(
+            "loss_fn: expected one, as the model gives no output named loss, "
+            f"and {len(distinct)} scalars"
+        )
+    (scalar,) = distinct.values()
+    leaves = _leaves_behind(floating)
+    reached = len(_leaves_behind([scalar]))
+    if reached < len(leaves):
+        raise CaptureError(
+            "loss_fn: expected one, as the model gives no output named loss, and its one scalar "
+            f"depends on {reached} of the {len(leaves)} weights that its outputs depend on"
+        )
+    return scalar
+
+
+def _leaves_behind(tensors: Iterable[torch.Tensor]) -> set[Any]:
+    """Return the nodes of autograd's graph that stand for the weights behind some tensors."""
+    nodes = nodes_behind(tensor for tensor in tensors if tensor.requires_grad)
+    return {node for node in nodes if all(before is None for before, _ in node.next_functions)}
+
+
+def tensors_in(outputs: Any) -> list[torch.Tensor]:
+    """Return the tensors in what a model returns, also those in dataclasses."""
+    found: list[torch.Tensor] = []
+    for leaf in pytree.tree_leaves(outputs):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif is_dataclass(leaf):
+            found += tensors_in([getattr(leaf, each.name) for each in fields(leaf)])
+    return found

@@ -1,0 +1,276 @@
+"""Lets a caller's modules, optimizers and other objects hold fake tensors for the time of a step.
+
+The objects stay the same ones, so that whatever else holds them (closures, lists of weights, hooks)
+works with them, too; what is in them is put back afterwards. Begin to read at `FakeObjects`.
+"""
+
+import copy
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from placeto_capture.errors import CaptureError, CaptureWarning
+from placeto_capture.tracing.fake_memory import FakeMemory
+
+WRAPPERS = "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"
+HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
+
+
+class FakeObjects:
+    """The objects that a step works with.
+
+    Parameters
+    ----------
+    modules
+        The modules, by name, which may be empty.
+    optimizers
+        Optimizers of their parameters.
+    others
+        Lists, dictionaries and objects with attributes that the step changes.
+    inputs
+        Arguments of the step.
+    fake_mode
+        The mode of the fake tensors.
+
+    Attributes
+    ----------
+    memory : `FakeMemory`
+        Memory of parameters, buffers and inputs.
+    inputs
+        A copy of the inputs, with fake tensors.
+    parameters : dict of str to nn.Parameter
+        The parameters by name; each once.
+    names : dict of int to str
+        Their names, by identity.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        others: Sequence[Any],
+        inputs: Any,
+        fake_mode: FakeTensorMode,
+    ) -> None:
+        for name, module in modules.items():
+            for path, part in module.named_modules(prefix=name):
+                _check(path or "model", part)
+        resident = [named for name, module in modules.items() for named in _named(name, module)]
+        self.memory = FakeMemory(resident, _tensors_in(inputs), fake_mode)
+        self.names: dict[int, str] = {}
+        for name, tensor in resident:
+            if isinstance(tensor, nn.Parameter):
+                self.names.setdefault(id(tensor), name)
+        self.parameters = {name: t for name, t in resident if self.names.get(id(t)) == name}
+        parameters = {id(tensor): tensor for tensor in self.parameters.values()}
+        holders: list[Any] = [*optimizers, *others]
+        holders += [part for module in modules.values() for part in module.modules()]
+        # Copies have the same modules and weights in them, and buffers and inputs that are fake.
+        self._memo = {**self.memory.fake_of, **{id(each): each for each in holders}, **parameters}
+        self._fake_mode = fake_mode
+        self._held: dict[int, Any] = {}
+        self._stack = ExitStack()
+        self._begun: set[int] = set()
+        for optimizer in optimizers:
+            self._fake_state(optimizer)
+        self.inputs = _copied("example_inputs", inputs, self._memo)
+        self._contents = [
+            (holder, _copied(type(holder).__name__, _contents(holder), self._memo))
+            for holder in holders
+        ]
+
+    def hold(self, other: Any) -> None:
+        """Put back what is in an object that the step uses, if it was not given."""
+        if id(other) not in self._held:
+            if isinstance(other, torch.optim.Optimizer):
+                self._fake_state(other)
+            self._memo[id(other)] = other
+            self._put(other, _copied(type(other).__name__, _contents(other), self._memo))
+
+    def _put(self, holder: Any, contents: Any) -> None:
+        self._held[id(holder)] = holder
+        self._stack.callback(_put, holder, _contents(holder))
+        _put(holder, contents)
+
+    def has_begun(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether an optimizer had its state before the step."""
+        return id(optimizer) in self._begun
+
+    def _fake_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let copies of what an optimizer keeps be fake tensors."""
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                if id(weight) not in self.names and not isinstance(weight, FakeTensor):
+                    raise CaptureError(
+                        "optimizers: expected parameters of the modules, got an optimizer "
+                        f"{type(optimizer).__name__} of another of shape {tuple(weight.shape)}"
+                    )
+        for value in [value for kept in optimizer.state.values() for value in kept.values()]:
+            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+                self._memo[id(value)] = _fake_like(value, self._fake_mode)
+                self._begun.add(id(optimizer))
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the objects hold the fake tensors, and put back what they held."""
+        with self._stack:
+            for holder, contents in self._contents:
+                self._put(holder, contents)
+            fake_of = self.memory.fake_of
+            for name, parameter in self.parameters.items():
+                key = id(parameter)
+                fake = fake_of[key]
+                self._stack.enter_context(_swapped(name, parameter, fake))
+                self._stack.callback(fake_of.update, {key: fake})
+                self._stack.callback(fake_of.pop, id(fake))
+                fake_of.update({key: parameter, id(fake): parameter})
+            yield
+
+
+def _check(path: str, module: nn.Module) -> None:
+    """Refuse what cannot be captured, and warn of what is captured as something else."""
+    kind = type(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise CaptureError(f"{path}: expected a plain torch.nn.Module, got one with TorchScript")
+    if kind.__name__ in WRAPPERS and kind.__module__.startswith("torch."):
+        raise CaptureError(
+            f"{path}: expected a module of one device, got {kind.__name__}; capture the module "
+            "that it wraps, before it is wrapped"
+        )
+    if any(isinstance(value, torch.ScriptObject) for value in vars(module).values()):
+        raise CaptureError(
+            f"{path}: expected weights that are tensors, got {kind.__module__}.{kind.__name__}, "
+            "which packs them; capture the model before it is quantized"
+        )
+    if kind.__module__.startswith("torch._dynamo") or module._compiled_call_impl is not None:
+        warnings.warn(
+            f"{path}: captured as what torch.compile gets, in single ops that it may fuse; to "
+            "capture module._orig_mod does so without this warning",
+            CaptureWarning,
+            stacklevel=2,
+        )
+
+
+def _named(prefix: str, module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(prefix, remove_duplicate=False)
+    yield from module.named_buffers(prefix, remove_duplicate=False)
+
+
+def _fake_like(tensor: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
+    """Return a fake tensor; that of a single number, such as the count of steps, has its value."""
+    value = 1 if tensor.is_meta or tensor.numel() > 1 else tensor.sum().item()
+    with fake_mode:
+        if tensor.numel() == 1:
+            return torch.tensor(value, dtype=tensor.dtype).view(tensor.shape)
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+
+
+def _tensors_in(inputs: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors in inputs, also those in objects of any class, each once."""
+    named: dict[int, tuple[str, torch.Tensor]] = {}
+    for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
+        name = input_name(path)
+        if isinstance(leaf, torch.Tensor):
+            named.setdefault(id(leaf), (name, leaf))
+            continue
+        inside: list[torch.Tensor] = []
+        _copied(name, leaf, {}, inside)
+        for number, tensor in enumerate(inside):
+            named.setdefault(id(tensor), (f"{name}.{number}", tensor))
+    return list(named.values())
+
+
+def input_name(path: Iterable[Any]) -> str:
+    """Return the name of what is at a path in the inputs, such as ``"input.0"``."""
+    return ".".join(["input", *map(_key, path)])
+
+
+def _key(key: Any) -> str:
+    for attribute in ("idx", "key", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _copied(
+    name: str, value: Any, memo: dict[int, Any], met: list[torch.Tensor] | None = None
+) -> Any:
+    """Return a deep copy that shares the tensors which are not in the memo; these are also listed.
+
+    They may be of any size, and PyTorch copies none that autograd has made. A leaf that gets a
+    gradient is the same tensor, so that its use is refused.
+    """
+
+    def shared(tensor: torch.Tensor, _memo: Any) -> torch.Tensor:
+        if met is not None:
+            met.append(tensor)
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        return tensor if tensor.requires_grad and tensor.is_leaf else tensor.detach()
+
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings(action="ignore", category=FutureWarning))
+            for kind in (torch.Tensor, nn.Parameter):
+                stack.enter_context(mock.patch.object(kind, "__deepcopy__", shared))
+            return copy.deepcopy(value, memo)
+    except Exception as error:
+        raise CaptureError(
+            f"{name}: expected one that copy.deepcopy can copy, got {type(error).__name__}: {error}"
+        ) from error
+
+
+def _contents(holder: Any) -> Any:
+    return holder.copy() if isinstance(holder, (list, dict)) else vars(holder)
+
+
+def _put(holder: Any, contents: Any) -> None:
+    """Let an object have other attributes, or a list or dictionary other elements."""
+    if isinstance(holder, list):
+        holder[:] = contents
+    elif isinstance(holder, dict):
+        holder.clear()
+        holder.update(contents)
+    else:
+        object.__setattr__(holder, "__dict__", contents)
+
+
+@contextmanager
+def _swapped(name: str, parameter: torch.Tensor, fake: torch.Tensor) -> Iterator[None]:
+    """Let a parameter be a fake tensor, with the same attributes and hooks."""
+    vars(fake).update(vars(parameter))
+    hooks = {kind: getattr(parameter, kind) for kind in HOOKS}
+    torch.clear_autocast_cache()
+    try:
+        _swap(parameter, fake)
+    except RuntimeError as error:
+        raise CaptureError(
+            f"{name}: expected a parameter that PyTorch can swap for another tensor, got "
+            f"{' '.join(str(error).split())}; capture a copy of the model"
+        ) from error
+    try:
+        for kind, registered in hooks.items():
+            if registered is not None:
+                setattr(parameter, kind, copy.copy(registered))
+        yield
+    finally:
+        torch.clear_autocast_cache()  # it refers to weights, which cannot be swapped then
+        _swap(parameter, fake)
+        for kind, registered in hooks.items():
+            if getattr(parameter, kind) is not registered:
+                setattr(parameter, kind, registered)
+
+
+def _swap(left: Any, right: Any) -> None:
+    torch._C._swap_tensor_impl(left, right)
+    for name in ("__class__", "__dict__"):
+        found = getattr(left, name)
+        setattr(left, name, getattr(right, name))
+        setattr(right, name, found)

@@ -1,0 +1,172 @@
+"""Which phase of a training step runs: forward, backward or update."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import _disable_current_modes
+
+from placeto_capture.tracing.fake_objects import FakeObjects
+from placeto_capture.tracing.tracer import Tracer
+from placeto_graphs import Phase
+
+OUTSIDE = "loss"  # the scope of what runs in no module
+OPTIMIZER = "optimizer"  # the scope of updates that belong to no weight
+
+
+class StepPhases:
+    """Tells a tracer in which phase of a step each op runs.
+
+    The backward phase is what runs inside of ``backward()``, or of `torch.autograd.grad` outside of
+    modules unless its results get gradients themselves. The update phase is what runs inside of an
+    optimizer's ``step()``, and what computes without modules and gradients between it and the last
+    backward pass before it, or after the last one of the step: scaling and clipping of gradients,
+    averages of weights. All else is the forward phase.
+
+    Parameters
+    ----------
+    tracer
+        Records the ops.
+    fake_mode
+        Mode of the fake tensors.
+    objects
+        The objects that the step works with.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        fake_mode: FakeTensorMode,
+        objects: FakeObjects,
+    ) -> None:
+        self._tracer = tracer
+        self._fake_mode = fake_mode
+        self._objects = objects
+        self._unsettled: int | None = None  # first op after the last backward pass or update
+        self._phase_before = Phase.FORWARD  # of the update that runs
+        self._depth = 0  # of calls of optimizers' steps inside each other
+        self._stepped: list[torch.optim.Optimizer] = []
+        self._backward = torch.autograd.backward
+        engine = torch.autograd.graph._engine_run_backward
+        self._run_engine = partial(tracer.passes.run, engine)
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Follow what runs inside."""
+        with ExitStack() as stack:
+            for register, hook in (
+                (register_optimizer_step_pre_hook, self._before_update),
+                (register_optimizer_step_post_hook, self._after_update),
+            ):
+                stack.callback(register(hook).remove)
+            for name, function in (
+                ("backward", self._in_backward),
+                ("_engine_run_backward", self._in_engine),
+            ):
+                stack.enter_context(mock.patch.object(torch.autograd, name, function))
+            stack.enter_context(self._patch_scaler())
+            self._enter(Phase.FORWARD)
+            yield
+            self._settle()
+
+    def _patch_scaler(self) -> Any:
+        """Put back what is in a gradient scaler, also in one that was not given."""
+        scale = torch.amp.GradScaler.scale
+
+        def held(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+            with _disable_current_modes():
+                self._objects.hold(scaler)
+            return scale(scaler, outputs)
+
+        return mock.patch.object(torch.amp.GradScaler, "scale", held)
+
+    def unrecorded(self) -> Any:
+        """Return a context in which nothing is recorded."""
+        stack = ExitStack()
+        stack.enter_context(_disable_current_modes())
+        stack.enter_context(self._fake_mode)
+        return stack
+
+    def _enter(self, phase: Phase) -> None:
+        self._tracer.phase = phase
+        self._tracer.scope = OPTIMIZER if phase == Phase.UPDATE else OUTSIDE
+
+    def _in_backward(self, *args: Any, **keywords: Any) -> None:
+        with self._backward_phase():
+            self._backward(*args, **keywords)
+
+    def _in_engine(self, outputs: Any, *args: Any, **keywords: Any) -> Any:
+        _, _, creates_graph, *_ = args
+        if creates_graph or self._tracer.is_in_module:  # gradients that the forward pass computes
+            return self._run_engine(outputs, *args, **keywords)
+        with self._backward_phase():
+            return self._run_engine(outputs, *args, **keywords)
+
+    @contextmanager
+    def _backward_phase(self) -> Iterator[None]:
+        phase = self._tracer.phase
+        self._enter(Phase.BACKWARD)
+        yield
+        self._enter(phase)
+        if phase != Phase.BACKWARD:
+            self._unsettled = len(self._tracer.ops)
+
+    def _settle(self) -> None:
+        """Let what ran since the last backward pass, or update, be a part of the update."""
+        if self._unsettled is not None:
+            self._enter(Phase.UPDATE)
+            self._tracer.count_as_update(self._unsettled, OUTSIDE)
+        self._unsettled = None
+
+    def _before_update(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        self._depth += 1
+        if self._depth > 1:
+            return None
+        with _disable_current_modes():
+            self._objects.hold(optimizer)
+        one_by_one(optimizer)
+        self._phase_before = self._tracer.phase
+        closure = keywords.get("closure", args[1] if len(args) > 1 else None)
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+            args, keywords = (optimizer,), {"closure": lambda: loss}
+        if not any(optimizer is each for each in self._stepped):
+            self._stepped.append(optimizer)
+            if not self._objects.has_begun(optimizer):
+                with self.unrecorded():  # the first update only makes the optimizer's state
+                    optimizer.step(*args[1:], **keywords)
+        for weight in [weight for group in optimizer.param_groups for weight in group["params"]]:
+            name = self._objects.names.get(id(weight))
+            if name is not None:  # else it was made in the step
+                kept = optimizer.state.get(weight, {}).items()
+                state = {f"{name}.{k}": v for k, v in kept if isinstance(v, torch.Tensor)}
+                self._tracer.add_state(weight, state)
+        self._settle()
+        self._enter(Phase.UPDATE)
+        self._tracer.update += 1
+        return args, keywords
+
+    def _after_update(self, _optimizer: Any, _args: Any, _keywords: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._enter(self._phase_before)
+            self._unsettled = len(self._tracer.ops)
+
+
+def one_by_one(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer have one set of ops per parameter, so that each is where that is."""
+    for group in optimizer.param_groups:
+        # Those of `capturable` are for graphs of CUDA, and are refused on a CPU.
+        switches = ("foreach", "fused", "capturable")
+        group.update({name: False for name in switches if name in group})

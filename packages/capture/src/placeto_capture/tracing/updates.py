@@ -1,0 +1,207 @@
+"""The updates of a trace: each one op, and a barrier before them.
+
+`with_whole_updates` joins the ops of each update, as fused optimizers and TensorFlow run it;
+`with_barriers` puts an op before the updates, which begin when the backward pass has ended.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from placeto_capture.costs.op_classes import OpClass, class_of_type
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, views_in
+from placeto_graphs import Phase
+
+# Classes of the ops that fused optimizers run in one kernel: not the products of Muon.
+CLASSES_OF_UPDATES = {OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.COPY}
+
+
+def with_whole_updates(trace: Trace) -> Trace:
+    """Return a trace in which the update of each weight is one op of type ``"placeto.update"``.
+
+    It stands where the last of its ops stood, has the FLOPs of all of them, and reads and writes
+    what was there before it, or is there after it, once: what is between them stays in registers.
+    What comes before something else that depends on it, as the norm of a gradient comes before the
+    clipping of all, stays an op of its own, as do the ops of an update that does more than
+    elementwise ops and reductions, such as multiplying matrices.
+    """
+    users = _users(trace)
+    free = (_free_part(trace, ops, users) for ops in _updates(trace))
+    merged = {ops[-1]: ops for ops in free if len(ops) > 1 and _is_elementwise(trace, ops)}
+    removed = {op for ops in merged.values() for op in ops[:-1]}
+    kept = [op for op in range(len(trace.ops)) if op not in removed]
+    place = {op: index for index, op in enumerate(kept)}
+    place |= {op: place[last] for last, parts in merged.items() for op in parts}
+    ops: list[Placeholder | Call] = []
+    for op in kept:
+        made = trace.ops[op]
+        if op in merged:
+            made = _whole(trace, merged[op], users)
+        ops.append(_moved(made, place))
+    return replace(trace, ops=ops)
+
+
+def with_barriers(trace: Trace) -> Trace:
+    """Return a trace with an op of type ``"placeto.barrier"`` before the updates.
+
+    It belongs to the first weight that is updated, so that it is in no group of its own. Where
+    other ops run between updates, as in a step with two optimizers, there are several barriers.
+    """
+    ops: list[Placeholder | Call] = []
+    place: dict[int, int] = {}
+    phase = Phase.FORWARD
+    for op, made in enumerate(trace.ops):
+        if isinstance(made, Call):
+            if made.phase == Phase.UPDATE and phase != Phase.UPDATE:
+                ops.append(_moved(_barrier_before(trace, op), place))
+            phase = made.phase
+        place[op] = len(ops)
+        ops.append(_moved(made, place))
+    return replace(trace, ops=ops)
+
+
+def _barrier_before(trace: Trace, op: int) -> Call:
+    calls = _calls(trace, range(op, len(trace.ops)))
+    updates = takewhile(lambda call: call.phase == Phase.UPDATE, calls)
+    owners = (call.belongs_to for call in updates if call.belongs_to is not None)
+    return Call(
+        function=None,
+        arguments=(),
+        keywords={},
+        outputs=(),
+        reads=(),
+        writes=(),
+        creates=(),
+        scope="optimizer",
+        phase=Phase.UPDATE,
+        flops=0,
+        bytes_accessed=0,
+        belongs_to=next(owners, None),
+    )
+
+
+def _moved(made: Placeholder | Call, place: Mapping[int, int]) -> Placeholder | Call:
+    """Return an op with the new indices of those that it names."""
+    if isinstance(made, Placeholder):
+        return made
+    return replace(
+        made,
+        belongs_to=None if made.belongs_to is None else place[made.belongs_to],
+        waits_for=tuple(dict.fromkeys(place[op] for op in made.waits_for)),
+    )
+
+
+def _updates(trace: Trace) -> Iterable[list[int]]:
+    """Return the ops of the update of each weight, and those whose results only they read."""
+    owner: dict[int, int | None] = {}
+    users: defaultdict[int, set[int | None]] = defaultdict(set)
+    updates = [
+        (op, call) for op, call in enumerate(trace.ops) if isinstance(call, Call) and call.update
+    ]
+    for op, call in reversed(updates):
+        of_results = {user for storage in call.creates for user in users[storage]}
+        owner[op] = call.belongs_to
+        if call.belongs_to is None and not call.writes and len(of_results) == 1:
+            (owner[op],) = of_results
+        for storage in (*call.reads, *call.writes):
+            users[storage].add(owner[op])
+    ops_of_owner: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for op, call in updates:
+        weight = owner[op]
+        if weight is not None:
+            ops_of_owner[weight, call.update].append(op)
+    return list(ops_of_owner.values())
+
+
+def _free_part(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> list[int]:
+    """Return the last ones of some ops that are next to each other but for what is independent.
+
+    Nothing between them touches what they write, or writes what they read.
+    """
+    own = set(ops)
+    calls = _calls(trace, ops)
+    written = {storage for call in calls for storage in (*call.writes, *call.creates)}
+    read = {storage for call in calls for storage in call.reads}
+    others = {
+        op
+        for storage in written | read
+        for op in users[storage] - own
+        if op < ops[-1] and (storage in written or _writes(trace.ops[op], storage))
+    }
+    last = max(others, default=-1)
+    return [op for op in ops if op > last]
+
+
+def _is_elementwise(trace: Trace, ops: Sequence[int]) -> bool:
+    return all(class_of_type(call.op_type) in CLASSES_OF_UPDATES for call in _calls(trace, ops))
+
+
+def _writes(made: Placeholder | Call, storage: int) -> bool:
+    return isinstance(made, Call) and storage in (*made.writes, *made.creates)
+
+
+def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> Call:
+    parts = tuple(_calls(trace, ops))
+    made = {storage for part in parts for storage in part.creates}
+    own = set(ops)
+    kept = {storage for storage in made if not users[storage] <= own}
+    reads = dict.fromkeys(s for part in parts for s in part.reads if s not in made)
+    writes = dict.fromkeys(s for part in parts for s in part.writes if s not in made)
+    return replace(
+        parts[-1],
+        arguments=(),
+        keywords={},
+        outputs=(),
+        reads=tuple(storage for storage in reads if storage not in writes),
+        writes=tuple(writes),
+        creates=tuple(sorted(kept)),
+        flops=sum(part.flops for part in parts),
+        bytes_accessed=_bytes_of(parts, made - kept),
+        belongs_to=next(part.belongs_to for part in parts if part.belongs_to is not None),
+        rng_index=None,
+        parts=parts,
+        workspace_bytes=_most_bytes(trace, parts, made - kept),
+    )
+
+
+def _most_bytes(trace: Trace, parts: Sequence[Call], inside: set[int]) -> int:
+    """Return the most bytes of what is there only between parts that run one after the other."""
+    last_part = {s: part for part in parts for s in (*part.reads, *part.writes, *part.creates)}
+    held = most = 0
+    for part in parts:
+        held += sum(trace.storage_bytes[s] for s in part.creates if s in inside)
+        most = max(most, held)
+        held -= sum(trace.storage_bytes[s] for s in inside if last_part[s] is part)
+    return most
+
+
+def _calls(trace: Trace, ops: Iterable[int]) -> list[Call]:
+    return [call for call in (trace.ops[op] for op in ops) if isinstance(call, Call)]
+
+
+def _users(trace: Trace) -> Mapping[int, set[int]]:
+    """Return the ops that make, read or write each storage, and V for those that hold results."""
+    users: defaultdict[int, set[int]] = defaultdict(set)
+    for op, call in enumerate(trace.ops):
+        if isinstance(call, Call):
+            for storage in (*call.reads, *call.writes, *call.creates):
+                users[storage].add(op)
+    for view in trace.results.values():
+        users[view.storage].add(len(trace.ops))
+    return users
+
+
+def _bytes_of(parts: Sequence[Call], inside: set[int]) -> int:
+    """Return the bytes of what parts read and write, but of what is there only between them."""
+    read: defaultdict[int, int] = defaultdict(int)
+    written: defaultdict[int, int] = defaultdict(int)
+    for part in parts:
+        for view in views_in((part.arguments, part.keywords, part.outputs)):
+            if view.storage in inside:
+                continue
+            if view.storage in (*part.writes, *part.creates):
+                written[view.storage] = max(written[view.storage], view.num_bytes)
+            if view.storage not in part.creates:
+                read[view.storage] = max(read[view.storage], view.num_bytes)
+    return sum(read.values()) + sum(written.values())

@@ -1,0 +1,146 @@
+"""What ops make in storages, who reads it, and which ops come before others."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+LONGEST_SEARCH = 1_000  # ops that `EarlierOps` looks at before the answer is no
+
+
+@dataclass
+class Version:
+    """What an op makes in a storage.
+
+    Attributes
+    ----------
+    producer : int
+        The op.
+    storage : int or None
+        None for what says only that the op comes before others.
+    bytes_of_part : dict of int to int
+        The parts of the storage that the op writes, and their bytes.
+    held : set of int
+        The parts that stay until the end of the step.
+    readers : dict of int to list of int
+        The ops that read each of these parts.
+    """
+
+    producer: int
+    storage: int | None
+    bytes_of_part: Mapping[int, int]
+    held: set[int] = field(default_factory=set)
+    readers: dict[int, list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.readers = {part: [] for part in self.bytes_of_part}
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all its parts."""
+        return sum(self.bytes_of_part.values())
+
+    def by_readers(self) -> list[dict[int, int]]:
+        """Return the bytes of its parts, those that the same ops read together."""
+        if not self.num_bytes:
+            return [dict(self.bytes_of_part)]
+        sizes: defaultdict[tuple[bool, tuple[int, ...]], dict[int, int]] = defaultdict(dict)
+        for part, size in self.bytes_of_part.items():
+            sizes[part in self.held, tuple(self.readers[part])][part] = size
+        return list(sizes.values())
+
+
+class Versions:
+    """All versions of a step, in the order in which they were made, and who reads what of them."""
+
+    def __init__(self) -> None:
+        self.versions: list[Version] = []
+        self._reads: list[tuple[int, int, tuple[int, ...]]] = []  # version, op, parts
+
+    def add(self, version: Version) -> int:
+        """Add a version; return its index."""
+        self.versions.append(version)
+        return len(self.versions) - 1
+
+    def read(self, index: int, op: int, parts: Iterable[int]) -> None:
+        """Note that an op reads parts of a version."""
+        parts = tuple(sorted(parts))
+        self._reads.append((index, op, parts))
+        for part in parts:
+            self.versions[index].readers[part].append(op)
+
+    def as_tensors(self) -> tuple[list[Version], list[tuple[int, int]]]:
+        """Return the tensors, each as the parts of a version that it is, and their edges.
+
+        A tensor is all parts of a version that the same ops read. One without bytes is one.
+
+        Examples
+        --------
+        Of three parts, one op reads the first two, and another one all of them:
+
+        >>> versions = Versions()
+        >>> thirds = versions.add(Version(producer=0, storage=0, bytes_of_part={0: 8, 1: 8, 2: 9}))
+        >>> versions.read(thirds, 1, [0, 1])
+        >>> versions.read(thirds, 2, [0, 1, 2])
+        >>> tensors, edges = versions.as_tensors()
+        >>> [dict(tensor.bytes_of_part) for tensor in tensors], edges
+        ([{0: 8, 1: 8}, {2: 9}], [(0, 1), (0, 2), (1, 2)])
+        """
+        tensors: list[Version] = []
+        tensor_of_part: list[dict[int, int]] = []
+        for version in self.versions:
+            tensor_of_part.append({})
+            for sizes in version.by_readers():
+                tensor_of_part[-1].update(dict.fromkeys(sizes, len(tensors)))
+                held = version.held & sizes.keys()
+                tensors.append(Version(version.producer, version.storage, sizes, held))
+        edges = [
+            (tensor, op)
+            for index, op, parts in self._reads
+            for tensor in dict.fromkeys(tensor_of_part[index][part] for part in parts)
+        ]
+        return tensors, edges
+
+
+class EarlierOps:
+    """The ops that come before one by the edges of a graph; asked for from the last to the first.
+
+    The earliest ops are looked at first: from a gradient op the way to what its forward op has read
+    is short by what the forward op has kept. After some steps the answer is no, which is on the
+    safe side: an edge more says what other edges say already.
+
+    Parameters
+    ----------
+    before
+        For each op those right before it.
+    inputs
+        The ops right before the one in question.
+    """
+
+    def __init__(self, before: Sequence[Iterable[int]], inputs: Iterable[int]) -> None:
+        self._before = before
+        self._seen = set(inputs)
+        self._waiting: list[int] = []  # a heap of ops after the one that was asked for
+        self._further = [-op for op in self._seen]  # a heap of ops before it, the last one first
+        heapify(self._further)
+
+    def has(self, op: int) -> bool:
+        """Return whether an op is among them."""
+        while self._further and -self._further[0] >= op:
+            heappush(self._waiting, -heappop(self._further))
+        for _ in range(LONGEST_SEARCH):
+            if op in self._seen or not self._waiting:
+                break
+            for before in self._before[heappop(self._waiting)]:
+                if before not in self._seen:
+                    self._seen.add(before)
+                    if before > op:
+                        heappush(self._waiting, before)
+                    else:
+                        heappush(self._further, -before)
+        return op in self._seen
+
+    def add(self, op: int) -> None:
+        """Add an op that was not among them."""
+        self._seen.add(op)
+        heappush(self._waiting, op)

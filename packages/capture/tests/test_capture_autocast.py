@@ -1,0 +1,170 @@
+"""Autocast around a capture, around a model's forward pass, and as an argument."""
+
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from eager_step import plain_kernels
+from placeto_capture import CaptureError, CaptureWarning, Target, capture, capture_function
+from placeto_capture.tracing.capture import trace_step
+from placeto_capture.tracing.replay import replay
+from placeto_graphs import OpGraph, Phase
+
+ROWS = torch.linspace(-1, 1, 12).view(3, 4)
+
+
+def model() -> nn.Module:
+    """Return layers with values of their own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def loss_fn(scores: torch.Tensor) -> torch.Tensor:
+    """Return a loss with a product of its own."""
+    return (scores @ torch.ones(2, 1, dtype=scores.dtype)).float().square().mean()
+
+
+def products(graph: OpGraph) -> set[str]:
+    """Return the matrix products of a graph, with their dtypes."""
+    ops = zip(graph.op_types, graph.dtype, strict=True)
+    return {f"{kind} {dtype}" for kind, dtype in ops if "mm" in kind}
+
+
+def of_gpu(*args: Any, **keywords: Any) -> torch.autocast:
+    """Return what ``torch.autocast("cuda")`` makes where there is a GPU."""
+    is_missing = "torch.cuda.amp.common.amp_definitely_not_available"
+    with (
+        mock.patch(is_missing, return_value=False),
+        mock.patch("torch.cuda.is_bf16_supported", return_value=True),
+    ):
+        return torch.autocast("cuda", *args, **keywords)
+
+
+BFLOAT16 = {"aten.addmm bfloat16", "aten.mm bfloat16"}
+FLOAT32 = {"aten.addmm float32", "aten.mm float32"}
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_callers_autocast_holds_for_the_forward_pass_and_the_loss(device: str) -> None:
+    around = of_gpu(torch.bfloat16) if device == "cuda" else torch.autocast("cpu", torch.bfloat16)
+    with around:
+        graph = capture(model(), ROWS, loss_fn=loss_fn)
+    assert products(graph) == BFLOAT16
+    assert graph == capture(model(), ROWS, loss_fn=loss_fn, autocast=torch.bfloat16)
+
+
+def test_what_is_cast_is_what_pytorch_casts() -> None:
+    trace = trace_step(
+        model(), ROWS, loss_fn, torch.optim.SGD, "training", "cpu", autocast=torch.bfloat16
+    )
+    results = replay(trace, {})
+    trained = model()
+    with plain_kernels():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_fn(trained(ROWS))
+        loss.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(results["loss"], loss.detach())
+    for name, weight in trained.named_parameters():
+        torch.testing.assert_close(results[f"{name}.grad"], weight.grad)
+        assert results[name].dtype == torch.float32
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_argument_says_the_dtype(dtype: torch.dtype, mode: str) -> None:
+    graph = capture(model(), ROWS, mode=mode, autocast=dtype)
+    name = str(dtype).removeprefix("torch.")
+    assert {kind.partition(" ")[2] for kind in products(graph)} == {name}
+    plain = capture(model(), ROWS, mode=mode)
+    with torch.autocast("cpu", dtype):
+        assert capture(model(), ROWS, mode=mode, autocast=torch.float32) == plain
+
+
+def test_updates_are_not_cast() -> None:
+    layer = nn.Linear(4, 3, bias=False)
+    graph = capture(layer, ROWS, optimizer=torch.optim.Muon, autocast=torch.float16)
+    assert "aten.mm float16" in products(graph)
+    plain = capture(layer, ROWS, optimizer=torch.optim.Muon)
+    moved = [g.bytes_accessed[g.phases == Phase.UPDATE].tolist() for g in (graph, plain)]
+    assert moved[0] == moved[1]
+
+
+@pytest.mark.parametrize("target", ["gpu", "cpu"])
+def test_a_forward_that_autocast_wraps_is_cast(target: Target) -> None:
+    made = model()
+    made.forward = of_gpu(torch.bfloat16)(made.forward)
+    expected = BFLOAT16 if target == "gpu" else FLOAT32
+    assert products(capture(made, ROWS, target=target)) == expected
+    made = model()
+    made.forward = torch.autocast("cpu", torch.bfloat16)(made.forward)
+    assert products(capture(made, ROWS, target=target)) == BFLOAT16
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch leaves it on where there is a GPU")
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_what_pytorch_switches_off_without_a_gpu_is_said() -> None:
+    made = model()
+    made.forward = torch.autocast("cuda")(made.forward)
+    with pytest.warns(CaptureWarning, match=r"^autocast: .* no GPU; autocast=torch\.bfloat16"):
+        assert products(capture(made, ROWS)) == FLOAT32
+    assert products(capture(made, ROWS, autocast=torch.bfloat16)) == BFLOAT16
+    with pytest.warns(CaptureWarning, match="^autocast: "), torch.autocast("cuda"):
+        capture(model(), ROWS)
+
+
+def test_code_that_looks_for_autocast_finds_it() -> None:
+    class Asking(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            assert torch.is_autocast_enabled()
+            assert torch.is_autocast_enabled("cuda")
+            return super().forward(rows.to(torch.get_autocast_dtype("cuda")))
+
+    graph = capture(Asking(4, 2), ROWS, mode="inference", autocast=torch.bfloat16)
+    assert products(graph) == {"aten.addmm bfloat16"}
+
+
+def test_each_context_casts_the_weights_anew() -> None:
+    layer = nn.Linear(4, 2, bias=False)
+
+    def step(rows: torch.Tensor) -> None:
+        for _ in range(2):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = layer(rows).mean() + functional.linear(rows, layer.weight).mean()
+            loss.backward()
+
+    graph = capture_function(step, layer, example_inputs=ROWS)
+    casts = [
+        name
+        for name, kind, phase in zip(graph.op_names, graph.op_types, graph.phases, strict=True)
+        if kind == "aten._to_copy" and phase == Phase.FORWARD
+    ]
+    assert len(casts) == 2 * 3  # in each context the weight once, and the rows for each product
+
+
+def test_autocast_is_as_it_was() -> None:
+    def settings() -> list[Any]:
+        devices = ("cpu", "cuda")
+        return [
+            *map(torch.is_autocast_enabled, devices),
+            *map(torch.get_autocast_dtype, devices),
+            torch.is_autocast_cache_enabled(),
+        ]
+
+    with torch.autocast("cpu", torch.float16):
+        before = settings()
+        capture(model(), ROWS)
+        capture(model(), ROWS, autocast=torch.bfloat16)
+        with pytest.raises(CaptureError):
+            capture(model(), ROWS[:, :1])
+        assert settings() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, "bfloat16", True])
+def test_a_wrong_dtype_is_named(dtype: Any) -> None:
+    with pytest.raises(CaptureError, match=r"^autocast: expected one of torch\.float16, .*, got"):
+        capture(model(), ROWS, autocast=dtype)

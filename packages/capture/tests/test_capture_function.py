@@ -1,0 +1,414 @@
+"""Steps of any kind: `capture_function` records what a training step does, as PyTorch runs it."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from capture_checks import fingerprint, named
+from placeto_capture import CaptureError, capture, capture_function
+from placeto_capture.tracing.capture import trace_function
+from placeto_capture.tracing.op_graph import op_graph_of
+from placeto_capture.tracing.replay import replay
+from placeto_capture.tracing.trace import Trace
+from placeto_graphs import Phase
+from topological_orders import random_order
+
+
+@dataclass
+class Loop:
+    """A training loop: what it has, and a step of it."""
+
+    modules: dict[str, nn.Module]
+    optimizers: list[torch.optim.Optimizer]
+    step: Callable[..., Any]
+    inputs: tuple[torch.Tensor, ...]
+    others: list[Any] = field(default_factory=list)
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """Return copies of weights, buffers and the optimizers' state, by name."""
+        values: dict[str, torch.Tensor] = {}
+        for name, module in self.modules.items():
+            values |= dict(module.named_parameters(name)) | dict(module.named_buffers(name))
+        for weight, parameter in list(values.items()):
+            for optimizer in self.optimizers:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, torch.Tensor):
+                        values[f"{weight}.{key}"] = value
+        return {name: value.detach().clone() for name, value in values.items()}
+
+    def trace(self) -> Trace:
+        """Return what is recorded of a step."""
+        return trace_function(
+            self.step, self.modules, self.optimizers, self.inputs, self.others, "cpu"
+        )
+
+
+def layers(*sizes: int) -> nn.Sequential:
+    """Return a perceptron."""
+    return nn.Sequential(
+        *(part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.Tanh()))
+    )
+
+
+def gan(critic_steps: int = 1) -> Loop:
+    """Return a loop of two networks with an optimizer each."""
+    generator, critic = layers(3, 5, 4), layers(4, 5, 1)
+    of_generator = torch.optim.Adam(generator.parameters(), lr=0.1, betas=(0.5, 0.9))
+    of_critic = torch.optim.RMSprop(critic.parameters(), lr=0.1)
+
+    def step(real: torch.Tensor, noise: torch.Tensor) -> None:
+        for _ in range(critic_steps):
+            of_critic.zero_grad()
+            fake = generator(noise)
+            (critic(fake.detach()).mean() - critic(real).mean()).backward()
+            of_critic.step()
+        of_generator.zero_grad()
+        (-critic(generator(noise)).mean()).backward()
+        of_generator.step()
+
+    modules: dict[str, nn.Module] = {"generator": generator, "critic": critic}
+    inputs = torch.randn(6, 4), torch.randn(6, 3)
+    return Loop(modules, [of_critic, of_generator], step, inputs)
+
+
+def penalized() -> Loop:
+    """Return a loop whose loss has the gradient of the network by its input in it."""
+    critic = layers(4, 5, 1)
+    optimizer = torch.optim.Adam(critic.parameters())
+
+    def step(real: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        real = real.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(critic(real).sum(), real, create_graph=True)
+        (slope.norm(dim=1) - 1).square().mean().backward()
+        optimizer.step()
+
+    return Loop({"critic": critic}, [optimizer], step, (torch.randn(6, 4),))
+
+
+def scaled_and_clipped() -> Loop:
+    """Return a loop with a gradient scaler, and norms that are clipped."""
+    model = layers(4, 5, 3)
+    weights = list(model.parameters())  # a list that the loop keeps, as many do
+    optimizer = torch.optim.AdamW(weights, lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.zeros(()))  # which makes its tensors
+
+    def step(batch: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(weights, 0.01)
+        scaler.step(optimizer)
+        scaler.update()
+        return norm
+
+    return Loop({"": model}, [optimizer], step, (torch.randn(6, 4),), [scaler])
+
+
+def accumulated() -> Loop:
+    """Return a loop that adds up the gradients of two batches, and clips their values."""
+    model = nn.Sequential(layers(4, 5), nn.BatchNorm1d(5), layers(5, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses: list[torch.Tensor] = []
+
+    def step(*batches: torch.Tensor) -> None:
+        for batch in batches:
+            scores = model(batch)
+            target = torch.zeros(len(batch), dtype=torch.long)
+            loss = functional.cross_entropy(scores, target) / len(batches)
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss)
+        nn.utils.clip_grad_value_(model.parameters(), 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Loop({"": model}, [optimizer], step, torch.randn(2, 6, 4).unbind(), [losses])
+
+
+def in_groups() -> Loop:
+    """Return a loop with groups of parameters, a schedule, and averages of the weights."""
+    model, average = layers(4, 5, 3), layers(4, 5, 3).requires_grad_(False)
+    optimizer = torch.optim.SGD(
+        [
+            {"params": [w for w in model.parameters() if w.dim() > 1], "weight_decay": 0.5},
+            {"params": [w for w in model.parameters() if w.dim() == 1], "momentum": 0.9},
+        ],
+        lr=0.1,
+    )
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    def step(batch: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.25)
+
+    modules: dict[str, nn.Module] = {"model": model, "average": average}
+    return Loop(modules, [optimizer], step, (torch.randn(6, 4),), [schedule])
+
+
+def with_closure() -> Loop:
+    """Return a loop in which the optimizer calls the loss."""
+    model = layers(4, 2)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+
+    def step(batch: torch.Tensor) -> None:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = model(batch).square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        optimizer.step(closure)
+
+    return Loop({"": model}, [optimizer], step, (torch.randn(6, 4),))
+
+
+LOOPS: dict[str, Callable[[], Loop]] = {
+    "GAN": gan,
+    "alternating steps": lambda: gan(critic_steps=3),
+    "gradient penalty": penalized,
+    "scaler and clipping": scaled_and_clipped,
+    "accumulation": accumulated,
+    "groups and averages": in_groups,
+    "closure": with_closure,
+}
+
+
+def loop(name: str) -> Loop:
+    """Return a loop after its first step, in which optimizers make their state."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(len(name))
+        made = LOOPS[name]()
+    made.step(*made.inputs)
+    return made
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_step_of_a_loop_is_what_pytorch_runs(name: str) -> None:
+    made = loop(name)
+    trace, before = made.trace(), made.values()
+    made.step(*made.inputs)
+    for order in (None, random_order(op_graph_of(trace), seed=0)):
+        results = replay(trace, before, order=order)
+        for key, value in made.values().items():
+            torch.testing.assert_close(results[key], value, msg=partial(named, key))
+
+
+def phases(trace: Trace) -> list[tuple[Phase, int]]:
+    """Return the phases that follow each other, and for how many ops."""
+    found: list[tuple[Phase, int]] = []
+    for call in trace.calls:
+        if found and found[-1][0] == call.phase:
+            found[-1] = call.phase, found[-1][1] + 1
+        else:
+            found.append((call.phase, 1))
+    return found
+
+
+FORWARD, BACKWARD, UPDATE = Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("GAN", [FORWARD, BACKWARD, UPDATE] * 2),
+        ("alternating steps", [FORWARD, BACKWARD, UPDATE] * 4),
+        ("gradient penalty", [FORWARD, BACKWARD, UPDATE]),
+        ("scaler and clipping", [FORWARD, BACKWARD, UPDATE]),
+        ("accumulation", [FORWARD, BACKWARD, FORWARD, BACKWARD, UPDATE]),
+        ("groups and averages", [FORWARD, BACKWARD, UPDATE]),
+        ("closure", [FORWARD, BACKWARD, UPDATE]),
+    ],
+)
+def test_phases_follow_the_calls_of_backward_and_step(name: str, expected: list[Phase]) -> None:
+    assert [phase for phase, _ in phases(loop(name).trace())] == expected
+
+
+def test_each_update_is_one_op_per_weight() -> None:
+    trace = loop("alternating steps").trace()
+    updates = [call for call in trace.calls if call.update]
+    assert [call.op_type for call in updates] == ["placeto.update"] * (3 * 4 + 4)
+    assert [call.update for call in updates] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
+
+
+def test_each_update_begins_when_the_backward_pass_before_it_has_ended() -> None:
+    made = loop("GAN")
+    graph = capture_function(made.step, made.modules, made.optimizers, example_inputs=made.inputs)
+    inputs: list[set[int]] = [set() for _ in graph.op_names]  # of each op, all ops before it
+    for tensor, op in graph.edges.tolist():
+        inputs[op].add(int(graph.tensor_producer[tensor]))
+    for op, before in graph.waits.tolist():
+        inputs[op].add(before)
+    for op, before in enumerate(inputs):
+        inputs[op] = before.union(*(inputs[each] for each in before))
+    types = np.array(graph.op_types)
+    barriers = np.flatnonzero(types == "placeto.barrier").tolist()
+    assert len(barriers) == 2
+    computed = ~np.isin(types, ["parameter", "buffer", "input", "placeto.barrier"])
+    for begin, end, barrier in zip((0, barriers[0]), barriers, barriers, strict=True):
+        backward = begin + np.flatnonzero(graph.phases[begin:end] == BACKWARD)
+        assert set(backward.tolist()) < inputs[barrier]
+    first, last = (set(np.flatnonzero(each).tolist()) for each in (
+        computed & (np.arange(len(types)) < barriers[1]) & (graph.phases == UPDATE),
+        computed & (np.arange(len(types)) > barriers[1]),
+    ))  # fmt: skip
+    assert all(barriers[0] in inputs[op] for op in first)
+    assert all({*first, barriers[1]} <= inputs[op] for op in last)
+
+
+def test_what_clips_and_scales_is_where_its_weight_is() -> None:
+    made = loop("scaler and clipping")
+    graph = capture_function(
+        made.step, made.modules, made.optimizers, example_inputs=made.inputs, others=made.others
+    )
+    of_weight = graph.op_names.index("0.weight")
+    own = graph.colocation == graph.colocation[of_weight]
+    types = [kind for kind, mine in zip(graph.op_types, own, strict=True) if mine]
+    assert types == [
+        "parameter",
+        "placeto.barrier",
+        "aten._amp_foreach_non_finite_check_and_unscale_",
+        "aten.linalg_vector_norm",
+        "aten.mul_",
+        "placeto.update",
+    ]
+
+
+def test_names_begin_with_those_of_the_modules() -> None:
+    made = loop("GAN")
+    graph = capture_function(made.step, made.modules, made.optimizers, example_inputs=made.inputs)
+    assert {"generator.0.weight", "critic.2.bias", "critic.0/aten.addmm"} <= set(graph.op_names)
+    assert {scope.partition(".")[0] for scope in graph.scopes} == {
+        "", "generator", "critic", "loss", "optimizer"
+    }  # fmt: skip
+    numbered = capture_function(
+        made.step, list(made.modules.values()), made.optimizers, example_inputs=made.inputs
+    )
+    assert {"0.0.weight", "1.2.bias"} <= set(numbered.op_names)
+
+
+def state_of(made: Loop) -> list[Any]:
+    """Return all that a loop holds, as values that can be compared."""
+    holders = (*made.optimizers, *made.others)
+    found = [
+        *(fingerprint(module) for module in made.modules.values()),
+        *([*map(id, each)] if isinstance(each, list) else vars(each) for each in holders),
+    ]
+    return copy.deepcopy(
+        torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.detach().tolist(), found)
+    )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("name", LOOPS)
+def test_everything_is_as_it_was(name: str, fails: bool) -> None:
+    made = loop(name)
+    step = made.step
+
+    def failing(*inputs: torch.Tensor) -> None:
+        step(*inputs)
+        raise ArithmeticError("too much")
+
+    before = [str(each) for each in state_of(made)]
+    if fails:
+        made.step = failing
+        with pytest.raises(CaptureError, match=r"^step_fn: ArithmeticError: too much \(line"):
+            made.trace()
+    else:
+        made.trace()
+    assert [str(each) for each in state_of(made)] == before
+    step(*made.inputs)  # and goes on
+
+
+def test_optimizers_and_scalers_that_are_not_given_are_as_they_were() -> None:
+    made = loop("scaler and clipping")
+    expected, before = made.trace(), [str(each) for each in state_of(made)]
+    trace = trace_function(made.step, made.modules, (), made.inputs, target="cpu")
+    assert [str(each) for each in state_of(made)] == before
+    assert [call.op_type for call in trace.calls] == [call.op_type for call in expected.calls]
+
+
+def test_attributes_and_keys_of_weights_are_kept() -> None:
+    model = layers(3, 2)
+    seen: dict[Any, int] = dict.fromkeys(model.parameters(), 0)
+    model[0].weight.rank = 7  # type: ignore[union-attr]
+
+    def step(batch: torch.Tensor) -> None:
+        model(batch).sum().backward()
+        for weight in model.parameters():
+            seen[weight] += getattr(weight, "rank", 1)
+
+    capture_function(step, model, example_inputs=torch.ones(1, 3))
+    assert list(seen.values()) == [7, 1]
+
+
+def test_an_optimizer_of_the_model_is_taken_with_its_state() -> None:
+    model, batch = layers(3, 4, 2), torch.ones(5, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5, amsgrad=True, fused=True)
+    fresh = capture(model, batch, optimizer=optimizer)
+    assert not optimizer.state
+    model(batch).sum().backward()
+    optimizer.step()
+    before = copy.deepcopy(optimizer.state_dict())
+    used = capture(model, batch, optimizer=optimizer)
+    assert str(optimizer.state_dict()) == str(before)
+    for graph in (fresh, used):
+        weights = 3 * 4 + 4 + 4 * 2 + 2
+        assert graph.parameter_bytes.sum() == 4 * (4 * weights + 4)  # and four counts of steps
+        assert graph.op_types.count("placeto.update") == 4
+
+
+MODEL, OTHER = layers(3, 2), layers(3, 2)
+
+
+def train(optimizer: torch.optim.Optimizer) -> Callable[..., None]:
+    def step(batch: torch.Tensor) -> None:
+        MODEL(batch).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def call_other(batch: torch.Tensor) -> None:
+    OTHER(MODEL(batch)[:, :1].expand(-1, 3)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("step", "modules", "optimizers", "message"),
+    [
+        (train(torch.optim.SGD(OTHER.parameters())), MODEL, (), "optimizers: expected parameters"),
+        (
+            call_other,
+            MODEL,
+            torch.optim.Adam(OTHER.parameters()),
+            r"optimizers: expected parameters of the modules, got an optimizer Adam .* \(2, 3\)",
+        ),
+        (call_other, MODEL, (), r"loss: expected tensors that are inputs or parameters"),
+        (call_other, [MODEL, 3], (), "modules: expected torch.nn.Modules, got int for 1"),
+        (lambda x: MODEL(x).sum().item(), MODEL, (), r"loss: aten\._local_scalar_dense asks"),
+        (lambda _: MODEL(3), MODEL, (), r"0: TypeError: "),
+    ],
+)
+def test_what_is_wrong_is_named(
+    step: Callable[..., Any],
+    modules: nn.Module | Sequence[nn.Module],
+    optimizers: torch.optim.Optimizer | tuple[()],
+    message: str,
+) -> None:
+    with pytest.raises(CaptureError, match=f"^{message}") as error:
+        capture_function(step, modules, optimizers, example_inputs=torch.ones(1, 3))
+    assert "\n" not in str(error.value)

@@ -1,0 +1,451 @@
+"""Kinds of models: captured as PyTorch runs them on one device, or refused in one clear line."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.testing._internal.two_tensor import TwoTensor
+
+from capture_checks import check_replay, compared, fingerprint
+from captured_models import Case
+from placeto_capture import CaptureError, CaptureWarning, capture
+from placeto_graphs import Phase
+
+ROWS = torch.linspace(-1, 1, 32).view(4, 8)
+
+
+class Net(nn.Module):
+    """Two layers, and a function that uses them."""
+
+    def __init__(self, function: Callable[..., Any], **parts: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.function = function
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+# Hooks of parameters
+
+
+def test_hooks_of_parameters_run() -> None:
+    def clipped(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.clamp(-0.01, 0.01)
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+    for parameter in model.parameters():
+        parameter.register_hook(clipped)  # type: ignore[no-untyped-call]
+    seen: list[nn.Parameter] = []
+    model[0].weight.register_post_accumulate_grad_hook(seen.append)  # type: ignore[operator]
+    before = [dict(each._backward_hooks or {}) for each in model.parameters()]
+    step = compared(Case(model, (ROWS,)))
+    clamps = [call for call in step.trace.calls if call.op_type == "aten.clamp"]
+    assert [call.phase for call in clamps] == [Phase.BACKWARD] * 4
+    assert all(parameter is model[0].weight for parameter in seen)
+    assert len(seen) == 4  # of the capture, and of three steps in PyTorch
+    assert [dict(each._backward_hooks or {}) for each in model.parameters()] == before
+    check_replay(step)
+
+
+def test_an_optimizer_in_the_backward_pass_is_followed() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+    own: dict[torch.Tensor, torch.optim.Optimizer] = {
+        each: torch.optim.SGD([each], lr=0.1, momentum=0.9) for each in model.parameters()
+    }
+
+    def update(parameter: torch.Tensor) -> None:
+        own[parameter].step()
+        own[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
+    before = [copy.deepcopy(each.state_dict()) for each in own.values()]
+    graph = capture(model, ROWS)
+    assert graph.op_types.count("placeto.update") == 4
+    assert [each.state_dict() for each in own.values()] == before
+
+
+# Tensors and modules that are something else
+
+
+class Counting(torch.Tensor):
+    """A tensor with functions of its own."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(  # type: ignore[no-untyped-call]
+            func, types, args, kwargs or {}
+        )
+
+
+def two(values: torch.Tensor) -> torch.Tensor:
+    wrapped: torch.Tensor = TwoTensor(values, values)  # type: ignore[no-untyped-call]
+    return wrapped
+
+
+def with_weight(weight: torch.Tensor) -> nn.Module:
+    model = nn.Sequential(nn.Linear(8, 8))
+    model[0].weight = nn.Parameter(weight)
+    return model
+
+
+def quantized() -> nn.Module:
+    model = nn.Sequential(nn.Linear(8, 4))
+    made: nn.Module = torch.ao.quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
+        model, {nn.Linear}, dtype=torch.qint8
+    )
+    return made
+
+
+PLAIN = r"{}: expected a plain tensor, got a {}, .*; capture the model before it is sharded"
+WRAPPED = r"{}: expected a module of one device, got {}; capture the module that it wraps"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: with_weight(torch.Tensor._make_subclass(Counting, torch.ones(8, 8))),
+            PLAIN.format(r"0\.weight", "Counting"),
+        ),
+        (
+            lambda: with_weight(two(torch.ones(8, 8))),
+            PLAIN.format(r"0\.weight", "TwoTensor"),
+        ),
+        (lambda: nn.DataParallel(nn.Linear(8, 4)), WRAPPED.format("model", "DataParallel")),
+        (
+            lambda: nn.Sequential(nn.Sequential(nn.DataParallel(nn.Linear(8, 4)))),
+            WRAPPED.format(r"0\.0", "DataParallel"),
+        ),
+        (
+            lambda: torch.jit.script(nn.Sequential(nn.Linear(8, 4))),
+            "model: expected a plain torch.nn.Module, got one with TorchScript",
+        ),
+        (
+            lambda: Net(lambda m, x: m.second(x), packed=quantized()),
+            r"packed\.0\S*: expected weights that are tensors, got .*, which packs them; capture",
+        ),
+    ],
+)
+def test_what_computes_in_a_way_of_its_own_is_refused_by_name(
+    make: Callable[[], nn.Module], message: str
+) -> None:
+    with pytest.raises(CaptureError, match=f"^{message}") as error:
+        capture(make(), ROWS)
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrapped_input_is_refused_by_name() -> None:
+    with pytest.raises(CaptureError, match="^" + PLAIN.format(r"input\.0", "TwoTensor")):
+        capture(nn.Linear(8, 4), two(ROWS))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the import of the compiler
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_what_is_compiled_is_captured_as_it_is_with_a_warning(is_whole: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    plain = capture(model, ROWS)
+    compiled: Any = model
+    if is_whole:
+        compiled = torch.compile(model)
+    else:
+        model[0].compile()
+    path = "model" if is_whole else "0"
+    with pytest.warns(CaptureWarning, match=rf"^{path}: .* torch\.compile .* module\._orig_mod"):
+        graph = capture(compiled, ROWS)
+    assert graph.op_types == plain.op_types
+
+
+# Devices and values
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, x: m.second(torch.relu(m.first(x)) + torch.zeros(8).cuda()),
+        lambda m, x: m.second(torch.relu(m.first(x)) + torch.zeros(8, device="cuda")),
+        lambda m, x: m.second(torch.relu(m.first(x.to("cuda:0"))).to("cuda:1") + torch.zeros(8)),
+        lambda m, x: m.second.to("cuda:1")(
+            torch.relu(m.first.to("cuda:0")(x.cuda(0))).to(1, non_blocking=True) + torch.zeros(8)
+        ),
+        lambda m, x: m.second(torch.relu(m.first(x)) + x.new_zeros(8, device="cuda:3")),
+        lambda m, x: m.second(
+            torch.relu(m.first(x)) + torch.zeros(8).to(device=torch.device("cuda"))
+        ),
+    ],
+)
+def test_all_devices_are_the_one_that_a_capture_has(function: Callable[..., Any]) -> None:
+    plain = capture(Net(lambda m, x: m.second(torch.relu(m.first(x)) + torch.zeros(8))), ROWS)
+    graph = capture(Net(function), ROWS)
+    assert sorted(map(_made_alike, graph.op_types)) == sorted(map(_made_alike, plain.op_types))
+    assert graph.flops.sum() == plain.flops.sum()
+
+
+def _made_alike(op_type: str) -> str:
+    return op_type.replace("new_zeros", "zeros")
+
+
+def test_devices_inside_a_device_context_are_the_one_too() -> None:
+    def function(model: Net, rows: torch.Tensor) -> Any:
+        with torch.device("cuda"):
+            return model.first(rows) + torch.ones(8)
+
+    with torch.device("meta"):
+        model, rows = Net(function), torch.empty(4, 8)
+        assert "aten.ones" in capture(model, rows).op_types
+
+
+def test_what_is_on_the_meta_device_stays_there() -> None:
+    def function(model: Net, rows: torch.Tensor) -> Any:
+        size = torch.empty(3, 5, device="meta").sum(0).shape[0]
+        return model.first(rows)[:, :size]
+
+    assert capture(Net(function), ROWS, mode="inference").op_types.count("aten.addmm") == 1
+
+
+def test_numpy_gets_values_that_are_known() -> None:
+    def function(model: Net, rows: torch.Tensor, picks: torch.Tensor) -> Any:
+        order = np.argsort(picks.numpy())
+        rates = np.asarray(torch.linspace(0, 1, 3))
+        assert rates.dtype == np.float32
+        return model.first(rows)[order.tolist()] * float(rates[1])
+
+    check_replay(compared(Case(Net(function), (ROWS, torch.tensor([2, 0, 1])))))
+
+
+@pytest.mark.parametrize("function", [lambda x: x.numpy(), np.asarray, lambda x: x.cpu().numpy()])
+def test_numpy_of_other_values_is_refused(function: Callable[[torch.Tensor], Any]) -> None:
+    model = Net(lambda m, x: m.second(x) * float(function(m.first(x).detach()).mean()))
+    with pytest.raises(
+        CaptureError,
+        match=r"^model: \.numpy\(\) asks for the values of a tensor, .* as an input \(line \d+ of",
+    ):
+        capture(model, ROWS)
+
+
+# Sequences of several lengths
+
+
+def packed(is_sorted: bool, batch_first: bool) -> Callable[..., Any]:
+    def function(model: Any, sequences: torch.Tensor, lengths: torch.Tensor) -> Any:
+        hidden = pack_padded_sequence(
+            model.first(sequences), lengths, batch_first, enforce_sorted=is_sorted
+        )
+        outputs, last = model.network(hidden)
+        padded, ends = pad_packed_sequence(outputs, batch_first, padding_value=0.5, total_length=6)
+        last = last[0] if isinstance(last, tuple) else last
+        return padded.square().mean() + last.sum() + ends.sum()
+
+    return function
+
+
+@pytest.mark.parametrize("network", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("lengths", [[5, 3, 3, 1], [1, 5, 2, 3]])
+def test_packed_sequences_are_as_long_as_they_are(
+    network: type[nn.RNNBase], bidirectional: bool, lengths: list[int]
+) -> None:
+    is_sorted, batch_first = lengths[0] == 5, bidirectional
+    recurrent = network(8, 3, 2, bidirectional=bidirectional, batch_first=batch_first)  # type: ignore[arg-type]
+    sequences = torch.randn(4, 5, 8) if batch_first else torch.randn(5, 4, 8)
+    model = Net(packed(is_sorted, batch_first), network=recurrent)
+    step = compared(Case(model, (sequences, torch.tensor(lengths))))
+    check_replay(step)
+    products = [call for call in step.trace.calls if "mm" in call.op_type and call.phase == 0]
+    rows = [call.arguments[1].size[0] for call in products if "network" in call.scope]
+    if network is nn.GRU and not bidirectional:
+        # Each layer has one product of all rows, and one of the rows of each of the five steps.
+        assert sorted(rows) == sorted(
+            2 * [sum(lengths), *(sum(n > t for n in lengths) for t in range(5))]
+        )
+
+
+def test_wrong_lengths_are_refused() -> None:
+    model = Net(packed(True, False), network=nn.GRU(8, 3))
+    with pytest.raises(CaptureError, match=r"^model: pack_padded_sequence: expected 4 lengths"):
+        capture(model, (torch.randn(5, 4, 8), torch.tensor([5, 1, 2, 1])))
+
+
+# Weights that change in the forward pass
+
+
+class MomentumContrast(nn.Module):
+    """A queue of keys, and an encoder that follows another one (MoCo)."""
+
+    queue: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries, self.keys = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.keys.requires_grad_(False)
+        self.register_buffer("queue", torch.randn(4, 6))
+
+    def forward(self, rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for follower, leader in zip(
+                self.keys.parameters(), self.queries.parameters(), strict=True
+            ):
+                follower.data = follower.data * 0.9 + leader.data * 0.1
+            keys = self.keys(others)
+        queries = self.queries(rows)
+        own = (queries * keys).sum(1, keepdim=True)
+        scores = torch.cat([own, queries @ self.queue.clone()], 1)
+        self.queue[:, :4] = keys.t()
+        return functional.cross_entropy(scores, torch.zeros(len(rows), dtype=torch.long))
+
+
+def test_data_of_a_weight_is_written_in_its_place() -> None:
+    step = compared(Case(MomentumContrast(), (ROWS, ROWS.flip(0))))
+    check_replay(step)
+    weights = 2 * (8 * 4 + 4)
+    assert step.graph.parameter_bytes.sum() == 4 * (weights + 2 * weights // 2 + 4 * 6 + 2)
+
+
+def test_data_of_another_shape_is_refused() -> None:
+    def function(model: Net, rows: torch.Tensor) -> Any:
+        model.first.weight.data = torch.zeros(4, 8)
+        return model.first(rows)
+
+    with pytest.raises(CaptureError, match=r"^model: expected a weight that keeps its shape"):
+        capture(Net(function), ROWS)
+
+
+def test_a_weight_that_the_forward_pass_makes_is_followed() -> None:
+    def function(model: Net, rows: torch.Tensor) -> Any:
+        model.first.weight = nn.Parameter(model.first.weight * 2)
+        return model.second(model.first(rows))
+
+    model = Net(function)
+    before = fingerprint(model)
+    graph = capture(model, ROWS)
+    assert fingerprint(model) == before
+    assert graph.op_types.count("placeto.update") == 3  # the optimizer knows nothing of the new one
+
+
+# Outputs, optimizers, tensors without a shape, attention
+
+
+@dataclass
+class Scored:
+    loss: torch.Tensor
+    scores: torch.Tensor
+
+
+@dataclass
+class Named:
+    scores: torch.Tensor
+    more: list[torch.Tensor]
+
+
+def test_outputs_may_be_dataclasses() -> None:
+    graph = capture(Net(lambda m, x: Scored(m.first(x).sum(), m.second(x))), ROWS)
+    assert "loss/aten.mean" not in graph.op_names
+    assert graph.op_types.count("placeto.update") == 2
+    named = Net(lambda m, x: {"out": Named(m.first(x), [m.second(x)])})
+    assert capture(named, ROWS).op_names.count("loss/aten.mean_2") == 1
+
+
+def test_capturable_optimizers_are_those_of_any_device() -> None:
+    model = nn.Linear(8, 4)
+    graph = capture(model, ROWS, optimizer=partial(torch.optim.Adam, capturable=True))
+    assert graph == capture(model, ROWS)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_refused(layout: torch.layout) -> None:
+    def function(model: Net, rows: torch.Tensor) -> Any:
+        nested = torch.nested.nested_tensor([rows[:1], rows[1:]], layout=layout)
+        return model.first(nested).values()
+
+    with pytest.raises(CaptureError, match=r"^model: expected dense tensors, got a nested one"):
+        capture(Net(function), ROWS)
+    nested = torch.nested.nested_tensor([ROWS[:1], ROWS[1:]], layout=layout)
+    with pytest.raises(CaptureError, match=r"^input\.0: expected a (dense|plain) tensor, got a"):
+        capture(Net(function), nested)
+
+
+def test_flex_attention_is_one_op_as_on_a_gpu() -> None:
+    from torch.nn.attention.flex_attention import (  # noqa: PLC0415 (it takes a second)
+        create_block_mask,
+        flex_attention,
+    )
+
+    def function(model: Net, rows: torch.Tensor) -> Any:
+        heads = model.first(rows).view(1, 4, 4, 2).transpose(1, 2)  # batch, heads, rows, width
+        keys = model.second(rows).view(1, 4, 2, 2).transpose(1, 2)
+        mask = create_block_mask(lambda _b, _h, i, j: i >= j, 1, 1, 4, 4, device="cuda")
+        return flex_attention(
+            heads, keys, keys, lambda score, _b, _h, i, j: score + (i - j), mask, enable_gqa=True
+        )
+
+    graph = capture(Net(function), ROWS)
+    attends = [op for op, kind in enumerate(graph.op_types) if "dot_product" in kind]
+    assert graph.phases[attends].tolist() == [Phase.FORWARD, Phase.BACKWARD]
+    # For each of four heads two products of 4 x 2 and 2 x 4 numbers; backward, five.
+    assert graph.flops[attends].tolist() == [4 * 4 * 4 * 4 * 2, 4 * 10 * 4 * 4 * 2]
+    learned = torch.zeros(4, requires_grad=True)
+    biased = Net(
+        lambda m, x: flex_attention(  # type: ignore[call-overload]
+            *[m.first(x)[None, None]] * 3, lambda s, *_: s + learned[0]
+        )
+    )
+    with pytest.raises(CaptureError, match=r"^model: flex_attention: expected a score_mod without"):
+        capture(biased, ROWS)
+
+
+# What a caller passes
+
+
+class Cache:
+    """Keeps what it is given, as the caches of language models do."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+        self.counts = {"rows": 0}
+
+    def add(self, rows: torch.Tensor) -> torch.Tensor:
+        self.kept.append(rows)
+        self.counts["rows"] += len(rows)
+        return torch.cat(self.kept)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_the_caller_passes_stays_as_it_was(fails: bool) -> None:
+    def function(model: Net, given: dict[str, Any]) -> Any:
+        rows = given["cache"].add(model.first(given["rows"]))
+        given["seen"].append(rows)
+        given["extra"] = rows
+        if fails:
+            raise ArithmeticError("too much")
+        return rows
+
+    cache = Cache()
+    cache.add(ROWS)
+    inputs: dict[str, Any] = {"rows": ROWS.clone(), "cache": cache, "seen": [], "number": 3}
+    before = copy.deepcopy(inputs)
+    if fails:
+        with pytest.raises(CaptureError, match="too much"):
+            capture(Net(function), (inputs,))
+    else:
+        graph = capture(Net(function), (inputs,))
+        assert {"input.0.rows", "input.0.cache.0"} <= set(graph.op_names)
+        assert graph.flops[graph.op_names.index("first/aten.addmm")] == 2 * 4 * 8 * 8
+    assert inputs.keys() == before.keys()
+    assert inputs["seen"] == []
+    assert cache.counts == before["cache"].counts
+    assert torch.equal(torch.cat(cache.kept), torch.cat(before["cache"].kept))
+    assert [type(each) for each in cache.kept] == [torch.Tensor]
+    assert torch.equal(inputs["rows"], before["rows"])

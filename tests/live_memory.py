@@ -1,0 +1,62 @@
+"""The oracle of peak memory: what PyTorch's allocator hands out while a step runs on the CPU."""
+
+import gc
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import torch
+from memory_steps import MemoryStep
+from torch.utils import _pytree as pytree
+
+
+def peak_bytes(step: MemoryStep) -> int:
+    """Return the most bytes of tensors during a step, after one that makes the optimizer's state.
+
+    The step is that of a training loop, which has the batch, the outputs and the loss in variables,
+    or one of inference without gradients.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, batch, target = step.make()
+        if not step.is_training:
+            return _inference_peak(model.eval(), batch)
+        optimizer = step.optimizer([*model.parameters()])
+        for group in optimizer.param_groups:
+            group.update({name: False for name in ("foreach", "fused") if name in group})
+
+        def train() -> tuple[Any, torch.Tensor]:
+            outputs = model(*batch)
+            loss = step.loss(outputs, target)
+            loss.backward()
+            optimizer.step()
+            return outputs, loss
+
+        train()
+        optimizer.zero_grad()
+        state = [value for values in optimizer.state.values() for value in values.values()]
+        return _peak(train, [*model.parameters(), *model.buffers(), *state, *batch, target])
+
+
+def _inference_peak(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> int:
+    with torch.no_grad():
+        model(*batch)
+        return _peak(lambda: model(*batch), [*model.parameters(), *model.buffers(), *batch])
+
+
+def _peak(run: Callable[[], object], there: list[Any]) -> int:
+    """Return the most bytes while something runs; it begins with the tensors that are there."""
+    tensors = [leaf for leaf in pytree.tree_leaves(there) if isinstance(leaf, torch.Tensor)]
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.autograd.profiler.profile(use_device=None, profile_memory=True) as profile:
+            kept = run()
+    finally:
+        gc.enable()
+    del kept
+    events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    before = sum(storage.nbytes() for storage in storages.values())
+    return max(accumulate((event.nbytes() for event in events), initial=before))

@@ -1,0 +1,306 @@
+"""Small steps of all kinds, whose memory has to be right."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
+
+Loss = Callable[[Any, Tensor], Tensor]
+Optimizer = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+Made = tuple[nn.Module, tuple[Tensor, ...], Tensor]  # a model, its inputs, what they should give
+
+
+def squares(outputs: Tensor, target: Tensor) -> Tensor:
+    """Return the mean square; the scalar of `mse_loss` has a storage of all squares on CPUs."""
+    return (outputs - target).square().mean()
+
+
+def classification(outputs: Tensor, target: Tensor) -> Tensor:
+    """Return the cross-entropy where the largest number of a row of the target is right."""
+    return F.cross_entropy(outputs.flatten(0, -2), target.flatten(0, -2).argmax(-1))
+
+
+@dataclass(frozen=True)
+class MemoryStep:
+    """A step, made anew each time.
+
+    Attributes
+    ----------
+    make
+        Makes the model and its batch.
+    loss, optimizer, is_training
+        What is done with it.
+    within
+        How far off the simulated peak may be, as a fraction; more than that of most for a reason.
+    """
+
+    make: Callable[[], Made]
+    loss: Loss = squares
+    optimizer: Optimizer = torch.optim.Adam
+    is_training: bool = True
+    within: float = 0.05
+
+
+def perceptron(*sizes: int, rows: int, inplace: bool = False, dropout: float = 0.0) -> Made:
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), nn.ReLU(inplace)]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+    return nn.Sequential(*layers), (torch.randn(rows, sizes[0]),), torch.randn(rows, sizes[-1])
+
+
+class Block(nn.Module):
+    """A block of a network with a residual connection."""
+
+    def __init__(self, size: int, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = (
+            norm(size),
+            nn.Linear(size, 4 * size),
+            nn.Linear(4 * size, size),
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        result: Tensor = inputs + self.down(F.gelu(self.up(self.norm(inputs))))
+        return result
+
+
+class RootMeanSquare(nn.Module):
+    """RMSNorm as language models write it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        variance = inputs.pow(2).mean(-1, keepdim=True)
+        return self.weight * (inputs * torch.rsqrt(variance + 1e-6))
+
+
+class Blocks(nn.Module):
+    """Blocks, of which each may compute its activations again."""
+
+    def __init__(self, blocks: Iterable[nn.Module], reentrant: bool | None = None) -> None:
+        super().__init__()
+        self.blocks, self.reentrant = nn.ModuleList(blocks), reentrant
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for block in self.blocks:
+            if self.reentrant is None:
+                hidden = block(hidden)
+            else:
+                hidden = checkpoint(block, hidden, use_reentrant=self.reentrant)
+        return hidden
+
+
+def blocks(
+    size: int,
+    rows: int,
+    reentrant: bool | None = None,
+    norm: Callable[[int], nn.Module] = nn.LayerNorm,
+    count: int = 6,
+) -> Made:
+    model = Blocks([Block(size, norm) for _ in range(count)], reentrant)
+    inputs = torch.randn(rows, size, requires_grad=reentrant is True)
+    return model, (inputs,), torch.randn(rows, size)
+
+
+class Attention(nn.Module):
+    """Attention of several heads, fused or written out with dropout of its weights."""
+
+    def __init__(self, size: int, heads: int, dropout: float | None = None) -> None:
+        super().__init__()
+        self.project, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.heads, self.dropout = heads, dropout
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        batch, length, size = inputs.shape
+        shape = (batch, length, self.heads, size // self.heads)
+        query, key, value = (
+            part.view(shape).transpose(1, 2) for part in self.project(inputs).chunk(3, dim=-1)
+        )
+        if self.dropout is None:
+            attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            scores = query @ key.transpose(-2, -1) / shape[-1] ** 0.5
+            attended = F.dropout(scores.softmax(-1), self.dropout, self.training) @ value
+        result: Tensor = inputs + self.out(attended.transpose(1, 2).reshape(batch, length, size))
+        return result
+
+
+def attention(
+    length: int, dropout: float | None, rows: int = 4, reentrant: bool | None = None
+) -> Made:
+    parts = [nn.Sequential(Attention(64, 4, dropout), Block(64)) for _ in range(3)]
+    inputs = torch.randn(rows, length, 64)
+    return Blocks(parts, reentrant), (inputs,), torch.randn_like(inputs)
+
+
+class ConvBlock(nn.Module):
+    """Two convolutions with batch normalisation, and a residual connection."""
+
+    def __init__(self, channels: int, groups: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, groups=groups, bias=False)
+        self.second = nn.Conv2d(channels, channels, 1, bias=False)
+        self.first_norm, self.second_norm = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.first(images)
+        hidden = self.first_norm(hidden)
+        hidden = F.relu(hidden)
+        hidden = self.second(hidden)
+        hidden = self.second_norm(hidden)
+        hidden += images
+        return F.relu(hidden)
+
+
+def convolutions(groups: int = 1, frozen: bool = False) -> Made:
+    body = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *(ConvBlock(16, groups) for _ in range(3)))
+    if frozen:
+        body.requires_grad_(False)
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    images = torch.randn(8, 3, 32, 32)
+    return nn.Sequential(body, head), (images,), torch.randint(10, (8,))
+
+
+def frozen_backbone() -> Made:
+    backbone = nn.Sequential(*(Block(128) for _ in range(4))).requires_grad_(False)
+    model = nn.Sequential(backbone, Block(128), nn.Linear(128, 64))
+    return model, (torch.randn(512, 128),), torch.randn(512, 64)
+
+
+class LanguageModel(nn.Module):
+    """Words to scores of words, with one matrix for both or two."""
+
+    def __init__(self, words: int, size: int, tied: bool) -> None:
+        super().__init__()
+        self.embedding, self.block = nn.Embedding(words, size), Block(size)
+        self.scores = nn.Linear(size, words, bias=False)
+        if tied:
+            self.scores.weight = self.embedding.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        scores: Tensor = self.scores(self.block(self.embedding(words)))
+        return scores
+
+
+def language_model(words: int, rows: int, tied: bool) -> Made:
+    return (
+        LanguageModel(words, 64, tied),
+        (torch.randint(words, (rows,)),),
+        torch.randint(words, (rows,)),
+    )
+
+
+class Recurrent(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.cell, self.out = nn.LSTMCell(size, size), nn.Linear(size, size)
+        self.size = size
+
+    def forward(self, steps: Tensor) -> Tensor:
+        hidden = cell = torch.zeros(steps.shape[1], self.size)
+        outputs = []
+        for step in steps:
+            hidden, cell = self.cell(step, (hidden, cell))
+            outputs.append(self.out(hidden))
+        return torch.stack(outputs)
+
+
+def recurrent() -> Made:
+    steps = torch.randn(12, 128, 64)
+    return Recurrent(64), (steps,), torch.randn(12, 128, 64)
+
+
+class Autocast(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            result: Tensor = self.model(inputs)
+        return result.float()
+
+
+def autocast() -> Made:
+    model, inputs, target = blocks(64, 1024)
+    return Autocast(model), inputs, target
+
+
+class Accumulating(nn.Module):
+    """Quarters of a batch, one after the other, whose gradients add up in the weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return torch.cat([self.model(part) for part in batch.chunk(4)])
+
+
+def accumulating() -> Made:
+    model, inputs, target = perceptron(256, 512, 256, rows=64)
+    return Accumulating(model), inputs, target
+
+
+def clipped(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """Return AdamW that clips gradients before each step, as training loops do."""
+    weights = list(parameters)
+    optimizer = torch.optim.AdamW(weights)
+
+    def clip(*_: object) -> None:
+        nn.utils.clip_grad_norm_(weights, 1.0, foreach=False)
+
+    optimizer.register_step_pre_hook(clip)
+    return optimizer
+
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+STEPS = {
+    "weights, Adam": MemoryStep(lambda: perceptron(512, 768, 512, rows=8)),
+    "weights, SGD": MemoryStep(lambda: perceptron(512, 768, 512, rows=8), optimizer=SGD),
+    "weights, momentum": MemoryStep(
+        lambda: perceptron(512, 768, 512, 512, rows=8), optimizer=partial(SGD, momentum=0.9)
+    ),
+    # What is changed in place, here a gradient, is counted twice meanwhile.
+    "weights, clipped AdamW": MemoryStep(
+        lambda: perceptron(512, 512, 512, 512, rows=8), optimizer=clipped, within=0.1
+    ),
+    "activations": MemoryStep(lambda: perceptron(*[64] * 9, rows=2048), classification),
+    # A node of autograd keeps what it makes and has read until it is done.
+    "activations, squares": MemoryStep(lambda: perceptron(*[64] * 17, rows=1024), within=0.1),
+    "activations in place": MemoryStep(
+        lambda: perceptron(*[64] * 9, rows=2048, inplace=True), classification
+    ),
+    "dropout": MemoryStep(lambda: perceptron(*[64] * 7, rows=2048, dropout=0.1), classification),
+    "residual blocks": MemoryStep(lambda: blocks(64, 1024)),
+    "checkpointing": MemoryStep(lambda: blocks(64, 1024, reentrant=False)),
+    "reentrant checkpointing": MemoryStep(lambda: blocks(64, 1024, reentrant=True)),
+    "RMSNorm": MemoryStep(lambda: blocks(64, 1024, norm=RootMeanSquare)),
+    "torch's RMSNorm": MemoryStep(lambda: blocks(64, 1024, norm=nn.RMSNorm)),
+    "inference": MemoryStep(lambda: blocks(64, 1024), is_training=False),
+    "inference of convolutions": MemoryStep(convolutions, is_training=False),
+    "attention": MemoryStep(lambda: attention(128, None)),
+    "attention with dropout": MemoryStep(lambda: attention(128, 0.1)),
+    "checkpointed attention": MemoryStep(lambda: attention(128, 0.1, reentrant=False)),
+    "convolutions": MemoryStep(convolutions, F.cross_entropy),
+    "depthwise convolutions": MemoryStep(lambda: convolutions(groups=16), F.cross_entropy),
+    "frozen convolutions": MemoryStep(lambda: convolutions(frozen=True), F.cross_entropy),
+    "frozen backbone": MemoryStep(frozen_backbone),
+    "embeddings": MemoryStep(lambda: language_model(8_000, 64, tied=False), F.cross_entropy),
+    "tied embeddings": MemoryStep(lambda: language_model(8_000, 64, tied=True), F.cross_entropy),
+    "logits": MemoryStep(lambda: language_model(4_000, 512, tied=False), F.cross_entropy),
+    "LSTM": MemoryStep(recurrent, classification),
+    "autocast": MemoryStep(autocast),
+    # In a queue, the parts of the batch go backward side by side, and not one after the other.
+    "accumulation": MemoryStep(accumulating, within=0.4),
+}

@@ -1,0 +1,74 @@
+"""The peak memory of a step on one device is that of PyTorch on a CPU."""
+
+import sys
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from live_memory import peak_bytes
+from memory_steps import STEPS
+
+from placeto_capture import Updates, capture
+from placeto_graphs import PlacementProblem, colocate, parse_cluster
+from placeto_simulator import Simulator
+
+WITHIN_IN_ORDER = 0.1
+
+
+@cache
+def measured_peak(name: str) -> int:
+    return peak_bytes(STEPS[name])
+
+
+@cache
+def simulated_peak(name: str, queue: str, updates: Updates = "after-backward") -> int:
+    step = STEPS[name]
+    model, batch, target = step.make()
+    graph = capture(
+        model,
+        batch,
+        loss_fn=lambda outputs: step.loss(outputs, target),
+        optimizer=step.optimizer,
+        mode="training" if step.is_training else "inference",
+        target="cpu",
+        updates=updates,
+    )
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=replace(parse_cluster("1xcpu"), queue=queue),
+        compute_time=np.ones((graph.num_ops, 1)),
+        grouping=colocate(graph),
+    )
+    placement = np.zeros((1, problem.num_groups), np.int32)
+    return int(Simulator(problem).evaluate(placement).peak_memory[0, 0])
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_peak_memory_is_that_of_pytorch(name: str) -> None:
+    within = STEPS[name].within
+    assert simulated_peak(name, "fifo") == pytest.approx(measured_peak(name), rel=within)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_ops_in_the_order_of_the_host_take_the_memory_of_pytorch(name: str) -> None:
+    peak = simulated_peak(name, "backward-first")
+    assert peak == pytest.approx(measured_peak(name), rel=min(STEPS[name].within, WITHIN_IN_ORDER))
+
+
+def main(names: list[str]) -> None:
+    """Print how far off the peaks of some steps are, all by default."""
+    print(f"{'step':28}{'MB':>8}{'as-ready':>10}{'fifo':>8}{'in order':>10}")
+    for name in names or STEPS:
+        real = measured_peak(name)
+        peaks = (
+            simulated_peak(name, "fifo", "as-ready"),
+            simulated_peak(name, "fifo"),
+            simulated_peak(name, "backward-first"),
+        )
+        before, fifo, in_order = (peak / real - 1 for peak in peaks)
+        print(f"{name:28}{real / 1e6:8.2f}{before:+10.1%}{fifo:+8.1%}{in_order:+10.1%}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
