@@ -1,7 +1,8 @@
 """The oracle of peak memory: what PyTorch's allocator hands out while a step runs on the CPU."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -16,7 +17,7 @@ def peak_bytes(step: MemoryStep) -> int:
     The step is that of a training loop, which has the batch, the outputs and the loss in variables,
     or one of inference without gradients.
     """
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _one_thread():
         torch.manual_seed(0)
         model, batch, target = step.make()
         if not step.is_training:
@@ -28,7 +29,7 @@ def peak_bytes(step: MemoryStep) -> int:
         def train() -> tuple[Any, torch.Tensor]:
             outputs = model(*batch)
             loss = step.loss(outputs, target)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             return outputs, loss
 
@@ -36,6 +37,17 @@ def peak_bytes(step: MemoryStep) -> int:
         optimizer.zero_grad()
         state = [value for values in optimizer.state.values() for value in values.values()]
         return _peak(train, [*model.parameters(), *model.buffers(), *state, *batch, target])
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let kernels be the same on all machines: which one runs depends on the number of threads."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 def _inference_peak(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> int:
@@ -59,4 +71,4 @@ def _peak(run: Callable[[], object], there: list[Any]) -> int:
     events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
     before = sum(storage.nbytes() for storage in storages.values())
-    return max(accumulate((event.nbytes() for event in events), initial=before))
+    return int(max(accumulate((event.nbytes() for event in events), initial=before)))

@@ -38,6 +38,8 @@ class MemoryStep:
         What is done with it.
     within
         How far off the simulated peak may be, as a fraction; more than that of most for a reason.
+    side_by_side
+        Whether ops of a queue run in another order than those of PyTorch, which takes more memory.
     """
 
     make: Callable[[], Made]
@@ -45,6 +47,7 @@ class MemoryStep:
     optimizer: Optimizer = torch.optim.Adam
     is_training: bool = True
     within: float = 0.05
+    side_by_side: bool = False
 
 
 def perceptron(*sizes: int, rows: int, inplace: bool = False, dropout: float = 0.0) -> Made:
@@ -162,8 +165,17 @@ class ConvBlock(nn.Module):
         return F.relu(hidden)
 
 
-def convolutions(groups: int = 1, frozen: bool = False) -> Made:
-    body = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *(ConvBlock(16, groups) for _ in range(3)))
+class ConvBlockOfVariables(ConvBlock):
+    """The same with variables that hold what nothing reads any more."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        first = F.relu(self.first_norm(self.first(images)))
+        second = self.second_norm(self.second(first))
+        return F.relu(second + images)
+
+
+def convolutions(groups: int = 1, frozen: bool = False, block: type[ConvBlock] = ConvBlock) -> Made:
+    body = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *(block(16, groups) for _ in range(3)))
     if frozen:
         body.requires_grad_(False)
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
@@ -289,6 +301,10 @@ STEPS = {
     "torch's RMSNorm": MemoryStep(lambda: blocks(64, 1024, norm=nn.RMSNorm)),
     "inference": MemoryStep(lambda: blocks(64, 1024), is_training=False),
     "inference of convolutions": MemoryStep(convolutions, is_training=False),
+    # Variables hold tensors after their last readers.
+    "inference with variables": MemoryStep(
+        lambda: convolutions(block=ConvBlockOfVariables), is_training=False, within=0.4
+    ),
     "attention": MemoryStep(lambda: attention(128, None)),
     "attention with dropout": MemoryStep(lambda: attention(128, 0.1)),
     "checkpointed attention": MemoryStep(lambda: attention(128, 0.1, reentrant=False)),
@@ -302,5 +318,5 @@ STEPS = {
     "LSTM": MemoryStep(recurrent, classification),
     "autocast": MemoryStep(autocast),
     # In a queue, the parts of the batch go backward side by side, and not one after the other.
-    "accumulation": MemoryStep(accumulating, within=0.4),
+    "accumulation": MemoryStep(accumulating, side_by_side=True),
 }

@@ -13,7 +13,7 @@ from placeto_capture import Updates, capture
 from placeto_graphs import PlacementProblem, colocate, parse_cluster
 from placeto_simulator import Simulator
 
-WITHIN_IN_ORDER = 0.1
+WITHIN_SIDE_BY_SIDE = 0.4
 
 
 @cache
@@ -46,14 +46,15 @@ def simulated_peak(name: str, queue: str, updates: Updates = "after-backward") -
 
 @pytest.mark.parametrize("name", STEPS)
 def test_peak_memory_is_that_of_pytorch(name: str) -> None:
-    within = STEPS[name].within
+    step = STEPS[name]
+    within = WITHIN_SIDE_BY_SIDE if step.side_by_side else step.within
     assert simulated_peak(name, "fifo") == pytest.approx(measured_peak(name), rel=within)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_ops_in_the_order_of_the_host_take_the_memory_of_pytorch(name: str) -> None:
     peak = simulated_peak(name, "backward-first")
-    assert peak == pytest.approx(measured_peak(name), rel=min(STEPS[name].within, WITHIN_IN_ORDER))
+    assert peak == pytest.approx(measured_peak(name), rel=STEPS[name].within)
 
 
 def main(names: list[str]) -> None:
