@@ -107,6 +107,7 @@ def place_module(
     *,
     devices: Sequence[str],
     cluster: str | None = None,
+    mask_fraction: float | None = None,
     seconds: float = 10.0,
     seed: int = 0,
     threads_per_device: int = 1,
@@ -125,6 +126,8 @@ def place_module(
     cluster
         Description of the devices for the simulator: a spec, or a cluster file, with as many
         devices. For CPUs by default CPUs that share their memory.
+    mask_fraction
+        As of `placeto_capture.capture`.
     seconds
         Seconds of the search for a placement.
     seed
@@ -169,6 +172,7 @@ def place_module(
         loss_fn=loss_fn,
         optimizer=optimizer,
         target="cpu" if only_cpus else "gpu",
+        mask_fraction=mask_fraction,
         seed=seed,
         threads_per_device=threads_per_device,
     )

@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from placeto_capture.errors import CaptureError
+from placeto_graphs import error_line
 
 
 class ProgramStep(NamedTuple):
@@ -83,7 +84,7 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
                 model = torch.export.unflatten(program)
         except Exception as error:
             raise CaptureError(
-                f"{path}: expected an exported program, got {one_line([error, *logged][-1])}"
+                f"{path}: expected an exported program, got {error_line([error, *logged][-1])}"
             ) from error
     if program.example_inputs is None:
         raise CaptureError(f"{path}: expected a program with its example inputs, got one without")
@@ -156,8 +157,3 @@ REPLACED: dict[Any, Any] = {
     torch.ops.aten.scaled_dot_product_attention.default: _attention,
     torch.ops.aten.rms_norm.default: _rms_norm,
 }
-
-
-def one_line(error: BaseException) -> str:
-    """Return the type of an error and its message."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

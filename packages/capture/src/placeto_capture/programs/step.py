@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.programs.exported import ProgramStep, exported_step, one_line
+from placeto_capture.programs.exported import ProgramStep, exported_step
+from placeto_graphs import error_line
 
 
 def program_step(
@@ -55,7 +56,7 @@ or .onnx
             from placeto_capture.programs.onnx_file import onnx_step  # noqa: PLC0415 (an extra)
         except ImportError as error:
             raise CaptureError(
-                f"onnx: expected it to be installed, got {one_line(error)}: "
+                f"onnx: expected it to be installed, got {error_line(error)}: "
                 "pip install 'placeto-capture[onnx]'"
             ) from error
         return onnx_step(path, **sizes)

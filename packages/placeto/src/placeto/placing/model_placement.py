@@ -16,6 +16,7 @@ from placeto.exporting.formats import format_named
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import PipelineStages, pipeline_stages
 from placeto.outputs import check_file, write_text
+from placeto.placing.costs import overflow_text
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import search_graph
 from placeto.problems.factories import PARTS, step_of
@@ -54,7 +55,8 @@ class ModelPlacement:
     def __repr__(self) -> str:
         devices = ", ".join(self.problem.cluster.device_names)
         name = type(self.step.model).__name__
-        return f"ModelPlacement({name} on {devices}: {self.runtime:.3g} s)"
+        overflow = overflow_text(self.problem.cluster, self.result.peak_memory)
+        return f"ModelPlacement({name} on {devices}: {self.runtime:.3g} s{overflow})"
 
     @property
     def placement(self) -> NDArray[np.int32]:
@@ -207,6 +209,7 @@ def place(
     *,
     cluster: str,
     mode: str = "training",
+    mask_fraction: float | None = None,
     seconds: float = 10.0,
     seed: int = 0,
     quiet: bool = False,
@@ -217,7 +220,7 @@ def place(
     ----------
     model
         Model on any device, also the meta device; it stays as it is.
-    example_inputs, loss_fn, optimizer, mode
+    example_inputs, loss_fn, optimizer, mode, mask_fraction
         As of `placeto_capture.capture`; an optimizer of the model's own weights will do, too.
     cluster
         Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
@@ -248,7 +251,7 @@ def place(
     """
     described = read_cluster(cluster)
     name = type(model).__name__
-    parts = (model, example_inputs, loss_fn, optimizer, mode)
+    parts = (model, example_inputs, loss_fn, optimizer, mode, mask_fraction)
     step = step_of(name, dict(zip(PARTS, parts, strict=True)))
     graph = capture_step(step, target=_target(described))
     found = search_graph(name, graph, described, seconds=seconds, seed=seed, quiet=quiet)

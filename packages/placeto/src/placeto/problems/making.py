@@ -83,12 +83,10 @@ def make_problem(
 
 def read_source(text: str, asked: ProblemOptions) -> Source:
     """Return what a user named, in the size and with the kernels of the devices asked for."""
-    choice, devices = asked.choice, _asked_cluster(asked)
+    devices = _asked_cluster(asked)
     only_cpus = devices is not None and {device.kind for device in devices.devices} == {"cpu"}
     target: Target = "cpu" if only_cpus else "gpu"
-    return load_source(
-        text, choice.sizes, choice.family_seed, asked.micro_batches, target, trust=choice.trust
-    )
+    return load_source(text, asked.choice, asked.micro_batches, target)
 
 
 def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:

@@ -34,6 +34,9 @@ class TrainingStep(NamedTuple):
         Function from parameters to an optimizer; None for Adam.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone.
+    mask_fraction
+        Part of all elements that masks of unknown values pick, above 0 and up to 1; None refuses
+        such masks.
 
     Examples
     --------
@@ -50,6 +53,7 @@ class TrainingStep(NamedTuple):
     loss_fn: LossFunction | None = None
     optimizer: OptimizerFactory | None = None
     mode: str = "training"
+    mask_fraction: float | None = None
 
 
 class Classification(nn.Module):
