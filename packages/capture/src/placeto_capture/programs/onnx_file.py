@@ -25,9 +25,9 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.programs.exported import ProgramStep
 from placeto_capture.programs.onnx_ops import NEEDS_OUTPUTS, NEEDS_VERSION, OPS
 from placeto_capture.programs.onnx_shapes import SHAPES
+from placeto_capture.programs.step import ProgramStep
 from placeto_graphs import error_line
 
 MAX_BYTES = 2**31  # what protobuf can decode
