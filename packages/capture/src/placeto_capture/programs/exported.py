@@ -156,7 +156,7 @@ def _cond(*args: Any) -> Any:
     return torch.cond(*args)
 
 
-# By the functions that capture replaces: by kernels of a GPU, and by the dearer one of two branches.
+# By the functions that capture replaces: by kernels of a GPU, and by the dearer of two branches.
 REPLACED: dict[Any, Any] = {
     torch.ops.aten.dropout.default: _dropout,
     torch.ops.aten.scaled_dot_product_attention.default: _attention,
