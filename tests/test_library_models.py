@@ -15,6 +15,7 @@ from small_transformers import DETECTOR, MORE, SMALL, WIDTHS
 from torch import nn
 
 from placeto import capture_step
+from placeto_capture import CaptureError
 from placeto_workloads import LIBRARIES, WorkloadError, library_step
 
 SMALL_GPT2 = {"model_type": "gpt2", **SMALL["gpt2"]}
@@ -101,6 +102,17 @@ def test_what_a_library_of_images_does_not_know_is_named(library: str) -> None:
         library_step(f"{library}:resnet50", depth=3)
     with pytest.raises(WorkloadError, match=r"^batch_size: expected at least 1, got 0$"):
         library_step(f"{library}:resnet50", batch_size=0)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_an_error_has_no_line_of_code_that_the_user_does_not_have() -> None:
+    class WithoutScores(Network):
+        def forward(self, images: torch.Tensor) -> Any:
+            return len(super().forward(images))
+
+    step = library_step("timm:resnet50", batch_size=3)._replace(model=WithoutScores())
+    with pytest.raises(CaptureError, match=r"^loss_fn: .*expected scores, got int$"):
+        capture_step(step)
 
 
 @pytest.mark.usefixtures("fakes")
