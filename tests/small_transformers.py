@@ -43,6 +43,13 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
 }
 MORE: Mapping[str, Mapping[str, Any]] = {
     "roberta": {**WIDTHS, "num_hidden_layers": 1, "vocab_size": 30, "max_position_embeddings": 16},
+    "deit": {
+        **WIDTHS,
+        "num_hidden_layers": 1,
+        "image_size": 16,
+        "patch_size": 4,
+        "encoder_stride": 4,
+    },
     "vit_mae": {
         **WIDTHS,
         "num_hidden_layers": 1,

@@ -223,6 +223,7 @@ def test_a_configuration_comes_from_a_file_without_what_would_run(tmp_path: Path
         ("LlamaForTokenClassification", "llama", "score"),
         ("Wav2Vec2ForCTC", "wav2vec2", "lm_head"),
         ("ViTMAEForPreTraining", "vit_mae", "decoder.decoder_pred"),
+        ("DeiTForMaskedImageModeling", "deit", "decoder.0"),
     ],
 )
 def test_a_model_is_of_the_class_that_its_configuration_names(
@@ -232,7 +233,7 @@ def test_a_model_is_of_the_class_that_its_configuration_names(
     pytest.importorskip("transformers")
     config = {**SMALL, **MORE}[model_type]
     source = written(tmp_path, **config, model_type=model_type, architectures=[architecture])
-    sizes = {} if model_type == "vit_mae" else {"sequence_length": 6}
+    sizes = {} if "image_size" in config else {"sequence_length": 6}
     on_cpu = library_step(source, batch_size=2, device="cpu", **sizes)
     assert type(on_cpu.model).__name__ == architecture
     loss = on_cpu.model(**on_cpu.example_inputs).loss
@@ -292,6 +293,19 @@ def test_a_loss_that_cannot_be_made_is_said() -> None:
         library_step("transformers:detr", **DETECTOR)
     with pytest.raises(WorkloadError, match=r"got VideoMAEForPreTraining, .* bool_masked_pos$"):
         library_step("transformers:videomae", architectures="VideoMAEForPreTraining", **TINY)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("architecture", "model_type"),
+    [("T5ForSequenceClassification", "t5"), ("Wav2Vec2ForPreTraining", "wav2vec2")],
+)
+def test_a_class_whose_step_needs_values_is_refused_by_its_name(
+    architecture: str, model_type: str
+) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(WorkloadError, match=rf"depends on no values, got {architecture}, which"):
+        library_step(f"transformers:{model_type}", architectures=architecture, **SMALL[model_type])
 
 
 @pytest.mark.parametrize("within", [False, True])

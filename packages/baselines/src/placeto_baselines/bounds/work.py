@@ -274,7 +274,8 @@ class WorkProgramme:
 def _greatest(values: NDArray[Any], set_of: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the index of the greatest value of each set."""
     order = np.lexsort((values, set_of))
-    return order[np.append(np.flatnonzero(np.diff(set_of[order])), len(order) - 1)]
+    last: NDArray[np.int64] = np.append(np.flatnonzero(np.diff(set_of[order])), len(order) - 1)
+    return order[last]
 
 
 def _ones(count: int) -> NDArray[np.float64]:

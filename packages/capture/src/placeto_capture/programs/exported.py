@@ -82,9 +82,9 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
             node.meta.clear()  # fake tensors among it cannot be copied with the model
             if node.target in REPLACED:
                 node.target = REPLACED[node.target]
-            elif isinstance(node.target, HigherOrderOperator) and node.target.name() in LOOPS:
+            elif isinstance(node.target, HigherOrderOperator) and str(node.target) in LOOPS:
                 raise CaptureError(
-                    f"{path}: expected a program without {node.target.name()}, whose parts are not "
+                    f"{path}: expected a program without {node.target!s}, whose parts are not "
                     "captured; export one that computes the same step by step"
                 )
             elif node.target is torch.ops.aten._assert_tensor_metadata.default:

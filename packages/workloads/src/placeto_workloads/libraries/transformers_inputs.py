@@ -19,10 +19,11 @@ CLASSIFIERS = (
     "ForImageClassification",
     "ForVideoClassification",
     "ForAudioClassification",
+    "ForXVector",
 )
 WRITERS = ("LM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration", "ForSpeechSeq2Seq")
 # Arguments that a loss is made of, besides those that are called labels.
-OF_LOSS = ("start_positions", "bool_masked_pos", "sampled_negative_indices", "future_values")
+OF_LOSS = ("start_positions", "future_values")
 NUM_CHOICES = 2
 SIDES = ("image_size", "input_size", "img_size", "crop_size")
 DEFAULT_SIDE = 224
@@ -104,6 +105,7 @@ class _Inputs:
                     f"transformers:{self._name}: expected a model of text, images or sound, "
                     f"got {self._class}, which takes {name}"
                 )
+        self._check_loss()
         inputs: dict[str, Any] = {name: makers[name]() for name in names}
         if {"input_ids", "pixel_values"} <= self._taken and "return_loss" in self._taken:
             inputs |= {"input_ids": self._words(), "pixel_values": self._images()}
@@ -112,7 +114,7 @@ class _Inputs:
         if not targets and self._config.is_encoder_decoder and "decoder_input_ids" in self._taken:
             inputs["decoder_input_ids"] = self._words()
         of_loss = sorted(name for name in self._taken if "label" in name or name in OF_LOSS)
-        if of_loss and not targets:
+        if of_loss and not targets.keys() & {"labels", "start_positions", "bool_masked_pos"}:
             warnings.warn(
                 f"transformers:{self._name}: {self._class} makes its own loss of "
                 f"{', '.join(of_loss)}, which are not made here; the mean of what it gives is the "
@@ -120,6 +122,18 @@ class _Inputs:
                 stacklevel=2,
             )
         return inputs | targets
+
+    def _check_loss(self) -> None:
+        """Refuse classes whose steps need inputs that have more than shapes."""
+        finds_ends = self._config.is_encoder_decoder and self._class.endswith(
+            "ForSequenceClassification"
+        )
+        if finds_ends or "sampled_negative_indices" in self._taken:
+            what = "the end of each text" if finds_ends else "the parts that it is to tell apart"
+            raise WorkloadError(
+                f"transformers:{self._name}: expected a class whose step depends on no values, got "
+                f"{self._class}, which needs to know {what}"
+            )
 
     def _checked_length(self, given: int | None) -> int:
         longest = self._number(self._text, *LONGEST)
@@ -193,6 +207,7 @@ class _Inputs:
                 name: torch.randint(self._length, (batch,))
                 for name in ("start_positions", "end_positions")
             },
+            ("ForMaskedImageModeling",): self._hidden_patches,
             # A sign takes a frame, and two where it stands twice in a row; 0 is none.
             ("ForCTC",): lambda: {"labels": self._words()[:, : -(-self._length // 4)].clamp(min=1)},
             ("ForPreTraining",): self._targets_of_pretraining,
@@ -208,6 +223,14 @@ class _Inputs:
             return {"labels": torch.randint(2, (self._batch, self._length))}
         made = {name: torch.randint(2, (self._batch,)) for name in of_sentences}
         return {"labels": self._words(), **made}
+
+    def _hidden_patches(self) -> dict[str, Tensor]:
+        patch = self._number(self._config, "patch_size")
+        if patch is None or "labels" in self._taken:  # of the pieces that are hidden
+            return {}
+        height, width = self._sides(self._config)
+        hidden = torch.randint(2, (self._batch, (height // patch) * (width // patch)))
+        return {"bool_masked_pos": hidden.bool()}
 
     def _class_of_each(self) -> Tensor:
         """Return the class of each example, or what ``problem_type`` has instead."""
