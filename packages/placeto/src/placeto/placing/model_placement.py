@@ -20,13 +20,11 @@ from placeto.placing.costs import overflow_text
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import search_graph
 from placeto.problems.factories import PARTS, step_of
-from placeto.problems.making import read_cluster
+from placeto.problems.making import read_cluster, target_of
 from placeto.problems.models import capture_step, executable
-from placeto.problems.sources import Target
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
-from placeto_execution.measuring.real_devices import CPU
-from placeto_graphs import Cluster, PlacementProblem, PlacementResult
+from placeto_graphs import PlacementProblem, PlacementResult
 from placeto_simulator import Simulator, Timeline
 from placeto_workloads import TrainingStep
 
@@ -192,7 +190,7 @@ class ModelPlacement:
                 f"devices: expected {self.problem.num_devices}, one for each of "
                 f"{', '.join(self.problem.cluster.device_names)}, got {len(devices)}"
             )
-        step = executable(self.step, _target(self.problem.cluster), threads)
+        step = executable(self.step, target_of(self.problem.cluster), threads)
         with Executor(self.problem, step, devices) as executor:
             return run_steps(executor, self.timeline(), self.placement, steps)
 
@@ -253,11 +251,6 @@ def place(
     name = type(model).__name__
     parts = (model, example_inputs, loss_fn, optimizer, mode, mask_fraction)
     step = step_of(name, dict(zip(PARTS, parts, strict=True)))
-    graph = capture_step(step, target=_target(described))
+    graph = capture_step(step, target=target_of(described))
     found = search_graph(name, graph, described, seconds=seconds, seed=seed, quiet=quiet)
     return ModelPlacement(step, *found)
-
-
-def _target(cluster: Cluster) -> Target:
-    """Return the device whose kernels a step runs on a cluster."""
-    return "cpu" if {device.kind for device in cluster.devices} == {CPU} else "gpu"
