@@ -1,6 +1,7 @@
 """``placeto export``: other libraries take what it writes, and run a step with it."""
 
 import json
+import re
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -204,6 +205,25 @@ def test_a_module_that_no_gpu_can_run_is_refused() -> None:
     only_cpu = replace(problem, compute_time=seconds)
     with pytest.raises(InputError, match=r"a GPU that can run all of the module of last\.weight,"):
         device_map(only_cpu, np.zeros(problem.num_groups, np.int32))
+
+
+def test_what_exceeds_the_memory_is_said_with_the_device_and_its_size(tmp_path: Path) -> None:
+    """Weights and Adam's two moments of each are 3 x 4 bytes of the model's parameters."""
+    model = Chain()
+    problem = problem_of_ops(model, features(4), "2xv100")
+    small = [replace(device, memory_bytes=100) for device in problem.cluster.devices]
+    problem = replace(problem, cluster=replace(problem.cluster, devices=small))
+    paths = saved(tmp_path, problem, np.zeros(problem.num_groups, np.int32))
+    held = 12 * sum(weights.numel() for weights in model.parameters())
+    for command in (
+        ["export", *paths, "--to=device-map", "-o", tmp_path / "map.json"],
+        ["export", *paths, "--to=pipeline", "-o", tmp_path / "stages.json"],
+        ["place", paths[0], "--placer=single", "-o", tmp_path / "other.json"],
+    ):
+        text = succeed(*command)
+        needed = re.search(r", out of memory: v100:0 needs ([0-9.]+) kB of 100 B", text)
+        assert needed is not None, text
+        assert float(needed[1]) * 1e3 > held
 
 
 # --- pipelines -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import nn
 
 from command_runs import SMALL_NMT, build_profile, fail, succeed, succeed_json, write_module
 from placeto_capture import capture
-from placeto_graphs import load_problem
+from placeto_graphs import OpGraph, load_problem
 from placeto_tools.main import placeto
 
 FACTORY = """
@@ -64,6 +64,19 @@ def broken():
     raise RuntimeError("two\\nlines")
 
 number = 3
+
+class Confident(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features, self.score = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        y = self.features(x)
+        return y[self.score(y).squeeze(-1) > 0].square().mean()
+
+def masked(fraction=None):
+    step = {"model": Confident(), "example_inputs": torch.ones(16, 8)}
+    return step if fraction is None else {**step, "mask_fraction": fraction}
 
 def wrong_mode():
     return nn.Linear(4, 2), torch.ones(3, 4), None, None, "dreaming"
@@ -139,8 +152,8 @@ def test_a_value_is_json_or_else_a_text(factory: str) -> None:
     assert line.endswith(f"ValueError: {expected!r}\n")
 
 
-def graph_of(path: Path, source: str) -> Any:
-    succeed("build", source, "--force", "-o", path)
+def graph_of(path: Path, source: str, *options: str) -> Any:
+    succeed("build", source, *options, "--force", "-o", path)
     return load_problem(path).graph
 
 
@@ -217,11 +230,34 @@ def test_an_onnx_file_is_a_source(tmp_path: Path) -> None:
 def test_options_of_a_problem_are_those_of_every_command() -> None:
     context = click.Context(placeto)
     expected = {"--cluster", "--link", "--batch-size", "--family-seed", "--trust", "--rule"}
+    expected |= {"--mask-fraction"}
     expected |= {"--micro-batches", "--groups", "--no-merging"}
     for name in ("build", "inspect", "simulate", "explain", "diff", "place", "train", "profile"):
         command = placeto.get_command(context, name)
         assert command is not None
         assert expected <= {option for param in command.params for option in param.opts}, name
+
+
+def rows_picked(graph: OpGraph) -> float:
+    """The rows that the mask of `Confident` picks, of which each has eight floats."""
+    square = graph.op_types.index("aten.pow")
+    (size,) = graph.tensor_bytes[graph.tensor_producer == square].tolist()
+    return size / (8 * 4)
+
+
+def test_what_masks_pick_is_said_where_the_error_says_so(tmp_path: Path, factory: str) -> None:
+    path = tmp_path / "problem.json"
+    assert "say with mask_fraction" in fail("inspect", f"{factory}:masked")
+    assert "--mask-fraction" in fail("inspect", f"{factory}:masked", "--mask-fraction=1.5")
+    succeed("build", f"{factory}:masked", "--mask-fraction=0.5", "-o", path)
+    assert rows_picked(load_problem(path).graph) == 8
+    assert rows_picked(graph_of(path, f"{factory}:masked", "--set=fraction=0.25")) == 4
+    as_said = graph_of(path, f"{factory}:masked", "--set=fraction=0.25", "--mask-fraction=1")
+    assert rows_picked(as_said) == 16
+    options = ["--placers=single", "--gpus=2", "--mask-fraction=0.5", "--groups=4"]
+    assert succeed_json("compare", f"{factory}:masked", *options)["problems"]
+    message = fail("inspect", path, "--mask-fraction=0.5")
+    assert f"--mask-fraction: expected none for the file {path}" in message
 
 
 def test_a_placement_of_a_model_is_used_with_the_same_options(tmp_path: Path) -> None:

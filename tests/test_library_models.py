@@ -1,18 +1,25 @@
 """Models of other libraries: what is asked of the library, and what is said when it refuses."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from small_transformers import DETECTOR, MORE, SMALL, WIDTHS
 from torch import nn
 
 from placeto import capture_step
+from placeto_capture import CaptureError
 from placeto_workloads import LIBRARIES, WorkloadError, library_step
+
+SMALL_GPT2 = {"model_type": "gpt2", **SMALL["gpt2"]}
+TINY = {**WIDTHS, "num_hidden_layers": 1, "image_size": 8, "patch_size": 4}
 
 
 class Network(nn.Module):
@@ -98,6 +105,17 @@ def test_what_a_library_of_images_does_not_know_is_named(library: str) -> None:
 
 
 @pytest.mark.usefixtures("fakes")
+def test_an_error_has_no_line_of_code_that_the_user_does_not_have() -> None:
+    class WithoutScores(Network):
+        def forward(self, images: torch.Tensor) -> Any:
+            return len(super().forward(images))
+
+    step = library_step("timm:resnet50", batch_size=3)._replace(model=WithoutScores())
+    with pytest.raises(CaptureError, match=r"^loss_fn: .*expected scores, got int$"):
+        capture_step(step)
+
+
+@pytest.mark.usefixtures("fakes")
 def test_no_weights_are_loaded() -> None:
     for source, setting in (
         ("timm:resnet50", {"pretrained": True}),
@@ -139,7 +157,7 @@ def test_transformers_that_are_not_known_are_named() -> None:
     pytest.importorskip("transformers")
     with pytest.raises(WorkloadError, match=r"known model_type, such as .*\bgpt2\b.*, got 'gpt3'$"):
         library_step("transformers:gpt3")
-    with pytest.raises(WorkloadError, match=r"of gpt2, such as n_layer\b.*, got 'n_leyer'"):
+    with pytest.raises(WorkloadError, match=r"setting of gpt2, such as n_layer\b.*, got 'n_leyer'"):
         library_step("transformers:gpt2", n_leyer=3)
     with pytest.raises(WorkloadError, match=r"^task: expected one of .*causal-lm.*, got 'x'$"):
         library_step("transformers:gpt2", task="x")
@@ -166,28 +184,180 @@ def test_inputs_that_do_not_fit_are_named() -> None:
             library_step("transformers:gpt2", **setting)
 
 
+def written(folder: Path, **config: Any) -> str:
+    """The source of a configuration, in a file."""
+    (folder / "config.json").write_text(json.dumps(config))
+    return f"transformers:{folder / 'config.json'}"
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_configuration_comes_from_a_file_without_what_would_run(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    path = tmp_path / "config.json"
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')")
-    config = {
-        "model_type": "gpt2",
-        "n_layer": 3,
-        "n_embd": 8,
-        "n_head": 2,
-        "vocab_size": 30,
-        "architectures": ["GPT2ForSequenceClassification"],
-        "auto_map": {"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"},
-        "attn_implementation": "someone/attention",
-        "_attn_implementation": "someone/attention",
-        "quantization_config": {"quant_method": "evil"},
-    }
-    path.write_text(json.dumps(config))
-    model: Any = library_step(f"transformers:{path}", n_embd=16, sequence_length=4).model
+    source = written(
+        tmp_path,
+        **{**SMALL_GPT2, "n_layer": 3},
+        auto_map={"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"},
+        attn_implementation="someone/attention",
+        _attn_implementation="someone/attention",
+    )
+    model: Any = library_step(source, n_embd=16, sequence_length=4).model
     assert (model.config.n_layer, model.config.n_embd) == (3, 16)
     assert type(model).__name__ == "GPT2LMHeadModel"
     assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "head"),
+    [
+        ("BertForSequenceClassification", "bert", "classifier"),
+        ("BertForTokenClassification", "bert", "classifier"),
+        ("BertForQuestionAnswering", "bert", "qa_outputs"),
+        ("BertForMultipleChoice", "bert", "classifier"),
+        ("BertForNextSentencePrediction", "bert", "cls.seq_relationship"),
+        ("BertForPreTraining", "bert", "cls.seq_relationship"),
+        ("RobertaForSequenceClassification", "roberta", "classifier.out_proj"),
+        ("ElectraForPreTraining", "electra", "discriminator_predictions.dense_prediction"),
+        ("GPT2ForSequenceClassification", "gpt2", "score"),
+        ("LlamaForTokenClassification", "llama", "score"),
+        ("Wav2Vec2ForCTC", "wav2vec2", "lm_head"),
+        ("ViTMAEForPreTraining", "vit_mae", "decoder.decoder_pred"),
+        ("DeiTForMaskedImageModeling", "deit", "decoder.0"),
+    ],
+)
+def test_a_model_is_of_the_class_that_its_configuration_names(
+    tmp_path: Path, architecture: str, model_type: str, head: str
+) -> None:
+    """It has that head, and the loss that PyTorch makes of it: no mean of outputs."""
+    pytest.importorskip("transformers")
+    config = {**SMALL, **MORE}[model_type]
+    source = written(tmp_path, **config, model_type=model_type, architectures=[architecture])
+    sizes = {} if "image_size" in config else {"sequence_length": 6}
+    on_cpu = library_step(source, batch_size=2, device="cpu", **sizes)
+    assert type(on_cpu.model).__name__ == architecture
+    loss = on_cpu.model(**on_cpu.example_inputs).loss
+    assert loss.dim() == 0
+    assert loss.isfinite()
+    loss.backward()
+    assert on_cpu.model.get_submodule(head).weight.grad.abs().sum() > 0
+    step = library_step(source, batch_size=2, **sizes)
+    graph = capture_step(step)
+    own = {weight.data_ptr(): weight.nbytes for weight in on_cpu.model.parameters()}
+    is_weight = np.array(graph.op_types) == "parameter"
+    assert graph.parameter_bytes[is_weight].sum() >= sum(own.values())
+    updated = [scope for scope, phase in zip(graph.scopes, graph.phases, strict=True) if phase == 2]
+    assert head in updated
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_without_a_loss_of_its_own_is_built_as_well(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    source = written(tmp_path, **SMALL["t5"], model_type="t5", architectures=["T5EncoderModel"])
+    step = library_step(source, batch_size=2, sequence_length=6)
+    assert type(step.model).__name__ == "T5EncoderModel"
+    assert not any(scope.startswith("decoder") for scope in capture_step(step).scopes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "label"),
+    [
+        ({"num_labels": 1}, torch.float32),
+        ({"num_labels": 3}, torch.int64),
+        ({"num_labels": 3, "problem_type": "multi_label_classification"}, torch.float32),
+        ({"num_labels": 3, "problem_type": "regression"}, torch.float32),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_labels_are_those_of_the_problem(settings: dict[str, Any], label: torch.dtype) -> None:
+    pytest.importorskip("transformers")
+    named = {"architectures": "BertForSequenceClassification", **SMALL["bert"], **settings}
+    step = library_step("transformers:bert", sequence_length=4, device="cpu", **named)
+    assert step.example_inputs["labels"].dtype == label
+    assert step.model(**step.example_inputs).loss.isfinite()
+
+
+def test_a_class_that_is_not_there_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    unknown = written(tmp_path, **SMALL_GPT2, architectures=["MyGPT"])
+    with pytest.warns(UserWarning, match=r"called MyGPT, .*; GPT2LMHeadModel is built$"):
+        step = library_step(unknown, sequence_length=4)
+    assert type(step.model).__name__ == "GPT2LMHeadModel"
+    with pytest.raises(WorkloadError, match=r"class of gpt2, got BertModel, which is one of bert$"):
+        library_step("transformers:gpt2", architectures=["BertModel"])
+
+
+def test_a_loss_that_cannot_be_made_is_said() -> None:
+    pytest.importorskip("transformers")
+    with pytest.warns(UserWarning, match=r"DetrForObjectDetection makes its own loss of labels, "):
+        library_step("transformers:detr", **DETECTOR)
+    with pytest.raises(WorkloadError, match=r"got VideoMAEForPreTraining, .* bool_masked_pos$"):
+        library_step("transformers:videomae", architectures="VideoMAEForPreTraining", **TINY)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("architecture", "model_type"),
+    [("T5ForSequenceClassification", "t5"), ("Wav2Vec2ForPreTraining", "wav2vec2")],
+)
+def test_a_class_whose_step_needs_values_is_refused_by_its_name(
+    architecture: str, model_type: str
+) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(WorkloadError, match=rf"depends on no values, got {architecture}, which"):
+        library_step(f"transformers:{model_type}", architectures=architecture, **SMALL[model_type])
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_quantized_weights_are_refused(tmp_path: Path, within: bool) -> None:
+    """They would be counted as 16 bits each, with gradients and an optimizer's state."""
+    pytest.importorskip("transformers")
+    quantized = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    config = {"text_config": quantized} if within else quantized
+    source = written(tmp_path, **SMALL_GPT2, **config)
+    with pytest.raises(WorkloadError, match=r"expected no quantization_config, .*=null counts"):
+        library_step(source, sequence_length=4)
+    if not within:
+        step = library_step(source, sequence_length=4, quantization_config=None)
+        assert next(step.model.parameters()).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("meta-llama/Llama-2-7b-hf", "llama"),
+        ("bert-base-uncased", "bert"),
+        ("google/flan-t5-base", "t5"),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2_5_vl"),
+        ("EleutherAI/gpt-neox-20b", "gpt_neox"),
+        ("lama", "llama"),
+    ],
+)
+def test_of_a_name_of_the_hub_the_model_type_is_said(name: str, near: str) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(WorkloadError) as caught:
+        library_step(f"transformers:{name}")
+    said = str(caught.value)
+    assert re.search(rf"expected a known model_type, such as (\S+, )*{near}, (\S+, )*or the", said)
+    assert "the path of a config.json, as nothing is downloaded" in said
+
+
+def test_of_a_class_the_model_type_is_said() -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(WorkloadError) as caught:
+        library_step("transformers:LlamaForCausalLM")
+    assert str(caught.value) == (
+        "transformers:LlamaForCausalLM: expected the model_type of this class, llama, with the "
+        "setting architectures=LlamaForCausalLM"
+    )
+
+
+def test_nothing_is_said_to_be_near_that_is_not() -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(WorkloadError, match=r"expected a known model_type, or the path"):
+        library_step("transformers:zzzzzz")
+    with pytest.raises(WorkloadError, match=r"expected a setting of gpt2, got 'zzzzzz'$"):
+        library_step("transformers:gpt2", zzzzzz=1)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -236,7 +406,7 @@ def test_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("enough")
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_config", from_config)
+    monkeypatch.setattr(transformers.GPT2LMHeadModel, "_from_config", from_config)
     with pytest.raises(WorkloadError, match=r"^transformers:gpt2: ValueError: enough$"):
         library_step("transformers:gpt2")
     assert seen == [True]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_transformers import DETECTOR
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -14,25 +15,6 @@ from placeto_capture import capture
 from placeto_capture.tracing.capture import default_loss
 from placeto_workloads import TrainingStep, library_step
 
-BACKBONE = {
-    "model_type": "resnet",
-    "embedding_size": 4,
-    "hidden_sizes": [4, 8],
-    "depths": [1, 1],
-    "layer_type": "basic",
-    "out_features": ["stage2"],
-}
-DETECTOR = {
-    "backbone_config": BACKBONE,
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-    "num_queries": 5,
-}
 EXPERTS = {
     "d_model": 16,
     "d_kv": 8,

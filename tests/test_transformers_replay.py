@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_transformers import SMALL
 from torch import nn
 
 from capture_checks import check_parameter_bytes, check_replay, compared
@@ -13,45 +14,6 @@ from placed_runs import check_placements
 from placeto_workloads import library_step
 
 pytest.importorskip("transformers")
-
-WIDTHS = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
-DECODER = {**WIDTHS, "num_hidden_layers": 2, "num_key_value_heads": 1, "vocab_size": 30}
-SPEECH = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 40}
-HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-FEED_FORWARD = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
-ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 1}
-SMALL: Mapping[str, Mapping[str, Any]] = {
-    "gpt2": {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 30},
-    "llama": DECODER,
-    "bert": {**WIDTHS, "num_hidden_layers": 2, "vocab_size": 30},
-    "electra": {**WIDTHS, "num_hidden_layers": 2, "vocab_size": 30, "embedding_size": 8},
-    "t5": {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "vocab_size": 30},
-    "bart": {**SPEECH, **HEADS, **FEED_FORWARD, **ENDS, "max_position_embeddings": 16},
-    "mixtral": {**DECODER, "num_local_experts": 4},
-    "vit": {**WIDTHS, "num_hidden_layers": 2, "image_size": 16, "patch_size": 8},
-    "convnext": {"depths": [1, 1], "hidden_sizes": [4, 8], "num_stages": 2, "image_size": 16},
-    "wav2vec2": {
-        **WIDTHS,
-        "num_hidden_layers": 1,
-        "conv_dim": [4, 4],
-        "conv_kernel": [4, 2],
-        "conv_stride": [4, 2],
-        "num_feat_extract_layers": 2,
-        "num_conv_pos_embeddings": 4,
-        "num_conv_pos_embedding_groups": 2,
-        "classifier_proj_size": 4,
-    },
-    "whisper": {
-        **SPEECH,
-        **HEADS,
-        **FEED_FORWARD,
-        **ENDS,
-        "num_mel_bins": 4,
-        "max_source_positions": 6,
-        "max_target_positions": 8,
-    },
-    "mamba": {"hidden_size": 8, "num_hidden_layers": 1, "state_size": 4, "vocab_size": 20},
-}
 
 
 class ByPosition(nn.Module):

@@ -51,6 +51,20 @@ def test_any_multipliers_give_a_bound(shared_links: bool) -> None:
             assert found <= solved + 1e-6 * abs(solved)
 
 
+@pytest.mark.parametrize("memory", [10**9, 10**12])
+def test_sets_of_groups_bound_many_groups_nearly_as_well(memory: int) -> None:
+    """Of each speed there is a group; with little memory most of the cost is that of its lack."""
+    generator = np.random.default_rng(3)
+    graph = op_graph(600, [], parameter_bytes=generator.integers(10**6, 10**8, 600))
+    seconds = generator.lognormal(0, 1, (600, 3)) * np.array([4.0, 1.0, 2.0])
+    seconds[:50, 1] = np.inf
+    problem = problem_of(graph, cluster(["cpu", "k80", "v100"], memory=memory), seconds)
+    programme = work_programme(problem, longest_paths(problem), scale=2e-9)
+    best = programme.bound(*programme.solver_multipliers())
+    of_sets = programme.bound(*programme.multipliers_of_sets(120))
+    assert 0.98 * best <= of_sets <= best * (1 + 1e-9)
+
+
 def test_work_is_shared_over_devices_of_different_speed() -> None:
     # Ten ops of 1 s on one device and of 4 s on the other: 8 and 2 of them, both until 8 s.
     problem = problem_of(op_graph(10, []), cluster(["v100", "k80"]), np.tile([1.0, 4.0], (10, 1)))

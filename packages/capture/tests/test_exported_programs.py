@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 
 from placeto_capture import CaptureError, capture, program_step
 from written_programs import (
@@ -111,6 +112,57 @@ def test_autocast_of_a_gpu_is_kept(tmp_path: Path) -> None:
     graph = capture(*program_step(path, trust=True))
     assert ("aten.addmm", "bfloat16") in zip(graph.op_types, graph.dtype, strict=True)
     assert sorted(graph.op_types) == sorted(capture(model, inputs).op_types)
+
+
+class Chosen(nn.Module):
+    """Takes one of two branches, by a value of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        def cheap(rows: torch.Tensor) -> torch.Tensor:
+            return self.left(rows).relu()
+
+        def dear(rows: torch.Tensor) -> torch.Tensor:
+            return self.right(self.right(rows))
+
+        return torch.cond(rows.sum() > 0, cheap, dear, (rows,))
+
+
+def test_of_two_branches_the_dearer_one_is_captured(tmp_path: Path) -> None:
+    model, inputs = Chosen(), (torch.ones(3, 4),)
+    graph = capture(*program_step(exported(tmp_path / "model.pt2", model, inputs), trust=True))
+    assert graph.op_types.count("aten.addmm") == 2
+    assert "aten.relu" not in graph.op_types
+    assert sorted(graph.op_types) == sorted(capture(model, inputs).op_types)
+
+
+class Picks(nn.Linear):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        scores = super().forward(rows)
+        return scores[scores > 0]
+
+
+class Repeats(nn.Linear):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        found: tuple[Any, torch.Tensor] = while_loop(
+            lambda count, _: count < 3,
+            lambda count, rows: (count + 1, super(Repeats, self).forward(rows)),
+            (torch.tensor(0), rows),
+        )
+        return found[1]
+
+
+def test_what_a_program_asks_for_in_vain_is_said_as_of_its_module(tmp_path: Path) -> None:
+    """Without the node that the interpreter of the program was at, and its advice."""
+    path = exported(tmp_path / "model.pt2", Picks(4, 4), (torch.ones(3, 4),))
+    with pytest.raises(CaptureError, match=r"which part of the elements a mask picks$"):
+        capture(*program_step(path, trust=True))
+    path = exported(tmp_path / "loop.pt2", Repeats(4, 4), (torch.ones(3, 4),))
+    with pytest.raises(CaptureError, match=r"^\S+loop.pt2: expected a program without while_loop,"):
+        program_step(path, trust=True)
 
 
 def test_sizes_that_were_left_open_are_those_of_the_example_inputs(tmp_path: Path) -> None:

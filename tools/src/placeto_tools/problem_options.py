@@ -14,8 +14,10 @@ def _choice(
     sequence_length: int | None,
     family_seed: int,
     trust: bool,
+    mask_fraction: float | None,
 ) -> SourceOptions:
-    return SourceOptions(parse_sizes(sizes, batch_size, sequence_length), family_seed, trust)
+    parsed = parse_sizes(sizes, batch_size, sequence_length)
+    return SourceOptions(parsed, family_seed, trust, mask_fraction)
 
 
 def _source_options(set_option: str) -> Decorator:
@@ -51,6 +53,12 @@ def _source_options(set_option: str) -> Decorator:
             "--trust",
             is_flag=True,
             help="Load a .pt2 file, which can run code that it brings along.",
+        ),
+        click.option(
+            "--mask-fraction",
+            type=click.FloatRange(min=0, min_open=True, max=1),
+            help="Part of all elements that a mask of unknown values picks; 1 is an upper bound.  "
+            "[default: such a mask is refused]",
         ),
     )
 

@@ -11,9 +11,3 @@ class ExecutionError(ValueError):
     ...
     placeto_execution.errors.ExecutionError: devices[1]: expected cpu:NUMBER or cuda:NUMBER, got ...
     """
-
-
-def one_line(error: BaseException) -> str:
-    """Return what went wrong, without line breaks."""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from placeto_execution.clock import Clock
 from placeto_execution.crew import Crew
 from placeto_execution.devices import check_device_names
-from placeto_execution.errors import ExecutionError, one_line
+from placeto_execution.errors import ExecutionError
 from placeto_execution.halt import Halt
 from placeto_execution.inbox import Inbox
 from placeto_execution.lines import DirectLines, EmulatedLines
@@ -30,6 +30,7 @@ from placeto_graphs import (
     StepOrder,
     StepRun,
     StepTimeline,
+    error_line,
 )
 
 OrderOf = Callable[[NDArray[np.int32]], StepOrder]
@@ -297,4 +298,4 @@ def _tensor_and_destination(transfer: Transfer) -> tuple[int, int]:
 
 
 def _message_of(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else one_line(error)
+    return str(error) if isinstance(error, ValueError) else error_line(error)

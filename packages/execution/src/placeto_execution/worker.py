@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from placeto_execution.clock import Clock
 from placeto_execution.devices import pin_to_core
-from placeto_execution.errors import ExecutionError, one_line
+from placeto_execution.errors import ExecutionError
 from placeto_execution.halt import Halt
 from placeto_execution.inbox import DoneOp, Inbox
 from placeto_execution.links import Transfer
 from placeto_execution.plan import HERE, Plan
 from placeto_execution.queues import Queue
 from placeto_execution.timing import Timing
-from placeto_graphs import OpGraph, StepRun
+from placeto_graphs import OpGraph, StepRun, error_line
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Worker:
                 self.may_start.wait()
                 self._work_off()
         except BaseException as error:
-            failure = ExecutionError(f"{self._doing} on {self._name}: {one_line(error)}")
+            failure = ExecutionError(f"{self._doing} on {self._name}: {error_line(error)}")
             failure.__cause__ = error
             self._halt.call(failure)
         finally:

@@ -12,7 +12,7 @@ from placeto_graphs.compilation import compiled
 from placeto_graphs.clusters.catalogue import LINK_NAMES
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
-from placeto_graphs.errors import GraphError
+from placeto_graphs.errors import GraphError, error_line
 from placeto_graphs.files.dnn_partitioning import load_dnn_partitioning
 from placeto_graphs.files.pipedream import load_pipedream_profile
 from placeto_graphs.files.placement_file import (
@@ -100,6 +100,7 @@ __all__ = [
     "colocate_single_consumers",
     "colocate_updates",
     "compiled",
+    "error_line",
     "from_networkx",
     "group_graph",
     "grouping_of_labels",

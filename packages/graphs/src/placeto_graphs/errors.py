@@ -1,4 +1,4 @@
-"""The one error of this package."""
+"""The one error of this package, and how errors are said in one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +42,19 @@ def shown(value: Any) -> str:
     if len(text) > MAX_SHOWN:
         text = f"{text[: MAX_SHOWN - 4]} ..."
     return text
+
+
+def error_line(error: BaseException) -> str:
+    """Return the type of an error and its message, on one line.
+
+    Examples
+    --------
+    >>> from placeto_graphs import error_line
+    >>> error_line(ValueError("two  words")), error_line(MemoryError())
+    ('ValueError: two words', 'MemoryError')
+    """
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _one_line(message: str) -> str:

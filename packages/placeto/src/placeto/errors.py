@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,34 +23,37 @@ class StoppedRunError(RunError):
     """What was asked for was begun, and stopped by Ctrl-C: exit code 130."""
 
 
-@contextmanager
-def reading(what: Any) -> Iterator[None]:
+def reading(what: Any) -> AbstractContextManager[None]:
     """Count what the system says about a file that the user named as wrong input."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{what}: {error.strerror or error}") from error
+    return _naming(what, InputError)
+
+
+def writing(what: Any) -> AbstractContextManager[None]:
+    """Say which file could not be written."""
+    return _naming(what, RunError)
 
 
 @contextmanager
-def writing(what: Any) -> Iterator[None]:
-    """Say which file could not be written."""
+def _naming(what: Any, kind: type[Exception]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"{what}: {error.strerror or error}") from error
+        raise kind(f"{what}: {error.strerror or error}") from error
 
 
 def not_among(value: str, known: Collection[str]) -> str:
-    """Say what was expected in the place of a name that is not known, the nearest one first.
+    """Say what was expected in the place of a name that is not known; one like it comes first.
 
     Examples
     --------
     >>> not_among("graph-ml", ["dot", "graphml"])
     "expected graphml, or another of dot, graphml, got 'graph-ml'"
+    >>> not_among("xyz", ["dot", "graphml"])
+    "expected one of dot, graphml, got 'xyz'"
     """
-    (near,) = get_close_matches(value, known, n=1, cutoff=0.0)
-    return f"expected {near}, or another of {', '.join(known)}, got {value!r}"
+    near = get_close_matches(value, known, n=1)
+    first = f"{near[0]}, or another" if near else "one"
+    return f"expected {first} of {', '.join(known)}, got {value!r}"
 
 
 def exit_code(error: BaseException) -> int:

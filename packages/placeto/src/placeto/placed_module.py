@@ -107,11 +107,11 @@ def place_module(
     *,
     devices: Sequence[str],
     cluster: str | None = None,
+    mask_fraction: float | None = None,
     seconds: float = 10.0,
     seed: int = 0,
     threads_per_device: int = 1,
     quiet: bool = False,
-    mask_fraction: float | None = None,
     autocast: torch.dtype | None = None,
 ) -> PlacedModule:
     """Find where the ops of a training step run best, and return the module as placed there.
@@ -127,6 +127,8 @@ def place_module(
     cluster
         Description of the devices for the simulator: a spec, or a cluster file, with as many
         devices. For CPUs by default CPUs that share their memory.
+    mask_fraction
+        As of `placeto_capture.capture`.
     seconds
         Seconds of the search for a placement.
     seed
@@ -135,7 +137,7 @@ def place_module(
         Number of threads that work on one op on each CPU.
     quiet
         Whether nothing is shown meanwhile.
-    mask_fraction, autocast
+    autocast
         As of `placeto_capture.capture`.
 
     Raises

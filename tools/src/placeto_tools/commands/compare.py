@@ -165,9 +165,7 @@ def compare(
         for text in sources:
             for number in dict.fromkeys(micro_batches or (1,)):
                 progress.update(f"{text}: reading or capturing its graph ...")
-                source = load_source(
-                    text, choice.sizes, choice.family_seed, number, trust=choice.trust
-                )
+                source = load_source(text, choice, number)
                 for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
                     cases.append(_case(text, source, cluster, problem, cases))
     schemes = [name for name in PLACER_NAMES if name in chosen]

@@ -7,6 +7,7 @@ import click
 
 from placeto.errors import InputError, writing
 from placeto.outputs import check_file
+from placeto.placing.costs import overflow_text
 from placeto.placing.placements import (
     run_placer,
     search,
@@ -168,10 +169,10 @@ def place(
     if as_json:
         show_json(report)
     else:
-        verdict = "" if report["fits"] else ", out of memory"
+        overflow = overflow_text(read.cluster, result.peak_memory)
         peaks = ", ".join(bytes_text(peak) for peak in report["peak_memory"])
         click.echo(
-            f"{output}: {name}, {seconds_text(result.runtime)}{verdict}; peak memory "
+            f"{output}: {name}, {seconds_text(result.runtime)}{overflow}; peak memory "
             f"{peaks}; {result.evaluations:,} evaluations in {result.seconds:.1f} s"
         )
         if bound is not None:

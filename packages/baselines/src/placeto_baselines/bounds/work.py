@@ -1,6 +1,7 @@
 """The work of all devices, and the memory it takes, shared out as fractions of groups allow."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from placeto_baselines.bounds.paths import Paths, through_groups
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import PlacementProblem
 
+MOST_SOLVED = 4_096  # groups, as in the finest level of a problem
 LARGEST_COST = 1e9  # the solver takes costs from 1e20 on for infinite, and is lost before
 
 
@@ -113,8 +115,42 @@ class WorkProgramme:
         return lack
 
     def solve(self) -> float:
-        """Return the best bound that the solver's multipliers give."""
-        return self.bound(*self.solver_multipliers())
+        """Return the best bound that the solver's multipliers give.
+
+        Of more groups than `MOST_SOLVED` they are those of as many sets of similar groups: the time
+        of the solver grows faster than with the square of the groups.
+        """
+        if len(self.work) <= MOST_SOLVED:
+            return self.bound(*self.solver_multipliers())
+        return self.bound(*self.multipliers_of_sets(MOST_SOLVED))
+
+    def multipliers_of_sets(self, count: int) -> tuple[NDArray[np.float64], ...]:
+        """Return the multipliers of a programme of about ``count`` sets of groups, for `bound`.
+
+        A set has groups that run on the same devices, with similar speeds. Its multiplier of paths
+        is that of its group with the longest, that of memory that of the group that needs most.
+        """
+        runs = np.isfinite(self.work)
+        _, where = np.unique(runs, axis=0, return_inverse=True)
+        seconds = np.where(runs, self.work, 0.0)
+        share = seconds[:, 0] / np.maximum(seconds.sum(axis=1), np.finfo(np.float64).tiny)
+        order = np.lexsort((share, where))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order)) * count // len(order)
+        _, set_of = np.unique(np.stack([where, place], axis=1), axis=0, return_inverse=True)
+        shape = (set_of.max() + 1, self.work.shape[1])
+        work, path, running = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
+        resident = np.zeros(shape[0], np.int64)
+        np.add.at(work, set_of, self.work)
+        np.maximum.at(path, set_of, self.path)
+        np.maximum.at(running, set_of, self.needs.running)
+        np.add.at(resident, set_of, self.needs.resident)
+        sets = replace(self, work=work, path=path, needs=MemoryNeeds(resident, running))
+        of_work, set_path, set_memory, _ = sets.solver_multipliers()
+        of_path, of_memory = np.zeros(len(order)), np.zeros(self.work.shape)
+        of_path[_greatest(self.path.min(axis=1), set_of)] = set_path
+        of_memory[_greatest(self.needs.running.max(axis=1), set_of)] = set_memory
+        return of_work, of_path, of_memory, np.zeros(len(order))
 
     def bound(
         self,
@@ -233,6 +269,13 @@ class WorkProgramme:
         of_memory = np.zeros((num_groups, num_devices))
         of_memory[groups, devices] = memory * second / byte
         return work, path, of_memory, lack * second / byte
+
+
+def _greatest(values: NDArray[Any], set_of: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the greatest value of each set."""
+    order = np.lexsort((values, set_of))
+    last: NDArray[np.int64] = np.append(np.flatnonzero(np.diff(set_of[order])), len(order) - 1)
+    return order[last]
 
 
 def _ones(count: int) -> NDArray[np.float64]:

@@ -6,37 +6,26 @@ run code of its own.
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
 import torch._export.serde.serialize
 import torch.export
 from torch import nn
+from torch._ops import HigherOrderOperator
 from torch.nn import functional
 
 from placeto_capture.errors import CaptureError
+from placeto_capture.programs.step import ProgramStep
+from placeto_graphs import error_line
 
-
-class ProgramStep(NamedTuple):
-    """A model that was read from a file, and the inputs of a step of it.
-
-    It begins as the tuple does that a factory of a user's own returns.
-
-    Attributes
-    ----------
-    model
-        In training mode.
-    example_inputs
-        Its positional arguments as a tuple, or its keyword arguments as a mapping.
-    """
-
-    model: nn.Module
-    example_inputs: Any
+LOOPS = frozenset({"associative_scan", "map_impl", "scan", "while_loop"})  # what torch traces apart
 
 
 def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> ProgramStep:
@@ -83,7 +72,7 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
                 model = torch.export.unflatten(program)
         except Exception as error:
             raise CaptureError(
-                f"{path}: expected an exported program, got {one_line([error, *logged][-1])}"
+                f"{path}: expected an exported program, got {error_line([error, *logged][-1])}"
             ) from error
     if program.example_inputs is None:
         raise CaptureError(f"{path}: expected a program with its example inputs, got one without")
@@ -93,8 +82,14 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> Progr
             node.meta.clear()  # fake tensors among it cannot be copied with the model
             if node.target in REPLACED:
                 node.target = REPLACED[node.target]
+            elif isinstance(node.target, HigherOrderOperator) and str(node.target) in LOOPS:
+                raise CaptureError(
+                    f"{path}: expected a program without {node.target!s}, whose parts are not "
+                    "captured; export one that computes the same step by step"
+                )
             elif node.target is torch.ops.aten._assert_tensor_metadata.default:
                 graph.erase_node(node)  # autocast of a GPU gives other dtypes than that of a CPU
+    model.register_forward_hook(_without_interpreter, always_call=True)
     arguments, keywords = program.example_inputs
     if arguments and keywords:
         count, names = len(arguments), list(keywords)
@@ -138,6 +133,13 @@ def _loading_to_cpu(logged: list[BaseException]) -> Iterator[None]:
         yield
 
 
+def _without_interpreter(_module: nn.Module, _arguments: Any, _result: Any) -> None:
+    """Leave out of an error what the interpreter of the program adds: the node that it was at."""
+    error = sys.exc_info()[1]
+    if error is not None and error.args:
+        error.args = (str(error.args[0]).partition("\n\nWhile executing %")[0], *error.args[1:])
+
+
 def _dropout(*args: Any) -> Any:
     return functional.dropout(*args)
 
@@ -150,14 +152,14 @@ def _rms_norm(*args: Any) -> Any:
     return torch.rms_norm(*args)
 
 
-# By the functions that capture replaces by kernels of a GPU.
+def _cond(*args: Any) -> Any:
+    return torch.cond(*args)
+
+
+# By the functions that capture replaces: by kernels of a GPU, and by the dearer of two branches.
 REPLACED: dict[Any, Any] = {
     torch.ops.aten.dropout.default: _dropout,
     torch.ops.aten.scaled_dot_product_attention.default: _attention,
     torch.ops.aten.rms_norm.default: _rms_norm,
+    torch.ops.higher_order.cond: _cond,
 }
-
-
-def one_line(error: BaseException) -> str:
-    """Return the type of an error and its message."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

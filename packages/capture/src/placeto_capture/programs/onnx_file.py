@@ -25,9 +25,10 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.programs.exported import ProgramStep, one_line
 from placeto_capture.programs.onnx_ops import NEEDS_OUTPUTS, NEEDS_VERSION, OPS
 from placeto_capture.programs.onnx_shapes import SHAPES
+from placeto_capture.programs.step import ProgramStep
+from placeto_graphs import error_line
 
 MAX_BYTES = 2**31  # what protobuf can decode
 MAX_CONSTANT = 2**26  # elements
@@ -90,7 +91,7 @@ def onnx_step(path: str | os.PathLike[str], /, **sizes: int) -> ProgramStep:
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
     except Exception as error:
-        raise CaptureError(f"{path}: expected an ONNX file, got {one_line(error)}") from error
+        raise CaptureError(f"{path}: expected an ONNX file, got {error_line(error)}") from error
     if not model.graph.node:
         raise CaptureError(f"{path}: expected an ONNX file, got one without ops")
     try:
@@ -98,7 +99,7 @@ def onnx_step(path: str | os.PathLike[str], /, **sizes: int) -> ProgramStep:
     except CaptureError as error:
         raise CaptureError(f"{path}: {error}") from error
     except Exception as error:
-        raise CaptureError(f"{path}: expected an ONNX model, got {one_line(error)}") from error
+        raise CaptureError(f"{path}: expected an ONNX model, got {error_line(error)}") from error
 
 
 def _step(path: str, model: onnx.ModelProto, sizes: Mapping[str, int]) -> ProgramStep:
@@ -331,7 +332,7 @@ def _computed(node: onnx.NodeProto, version: int, inputs: tuple[Any, ...]) -> An
     try:
         found: Any = ReferenceEvaluator(model).run(None, given)
     except Exception as error:
-        raise CaptureError(one_line(error)) from error
+        raise CaptureError(error_line(error)) from error
     values = iter(found)
     return [next(values) if name else None for name in node.output]
 

@@ -2,9 +2,29 @@
 
 import os
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.programs.exported import ProgramStep, exported_step, one_line
+from placeto_graphs import error_line
+
+
+class ProgramStep(NamedTuple):
+    """A model that was read from a file, and the inputs of a step of it.
+
+    It begins as the tuple does that a factory of a user's own returns.
+
+    Attributes
+    ----------
+    model
+        In training mode.
+    example_inputs
+        Its positional arguments as a tuple, or its keyword arguments as a mapping.
+    """
+
+    model: nn.Module
+    example_inputs: Any
 
 
 def program_step(
@@ -43,6 +63,9 @@ or .onnx
     """
     suffix = Path(path).suffix
     if suffix == ".pt2":
+        # What reads it takes seconds to import.
+        from placeto_capture.programs.exported import exported_step  # noqa: PLC0415
+
         step = exported_step(path, trust=trust)
         for name in sizes:
             raise CaptureError(
@@ -55,7 +78,7 @@ or .onnx
             from placeto_capture.programs.onnx_file import onnx_step  # noqa: PLC0415 (an extra)
         except ImportError as error:
             raise CaptureError(
-                f"onnx: expected it to be installed, got {one_line(error)}: "
+                f"onnx: expected it to be installed, got {error_line(error)}: "
                 "pip install 'placeto-capture[onnx]'"
             ) from error
         return onnx_step(path, **sizes)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from placeto.errors import InputError
 from placeto.problems.making import make_problem, read_cluster, regrouped
-from placeto.problems.options import GroupingOptions, group_counts
+from placeto.problems.options import GroupingOptions, SourceOptions, group_counts
 from placeto.problems.sources import load_source
 from placeto.trials.trials import Graph
 from placeto_experiments.paper.plan import Plan
@@ -109,7 +109,7 @@ def source_maker(
     sizes = {name: size for name, size in plan.scale.sizes.items() if name in known}
 
     def make() -> PlacementProblem:
-        source = load_source(text, sizes, family_seed)
+        source = load_source(text, SourceOptions(sizes, family_seed))
         devices = None
         if source.problem is None or cluster is not None:
             devices = read_cluster(cluster or f"{plan.num_gpus}x{source.kind}", plan.link)

@@ -12,6 +12,7 @@ from placeto.exporting.device_map import device_map
 from placeto.exporting.graph_files import dot_text, graphml_text
 from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.exporting.restriction import Price
+from placeto.placing.costs import overflow_text
 from placeto.texts import seconds_text
 from placeto_graphs import PlacementProblem
 
@@ -38,7 +39,7 @@ def _device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Expo
     modules = _count(len(found.modules), "module")
     split = f"the placement splits {len(found.split):,} of those that have to be whole"
     use = f"dispatch_model(model, device_map, main_device={found.main_device!r})"
-    remarks = (f"{modules}; {split}", _in_words(found.price, "whole modules"), use)
+    remarks = (f"{modules}; {split}", _in_words(problem, found.price, "whole modules"), use)
     return Exported(_json(found.modules), remarks, found.price)
 
 
@@ -46,7 +47,7 @@ def _pipeline(problem: PlacementProblem, placement: NDArray[np.int32]) -> Export
     found = pipeline_stages(problem, placement)
     content = {"split_points": found.split_points, "devices": found.devices}
     stages = f"{_count(len(found.devices), 'stage')}, on {', '.join(found.devices)}"
-    remarks = (stages, _in_words(found.price, "stages of whole modules"))
+    remarks = (stages, _in_words(problem, found.price, "stages of whole modules"))
     return Exported(_json(content), remarks, found.price)
 
 
@@ -73,9 +74,9 @@ def _json(content: object) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _in_words(price: Price, what: str) -> str:
-    memory = "" if price.fits else ", out of memory"
+def _in_words(problem: PlacementProblem, price: Price, what: str) -> str:
+    overflow = overflow_text(problem.cluster, price.peak_memory)
     return (
-        f"a step takes {seconds_text(price.runtime)}{memory} with {what}, simulated; "
-        f"{seconds_text(price.runtime_as_placed)} as placed"
+        f"a step takes {seconds_text(price.runtime)} with {what}, simulated, and "
+        f"{seconds_text(price.runtime_as_placed)} as placed{overflow}"
     )

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.texts import bytes_text
 from placeto_graphs import (
+    Cluster,
     EvaluationBatch,
     Evaluator,
     PlacementProblem,
@@ -15,6 +17,7 @@ from placeto_graphs import (
 from placeto_simulator import Timeline
 
 PLACEMENTS_AT_ONCE = 4_096
+MOST_SHOWN = 4  # devices in one line
 
 
 def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -47,6 +50,26 @@ def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int6
     """Return whether no device holds more bytes than it has."""
     memory = [device.memory_bytes for device in problem.cluster.devices]
     return bool((np.asarray(peak_memory) <= memory).all())
+
+
+def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int64]) -> str:
+    """Return which devices hold more than they have, to stand behind a runtime; else nothing.
+
+    Examples
+    --------
+    >>> from placeto_graphs import parse_cluster
+    >>> overflow_text(parse_cluster("2xv100"), [19_200_000_000, 5])
+    ', out of memory: v100:0 needs 19.2 GB of 16.0 GB'
+    >>> overflow_text(parse_cluster("2xv100"), [5, 5])
+    ''
+    """
+    over = [
+        f"{device.name} needs {bytes_text(peak)} of {bytes_text(device.memory_bytes)}"
+        for device, peak in zip(cluster.devices, peak_memory, strict=True)
+        if peak > device.memory_bytes
+    ]
+    more = f" and {len(over) - MOST_SHOWN} others" if len(over) > MOST_SHOWN else ""
+    return f", out of memory: {', '.join(over[:MOST_SHOWN])}{more}" if over else ""
 
 
 def first_as_good(curve: NDArray[np.float64], cost: float) -> int | None:

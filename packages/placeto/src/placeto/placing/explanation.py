@@ -108,10 +108,10 @@ def explain_group(
 
 
 def group_number(problem: PlacementProblem, name: str) -> int:
-    """Return the group of a name; the error of an unknown one names the nearest."""
+    """Return the group of a name; the error of an unknown one names those that are like it."""
     names = problem.grouping.group_names
     if name not in names:
-        near = ", ".join(get_close_matches(name, names, cutoff=0.0))
+        near = ", ".join(get_close_matches(name, names)) or names[0]
         raise InputError(f"GROUP: expected a group of the problem, such as {near}, got {name!r}")
     return names.index(name)
 

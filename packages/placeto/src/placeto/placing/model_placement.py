@@ -1,7 +1,7 @@
 """From a model to where its ops run best, in one call."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,15 @@ from placeto.exporting.formats import format_named
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import PipelineStages, pipeline_stages
 from placeto.outputs import check_file, write_text
+from placeto.placing.costs import overflow_text
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import search_graph
 from placeto.problems.factories import PARTS, step_of
-from placeto.problems.making import read_cluster
+from placeto.problems.making import read_cluster, target_of
 from placeto.problems.models import capture_step, executable
-from placeto.problems.sources import Target
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
-from placeto_execution.measuring.real_devices import CPU
-from placeto_graphs import Cluster, PlacementProblem, PlacementResult
+from placeto_graphs import PlacementProblem, PlacementResult
 from placeto_simulator import Simulator, Timeline
 from placeto_workloads import TrainingStep
 
@@ -44,20 +43,21 @@ class ModelPlacement:
         The placement, its costs, and the curve of the search.
     lower_bound : float
         Seconds that no placement of these groups is faster than.
-    assumptions : mapping
-        ``mask_fraction`` and ``autocast``, with which the step was captured.
+    autocast : `torch.dtype` or None
+        Dtype of the autocast with which the step was captured.
     """
 
     step: TrainingStep
     problem: PlacementProblem
     result: PlacementResult
     lower_bound: float
-    assumptions: Mapping[str, Any] = field(default_factory=dict)
+    autocast: torch.dtype | None = None
 
     def __repr__(self) -> str:
         devices = ", ".join(self.problem.cluster.device_names)
         name = type(self.step.model).__name__
-        return f"ModelPlacement({name} on {devices}: {self.runtime:.3g} s)"
+        overflow = overflow_text(self.problem.cluster, self.result.peak_memory)
+        return f"ModelPlacement({name} on {devices}: {self.runtime:.3g} s{overflow})"
 
     @property
     def placement(self) -> NDArray[np.int32]:
@@ -193,8 +193,8 @@ class ModelPlacement:
                 f"devices: expected {self.problem.num_devices}, one for each of "
                 f"{', '.join(self.problem.cluster.device_names)}, got {len(devices)}"
             )
-        target = _target(self.problem.cluster)
-        step = executable(self.step, target, threads, **self.assumptions)
+        target = target_of(self.problem.cluster)
+        step = executable(self.step, target, threads, autocast=self.autocast)
         with Executor(self.problem, step, devices) as executor:
             return run_steps(executor, self.timeline(), self.placement, steps)
 
@@ -211,10 +211,10 @@ def place(
     *,
     cluster: str,
     mode: str = "training",
+    mask_fraction: float | None = None,
     seconds: float = 10.0,
     seed: int = 0,
     quiet: bool = False,
-    mask_fraction: float | None = None,
     autocast: torch.dtype | None = None,
 ) -> ModelPlacement:
     """Capture a step of a model, and search for the devices where its ops run best.
@@ -223,7 +223,7 @@ def place(
     ----------
     model
         Model on any device, also the meta device; it stays as it is.
-    example_inputs, loss_fn, optimizer, mode
+    example_inputs, loss_fn, optimizer, mode, mask_fraction
         As of `placeto_capture.capture`; an optimizer of the model's own weights will do, too.
     cluster
         Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
@@ -233,8 +233,8 @@ def place(
         Seed of every random choice.
     quiet
         Whether nothing is shown meanwhile.
-    mask_fraction, autocast
-        As of `placeto_capture.capture`.
+    autocast
+        As of `placeto_capture.capture`; by default the autocast around this call.
 
     Raises
     ------
@@ -256,23 +256,17 @@ def place(
     """
     described = read_cluster(cluster)
     name = type(model).__name__
-    parts = (model, example_inputs, loss_fn, optimizer, mode)
+    parts = (model, example_inputs, loss_fn, optimizer, mode, mask_fraction)
     step = step_of(name, dict(zip(PARTS, parts, strict=True)))
     if autocast is None:
         autocast = _autocast_of_caller()
-    assumptions: dict[str, Any] = {"mask_fraction": mask_fraction, "autocast": autocast}
-    graph = capture_step(step, _target(described), **assumptions)
+    graph = capture_step(step, target_of(described), autocast=autocast)
     with torch.autocast("cpu", enabled=False):  # the policy computes, too
         found = search_graph(name, graph, described, seconds=seconds, seed=seed, quiet=quiet)
-    return ModelPlacement(step, *found, assumptions)
+    return ModelPlacement(step, *found, autocast)
 
 
 def _autocast_of_caller() -> torch.dtype | None:
     """Return the dtype of the autocast that is on, so that the step can run elsewhere, too."""
     on = [device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device)]
     return torch.get_autocast_dtype(on[0]) if on else None
-
-
-def _target(cluster: Cluster) -> Target:
-    """Return the device whose kernels a step runs on a cluster."""
-    return "cpu" if {device.kind for device in cluster.devices} == {CPU} else "gpu"

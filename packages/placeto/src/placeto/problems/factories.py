@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from placeto.errors import InputError
+from placeto_graphs import error_line
 
 if TYPE_CHECKING:
     from placeto_workloads import TrainingStep
 
-PARTS = ("model", "example_inputs", "loss_fn", "optimizer", "mode")
+PARTS = ("model", "example_inputs", "loss_fn", "optimizer", "mode", "mask_fraction", "updates")
 WHAT_FACTORIES_RETURN = (
-    "a model and example inputs, then a loss function, an optimizer and a mode where they are "
-    "others than usual"
+    "a model and example inputs, then a loss function, an optimizer, a mode, a mask_fraction and "
+    "updates where they are others than usual"
 )
 
 
@@ -28,7 +29,7 @@ def find_factory(text: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
         raise InputError(
-            f"{text}: expected a module that can be imported, got {type(error).__name__}: {error}"
+            f"{text}: expected a module that can be imported, got {error_line(error)}"
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -71,7 +72,7 @@ def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any])
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{text}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{text}: {error_line(error)}") from error
     if isinstance(made, TrainingStep):  # of this project, so that nothing has to be checked
         return made
     return step_of(text, _parts(text, made))
@@ -90,6 +91,8 @@ def step_of(text: str, parts: Mapping[str, Any]) -> "TrainingStep":
         parts.get("loss_fn"),
         optimizer=_optimizer(text, parts["model"], parts.get("optimizer")),
         mode=parts.get("mode") or "training",
+        mask_fraction=parts.get("mask_fraction"),
+        updates=parts.get("updates") or "after-backward",
     )
 
 

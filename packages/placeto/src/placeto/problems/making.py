@@ -46,6 +46,11 @@ def default_cluster(source: Source, link: str | None = None) -> Cluster:
     return parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}", link=link)
 
 
+def target_of(cluster: Cluster) -> Target:
+    """Return the device whose kernels a step runs on a cluster."""
+    return "cpu" if {device.kind for device in cluster.devices} == {"cpu"} else "gpu"
+
+
 def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
     """Return float64[V, D], the seconds of each op: measured where known, else of a cost model."""
     if all(device.kind in graph.measured_time for device in cluster.devices):
@@ -83,12 +88,9 @@ def make_problem(
 
 def read_source(text: str, asked: ProblemOptions) -> Source:
     """Return what a user named, in the size and with the kernels of the devices asked for."""
-    choice, devices = asked.choice, _asked_cluster(asked)
-    only_cpus = devices is not None and {device.kind for device in devices.devices} == {"cpu"}
-    target: Target = "cpu" if only_cpus else "gpu"
-    return load_source(
-        text, choice.sizes, choice.family_seed, asked.micro_batches, target, trust=choice.trust
-    )
+    devices = _asked_cluster(asked)
+    target = "gpu" if devices is None else target_of(devices)
+    return load_source(text, asked.choice, asked.micro_batches, target)
 
 
 def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:

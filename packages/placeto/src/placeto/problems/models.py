@@ -71,7 +71,6 @@ def capture_step(
     step: TrainingStep,
     target: Target = "gpu",
     *,
-    mask_fraction: float | None = None,
     autocast: torch.dtype | None = None,
 ) -> OpGraph:
     """Return the graph of a training step, with Adam unless it has another optimizer.
@@ -80,7 +79,7 @@ def capture_step(
     ----------
     step
         The step.
-    target, mask_fraction, autocast
+    target, autocast
         As of `placeto_capture.capture`.
 
     Examples
@@ -91,11 +90,14 @@ def capture_step(
     >>> "aten.addmm" in capture_step(step).op_types
     True
     """
-    return capture(**step._asdict(), target=target, mask_fraction=mask_fraction, autocast=autocast)
+    return capture(**step._asdict(), target=target, autocast=autocast)
 
 
 def executable(
-    step: TrainingStep, target: Target, threads_per_device: int, **assumptions: Any
+    step: TrainingStep,
+    target: Target,
+    threads_per_device: int,
+    autocast: torch.dtype | None = None,
 ) -> ExecutableStep:
     """Return a training step, ready to run op by op; what it computes is thrown away."""
     return executable_step(
@@ -103,5 +105,5 @@ def executable(
         target=target,
         results=[],
         threads_per_device=threads_per_device,
-        **assumptions,
+        autocast=autocast,
     )

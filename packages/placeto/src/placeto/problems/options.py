@@ -89,11 +89,13 @@ class GroupingOptions:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Which member or size of a source is meant."""
+    """Which member or size of a source is meant, and what is assumed of it."""
 
     sizes: Mapping[str, Any] = field(default_factory=dict)  # of the model or its configuration
     family_seed: int = 0  # of the draw of a family's members
     trust: bool = False  # whether a file may be loaded that can run code, as a .pt2 file can
+    # Part of all elements that masks of unknown values pick; None for that of the source.
+    mask_fraction: float | None = None
 
 
 @dataclass(frozen=True)

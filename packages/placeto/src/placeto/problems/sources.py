@@ -88,12 +88,9 @@ class SourceModel:
 
 def load_source(
     text: str,
-    sizes: Mapping[str, Any] | None = None,
-    family_seed: int = 0,
+    choice: SourceOptions | None = None,
     micro_batches: int = 1,
     target: Target = "gpu",
-    *,
-    trust: bool = False,
 ) -> Source:
     """Return the graph of what a user named, and what suits it.
 
@@ -103,27 +100,24 @@ def load_source(
         The name of a registered model; ``FAMILY:NUMBER``; ``LIBRARY:NAME``; the path of a problem
         file, a graph file, a PipeDream profile, an ONNX file or an exported program; or
         ``package.module:factory``.
-    sizes
-        Sizes of the model by name; of a model of a library and of a factory any values of JSON.
-    family_seed
-        Seed of the draw of a family's members.
+    choice
+        Sizes, and what else is chosen of a model.
     micro_batches
         Number of micro-batches in which a step runs. Models are captured with their size.
     target
         Device whose kernels the step runs, ``"gpu"`` or ``"cpu"``.
-    trust
-        Whether a ``.pt2`` file may be loaded: it can run code that it brings along.
 
     Raises
     ------
     InputError
         When it is nothing of that, cannot be read, or its batch cannot be divided.
     """
-    choice = SourceOptions(sizes or {}, family_seed, trust)
+    choice = choice or SourceOptions()
     if is_graph_file(text):
-        if choice.sizes:
-            name = next(iter(choice.sizes))
+        for name in choice.sizes:
             raise InputError(f"--set {name}: expected no sizes for the file {text}")
+        if choice.mask_fraction is not None:
+            raise InputError(f"--mask-fraction: expected none for the file {text}")
         source = _of_file(Path(text))
     else:
         source = source_model(text, choice, micro_batches).source(target)
@@ -146,7 +140,15 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     for name in _NO_SIZES.get(find, ()):
         if name in choice.sizes:
             raise InputError(f"--set {name}: expected a size of {text}")
-    return find(text, choice, micro_batches)
+    model = find(text, choice, micro_batches)
+    fraction = choice.mask_fraction
+    if fraction is None:
+        return model
+
+    def with_fraction(device: str) -> "TrainingStep":
+        return model.make(device)._replace(mask_fraction=fraction)
+
+    return replace(model, make=with_fraction, cached=None)
 
 
 def is_graph_file(text: str) -> bool:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import built, import_library, nearest, offline, one_line
+from placeto_workloads.libraries.loading import built, import_library, offline, such_as
 from placeto_workloads.models.training_step import TrainingStep
 
 DEFAULT_SIDE = 32
@@ -56,21 +57,19 @@ def diffusers_step(
     model_class = getattr(library, name, None) if name in known else None
     if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
         raise WorkloadError(
-            f"diffusers:{name}: expected a known network, such as {nearest(name, known)}, "
-            f"got {name!r}"
+            f"diffusers:{name}: expected a known network{such_as(name, known)}, got {name!r}"
         )
     taken = inspect.signature(model_class.__init__).parameters
     for key in settings:
         if key not in taken:
             raise WorkloadError(
-                f"diffusers:{name}: expected settings such as {nearest(key, list(taken))}, "
-                f"got {key!r}"
+                f"diffusers:{name}: expected a setting{such_as(key, list(taken))}, got {key!r}"
             )
     with offline():
         try:
             model = built(lambda: model_class(**settings), device, seed).train()
         except Exception as error:
-            raise WorkloadError(f"diffusers:{name}: {one_line(error)}") from error
+            raise WorkloadError(f"diffusers:{name}: {error_line(error)}") from error
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         inputs = _inputs(model, batch_size, sequence_length)

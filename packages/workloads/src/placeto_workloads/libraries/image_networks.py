@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import built, import_library, nearest, offline, one_line
+from placeto_workloads.libraries.loading import built, import_library, offline, such_as
 from placeto_workloads.models.training_step import TrainingStep
 
 # Settings that would load weights.
@@ -60,7 +61,7 @@ def timm_step(
                 lambda: library.create_model(name, pretrained=False, **settings), device, seed
             )
         except Exception as error:
-            raise WorkloadError(f"timm:{name}: {one_line(error)}") from error
+            raise WorkloadError(f"timm:{name}: {error_line(error)}") from error
     return _image_step(
         model.train(),
         _timm_shape(model, settings),
@@ -130,7 +131,7 @@ def torchvision_step(
     try:
         model: nn.Module = built(lambda: maker(**without, **settings), device, seed)
     except Exception as error:
-        raise WorkloadError(f"torchvision:{name}: {one_line(error)}") from error
+        raise WorkloadError(f"torchvision:{name}: {error_line(error)}") from error
     side = image_size or TORCHVISION_SIDES.get(name) or TORCHVISION_SIDES.get(kind) or SIDE
     has_classes = kind not in {"segmentation", "optical_flow"}
     return _image_step(
@@ -149,9 +150,7 @@ def _check_known(source: str, known: Collection[str]) -> None:
     """Raise a `WorkloadError` if the model of a source, such as ``timm:resnet50``, is not known."""
     name = source.partition(":")[2]
     if name not in known:
-        raise WorkloadError(
-            f"{source}: expected a known model, such as {nearest(name, known)}, got {name!r}"
-        )
+        raise WorkloadError(f"{source}: expected a known model{such_as(name, known)}, got {name!r}")
 
 
 def _check_no_weights(source: str, settings: Iterable[str], loading: Collection[str]) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
 
 NUM_SUGGESTIONS = 5
@@ -52,18 +53,18 @@ pip install 'placeto-workloads[timm]'
         raise WorkloadError(_broken(name, error)) from error
 
 
-def nearest(name: str, known: Collection[str]) -> str:
-    """Return a text that names those of some names that are most like one.
+def such_as(name: str, known: Collection[str]) -> str:
+    """Return words that name those of some names that are like one; nothing where none is.
 
     Examples
     --------
-    >>> nearest("lama", ["bert", "gpt2", "llama"])
-    'llama'
-    >>> nearest("xyz", ["bert", "gpt2", "llama"])
-    'bert, gpt2, llama'
+    >>> such_as("lama", ["bert", "gpt2", "llama"])
+    ', such as llama'
+    >>> such_as("xyz", ["bert", "gpt2", "llama"])
+    ''
     """
     found = difflib.get_close_matches(name, known, NUM_SUGGESTIONS)
-    return ", ".join(found or sorted(known)[:NUM_SUGGESTIONS])
+    return f", such as {', '.join(found)}" if found else ""
 
 
 @contextmanager
@@ -82,13 +83,8 @@ def offline() -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
-def one_line(error: BaseException) -> str:
-    """Return the type of an error and what it says."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
 def _broken(name: str, error: BaseException) -> str:
-    return f"{name}: expected a library that can be imported, got {one_line(error)}"
+    return f"{name}: expected a library that can be imported, got {error_line(error)}"
 
 
 def built(make: Callable[[], Model], device: torch.device | str, seed: int) -> Model:

@@ -2,56 +2,37 @@
 
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import built, import_library, nearest, offline, one_line
+from placeto_workloads.libraries.loading import built, import_library, offline, such_as
 from placeto_workloads.libraries.transformers_inputs import inputs_of
 from placeto_workloads.models.training_step import TrainingStep
 
-# What a model is for, where nobody says it: the first that there is for its architecture.
+# What a model is for, and the library's table of the classes for that. Where nobody says it, it is
+# the first that there is for its architecture.
 TASKS = {
-    "contrastive": (
-        "AutoModelForZeroShotImageClassification",
-        "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "seq2seq-lm": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
-    "speech-seq2seq": ("AutoModelForSpeechSeq2Seq", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES"),
-    "masked-lm": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
-    "causal-lm": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
-    "image-classification": (
-        "AutoModelForImageClassification",
-        "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "video-classification": (
-        "AutoModelForVideoClassification",
-        "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "audio-classification": (
-        "AutoModelForAudioClassification",
-        "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "semantic-segmentation": (
-        "AutoModelForSemanticSegmentation",
-        "MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES",
-    ),
-    "depth-estimation": (
-        "AutoModelForDepthEstimation",
-        "MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES",
-    ),
-    "object-detection": (
-        "AutoModelForObjectDetection",
-        "MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES",
-    ),
-    "image-text-to-text": (
-        "AutoModelForImageTextToText",
-        "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
-    ),
-    "none": ("AutoModel", "MODEL_MAPPING_NAMES"),
+    "contrastive": "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    "seq2seq-lm": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "speech-seq2seq": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+    "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "image-classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    "video-classification": "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES",
+    "audio-classification": "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES",
+    "semantic-segmentation": "MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES",
+    "depth-estimation": "MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES",
+    "object-detection": "MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES",
+    "image-text-to-text": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "none": "MODEL_MAPPING_NAMES",
 }
 # What makes a step depend on luck or on earlier steps, and what none of these would change.
 FIXED: Mapping[str, Any] = {
@@ -62,14 +43,9 @@ FIXED: Mapping[str, Any] = {
     "apply_spec_augment": False,
     "use_pretrained_backbone": False,
 }
-# What would bring other code or other weights than the library's own.
-REFUSED = (
-    "attn_implementation",
-    "auto_map",
-    "custom_pipelines",
-    "experts_implementation",
-    "quantization_config",
-)
+# What would bring other code than the library's own.
+REFUSED = ("attn_implementation", "auto_map", "custom_pipelines", "experts_implementation")
+QUANTIZATION = "quantization_config"
 
 
 def transformers_step(
@@ -85,8 +61,9 @@ def transformers_step(
     """Build a training step of a model of the transformers library.
 
     Nothing is downloaded: the model is made of its configuration, and its inputs are those that
-    its architecture asks for. Caches, dropped layers and masked features are off; there are labels
-    wherever the model makes a loss of them, and no masks of attention.
+    its class asks for. Caches, dropped layers and masked features are off; there are labels
+    wherever the model makes a loss of tensors, else a warning says that its loss is the mean of its
+    outputs. There are no masks of attention.
 
     Parameters
     ----------
@@ -97,8 +74,8 @@ def transformers_step(
     sequence_length
         Tokens, or frames of sound, in an example; by default 128, or as many as the model can take.
     task
-        Task of the model, one of `TASKS`; by default that of the configuration, or else the first
-        that its architecture has.
+        Task of the model, one of `TASKS`; by default the model is of the class that the
+        configuration names in ``architectures``, or else for the first task that it has.
     device
         Device of weights and inputs; on the default, meta, weights take no memory.
     seed
@@ -109,7 +86,8 @@ def transformers_step(
     Raises
     ------
     WorkloadError
-        When there is no such architecture, task or setting, or the library refuses a value.
+        When there is no such model type, task or setting, its weights are quantized, its inputs are
+        not known, or the library refuses a value.
     """
     library = import_library("transformers", "transformers")
     library.logging.set_verbosity_error()  # about kernels that are not installed
@@ -117,31 +95,36 @@ def transformers_step(
         config = _config(library, name, settings)
         model_class = _model_class(library, name, config, task)
         try:
-            model = built(lambda: model_class.from_config(config), device, seed).train()
+            config = _config_of_class(name, config, model_class)
+            model = built(lambda: model_class._from_config(config), device, seed).train()
+        except WorkloadError:
+            raise
         except Exception as error:
-            raise WorkloadError(f"transformers:{name}: {one_line(error)}") from error
+            raise WorkloadError(f"transformers:{name}: {error_line(error)}") from error
     inputs = inputs_of(name, model, batch_size, sequence_length, device=device, seed=seed)
-    return TrainingStep(model, inputs)
+    # No label of a transcript is padding.
+    mask_fraction = 1.0 if model_class.__name__.endswith("ForCTC") else None
+    return TrainingStep(model, inputs, mask_fraction=mask_fraction)
 
 
 def _config(library: Any, name: str, settings: Mapping[str, Any]) -> Any:
-    given = _read(name) if _is_path(name) else {"model_type": name}
-    architectures = given.get("architectures")
+    is_file = name.endswith(".json") or ("/" in name and os.path.exists(name))
+    given = _read(name) if is_file else {"model_type": name}
     model_type = given.get("model_type")
     if not isinstance(model_type, str) or model_type not in library.CONFIG_MAPPING:
-        known = list(library.CONFIG_MAPPING.keys())
-        raise WorkloadError(
-            f"transformers:{name}: expected a known model_type, such as "
-            f"{nearest(str(model_type), known)}, got {model_type!r}"
-        )
+        raise WorkloadError(_unknown_type(library, name, model_type, is_file=is_file))
     config_class = library.CONFIG_MAPPING[model_type]
     _check_settings(name, config_class, settings)
+    values = _harmless(name, _merged(given, settings))
+    architectures = values.pop("architectures", [])
     try:
-        config = config_class.from_dict(_harmless(_merged(given, settings)))
+        config = config_class.from_dict(values)
     except Exception as error:
         raise WorkloadError(
-            f"transformers:{name}: expected settings that the library takes, got {one_line(error)}"
+            f"transformers:{name}: expected settings that it takes, got {error_line(error)}"
         ) from error
+    if isinstance(architectures, str):
+        architectures = [architectures]
     config.architectures = architectures if isinstance(architectures, list) else []
     for part in _parts(config):
         for key, value in FIXED.items():
@@ -154,16 +137,53 @@ def _config(library: Any, name: str, settings: Mapping[str, Any]) -> Any:
     return config
 
 
+def _unknown_type(library: Any, name: str, model_type: Any, *, is_file: bool) -> str:
+    """Say which model type could be meant: by a class, a name of the hub, or a misspelt one."""
+    known = list(library.CONFIG_MAPPING.keys())
+    near = such_as(str(model_type), known)
+    if is_file:
+        return f"{name}: expected a known model_type{near}, got {model_type!r}"
+    config_class = getattr(getattr(library, name, None), "config_class", None)
+    if config_class is not None:
+        return (
+            f"transformers:{name}: expected the model_type of this class, "
+            f"{config_class.model_type}, with the setting architectures={name}"
+        )
+    meant = _type_in(name, known)
+    near = f", such as {meant}" if meant else near
+    return (
+        f"transformers:{name}: expected a known model_type{near}, or the path of a config.json, as "
+        f"nothing is downloaded, got {name!r}"
+    )
+
+
+def _type_in(name: str, known: Iterable[str]) -> str | None:
+    """Return the longest known model type that a name has as words, in any spelling.
+
+    Such as ``llama`` in ``"meta-llama/Llama-2-7b-hf"``, and ``gpt_neox`` in ``"GPT-NeoX-20B"``.
+    """
+    words = re.findall("[a-z0-9]+", name.rpartition("/")[2].lower())
+    parts = {
+        "".join(words[begin:end])
+        for begin in range(len(words))
+        for end in range(begin + 1, len(words) + 1)
+    }
+    found = [known_type for known_type in known if re.sub("[^a-z0-9]", "", known_type) in parts]
+    return max(found, key=len, default=None)
+
+
 def _check_settings(name: str, config_class: Any, settings: Mapping[str, Any]) -> None:
     if not settings:
         return
     usual = config_class()
-    for key in settings:
-        if key in REFUSED or key.startswith("_") or not hasattr(usual, key):
+    for key, value in settings.items():
+        if key == QUANTIZATION and value is None:
+            continue
+        if key in (*REFUSED, QUANTIZATION) or key.startswith("_") or not hasattr(usual, key):
             known = [known for known in usual.to_dict() if known not in REFUSED]
             raise WorkloadError(
-                f"transformers:{name}: expected settings of {usual.model_type}, such as "
-                f"{nearest(key, known)}, got {key!r}"
+                f"transformers:{name}: expected a setting of {usual.model_type}"
+                f"{such_as(key, known)}, got {key!r}"
             )
 
 
@@ -179,19 +199,22 @@ def _merged(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
     return merged
 
 
-def _harmless(value: Any) -> Any:
+def _harmless(name: str, value: Any) -> Any:
     """Return a value without what would bring other code, however deep it stands."""
-    if isinstance(value, Mapping):
-        return {
-            key: _harmless(item)
-            for key, item in value.items()
-            if key not in REFUSED and not key.startswith("_")
-        }
-    return [_harmless(item) for item in value] if isinstance(value, list) else value
-
-
-def _is_path(name: str) -> bool:
-    return name.endswith(".json") or "/" in name
+    if isinstance(value, list):
+        return [_harmless(name, item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.get(QUANTIZATION) is not None:
+        raise WorkloadError(
+            f"transformers:{name}: expected no {QUANTIZATION}, as quantized weights cannot be "
+            f"counted; the setting {QUANTIZATION}=null counts weights of the dtype that it has"
+        )
+    return {
+        key: _harmless(name, item)
+        for key, item in value.items()
+        if key not in (*REFUSED, QUANTIZATION) and not key.startswith("_")
+    }
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -200,7 +223,7 @@ def _read(path: str) -> dict[str, Any]:
     except OSError as error:
         raise WorkloadError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise WorkloadError(f"{path}: expected JSON, got {one_line(error)}") from error
+        raise WorkloadError(f"{path}: expected JSON, got {error_line(error)}") from error
     if not isinstance(found, dict):
         raise WorkloadError(f"{path}: expected a mapping, got {type(found).__name__}")
     return found
@@ -216,25 +239,46 @@ def _parts(config: Any) -> Iterator[Any]:
 
 
 def _model_class(library: Any, name: str, config: Any, task: str | None) -> Any:
-    classes = importlib.import_module("transformers.models.auto.modeling_auto")
-    found = {
+    """Return the class that a configuration names, or that there is for a task."""
+    named = [] if task else [str(architecture) for architecture in config.architectures]
+    for found in (getattr(library, architecture, None) for architecture in named):
+        if isinstance(found, type) and issubclass(found, library.PreTrainedModel):
+            return found
+    tables = importlib.import_module("transformers.models.auto.modeling_auto")
+    by_task = {
         known: names[config.model_type]
-        for known, (_, mapping) in TASKS.items()
-        if config.model_type in (names := dict(getattr(classes, mapping, {})))
+        for known, table in TASKS.items()
+        if config.model_type in (names := dict(getattr(tables, table, {})))
     }
-    if not found:
+    if not by_task:
         raise WorkloadError(
             f"transformers:{name}: expected an architecture with a model of its own, "
             f"got {config.model_type}"
         )
-    if task is not None and task not in found:
+    if task is not None and task not in by_task:
         raise WorkloadError(
-            f"task: expected one of {', '.join(found)} for {config.model_type}, got {task!r}"
+            f"task: expected one of {', '.join(by_task)} for {config.model_type}, got {task!r}"
         )
-    wanted = config.architectures or []
-    stated = next((known for known, names in found.items() if _first(names) in wanted), None)
-    return getattr(library, TASKS[task or stated or next(iter(found))][0])
+    names = by_task[task or next(iter(by_task))]
+    class_name = names if isinstance(names, str) else names[0]
+    if named:
+        warnings.warn(
+            f"transformers:{name}: no model of the library is called {named[0]}, as architectures "
+            f"says; {class_name} is built",
+            stacklevel=2,
+        )
+    return getattr(library, class_name)
 
 
-def _first(names: str | tuple[str, ...]) -> str:
-    return names if isinstance(names, str) else names[0]
+def _config_of_class(name: str, config: Any, model_class: Any) -> Any:
+    """Return a configuration, or the part for its text, whichever a class is built of."""
+    text = config.get_text_config()
+    if "Classification" in model_class.__name__ and getattr(text, "pad_token_id", 0) is None:
+        text.pad_token_id = 0  # the last word that is no padding is what it classifies
+    for part in (config, text):
+        if isinstance(part, model_class.config_class):
+            return part
+    raise WorkloadError(
+        f"transformers:{name}: expected architectures to name a class of {config.model_type}, got "
+        f"{model_class.__name__}, which is one of {model_class.config_class.model_type}"
+    )

@@ -1,6 +1,7 @@
 """What a model of the transformers library is called with."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,18 @@ from placeto_workloads.errors import WorkloadError
 DEFAULT_SEQUENCE_LENGTH = 128
 # What limits the sequences of a model, in the order in which they count.
 LONGEST = ("max_position_embeddings", "n_positions", "max_target_positions", "seq_length")
+# What classes end in that say of which class an example is, and those that make text.
+CLASSIFIERS = (
+    "ForSequenceClassification",
+    "ForImageClassification",
+    "ForVideoClassification",
+    "ForAudioClassification",
+    "ForXVector",
+)
+WRITERS = ("LM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration", "ForSpeechSeq2Seq")
+# Arguments that a loss is made of, besides those that are called labels.
+OF_LOSS = ("start_positions", "future_values")
+NUM_CHOICES = 2
 SIDES = ("image_size", "input_size", "img_size", "crop_size")
 DEFAULT_SIDE = 224
 
@@ -67,10 +80,10 @@ class _Inputs:
         self._text: Any = self._config.get_text_config()
         self._class = type(model).__name__
         parameters = inspect.signature(model.forward).parameters
-        self._taken = set(parameters)
-        self._needed = {
-            name for name, parameter in parameters.items() if parameter.default is parameter.empty
-        }
+        several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        named = {key: each for key, each in parameters.items() if each.kind not in several}
+        self._taken = set(named)
+        self._needed = {key for key, each in named.items() if each.default is each.empty}
         self._main = str(getattr(model, "main_input_name", "input_ids"))
         self._batch = batch_size
         self._length = self._checked_length(sequence_length)
@@ -82,26 +95,45 @@ class _Inputs:
             "pixel_values_videos": self._images,
             "input_features": self._features,
             "input_values": self._sound,
+            "bbox": lambda: torch.zeros(self._batch, self._length, 4, dtype=torch.int64),
         }
         main = self._main if self._main in self._taken else "input_ids"
-        if main not in makers or main not in self._taken:
-            raise WorkloadError(
-                f"transformers:{self._name}: expected a model of text, images or sound, "
-                f"got {self._class}, which takes {main}"
-            )
-        inputs: dict[str, Any] = {main: makers[main]()}
-        inputs |= {name: make() for name, make in makers.items() if name in self._needed - {main}}
+        names = [main, *sorted(self._needed - {main}), *sorted({"bbox"} & self._taken)]
+        for name in names:
+            if name not in makers or name not in self._taken:
+                raise WorkloadError(
+                    f"transformers:{self._name}: expected a model of text, images or sound, "
+                    f"got {self._class}, which takes {name}"
+                )
+        self._check_loss()
+        inputs: dict[str, Any] = {name: makers[name]() for name in names}
         if {"input_ids", "pixel_values"} <= self._taken and "return_loss" in self._taken:
             inputs |= {"input_ids": self._words(), "pixel_values": self._images()}
-            inputs["return_loss"] = True
-        labels = self._labels()
-        if labels is not None and "labels" in self._taken:
-            inputs["labels"] = labels
-        elif self._config.is_encoder_decoder and "decoder_input_ids" in self._taken:
+            return inputs | {"return_loss": True}
+        targets = {name: made for name, made in self._targets().items() if name in self._taken}
+        if not targets and self._config.is_encoder_decoder and "decoder_input_ids" in self._taken:
             inputs["decoder_input_ids"] = self._words()
-        if "bbox" in self._taken:
-            inputs["bbox"] = torch.zeros(self._batch, self._length, 4, dtype=torch.int64)
-        return inputs
+        of_loss = sorted(name for name in self._taken if "label" in name or name in OF_LOSS)
+        if of_loss and not targets.keys() & {"labels", "start_positions", "bool_masked_pos"}:
+            warnings.warn(
+                f"transformers:{self._name}: {self._class} makes its own loss of "
+                f"{', '.join(of_loss)}, which are not made here; the mean of what it gives is the "
+                "loss",
+                stacklevel=2,
+            )
+        return inputs | targets
+
+    def _check_loss(self) -> None:
+        """Refuse classes whose steps need inputs that have more than shapes."""
+        finds_ends = self._config.is_encoder_decoder and self._class.endswith(
+            "ForSequenceClassification"
+        )
+        if finds_ends or "sampled_negative_indices" in self._taken:
+            what = "the end of each text" if finds_ends else "the parts that it is to tell apart"
+            raise WorkloadError(
+                f"transformers:{self._name}: expected a class whose step depends on no values, got "
+                f"{self._class}, which needs to know {what}"
+            )
 
     def _checked_length(self, given: int | None) -> int:
         longest = self._number(self._text, *LONGEST)
@@ -115,12 +147,13 @@ class _Inputs:
         return given
 
     def _words(self) -> Tensor:
-        size = self._number(self._text, "vocab_size") or self._number(self._config, "vocab_size")
+        size = self._vocabulary()
         if size is None:
             raise WorkloadError(
                 f"transformers:{self._name}: expected a configuration with a vocab_size, got none"
             )
-        return torch.randint(size, (self._batch, self._length))
+        choices = (NUM_CHOICES,) if self._class.endswith("ForMultipleChoice") else ()
+        return torch.randint(size, (self._batch, *choices, self._length))
 
     def _images(self) -> Tensor:
         vision = getattr(self._config, "vision_config", None) or self._config
@@ -159,21 +192,64 @@ class _Inputs:
             samples *= stride
         return torch.randn(self._batch, samples)
 
-    def _labels(self) -> Tensor | None:
-        """Return what the model makes its loss of; None where that takes more than a tensor."""
-        if self._class.endswith(("ForImageClassification", "ForVideoClassification")):
-            return self._classes(self._batch)
-        if self._class.endswith(("ForSequenceClassification", "ForAudioClassification")):
-            return self._classes(self._batch)
-        if self._class.endswith("ForSemanticSegmentation"):
-            return self._classes(self._batch, *self._sides(self._config))
-        makes_text = ("LMHeadModel", "LM", "ForConditionalGeneration", "ForSpeechSeq2Seq")
-        if self._class.endswith(makes_text) or self._main == "input_ids":
-            return self._words() if self._number(self._text, "vocab_size") else None
-        return None
+    def _targets(self) -> dict[str, Tensor]:
+        """Return what the model makes its loss of; nothing where that is not known."""
+        batch, words = self._batch, (self._batch, self._length)
+        makers: dict[tuple[str, ...], Callable[[], dict[str, Tensor]]] = {
+            CLASSIFIERS: lambda: {"labels": self._class_of_each()},
+            ("ForTokenClassification",): lambda: {"labels": self._classes(*words)},
+            ("ForSemanticSegmentation",): lambda: {
+                "labels": self._classes(batch, *self._sides(self._config))
+            },
+            ("ForNextSentencePrediction",): lambda: {"labels": torch.randint(2, (batch,))},
+            ("ForMultipleChoice",): lambda: {"labels": torch.randint(NUM_CHOICES, (batch,))},
+            ("ForQuestionAnswering", "ForQuestionAnsweringSimple"): lambda: {
+                name: torch.randint(self._length, (batch,))
+                for name in ("start_positions", "end_positions")
+            },
+            ("ForMaskedImageModeling",): self._hidden_patches,
+            # A sign takes a frame, and two where it stands twice in a row; 0 is none.
+            ("ForCTC",): lambda: {"labels": self._words()[:, : -(-self._length // 4)].clamp(min=1)},
+            ("ForPreTraining",): self._targets_of_pretraining,
+            WRITERS: lambda: {"labels": self._words()} if self._vocabulary() else {},
+        }
+        found = (make for ends, make in makers.items() if self._class.endswith(ends))
+        return next(found, dict)()
+
+    def _targets_of_pretraining(self) -> dict[str, Tensor]:
+        """Return words and what is said of sentences; else which words are not the text's own."""
+        of_sentences = self._taken & {"next_sentence_label", "sentence_order_label"}
+        if not of_sentences:
+            return {"labels": torch.randint(2, (self._batch, self._length))}
+        made = {name: torch.randint(2, (self._batch,)) for name in of_sentences}
+        return {"labels": self._words(), **made}
+
+    def _hidden_patches(self) -> dict[str, Tensor]:
+        patch = self._number(self._config, "patch_size")
+        if patch is None or "labels" in self._taken:  # of the pieces that are hidden
+            return {}
+        height, width = self._sides(self._config)
+        hidden = torch.randint(2, (self._batch, (height // patch) * (width // patch)))
+        return {"bool_masked_pos": hidden.bool()}
+
+    def _class_of_each(self) -> Tensor:
+        """Return the class of each example, or what ``problem_type`` has instead."""
+        count = self._num_classes()
+        problem = getattr(self._config, "problem_type", None)
+        if problem == "multi_label_classification":
+            return torch.randint(2, (self._batch, count)).float()
+        if problem == "regression" or (problem is None and count == 1):
+            return torch.randn((self._batch, count)).squeeze(1)
+        return self._classes(self._batch)
 
     def _classes(self, *shape: int) -> Tensor:
-        return torch.randint(max(1, self._number(self._config, "num_labels") or 1), shape)
+        return torch.randint(self._num_classes(), shape)
+
+    def _num_classes(self) -> int:
+        return max(1, self._number(self._config, "num_labels") or 1)
+
+    def _vocabulary(self) -> int | None:
+        return self._number(self._text, "vocab_size") or self._number(self._config, "vocab_size")
 
     def _number(self, config: Any, *keys: str) -> int | None:
         for key in keys:

@@ -34,6 +34,9 @@ class TrainingStep(NamedTuple):
         Function from parameters to an optimizer; None for Adam.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone.
+    mask_fraction
+        Part of all elements that masks of unknown values pick, above 0 and up to 1; None refuses
+        such masks.
     updates
         ``"after-backward"``, or ``"as-ready"`` for the order of TensorFlow, in which each weight is
         updated as soon as its gradient is there.
@@ -53,6 +56,7 @@ class TrainingStep(NamedTuple):
     loss_fn: LossFunction | None = None
     optimizer: OptimizerFactory | None = None
     mode: str = "training"
+    mask_fraction: float | None = None
     updates: str = "after-backward"
 
 
