@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from placeto_graphs import (
+    DeviceKind,
     GraphError,
     load_cluster,
     load_pipedream_profile,
@@ -59,13 +61,27 @@ def test_the_rules_of_a_problem(tmp_path: Path) -> None:
 def test_the_cluster(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(block("A file of your own", CLUSTERS))
     cluster = load_cluster(tmp_path / "cluster.toml")
-    assert cluster.devices == (*parse_cluster("2xk80").devices, *parse_cluster("1xv100").devices)
+    (v100,) = parse_cluster("1xv100").devices
+    assert cluster.devices == (
+        *parse_cluster("2xk80").devices,
+        replace(v100, memory_bytes=32_000_000_000),
+    )
     assert cluster.link.tolist() == [[-1, 0, 1], [0, -1, 1], [2, 2, -1]]
     assert cluster.bandwidth[0].tolist() == [np.inf, 7.6e9, 1.25e9]
 
 
+def test_a_kind_of_device(tmp_path: Path) -> None:
+    heading = "A kind of device of your own"
+    (tmp_path / "cluster.toml").write_text(block(heading, CLUSTERS))
+    (card,) = load_cluster(tmp_path / "cluster.toml").kinds
+    assert (card.name, card.peak_flops_in["tf32"]) == ("rtx4090", 82.6e12)
+    section = CLUSTERS.partition(f"\n## {heading}")[2]
+    told = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
+    assert {*told, "name"} == {field.name for field in fields(DeviceKind)}
+
+
 def test_the_cluster_of_version_1(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text(block("Files of version 1", CLUSTERS))
+    (tmp_path / "cluster.toml").write_text(block("Files of earlier versions", CLUSTERS))
     cluster = load_cluster(tmp_path / "cluster.toml")
     assert cluster.devices == parse_cluster("2xk80").devices
     assert cluster.bandwidth[[0, 1], [1, 0]].tolist() == [10e9, 7.6e9]

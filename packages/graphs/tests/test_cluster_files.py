@@ -235,7 +235,7 @@ def test_a_cluster_of_version_1(tmp_path: Path) -> None:
         ("format = ", "expected TOML: Invalid value (at end of document)"),
         (f"bandwidth = {'1' * 5000}", "expected TOML: Exceeds the limit (4300 digits)"),
         ('format = "x"\nversion = 1', "format: expected 'placeto-cluster', got 'x'"),
-        (FIRST.replace("version = 1", "version = 3"), "version: expected at most 2, got 3"),
+        (FIRST.replace("version = 1", "version = 4"), "version: expected at most 3, got 4"),
         (FIRST.replace("bandwidth", "bandwith"), "object contains unknown field bandwith"),
         (FIRST.replace("7.6e9", "nan"), "bandwidth[0, 0]: expected a number >= 0"),
         (FIRST.replace("7.6e9", "0"), "bandwidth[0, 1]: expected more than 0 B/s"),

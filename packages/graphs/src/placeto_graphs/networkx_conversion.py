@@ -291,7 +291,11 @@ def _named_tensors(
         )
     carried = [(producer, name) for name in names]
     for tensor in carried:
-        if not isinstance(tensor[1], Hashable) or tensor not in tensors:
+        try:
+            known = tensor in tensors
+        except TypeError:  # a list, or a tuple that holds one, is no key
+            known = False
+        if not known:
             raise GraphError(f"tensors: expected outputs of the first op, got {shown(tensor[1])}")
     total = sum(tensors[tensor] for tensor in carried)
     if attributes.get("bytes", total) != total:
