@@ -298,7 +298,7 @@ def _named_tensors(
         if not known:
             raise GraphError(f"tensors: expected outputs of the first op, got {shown(tensor[1])}")
     total = sum(tensors[tensor] for tensor in carried)
-    if attributes.get("bytes", total) != total:
+    if integer("bytes", attributes.get("bytes", total)) != total:
         raise GraphError(
             f"bytes: expected {total}, the sum of its tensors, got {shown(attributes['bytes'])}"
         )
