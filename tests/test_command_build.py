@@ -142,6 +142,7 @@ def test_a_card_that_the_file_of_a_cluster_describes_has_times_of_its_own(
     problem = load_problem(path)
     product = problem.graph.op_names.index("aten.addmm")
     assert problem.compute_time[product] == pytest.approx([SNAIL_SECONDS] * 2, rel=1e-9)
+    assert [kind.name for kind in problem.cluster.kinds] == ["snail"]
     placement = tmp_path / "placement.json"
     succeed("place", f"{factory}:make", f"--cluster={devices}", "--placer=heft", "-o", placement)
     report = succeed_json("simulate", path, placement)

@@ -11,6 +11,7 @@ import pytest
 from placeto_graphs import (
     DeviceKind,
     GraphError,
+    PlacementProblem,
     load_cluster,
     load_pipedream_profile,
     load_placement,
@@ -41,21 +42,43 @@ def test_the_problem_and_its_placement(tmp_path: Path) -> None:
     assert load_placement(tmp_path / "placement.json", problem).tolist() == [1]
 
 
-def test_the_links_of_a_problem(tmp_path: Path) -> None:
+def problem_with(folder: Path, number: int, version: int, inside: str = "") -> PlacementProblem:
+    """Read the problem with the fields that a later block shows, in the graph or the cluster."""
     content = json.loads(block("Problem"))
-    content["version"] = 2
-    content["cluster"] |= json.loads(blocks("Problem")[1])
-    (tmp_path / "problem.json").write_text(json.dumps(content))
-    cluster = load_problem(tmp_path / "problem.json").cluster
+    content["version"] = version
+    (content[inside] if inside else content).update(json.loads(blocks("Problem")[number]))
+    (folder / "problem.json").write_text(json.dumps(content))
+    return load_problem(folder / "problem.json")
+
+
+def test_what_waits_and_what_is_held_in_a_problem(tmp_path: Path) -> None:
+    graph = problem_with(tmp_path, 1, 5, "graph").graph
+    assert graph.dtype == ("float32", "float32")
+    assert (graph.waits.tolist(), graph.held_tensors.tolist()) == ([[1, 0]], [1])
+
+
+def test_the_links_of_a_problem(tmp_path: Path) -> None:
+    cluster = problem_with(tmp_path, 2, 2, "cluster").cluster
     assert cluster.link_names == ("host bridge",)
     assert cluster.link.tolist() == [[-1, 0], [0, -1]]
 
 
 def test_the_rules_of_a_problem(tmp_path: Path) -> None:
-    content = json.loads(block("Problem")) | json.loads(blocks("Problem")[2]) | {"version": 3}
-    (tmp_path / "problem.json").write_text(json.dumps(content))
-    rules = load_problem(tmp_path / "problem.json").rules
+    rules = problem_with(tmp_path, 3, 3).rules
     assert rules == ("id", "gradients", "updates", r"scopes:decoder\.step\d+")
+
+
+def test_the_levels_of_a_problem(tmp_path: Path) -> None:
+    content = json.loads(block("Problem"))
+    levels = json.loads(blocks("Problem")[4])
+    content |= levels | {
+        "version": 4,
+        "grouping": {"group_of": [0, 1], "group_names": ["weights", "matmul"]},
+    }
+    (tmp_path / "problem.json").write_text(json.dumps(content))
+    problem = load_problem(tmp_path / "problem.json")
+    assert [level.group_names for level in problem.levels] == [("weights",), ("weights", "matmul")]
+    assert len(blocks("Problem")) == 5
 
 
 def test_the_cluster(tmp_path: Path) -> None:

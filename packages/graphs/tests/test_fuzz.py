@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tomli_w
 
-from example_graphs import diamond_problem, plain_graph
+from example_graphs import diamond, diamond_problem, plain_graph
 from placeto_graphs import (
     DEVICE_KINDS,
     GraphError,
@@ -110,7 +110,8 @@ MUTATIONS = (flipped, truncated, spliced, restructured)
 def levelled_problem() -> PlacementProblem:
     """Return a chain of eight ops at the middle one of three levels, made by rules."""
     names = [f"op{number}" for number in range(8)]
-    graph = plain_graph(names, range(7), [8] * 7, [(n, n + 1) for n in range(7)])
+    edges = [(number, number + 1) for number in range(7)]
+    graph = plain_graph(names, range(7), [8] * 7, edges, waits=[[7, 0], [7, 2]], held_tensors=[3])
     levels = nested_groupings(graph, colocate(graph, rules=()), [2, 4, 6])
     return PlacementProblem(
         graph=graph,
@@ -146,7 +147,12 @@ def described_cluster() -> str:
 
 
 def files(folder: Path) -> dict[Path, Callable[[Path], Any]]:
-    problem = diamond_problem(compute_time=[[1, 1], [2, np.inf], [3, 3], [4, 4]])
+    problem = diamond_problem(
+        graph=diamond(
+            waits=[[2, 1]], held_tensors=[0], groups=[1, 2, 1, 1], dtype=["", "a", "", ""]
+        ),
+        compute_time=[[1, 1], [2, np.inf], [3, 3], [4, 4]],
+    )
     levelled = levelled_problem()
     save_problem(problem, folder / "problem.json")
     save_problem(problem, folder / "problem.json.gz")

@@ -14,7 +14,7 @@ from placeto_graphs.schema.cluster import Device
 from placeto_graphs.schema.device_kind import DeviceKind, Efficiency
 
 Decoded = TypeVar("Decoded")
-_PLAIN_KEY = re.compile(rb'"\w++"\s*+:')  # in no text: there a quotation mark has a backslash
+_PLAIN_KEY = re.compile(rb'"(?:\w|\\u\w{4})++"\s*+:')  # in a text \ stands before each "
 
 
 class Header(msgspec.Struct):
