@@ -163,7 +163,7 @@ def files(folder: Path) -> dict[Path, Callable[[Path], Any]]:
     (folder / "described.toml").write_text(described_cluster())
     save_placement(np.array([0, 0, 1, 1]), problem, folder / "placement.json")
     finest = levelled.at_level(2)
-    save_placement(np.arange(6) % 4, finest, folder / "finer.json")
+    save_placement(np.arange(6, dtype=np.int32) % 4, finest, folder / "finer.json")
     by_op = dict.fromkeys(levelled.graph.op_names, "cpu:0")
     (folder / "ops.json").write_text(json.dumps(by_op))
     (folder / "profile.txt").write_text(PROFILE)
