@@ -230,18 +230,16 @@ def test_the_paper_trains_on_one_grouping_of_each_graph() -> None:
 
 
 def test_searches_have_as_many_evaluations_as_placeto_may_have(family: Path) -> None:
+    evaluations: dict[str, set[int]] = {}
     for name, record in trials_of(family).items():
-        scheme = name.rpartition("/")[2]
-        if scheme in {"local-search", "random-search"}:
-            assert record["evaluations"] == 200
-        if scheme == "placeto-optimized":
-            assert 3 * 4 < record["evaluations"] <= 200 + 1 + 12
-        if scheme == "placeto-zero-shot":
-            assert record["evaluations"] == 1 + 12
-        if scheme == "placeto-zero-shot-swept":
-            assert 1 + 2 * 12 <= record["evaluations"] <= 1 + 3 * 12
-        if scheme == "hill-climbing":
-            assert record["evaluations"] <= 200
+        if name.startswith("seed"):
+            evaluations.setdefault(name.rpartition("/")[2], set()).add(record["evaluations"])
+    assert evaluations["local-search"] == evaluations["random-search"] == {200}
+    assert evaluations["placeto-zero-shot"] == {1 + 12}
+    assert all(3 * 4 < count <= 200 + 1 + 12 for count in evaluations["placeto-optimized"])
+    swept = evaluations["placeto-zero-shot-swept"]
+    assert all(1 + 2 * 12 <= count <= 1 + 3 * 12 for count in swept)
+    assert max(evaluations["hill-climbing"]) <= 200
 
 
 def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:

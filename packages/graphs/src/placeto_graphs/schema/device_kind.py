@@ -9,9 +9,9 @@ from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.schema.arrays import Record, integer, number, text
 
 PRECISIONS = (
-    *("tf32", "float64", "float16", "bfloat16", "complex32", "complex64", "complex128"),
-    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
-    *("float4_e2m1fn_x2", "uint8", "int8", "int16", "int32", "int64"),
+    *("tf32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz"),
+    *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"),
+    *("uint8", "int8", "int16", "int32", "int64"),
 )
 """What a device may have a peak for besides float32: dtypes of torch, and TensorFloat-32."""
 
