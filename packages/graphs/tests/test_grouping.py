@@ -289,6 +289,15 @@ def test_no_group_is_left_below_the_threshold() -> None:
     assert costs.min() >= 1000
 
 
+def test_a_group_that_costs_the_threshold_is_left_alone() -> None:
+    graph = chain(4, [10, 9, 10])
+    merged = merge_and_colocate(graph, colocate(graph, rules=()), min_output_bytes=10)
+    # The last op, which costs nothing, joins the one before; then none costs less than 10.
+    assert partition(merged.group_of) == {frozenset({0}), frozenset({1, 2, 3})}
+    same = merge_and_colocate(graph, merged, min_output_bytes=10)
+    assert same == merged
+
+
 def test_groups_without_neighbours_join_each_other() -> None:
     graph = diamond(edges=[[0, 1]])
     three = merge_and_colocate(graph, colocate(graph, rules=()), num_groups=3)
