@@ -263,6 +263,35 @@ def test_merging_follows_its_definition(
     assert partition(merged.group_of) == oracle
 
 
+def dense_graph(generator: np.random.Generator) -> OpGraph:
+    """Return a graph with many edges and few sizes, so that costs and tensors are often equal."""
+    count = int(generator.integers(4, 13))
+    rank = generator.permutation(count)
+    producers = generator.integers(0, count, 2 * count)
+    edges = [
+        (tensor, op)
+        for tensor, producer in enumerate(producers.tolist())
+        for op in range(count)
+        if rank[producer] < rank[op] and generator.random() < 0.2
+    ]
+    sizes = generator.integers(0, 5, 2 * count)
+    return plain_graph([f"op{op}" for op in range(count)], producers, sizes, edges)
+
+
+def test_merging_follows_its_definition_where_much_is_equal() -> None:
+    generator = np.random.default_rng(0)
+    num_merges = 0
+    for _ in range(200):
+        graph = dense_graph(generator)
+        start = colocate(graph, rules=())
+        target = int(generator.integers(1, graph.num_ops))
+        least = [None, int(generator.integers(1, 12))][int(generator.integers(2))]
+        merged = merge_and_colocate(graph, start, num_groups=target, min_output_bytes=least)
+        assert partition(merged.group_of) == merged_step_by_step(graph, start, target, least)
+        num_merges += graph.num_ops - merged.num_groups
+    assert num_merges > 600
+
+
 @given(op_graphs(), starts)
 def test_merging_what_is_merged_changes_nothing(graph: OpGraph, rules: Any) -> None:
     once = merge_and_colocate(graph, colocate(graph, rules), num_groups=3)
