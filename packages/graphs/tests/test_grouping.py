@@ -138,6 +138,57 @@ def test_a_colocation_id_says_which_forward_op_a_gradient_belongs_to() -> None:
     assert "mm1 relu_grad mm1_grad" in groups(told, colocate_gradients)
 
 
+def owner_by_definition(graph: OpGraph, gradient: int) -> int | None:
+    """Return the forward op that a gradient op belongs to, one candidate after the other."""
+    order: list[int] = graph.topological_order.tolist()
+    forward = [op for op in order if graph.phases[op] == FORWARD]
+    same_id = [op for op in forward if graph.colocation[op] == graph.colocation[gradient] >= 0]
+    if same_id:
+        return same_id[-1]
+    in_scope = [op for op in forward if graph.scopes[op] == graph.scopes[gradient]]
+    for weights in (False, True):
+        shared = [
+            tensor
+            for tensor in graph.inputs_of_op[gradient].tolist()
+            if bool(graph.parameter_bytes[graph.tensor_producer[tensor]]) is weights
+        ]
+        found = [
+            op
+            for op in in_scope
+            if any(
+                graph.tensor_producer[tensor] == op or op in graph.consumers_of_tensor[tensor]
+                for tensor in shared
+            )
+        ]
+        if found:
+            return found[-1]
+    return None
+
+
+def test_gradients_join_forward_ops_as_defined_whatever_the_order_of_ops() -> None:
+    generator = np.random.default_rng(0)
+    num_owned = 0
+    for _ in range(200):
+        plain = dense_graph(generator)
+        count = plain.num_ops
+        graph = replace(
+            plain,
+            phases=generator.integers(0, 2, count, np.int8),
+            scopes=generator.choice(["a", "b"], count).tolist(),
+            colocation=generator.choice([-1, -1, -1, 0, 1], count),
+            parameter_bytes=generator.choice([0, 0, 4], count),
+        )
+        owners = nx.empty_graph(count)
+        for op in np.flatnonzero(graph.phases == BACKWARD).tolist():
+            owner = owner_by_definition(graph, op)
+            if owner is not None:
+                owners.add_edge(op, owner)
+                num_owned += 1
+        expected = set(map(frozenset, nx.connected_components(owners)))
+        assert partition(colocate_gradients(graph).group_of) == expected
+    assert num_owned > 300
+
+
 def test_updates_join_the_one_parameter_that_they_read() -> None:
     found = groups(two_layers(), colocate_updates)
     assert {"w1 w1_step", "w2 w2_step", "norm"} <= found
@@ -429,3 +480,4 @@ def test_the_matrices_are_boolean_and_read_only() -> None:
 def test_a_graph_that_would_not_fit_memory_is_refused() -> None:
     with pytest.raises(GraphError, match="expected at most 2 groups, got 3; merge them first"):
         reachability(group_graph(3, []), max_groups=2)
+    assert reachability(group_graph(3, []), max_groups=3).parallel.sum() == 6
