@@ -29,6 +29,7 @@ from placeto_graphs import (
     merge_and_colocate,
     reachability,
 )
+from placeto_graphs.grouping.kernels import NONE, edge_heaps, meld
 
 FORWARD, BACKWARD, UPDATE = Phase
 RULES: tuple[Callable[[OpGraph], Grouping], ...] = (
@@ -339,6 +340,21 @@ def test_merging_follows_its_definition_where_much_is_equal() -> None:
         assert partition(merged.group_of) == merged_step_by_step(graph, start, target, least)
         num_merges += graph.num_ops - merged.num_groups
     assert num_merges > 1500
+
+
+def test_heaps_that_are_melded_give_their_edges_in_order() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        edges = generator.integers(0, 6, (60, 2), np.int32)
+        root, left, right = edge_heaps(6, edges)
+        whole = NONE
+        for group in generator.permutation(6):
+            whole = meld(whole, root[group], left, right)
+        popped = []
+        while whole != NONE:
+            popped.append(whole)
+            whole = meld(left[whole], right[whole], left, right)
+        assert popped == list(range(60))
 
 
 @given(op_graphs(), starts)
