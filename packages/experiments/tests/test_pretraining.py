@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 from placeto.stopping import StopRequest
 from placeto_experiments.pretraining import __main__ as pretraining
-from placeto_experiments.pretraining import evaluation, learning, searched
+from placeto_experiments.pretraining import evaluation, learning
+from placeto_experiments.pretraining import searched as searched_module
 from placeto_experiments.pretraining.__main__ import main
 from placeto_experiments.pretraining.evaluation import BUDGETS, Evaluation, summary
 from placeto_experiments.pretraining.learning import Validation, weights_of
@@ -211,7 +212,7 @@ def test_problems_to_learn_from_are_those_of_some_random_graphs_and_of_all_model
         for name in names
         for variant in range(2)
     )
-    monkeypatch.setattr(searched, "problem_set", lambda part, *, variants: entries)  # noqa: ARG005
+    monkeypatch.setattr(searched_module, "problem_set", lambda part, *, variants: entries)  # noqa: ARG005
     learned_from = sorted(name for name, _ in training_problems(2, 2))
     kept = ("chain-0", "chain-1", "grid-1", "nmt-07")
     assert learned_from == [f"{name}.{variant}" for name in kept for variant in range(2)]
