@@ -4,9 +4,8 @@ import numpy as np
 
 from placeto import load_model_graph
 from placeto.texts import TextTable
-from placeto_capture import DEVICE_KINDS
 from placeto_capture.costs.roofline import single_device_runtime
-from placeto_graphs import OpGraph, Phase
+from placeto_graphs import DEVICE_KINDS, OpGraph, Phase
 from placeto_workloads import MODELS
 
 # As Addanki et al. (2019) give them.

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from command_runs import (
     SMALL_NMT,
@@ -18,7 +20,7 @@ from command_runs import (
     succeed_json,
     write_module,
 )
-from placeto import family_graph, load_model_graph
+from placeto import family_graph, load_model_graph, place
 from placeto_baselines import lower_bound
 from placeto_capture import cost_model
 from placeto_graphs import (
@@ -113,6 +115,57 @@ def test_a_model_becomes_a_problem_with_the_times_of_each_kind(tmp_path: Path) -
     scopes = [row["scope"] for row in succeed_json("inspect", path, "--scope-depth=1")["scopes"]]
     assert "decoder" in scopes
     assert not any("." in scope for scope in scopes)
+
+
+SNAILS = """
+format = "placeto-cluster"
+version = 3
+bandwidth = 1e9
+devices = [{ name = "snail:0", kind = "snail" }, { name = "snail:1", kind = "snail" }]
+
+[kinds.snail]
+memory_bytes = 1_000_000_000
+memory_bandwidth = 1e12
+peak_flops = 1000.0
+launch_overhead = 0.25
+efficiency = { matrix_product = 0.5 }
+"""
+SNAIL_SECONDS = 0.25 + 2 * 3 * 4 * 2 / 1000 / 0.5  # of three rows of 4 numbers times 4 x 2
+
+
+def test_a_card_that_the_file_of_a_cluster_describes_has_times_of_its_own(
+    factory: str, tmp_path: Path
+) -> None:
+    devices, path = tmp_path / "snails.toml", tmp_path / "problem.json"
+    devices.write_text(SNAILS)
+    succeed("build", f"{factory}:make", f"--cluster={devices}", "-o", path)
+    problem = load_problem(path)
+    product = problem.graph.op_names.index("aten.addmm")
+    assert problem.compute_time[product] == pytest.approx([SNAIL_SECONDS] * 2, rel=1e-9)
+    assert [kind.name for kind in problem.cluster.kinds] == ["snail"]
+    placement = tmp_path / "placement.json"
+    succeed("place", f"{factory}:make", f"--cluster={devices}", "--placer=heft", "-o", placement)
+    report = succeed_json("simulate", path, placement)
+    assert report["runtime"] > SNAIL_SECONDS
+    placed = place(nn.Linear(4, 2), torch.ones(3, 4), cluster=str(devices), seconds=0.1, quiet=True)
+    assert placed.problem.compute_time[product] == pytest.approx([SNAIL_SECONDS] * 2, rel=1e-9)
+    devices.write_text(SNAILS.replace("[kinds.snail]", "[kinds.slug]"))
+    line = fail("build", f"{factory}:make", f"--cluster={devices}", "-o", path, "--force")
+    assert (
+        f"{devices}: devices[0].memory_bytes: expected a number, or version = 3 and [kinds.sn"
+        in line
+    )
+
+
+def test_a_kind_that_nothing_describes_is_named_with_what_to_do(
+    factory: str, tmp_path: Path
+) -> None:
+    devices = tmp_path / "devices.toml"
+    numbers = "memory_bytes = 1_000, op_overhead = 0.0, transfer_overhead = 0.0"
+    named = f'{{ name = "tpu:0", kind = "tpu", {numbers} }}'
+    devices.write_text(f'format = "placeto-cluster"\nversion = 3\ndevices = [{named}]\n')
+    line = fail("build", f"{factory}:make", f"--cluster={devices}", "-o", tmp_path / "p.json")
+    assert "or one that the cluster's file describes in [kinds.tpu], got 'tpu'" in line
 
 
 def test_rules_and_merging_are_the_users(tmp_path: Path) -> None:

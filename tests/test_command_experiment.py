@@ -30,7 +30,6 @@ from placeto.trials.trials import (
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.options import Run, chosen_plan
 from placeto_experiments.paper.generalise import generalise
-from placeto_experiments.paper.published import TABLE_1
 from placeto_experiments.paper.rewards import rewards
 from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
 from placeto_experiments.paper.training_tasks import TrainPlaceto
@@ -231,18 +230,16 @@ def test_the_paper_trains_on_one_grouping_of_each_graph() -> None:
 
 
 def test_searches_have_as_many_evaluations_as_placeto_may_have(family: Path) -> None:
+    evaluations: dict[str, set[int]] = {}
     for name, record in trials_of(family).items():
-        scheme = name.rpartition("/")[2]
-        if scheme in {"local-search", "random-search"}:
-            assert record["evaluations"] == 200
-        if scheme == "placeto-optimized":
-            assert 3 * 4 < record["evaluations"] <= 200 + 1 + 12
-        if scheme == "placeto-zero-shot":
-            assert record["evaluations"] == 1 + 12
-        if scheme == "placeto-zero-shot-swept":
-            assert 1 + 2 * 12 <= record["evaluations"] <= 1 + 3 * 12
-        if scheme == "hill-climbing":
-            assert record["evaluations"] <= 200
+        if name.startswith("seed"):
+            evaluations.setdefault(name.rpartition("/")[2], set()).add(record["evaluations"])
+    assert evaluations["local-search"] == evaluations["random-search"] == {200}
+    assert evaluations["placeto-zero-shot"] == {1 + 12}
+    assert all(3 * 4 < count <= 200 + 1 + 12 for count in evaluations["placeto-optimized"])
+    swept = evaluations["placeto-zero-shot-swept"]
+    assert all(1 + 2 * 12 <= count <= 1 + 3 * 12 for count in swept)
+    assert max(evaluations["hill-climbing"]) <= 200
 
 
 def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
@@ -306,7 +303,7 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
     ours = [line.split(" | ") for line in page.splitlines() if line.startswith("| ours |")]
     papers = [line.split(" | ") for line in page.splitlines() if line.startswith("| paper |")]
     assert [row[4] for row in ours] == [row[4] for row in papers] == ["2", "4"] * 3
-    assert [float(row[7]) for row in papers] == [row.placeto for row in TABLE_1]
+    assert [row[7] for row in papers] == ["1.180", "1.130", "2.320", "2.630", "0.860", "0.740"]
     trials = trials_of(folder)
     names = ["inception-v3", "inception-v3", "nmt-2", "nmt-4", "nasnet", "nasnet"]
     published = [line.split(" | ") for line in page.splitlines() if "| as published |" in line]

@@ -2,13 +2,16 @@
 
 import json
 import re
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from placeto_graphs import (
+    DeviceKind,
     GraphError,
+    PlacementProblem,
     load_cluster,
     load_pipedream_profile,
     load_placement,
@@ -39,33 +42,69 @@ def test_the_problem_and_its_placement(tmp_path: Path) -> None:
     assert load_placement(tmp_path / "placement.json", problem).tolist() == [1]
 
 
-def test_the_links_of_a_problem(tmp_path: Path) -> None:
+def problem_with(folder: Path, number: int, version: int, inside: str = "") -> PlacementProblem:
+    """Read the problem with the fields that a later block shows, in the graph or the cluster."""
     content = json.loads(block("Problem"))
-    content["version"] = 2
-    content["cluster"] |= json.loads(blocks("Problem")[1])
-    (tmp_path / "problem.json").write_text(json.dumps(content))
-    cluster = load_problem(tmp_path / "problem.json").cluster
+    content["version"] = version
+    (content[inside] if inside else content).update(json.loads(blocks("Problem")[number]))
+    (folder / "problem.json").write_text(json.dumps(content))
+    return load_problem(folder / "problem.json")
+
+
+def test_what_waits_and_what_is_held_in_a_problem(tmp_path: Path) -> None:
+    graph = problem_with(tmp_path, 1, 5, "graph").graph
+    assert graph.dtype == ("float32", "float32")
+    assert (graph.waits.tolist(), graph.held_tensors.tolist()) == ([[1, 0]], [1])
+
+
+def test_the_links_of_a_problem(tmp_path: Path) -> None:
+    cluster = problem_with(tmp_path, 2, 2, "cluster").cluster
     assert cluster.link_names == ("host bridge",)
     assert cluster.link.tolist() == [[-1, 0], [0, -1]]
 
 
 def test_the_rules_of_a_problem(tmp_path: Path) -> None:
-    content = json.loads(block("Problem")) | json.loads(blocks("Problem")[2]) | {"version": 3}
-    (tmp_path / "problem.json").write_text(json.dumps(content))
-    rules = load_problem(tmp_path / "problem.json").rules
+    rules = problem_with(tmp_path, 3, 3).rules
     assert rules == ("id", "gradients", "updates", r"scopes:decoder\.step\d+")
+
+
+def test_the_levels_of_a_problem(tmp_path: Path) -> None:
+    content = json.loads(block("Problem"))
+    levels = json.loads(blocks("Problem")[4])
+    content |= levels | {
+        "version": 4,
+        "grouping": {"group_of": [0, 1], "group_names": ["weights", "matmul"]},
+    }
+    (tmp_path / "problem.json").write_text(json.dumps(content))
+    problem = load_problem(tmp_path / "problem.json")
+    assert [level.group_names for level in problem.levels] == [("weights",), ("weights", "matmul")]
+    assert len(blocks("Problem")) == 5
 
 
 def test_the_cluster(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(block("A file of your own", CLUSTERS))
     cluster = load_cluster(tmp_path / "cluster.toml")
-    assert cluster.devices == (*parse_cluster("2xk80").devices, *parse_cluster("1xv100").devices)
+    (v100,) = parse_cluster("1xv100").devices
+    assert cluster.devices == (
+        *parse_cluster("2xk80").devices,
+        replace(v100, memory_bytes=32_000_000_000),
+    )
     assert cluster.link.tolist() == [[-1, 0, 1], [0, -1, 1], [2, 2, -1]]
     assert cluster.bandwidth[0].tolist() == [np.inf, 7.6e9, 1.25e9]
 
 
+def test_a_kind_of_device(tmp_path: Path) -> None:
+    heading = "A kind of device of your own"
+    (tmp_path / "cluster.toml").write_text(block(heading, CLUSTERS))
+    (card,) = load_cluster(tmp_path / "cluster.toml").kinds
+    assert (card.name, card.peak_flops_in["tf32"]) == ("rtx4090", 82.6e12)
+    section = CLUSTERS.partition(f"\n## {heading}")[2]
+    told = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
+    assert {*told, "name"} == {field.name for field in fields(DeviceKind)}
+
+
 def test_the_cluster_of_version_1(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text(block("Files of version 1", CLUSTERS))
+    (tmp_path / "cluster.toml").write_text(block("Files of earlier versions", CLUSTERS))
     cluster = load_cluster(tmp_path / "cluster.toml")
     assert cluster.devices == parse_cluster("2xk80").devices
     assert cluster.bandwidth[[0, 1], [1, 0]].tolist() == [10e9, 7.6e9]

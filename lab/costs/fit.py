@@ -1,6 +1,7 @@
 """Fit the efficiencies of device kinds to published step times, and print fit and residuals.
 
-What it prints as efficiencies are the constants of `kinds.py`, and stands in docs/costs.md.
+What it prints as efficiencies are the constants of `catalogue.py` in placeto-graphs, and stands in
+docs/costs.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto import load_model_graph
-from placeto_capture.costs.kinds import CPU, K80, P100, V100, DeviceKind, Efficiency
 from placeto_capture.costs.op_classes import OpClass
 from placeto_capture.costs.roofline import overhead_between, work_of
-from placeto_graphs import OpGraph, Phase
+from placeto_graphs import DEVICE_KINDS, DeviceKind, Efficiency, OpGraph, Phase
 
 WHOLE_STEP = (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)
 # A step of plain gradient descent updates a parameter in one cheap op, not in the dozen of Adam.
@@ -185,20 +185,21 @@ def fit_all(graphs: Mapping[str, OpGraph]) -> list[Fit]:
     graphs
         The full-size graphs by the names that `PUBLISHED_STEPS` gives them.
     """
-    k80 = _fit_kind(K80, K80_CENTRE, graphs)
+    k80 = _fit_kind("k80", K80_CENTRE, graphs)
     return [
         k80,
-        _fit_kind(P100, k80.fitted, graphs),
-        _fit_kind(V100, k80.fitted, graphs),
-        _fit_kind(CPU, CPU_CENTRE, graphs),
+        _fit_kind("p100", k80.fitted, graphs),
+        _fit_kind("v100", k80.fitted, graphs),
+        _fit_kind("cpu", CPU_CENTRE, graphs),
     ]
 
 
-def _fit_kind(device: DeviceKind, centre: Efficiency, graphs: Mapping[str, OpGraph]) -> Fit:
+def _fit_kind(kind: str, centre: Efficiency, graphs: Mapping[str, OpGraph]) -> Fit:
+    device = DEVICE_KINDS[kind]
     steps = tuple(
         step_of(published, graphs[published.model], device)
         for published in PUBLISHED_STEPS
-        if published.kind == device.name
+        if published.kind == kind
     )
     return Fit(device, centre, fit(steps, centre), steps)
 

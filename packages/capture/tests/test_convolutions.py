@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from placeto_capture import DEVICE_KINDS, capture, cost_model
+from placeto_capture import capture, cost_model
 from placeto_capture.costs.op_classes import OpClass
 from placeto_capture.costs.roofline import work_of
-from placeto_graphs import OpGraph
+from placeto_graphs import DEVICE_KINDS, OpGraph
 
 FORWARD, BACKWARD = "aten.convolution", "aten.convolution_backward"
 

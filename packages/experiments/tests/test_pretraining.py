@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from click.testing import CliRunner
 from placeto.stopping import StopRequest
 from placeto_experiments.pretraining import __main__ as pretraining
 from placeto_experiments.pretraining import evaluation, learning
+from placeto_experiments.pretraining import searched as searched_module
 from placeto_experiments.pretraining.__main__ import main
 from placeto_experiments.pretraining.evaluation import BUDGETS, Evaluation, summary
 from placeto_experiments.pretraining.learning import Validation, weights_of
 from placeto_experiments.pretraining.searched import searched_problems, training_problems
-from placeto_experiments.problem_set.problems import Part
+from placeto_experiments.problem_set.problems import GraphEntry, Part, ProblemEntry
+from placeto_experiments.problem_set.random_steps import random_step
 from placeto_policy import PlacementPolicy, load_policy, preset, save_policy
 
 SMALL = ["--evaluations", "40"]
@@ -200,12 +203,17 @@ def test_wrong_budgets_and_empty_folders_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_problems_to_learn_from_are_those_of_some_random_graphs_and_of_all_models() -> None:
-    names = [name for name, _ in islice(training_problems(1, 2), 6)]
-    assert len(set(names)) == 6
-    numbers = {
-        int(graph.rpartition("-")[2])
-        for graph, _, _ in (name.rpartition(".") for name in names)
-        if graph.startswith(("chain", "grid", "layered", "fork-join", "series-parallel"))
-    }
-    assert numbers <= {0, 1}
+def test_problems_to_learn_from_are_those_of_some_random_graphs_and_of_all_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("chain-0", "chain-1", "chain-2", "grid-1", "grid-30", "nmt-07")
+    entries = tuple(
+        ProblemEntry(GraphEntry(name, "training", partial(random_step, "chain", 0)), variant)
+        for name in names
+        for variant in range(2)
+    )
+    monkeypatch.setattr(searched_module, "problem_set", lambda part, *, variants: entries)  # noqa: ARG005
+    learned_from = sorted(name for name, _ in training_problems(2, 2))
+    kept = ("chain-0", "chain-1", "grid-1", "nmt-07")
+    assert learned_from == [f"{name}.{variant}" for name in kept for variant in range(2)]
+    assert len(list(training_problems(2, None))) == len(entries)

@@ -1,5 +1,6 @@
 """Hypothesis strategies for every type of the schema."""
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,15 @@ from numpy.typing import NDArray
 from placeto_graphs import (
     Cluster,
     Device,
+    DeviceKind,
+    Efficiency,
     Grouping,
     OpGraph,
     PlacementProblem,
     colocate,
     colocate_by_id,
 )
+from placeto_graphs.schema.device_kind import PRECISIONS
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 seconds = st.floats(0, 1e6)
@@ -102,6 +106,24 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
         link=link,
         link_names=draw(st.one_of(st.none(), unique)),
         queue=draw(st.sampled_from(["fifo", "backward-first"])),
+        kinds=tuple(draw(st.lists(device_kinds(), max_size=2, unique_by=lambda kind: kind.name))),
+    )
+
+
+@st.composite
+def device_kinds(draw: st.DrawFn) -> DeviceKind:
+    positive = st.floats(1e-3, 1e18)
+    part = st.floats(0, 1, exclude_min=True)
+    return DeviceKind(
+        name=draw(names),
+        memory_bytes=draw(st.integers(1, 2**62)),
+        memory_bandwidth=draw(positive),
+        peak_flops=draw(positive),
+        peak_flops_in=draw(st.dictionaries(st.sampled_from(PRECISIONS), positive, max_size=3)),
+        launch_overhead=draw(seconds),
+        op_overhead=draw(seconds),
+        transfer_overhead=draw(seconds),
+        efficiency=Efficiency(**{each.name: draw(part) for each in fields(Efficiency)}),
     )
 
 

@@ -54,6 +54,13 @@ def test_equal_buses_are_no_entry(tmp_path: Path, queue: str) -> None:
     assert load_cluster(path) == renamed
 
 
+def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    save_cluster(parse_cluster("2xk80"), path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_cluster(path) == parse_cluster("2xk80")
+
+
 HEAD = """
 format = "placeto-cluster"
 version = 2
@@ -235,7 +242,7 @@ def test_a_cluster_of_version_1(tmp_path: Path) -> None:
         ("format = ", "expected TOML: Invalid value (at end of document)"),
         (f"bandwidth = {'1' * 5000}", "expected TOML: Exceeds the limit (4300 digits)"),
         ('format = "x"\nversion = 1', "format: expected 'placeto-cluster', got 'x'"),
-        (FIRST.replace("version = 1", "version = 3"), "version: expected at most 2, got 3"),
+        (FIRST.replace("version = 1", "version = 4"), "version: expected at most 3, got 4"),
         (FIRST.replace("bandwidth", "bandwith"), "object contains unknown field bandwith"),
         (FIRST.replace("7.6e9", "nan"), "bandwidth[0, 0]: expected a number >= 0"),
         (FIRST.replace("7.6e9", "0"), "bandwidth[0, 1]: expected more than 0 B/s"),

@@ -296,8 +296,10 @@ def test_one_device_sends_nothing_over_any_link() -> None:
         ("2xk80+", "cluster: expected terms such as 2xk80"),
         ("2xtpu", "cluster: expected one of the kinds cpu, k80, p100"),
         ("-1xk80", "cluster: expected terms"),
-        ("0xk80", "cluster: expected 1 to 1024 devices, got 0"),
-        ("1025xk80", "cluster: expected 1 to 1024 devices, got 1025"),
+        ("0xk80", "cluster: expected a count of at least 1, got '0xk80'"),
+        ("0xk80+1xcpu", "cluster: expected a count of at least 1, got '0xk80'"),
+        ("2x(1xk80 + 00xcpu)", "cluster: expected a count of at least 1, got '00xcpu'"),
+        ("1025xk80", "cluster: expected at most 1024 devices, got 1025"),
         ("99999999999xk80", "cluster: expected terms such as 2xk80"),
         ("2x(4xk80", "cluster: expected terms such as 2xk80"),
         ("2x()", "cluster: expected terms such as 2xk80"),
@@ -305,8 +307,8 @@ def test_one_device_sends_nothing_over_any_link() -> None:
         ("2x(2x(1xk80))", "cluster: expected terms such as 2xk80"),
         ("2x(2xtpu)", "cluster: expected one of the kinds cpu, k80, p100"),
         ("2x(2xk80)+1xcpu", "cluster: expected either devices or machines, such as 2x(1xcpu+4xk80"),
-        ("0x(4xk80)", "cluster: expected 1 to 1024 devices, got 0"),
-        ("9999x(9999xk80)", "cluster: expected 1 to 1024 devices, got 99980001"),
+        ("0x(4xk80)", "cluster: expected a count of at least 1, got '0x(4xk80)'"),
+        ("9999x(9999xk80)", "cluster: expected at most 1024 devices, got 99980001"),
     ],
 )
 def test_a_wrong_spec_is_shown(spec: str, message: str) -> None:

@@ -103,6 +103,8 @@ def test_a_problem_of_an_earlier_version_has_outgoing_buses(tmp_path: Path) -> N
     assert content["version"] == 5
     del content["cluster"]["link"], content["cluster"]["link_names"]
     assert set(content["cluster"]) == {"devices", "bandwidth", "latency"}
+    for column in ("dtype", "groups", "group_channels", "waits", "held_tensors"):
+        del content["graph"][column]
     for version in (1, 2, 3, 4, 5):
         (tmp_path / "old.json").write_text(json.dumps(content | {"version": version}))
         assert load_problem(tmp_path / "old.json") == diamond_problem()
@@ -114,11 +116,107 @@ def test_files_of_before_have_dtypes_in_the_types_of_products(tmp_path: Path) ->
     save_graph(graph, tmp_path / "graph.json")
     assert load_graph(tmp_path / "graph.json") == graph
     content = json.loads((tmp_path / "graph.json").read_text())
-    del content["graph"]["dtype"]
+    for column in ("dtype", "groups", "group_channels", "waits", "held_tensors"):
+        del content["graph"][column]
     (tmp_path / "graph.json").write_text(json.dumps(content | {"version": 1}))
     read = load_graph(tmp_path / "graph.json")
     assert read.op_types == ("aten.mm", "aten.mm", "aten.convolution", "mine[3]")
     assert read.dtype == ("bfloat16", "", "float8_e4m3fn", "")
+
+
+NEW_FIELDS: dict[str, tuple[int, Any]] = {
+    "cluster.link": (2, [[-1, 0], [1, -1]]),
+    "cluster.link_names": (2, ["one", "other"]),
+    "cluster.queue": (2, "fifo"),
+    "rules": (3, ["id"]),
+    "levels": (4, [{"group_of": [0, 1, 2, 3], "group_names": ["split", "left", "right", "join"]}]),
+    "cluster.kinds": (5, {}),
+    "graph.dtype": (5, ["", "", "", "float16"]),
+    "graph.groups": (5, [1, 1, 2, 1]),
+    "graph.group_channels": (5, [0, 0, 2, 0]),
+    "graph.waits": (5, [[2, 1]]),
+    "graph.held_tensors": (5, [0]),
+}
+
+
+@pytest.mark.parametrize("field", NEW_FIELDS)
+def test_a_field_is_refused_in_files_of_a_version_before_it(tmp_path: Path, field: str) -> None:
+    first, value = NEW_FIELDS[field]
+    path = tmp_path / "problem.json"
+    content = document(folder=tmp_path)
+    for name in NEW_FIELDS:
+        *inside, last = name.split(".")
+        holder = content[inside[0]] if inside else content
+        holder.pop(last, None)
+        if name == field:
+            holder[last] = value
+    path.write_text(json.dumps(content | {"version": first}))
+    assert load_problem(path).num_groups == 4
+    path.write_text(json.dumps(content | {"version": first - 1}))
+    with refused(
+        f"{path}: {field}: expected it in files of version {first} and later, got it in one of "
+        f"version {first - 1}"
+    ):
+        load_problem(path)
+
+
+def test_a_graph_of_version_1_has_no_waits(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    save_graph(diamond(), path)
+    path.write_text(path.read_text().replace('"version":2', '"version":1'))
+    with refused(f"{path}: graph.dtype: expected it in files of version 2 and later"):
+        load_graph(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('"flops":', '"flops":[9,9,9,9],"flops":', "flops"),
+        ('"version":', '"version":5,"version" :', "version"),
+        ('"kind":"k80","mem', '"kind":"cpu","kind":"k80","mem', "kind"),
+        ('"group_names":', '"group_names":["a"],"group_names":', "group_names"),
+        ('"flops":', '"flops":[9,9,9,9],"fl\\u006fps":', "flops"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path, old: str, new: str, key: str) -> None:
+    path = tmp_path / "problem.json"
+    save_problem(diamond_problem(), path)
+    content = path.read_text()
+    assert old in content
+    path.write_text(content.replace(old, new, 1))
+    with refused(f"{path}: '{key}': expected each key of an object once, got it again"):
+        load_problem(path)
+
+
+def test_names_like_keys_are_no_keys(tmp_path: Path) -> None:
+    names = ('"flops":', "{", 'x"flops" : [', "flops", "\\")
+    graph = replace(diamond(), op_names=names[:4], scopes=names[1:], op_types=names[:4])
+    save_graph(graph, tmp_path / "graph.json")
+    assert load_graph(tmp_path / "graph.json") == graph
+
+
+@pytest.mark.parametrize(
+    "name", ["problem.json", "problem.json.gz", "graph.json", "placement.json"]
+)
+def test_a_byte_order_mark_is_left_out(tmp_path: Path, name: str) -> None:
+    problem, path = diamond_problem(), tmp_path / name
+    if name.startswith("placement"):
+        save_placement(np.array([0, 1, 0, 1]), problem, path)
+    elif name.startswith("graph"):
+        save_graph(problem.graph, path)
+    else:
+        save_problem(problem, path)
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(path, "rb") as file:
+        content = file.read()
+    with opened(path, "wb") as file:
+        file.write(b"\xef\xbb\xbf" + content)
+    if name.startswith("placement"):
+        assert load_placement(path, problem).tolist() == [0, 1, 0, 1]
+    elif name.startswith("graph"):
+        assert load_graph(path) == problem.graph
+    else:
+        assert load_problem(path) == problem
 
 
 def test_a_problem_with_other_links_says_which(tmp_path: Path) -> None:
@@ -147,6 +245,8 @@ def document(**changes: Any) -> dict[str, Any]:
     return content
 
 
+ONE_GROUP = {"group_of": [0, 0], "group_names": ["a"]}
+TWO_GROUPS = {"group_of": [0, 0, 1, 1], "group_names": ["b", "c"]}
 PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"format": "placeto-graph"}, "format: expected 'placeto-problem', got 'placeto-graph'"),
     ({"format": ...}, "object missing required field format"),
@@ -166,7 +266,7 @@ PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"graph.flops": [0, 1, -2, 3]}, "graph.flops[2]: expected a finite number >= 0, got -2.0"),
     ({"graph.flops": [0, 1, 2]}, "graph.flops: expected shape (4,), got (3,)"),
     ({"graph.phases": [0, 0, 0, 0.5]}, "graph.phases[3]: expected int, got float (0.5)"),
-    ({"graph.tensor_bytes": [1, 2, 3, 2**80]}, "graph.tensor_bytes: expected integers"),
+    ({"graph.tensor_bytes": [1, 2, 3, 2**80]}, "graph.tensor_bytes[3]: expected an integer from"),
     ({"graph.op_names": ["a", "b", "a", "c"]}, "graph.op_names[2]: 'a' repeats op_names[0]"),
     ({"graph.edge_tensors": [0, 1]}, "graph.edge_consumers: expected 2 ops, as many as edge_te"),
     ({"graph.edge_consumers": [1, 2, 3, 9]}, "graph.edges[3, 1]: expected one of 4 ops, got 9"),
@@ -195,7 +295,10 @@ PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
         "cluster.link[0, 0]: expected -1 from a device to itself",
     ),
     ({"cluster.link": [[-1, 0.5], [0, -1]]}, "cluster.link[0][1]: expected int, got float (0.5)"),
-    ({"cluster.link": [[-1, 2**70], [0, -1]]}, "cluster.link: expected integers, got"),
+    (
+        {"cluster.link": [[-1, 2**70], [0, -1]]},
+        f"cluster.link[0, 1]: expected an integer from -1 to 1, got {2**70}",
+    ),
     ({"cluster.link_names": ["a", "b"]}, "cluster.link_names: expected 1 texts, got 2"),
     ({"cluster.link_names": [3]}, "cluster.link_names[0]: expected str, got int (3)"),
     ({"device_column": [0, 1]}, "device_column[1]: expected one of 1 columns of compute_time"),
@@ -205,7 +308,18 @@ PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"grouping.group_of": [0, 1, 2.5, 3]}, "grouping.group_of[2]: expected int, got float (2.5)"),
     ({"grouping.group_of": [0, 1, True, 3]}, "grouping.group_of[2]: expected int, got bool (True)"),
     ({"grouping.group_of": [0, 1, "2", 3]}, "grouping.group_of[2]: expected int, got str ('2')"),
-    ({"grouping.group_of": [0, 1, 2**70, 3]}, "grouping.group_of: expected integers, got"),
+    (
+        {"grouping.group_of": [0, 1, 2**70, 3]},
+        f"grouping.group_of[2]: expected an integer from 0 to 3, got {2**70}",
+    ),
+    (
+        {"levels": [ONE_GROUP, {"group_of": [0, 2**63, 1, 1], "group_names": ["b", "c"]}]},
+        f"levels[1].group_of[1]: expected an integer from 0 to 1, got {2**63}",
+    ),
+    (
+        {"levels": [ONE_GROUP | {"group_of": [0, -(2**70)]}, TWO_GROUPS]},
+        f"levels[0].group_of[1]: expected an integer from 0 to 0, got -{2**70}",
+    ),
     ({"device_column": [0, 0.5]}, "device_column[1]: expected int, got float (0.5)"),
     ({"grouping.group_of": [0, 1, 2, 9]}, "grouping.group_of[3]: expected an integer from 0 to 3"),
 ]

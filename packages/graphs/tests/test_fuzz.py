@@ -1,30 +1,41 @@
-"""Thousands of damaged files: each is a valid object or one clear error."""
+"""Thousands of damaged files and graphs: each is a valid object or one clear error."""
 
 import gzip
 import json
 import random
+import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 
-from example_graphs import diamond_problem
+from example_graphs import diamond, diamond_problem, plain_graph
 from placeto_graphs import (
+    DEVICE_KINDS,
     GraphError,
+    PlacementProblem,
+    colocate,
+    from_networkx,
     load_cluster,
     load_graph,
     load_pipedream_profile,
     load_placement,
+    load_placement_of_any_level,
     load_problem,
+    nested_groupings,
+    parse_cluster,
     save_cluster,
     save_graph,
     save_placement,
     save_problem,
+    to_networkx,
 )
 
-ROUNDS = 1500
+ROUNDS = 250  # of each file and mutation
 NUMBERS: list[Any] = [-1, 0, 1, 2**31, 2**63, 2**80, 0.5, -0.0, 1e308, float("nan"), float("inf")]
 OTHERS: list[Any] = [None, True, "", "k80", "\x00\n", "\ud800", [], [[]], [1, "a"], {}, {"a": 1}]
 STRANGE = [*NUMBERS, *OTHERS]
@@ -58,11 +69,24 @@ def spliced(content: bytes, generator: random.Random) -> bytes:
 
 
 def restructured(content: bytes, generator: random.Random) -> bytes:
-    """Drop, retype, duplicate or add one field or element anywhere in a JSON document."""
+    """Drop, retype, duplicate or add one field or element anywhere in a JSON or TOML document."""
     try:
-        document = json.loads(content)
+        is_json, document = True, json.loads(content)
     except ValueError:
+        try:
+            is_json, document = False, tomllib.loads(content.decode())
+        except ValueError:
+            return flipped(content, generator)
+    change(document, generator)
+    if is_json:
+        return json.dumps(document).encode()
+    try:
+        return tomli_w.dumps(document).encode(errors="surrogatepass")
+    except TypeError:  # TOML has no None
         return flipped(content, generator)
+
+
+def change(document: Any, generator: random.Random) -> None:
     holders = [document]
     for holder in holders:
         inner = holder.values() if isinstance(holder, dict) else holder
@@ -78,26 +102,82 @@ def restructured(content: bytes, generator: random.Random) -> bytes:
         holder.insert(key, generator.choice([holder[key], generator.choice(STRANGE)]))
     else:
         holder[f"{key}x"] = holder[key]
-    return json.dumps(document).encode()
 
 
 MUTATIONS = (flipped, truncated, spliced, restructured)
 
 
+def levelled_problem() -> PlacementProblem:
+    """Return a chain of eight ops at the middle one of three levels, made by rules."""
+    names = [f"op{number}" for number in range(8)]
+    edges = [(number, number + 1) for number in range(7)]
+    graph = plain_graph(names, range(7), [8] * 7, edges, waits=[[7, 0], [7, 2]], held_tensors=[3])
+    levels = nested_groupings(graph, colocate(graph, rules=()), [2, 4, 6])
+    return PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2x(1xcpu+1xv100)", link="pcie-shared"),
+        compute_time=np.ones((8, 4)),
+        grouping=levels[1],
+        hierarchy=levels,
+        rules=("id", "scopes:decoder.step[0-9]"),
+    )
+
+
+def described_cluster() -> str:
+    """Return a cluster file with all that one may have: machines, links of each form, kinds."""
+    return (
+        'format = "placeto-cluster"\nversion = 3\nlatency = 1e-6\nqueue = "backward-first"\n'
+        '[machines]\nleft = ["a", "b"]\nright = ["c", "d"]\n'
+        + "".join(f'[[devices]]\nname = "{name}"\nkind = "card"\n' for name in "abcd")
+        + "".join(
+            f'[[links]]\nname = "link {number}"\nsources = ["{source}"]\n'
+            f'destinations = ["{there}"]\nbandwidth = 1e9\n{more}'
+            for number, (source, there, more) in enumerate(
+                [
+                    ("left", "left", 'for_each = "pair"\n'),
+                    ("right", "right", 'for_each = "source"\nlatency = 2e-6\n'),
+                    ("left", "right", ""),
+                    ("right", "left", ""),
+                ]
+            )
+        )
+        + "[kinds.card]\nmemory_bytes = 1000\nmemory_bandwidth = 1e9\npeak_flops = 1e12\n"
+        "peak_flops_in = { float16 = 2e12 }\nefficiency = { copy = 0.5 }\n"
+    )
+
+
 def files(folder: Path) -> dict[Path, Callable[[Path], Any]]:
-    problem = diamond_problem(compute_time=[[1, 1], [2, np.inf], [3, 3], [4, 4]])
+    problem = diamond_problem(
+        graph=diamond(
+            waits=[[2, 1]], held_tensors=[0], groups=[1, 2, 1, 1], dtype=["", "a", "", ""]
+        ),
+        compute_time=[[1, 1], [2, np.inf], [3, 3], [4, 4]],
+    )
+    levelled = levelled_problem()
     save_problem(problem, folder / "problem.json")
     save_problem(problem, folder / "problem.json.gz")
+    save_problem(levelled, folder / "levels.json")
     save_graph(problem.graph, folder / "graph.json")
-    save_cluster(problem.cluster, folder / "cluster.toml")
+    save_cluster(replace(problem.cluster, kinds=(DEVICE_KINDS["k80"],)), folder / "cluster.toml")
+    save_cluster(levelled.cluster, folder / "linked.toml")
+    (folder / "described.toml").write_text(described_cluster())
     save_placement(np.array([0, 0, 1, 1]), problem, folder / "placement.json")
+    finest = levelled.at_level(2)
+    save_placement(np.arange(6, dtype=np.int32) % 4, finest, folder / "finer.json")
+    by_op = dict.fromkeys(levelled.graph.op_names, "cpu:0")
+    (folder / "ops.json").write_text(json.dumps(by_op))
     (folder / "profile.txt").write_text(PROFILE)
     return {
         folder / "problem.json": load_problem,
         folder / "problem.json.gz": load_problem,
+        folder / "levels.json": load_problem,
         folder / "graph.json": load_graph,
         folder / "cluster.toml": load_cluster,
+        folder / "linked.toml": load_cluster,
+        folder / "described.toml": load_cluster,
         folder / "placement.json": lambda path: load_placement(path, problem),
+        folder / "finer.json": lambda path: load_placement_of_any_level(path, levelled),
+        folder / "ops.json": lambda path: load_placement_of_any_level(path, levelled),
         folder / "profile.txt": load_pipedream_profile,
     }
 
@@ -107,19 +187,39 @@ def test_every_damaged_file_is_an_object_or_one_line(
     tmp_path: Path, mutation: Callable[[bytes, random.Random], bytes]
 ) -> None:
     generator = random.Random(mutation.__name__)  # noqa: S311
-    outcomes = {"loaded": 0, "refused": 0}
     for path, load in files(tmp_path).items():
-        content = path.read_bytes()
-        for _ in range(ROUNDS // 6):
+        load(path)
+        content, refused = path.read_bytes(), 0
+        for _ in range(ROUNDS):
             path.write_bytes(mutation(content, generator))
             try:
                 load(path)
-                outcomes["loaded"] += 1
             except GraphError as error:
-                outcomes["refused"] += 1
+                refused += 1
                 assert str(error).startswith(f"{path}: ")
                 assert "\n" not in str(error)
-    assert outcomes["refused"] > ROUNDS // 2
+        assert refused > ROUNDS // 4
+
+
+def test_every_damaged_networkx_graph_is_a_graph_or_one_line() -> None:
+    generator = random.Random(0)  # noqa: S311
+    strange = [*STRANGE, object(), ("x", [1]), np.array([1, 2]), {1: [2]}, Path(".")]
+    refused = 0
+    for _ in range(4 * ROUNDS):
+        graph = to_networkx(levelled_problem().graph)
+        holders = [attributes for _, attributes in graph.nodes(data=True)]
+        holders += [attributes for *_, attributes in graph.edges(data=True)]
+        holder = generator.choice(holders)
+        key = generator.choice(list(holder))
+        value = generator.choice(strange)
+        within = isinstance(holder[key], tuple) and generator.random() < 0.5
+        holder[key] = (value,) if within else value
+        try:
+            from_networkx(graph)
+        except GraphError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 2 * ROUNDS
 
 
 def test_every_damaged_text_inside_a_gzip_file_is_an_object_or_one_line(tmp_path: Path) -> None:
@@ -127,7 +227,7 @@ def test_every_damaged_text_inside_a_gzip_file_is_an_object_or_one_line(tmp_path
     path = tmp_path / "problem.json.gz"
     save_problem(diamond_problem(), path)
     content = gzip.decompress(path.read_bytes())
-    for number in range(ROUNDS):
+    for number in range(4 * ROUNDS):
         path.write_bytes(gzip.compress(MUTATIONS[number % 4](content, generator), 1))
         try:
             load_problem(path)

@@ -29,6 +29,7 @@ from placeto_graphs import (
     merge_and_colocate,
     reachability,
 )
+from placeto_graphs.grouping.kernels import NONE, edge_heaps, meld
 
 FORWARD, BACKWARD, UPDATE = Phase
 RULES: tuple[Callable[[OpGraph], Grouping], ...] = (
@@ -159,6 +160,56 @@ def test_a_colocation_id_says_which_forward_op_a_gradient_belongs_to() -> None:
     assert "mm1 relu_grad mm1_grad" in groups(told, colocate_gradients)
 
 
+def owner_by_definition(graph: OpGraph, gradient: int) -> int | None:
+    """Return the forward op that a gradient op belongs to, one candidate after the other."""
+    order: list[int] = graph.topological_order.tolist()
+    forward = [op for op in order if graph.phases[op] == FORWARD]
+    same_id = [op for op in forward if graph.colocation[op] == graph.colocation[gradient] >= 0]
+    if same_id:
+        return same_id[-1]
+    in_scope = [op for op in forward if graph.scopes[op] == graph.scopes[gradient]]
+    for weights in (False, True):
+        shared = [
+            tensor
+            for tensor in graph.inputs_of_op[gradient].tolist()
+            if bool(graph.parameter_bytes[graph.tensor_producer[tensor]]) is weights
+        ]
+        found = [
+            op
+            for op in in_scope
+            if any(
+                graph.tensor_producer[tensor] == op or op in graph.consumers_of_tensor[tensor]
+                for tensor in shared
+            )
+        ]
+        if found:
+            return found[-1]
+    return None
+
+
+def test_gradients_join_forward_ops_as_defined_whatever_the_order_of_ops() -> None:
+    generator = np.random.default_rng(0)
+    num_owned = 0
+    for count in [*range(4, 12)] * 25:
+        plain = random_graph(generator, count)
+        graph = replace(
+            plain,
+            phases=generator.integers(0, 2, count, np.int8),
+            scopes=generator.choice(["a", "b"], count).tolist(),
+            colocation=generator.choice([-1, -1, -1, 0, 1], count),
+            parameter_bytes=generator.choice([0, 0, 4], count),
+        )
+        owners = nx.empty_graph(count)
+        for op in np.flatnonzero(graph.phases == BACKWARD).tolist():
+            owner = owner_by_definition(graph, op)
+            if owner is not None:
+                owners.add_edge(op, owner)
+                num_owned += 1
+        expected = set(map(frozenset, nx.connected_components(owners)))
+        assert partition(colocate_gradients(graph).group_of) == expected
+    assert num_owned > 300
+
+
 def test_updates_join_the_one_parameter_that_they_read() -> None:
     found = groups(two_layers(), colocate_updates)
     assert {"w1 w1_step", "w2 w2_step", "norm"} <= found
@@ -284,6 +335,49 @@ def test_merging_follows_its_definition(
     assert partition(merged.group_of) == oracle
 
 
+def random_graph(generator: np.random.Generator, count: int, density: float = 0.2) -> OpGraph:
+    """Return a graph of few sizes of tensors, so that costs are often equal; ops in any order."""
+    rank = generator.permutation(count)
+    producers = generator.integers(0, count, 2 * count)
+    edges = [
+        (tensor, op)
+        for tensor, producer in enumerate(producers.tolist())
+        for op in range(count)
+        if rank[producer] < rank[op] and generator.random() < density
+    ]
+    sizes = generator.integers(0, 5, 2 * count)
+    return plain_graph([f"op{op}" for op in range(count)], producers, sizes, edges)
+
+
+def test_merging_follows_its_definition_where_much_is_equal() -> None:
+    generator = np.random.default_rng(0)
+    num_merges = 0
+    for count, density in [(8, 0.2), (12, 0.2), (12, 0.02), (40, 0.2)] * 60:
+        graph = random_graph(generator, count, density)
+        start = colocate(graph, rules=())
+        target = int(generator.integers(1, graph.num_ops))
+        least = [None, int(generator.integers(1, 12))][int(generator.integers(2))]
+        merged = merge_and_colocate(graph, start, num_groups=target, min_output_bytes=least)
+        assert partition(merged.group_of) == merged_step_by_step(graph, start, target, least)
+        num_merges += graph.num_ops - merged.num_groups
+    assert num_merges > 1500
+
+
+def test_heaps_that_are_melded_give_their_edges_in_order() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        edges = generator.integers(0, 6, (60, 2), np.int32)
+        root, left, right = edge_heaps(6, edges)
+        whole = NONE
+        for group in generator.permutation(6):
+            whole = meld(whole, root[group], left, right)
+        popped = []
+        while whole != NONE:
+            popped.append(whole)
+            whole = meld(left[whole], right[whole], left, right)
+        assert popped == list(range(60))
+
+
 @given(op_graphs(), starts)
 def test_merging_what_is_merged_changes_nothing(graph: OpGraph, rules: Any) -> None:
     once = merge_and_colocate(graph, colocate(graph, rules), num_groups=3)
@@ -308,6 +402,15 @@ def test_no_group_is_left_below_the_threshold() -> None:
     costs = np.bincount(merged.group_of[graph.tensor_producer], graph.tensor_bytes)
     assert merged.num_groups > 10
     assert costs.min() >= 1000
+
+
+def test_a_group_that_costs_the_threshold_is_left_alone() -> None:
+    graph = chain(4, [10, 9, 10])
+    merged = merge_and_colocate(graph, colocate(graph, rules=()), min_output_bytes=10)
+    # The last op, which costs nothing, joins the one before; then none costs less than 10.
+    assert partition(merged.group_of) == {frozenset({0}), frozenset({1, 2, 3})}
+    same = merge_and_colocate(graph, merged, min_output_bytes=10)
+    assert same == merged
 
 
 def test_groups_without_neighbours_join_each_other() -> None:
@@ -412,3 +515,4 @@ def test_the_matrices_are_boolean_and_read_only() -> None:
 def test_a_graph_that_would_not_fit_memory_is_refused() -> None:
     with pytest.raises(GraphError, match="expected at most 2 groups, got 3; merge them first"):
         reachability(group_graph(3, []), max_groups=2)
+    assert reachability(group_graph(3, []), max_groups=3).parallel.sum() == 6

@@ -168,7 +168,8 @@ def test_copies_depend_on_what_their_op_depends_on_in_their_own_micro_batch(step
 def test_copies_wait_for_copies_and_what_runs_once_for_all_of_them_and_their_sums(
     step: Division,
 ) -> None:
-    names, expected = step.graph.op_names, set()
+    names = step.graph.op_names
+    expected: set[tuple[str, str]] = set()
     for op, before in step.graph.waits.tolist():
         expected.update(zip(step.copies[names[op]], step.copies[names[before]], strict=True))
         made = step.gradients.intersection(step.graph.tensors_of_op[before].tolist())

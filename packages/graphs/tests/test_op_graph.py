@@ -151,7 +151,9 @@ def test_phases_have_names() -> None:
             {"workspace_bytes": np.array([0, 0, 0, 2**63], np.uint64)},
             "workspace_bytes[3]: expected an integer from 0 to 9223372036854775807, got 9223",
         ),
-        ({"workspace_bytes": [0, 0, 0, 2**70]}, "workspace_bytes: expected integers, got mixed"),
+        ({"workspace_bytes": [0, 0, 0, 2**70]}, "workspace_bytes[3]: expected an integer from 0"),
+        ({"workspace_bytes": [0, 0, None, 1]}, "workspace_bytes: expected integers, got mixed"),
+        ({"flops": [0, 0, 10**400, 1]}, "flops: expected numbers, got mixed objects"),
         ({"colocation": [-2, 0, 0, 0]}, "colocation[0]: expected an integer from -1 to"),
         ({"tensor_producer": [0, 0, 1, 4]}, "tensor_producer[3]: expected an integer from 0 to 3"),
         ({"tensor_bytes": [1, 2, 3]}, "tensor_bytes: expected shape (4,), got (3,)"),
@@ -225,3 +227,7 @@ def test_a_cycle_ahead_of_a_long_chain_is_found_at_once() -> None:
     names = [str(op) for op in range(last + 3)]
     with refused("edges: expected no cycle, got '100001' -> '100002' -> '100001'"):
         plain_graph(names, range(last + 3), [0] * (last + 3), chain + cycle)
+
+
+def test_numbers_beyond_those_of_arrays_are_numbers() -> None:
+    assert diamond(flops=[2**70, 0, 1, 2]).flops[0] == 2.0**70

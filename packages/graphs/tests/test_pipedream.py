@@ -57,6 +57,10 @@ def test_a_layer_becomes_ops_that_share_a_device(tmp_path: Path) -> None:
     assert graph.parameter_bytes.tolist() == [0, 96, 0, 40, 0, 0, 0, 0]
 
 
+def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
+    assert load(tmp_path, "\ufeff" + PROFILE) == load(tmp_path, PROFILE)
+
+
 def test_milliseconds_become_seconds(tmp_path: Path) -> None:
     times = load(tmp_path, PROFILE).measured_time
     assert list(times) == ["v100"]
@@ -141,8 +145,20 @@ def test_nothing_of_a_profile_is_lost(
         ("", "expected at least one line that describes a node, got none"),
         ("node1\n", "line 1: expected NODE -- LAYER -- MEASURES, got 'node1'"),
         ("node1 -- Input\n", "line 1: expected NODE -- LAYER -- MEASURES, got 'node1 -- Input'"),
-        ("node1 -- Input -- a=1\n", "line 1: forward_compute_time: expected a value, got none in"),
+        (
+            PROFILE.replace("parameter_size=40.0", "parameter_sizes=40.0"),
+            "line 1: expected forward_compute_time, backward_compute_time, activation_size, ",
+        ),
+        (
+            PROFILE.replace("parameter_size=40.0", "parameter_size=40.0, stage=1"),
+            "line 1: expected forward_compute_time, backward_compute_time, activation_size, ",
+        ),
+        (
+            PROFILE.replace(", parameter_size=40.0", ""),
+            "line 1: parameter_size: expected a value, got none in",
+        ),
         (PROFILE.replace("1.5", "fast"), "line 3: forward_compute_time: expected a number, got 'f"),
+        (PROFILE.replace("1.5", "1_5.0"), "line 3: forward_compute_time: expected a number, got "),
         (PROFILE.replace("1.5", "nan"), "line 3: forward_compute_time: expected a finite number"),
         (PROFILE.replace("3.25", "-1"), "line 3: backward_compute_time: expected a finite number"),
         (PROFILE.replace("[32.0;", "32.0;"), "line 3: activation_size: expected a number, got '32"),

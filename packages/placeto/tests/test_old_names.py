@@ -4,6 +4,7 @@ import pytest
 
 import placeto
 import placeto_capture
+import placeto_graphs
 import placeto_workloads
 
 
@@ -12,6 +13,7 @@ import placeto_workloads
     [
         ("capture", placeto_capture, "capture"),
         ("cost_models", placeto_capture, "cost_models"),
+        ("DEVICE_KINDS", placeto_graphs, "DEVICE_KINDS"),
         ("load", placeto, "load_model_graph"),
     ],
 )

@@ -1,7 +1,9 @@
 """From what a user names to a model: one table of kinds, for graphs and for steps that run."""
 
+import re
 from pathlib import Path
 
+import networkx as nx
 import pytest
 from torch import nn
 
@@ -9,6 +11,7 @@ from placeto.errors import InputError
 from placeto.problems.options import SourceOptions
 from placeto.problems.runnable_steps import runnable_source
 from placeto.problems.sources import load_source, source_model
+from placeto_graphs import GraphError, from_networkx, save_graph
 from placeto_workloads import MODELS, family
 
 SMALL = SourceOptions({"units": 8, "vocabulary_size": 10})
@@ -40,6 +43,29 @@ def test_a_model_has_its_rules_and_a_part_of_its_batch() -> None:
 def test_a_file_of_a_graph_has_no_model(text: str) -> None:
     with pytest.raises(InputError, match=r"other sources have no model to run$"):
         runnable_source(text, SourceOptions())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"flops":[0.0',
+            '"flops":[-1.0',
+            "graph.flops[0]: expected a finite number >= 0, got -1.0",
+        ),
+        ('"placeto-graph"', '"other"', "format: expected 'placeto-problem', got 'other'"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_a_graph_is_named(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    path = tmp_path / "graph.json"
+    save_graph(from_networkx(nx.DiGraph([("a", "b")])), path)
+    content = path.read_text()
+    assert old in content
+    path.write_text(content.replace(old, new))
+    with pytest.raises(GraphError, match=f"^{re.escape(f'{path}: {message}')}$"):
+        load_source(str(path))
 
 
 def test_a_file_that_can_run_code_is_loaded_where_it_is_trusted(tmp_path: Path) -> None:

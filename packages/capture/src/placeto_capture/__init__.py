@@ -6,7 +6,6 @@ measures them, `program_step` reads a model from a file, and `executable_step` a
 ``OpGraph`` of ``placeto_graphs``.
 """
 
-from placeto_capture.costs.kinds import DEVICE_KINDS, DeviceKind, Efficiency
 from placeto_capture.costs.roofline import cost_model, cost_models
 from placeto_capture.errors import CaptureError, CaptureWarning
 from placeto_capture.execution.traced_step import executable_step
@@ -20,11 +19,8 @@ from placeto_capture.tracing.trace import Updates
 __version__ = "0.3.0"
 
 __all__ = [
-    "DEVICE_KINDS",
     "CaptureError",
     "CaptureWarning",
-    "DeviceKind",
-    "Efficiency",
     "ExecutableTraining",
     "Target",
     "Updates",

@@ -9,7 +9,7 @@ from warnings import warn
 from placeto_graphs.compilation import compiled
 
 # isort: split
-from placeto_graphs.clusters.catalogue import LINK_NAMES
+from placeto_graphs.clusters.catalogue import DEVICE_KINDS, LINK_NAMES
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.errors import GraphError, error_line
@@ -54,6 +54,7 @@ from placeto_graphs.protocols.evaluation import (
 from placeto_graphs.protocols.execution import ExecutableStep, StepOrder, StepRun
 from placeto_graphs.protocols.moves import MoveEvaluator, Moves, Walks, check_moves, plain_walk
 from placeto_graphs.schema.cluster import Cluster, Device
+from placeto_graphs.schema.device_kind import DeviceKind, Efficiency
 from placeto_graphs.schema.group_graph import GroupGraph, group_graph
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph, Phase
@@ -65,6 +66,7 @@ __version__ = "0.3.0"
 
 __all__ = [
     "DEFAULT_RULES",
+    "DEVICE_KINDS",
     "LEVEL_SIZES",
     "LINK_NAMES",
     "NAMED_RULES",
@@ -72,6 +74,8 @@ __all__ = [
     "Cluster",
     "CriticalEvaluator",
     "Device",
+    "DeviceKind",
+    "Efficiency",
     "EvaluationBatch",
     "Evaluator",
     "ExecutableStep",

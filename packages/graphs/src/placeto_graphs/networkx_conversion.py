@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -215,9 +215,13 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     fields["measured_time"] = _measured_time(graph)
     fields["waits"] = [
         (number[node], number[before])
-        for node, before in _named(graph, "waits_for", "nodes", lambda _, name: name in number)
+        for node, before in _named(
+            graph, "waits_for", "nodes", lambda _, name: _is_in(name, number)
+        )
     ]
-    held = _named(graph, "held", "outputs", lambda node, name: (number[node], name) in tensors)
+    held = _named(
+        graph, "held", "outputs", lambda node, name: _is_in((number[node], name), tensors)
+    )
     fields["held_tensors"] = [index[number[node], name] for node, name in held]
     return OpGraph(**fields)
 
@@ -232,10 +236,17 @@ def _named(
             if not isinstance(names, list | tuple):
                 raise GraphError(f"expected a sequence of {what}, got {shown(names)}")
             for name in names:
-                if not isinstance(name, Hashable) or not is_known(node, name):
+                if not is_known(node, name):
                     raise GraphError(f"expected {what}, got {shown(name)}")
                 pairs.append((node, name))
     return pairs
+
+
+def _is_in(key: Any, known: Mapping[Any, Any]) -> bool:
+    try:
+        return key in known
+    except TypeError:  # a list, or a tuple that holds one
+        return False
 
 
 def _check_known(attributes: Mapping[Any, Any], known: Sequence[str]) -> None:
@@ -291,10 +302,10 @@ def _named_tensors(
         )
     carried = [(producer, name) for name in names]
     for tensor in carried:
-        if not isinstance(tensor[1], Hashable) or tensor not in tensors:
+        if not _is_in(tensor, tensors):
             raise GraphError(f"tensors: expected outputs of the first op, got {shown(tensor[1])}")
     total = sum(tensors[tensor] for tensor in carried)
-    if attributes.get("bytes", total) != total:
+    if integer("bytes", attributes.get("bytes", total)) != total:
         raise GraphError(
             f"bytes: expected {total}, the sum of its tensors, got {shown(attributes['bytes'])}"
         )

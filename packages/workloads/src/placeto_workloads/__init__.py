@@ -79,13 +79,13 @@ __all__ = [
 _MOVED = {
     **dict.fromkeys(
         (
-            *("DEVICE_KINDS", "DeviceKind", "Efficiency", "ExecutableTraining", "capture"),
-            *("cost_model", "cost_models", "executable_step", "executable_training"),
-            *("profile", "program_step"),
+            *("ExecutableTraining", "capture", "cost_model", "cost_models"),
+            *("executable_step", "executable_training", "profile", "program_step"),
         ),
         "placeto_capture",
     ),
     **dict.fromkeys(("capture_step", "load"), "placeto"),
+    **dict.fromkeys(("DEVICE_KINDS", "DeviceKind", "Efficiency"), "placeto_graphs"),
 }
 _RENAMED = {"load": "load_model_graph"}
 

@@ -9,10 +9,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_capture.costs.kinds import DEVICE_KINDS, DeviceKind
 from placeto_capture.costs.op_classes import RESIDENT_TYPES, OpClass, class_of_type, op_class
 from placeto_capture.errors import CaptureError, CaptureWarning
-from placeto_graphs import OpGraph, parse_cluster
+from placeto_graphs import DEVICE_KINDS, DeviceKind, OpGraph
 
 FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name
 
@@ -27,7 +26,9 @@ CONVOLUTIONS = frozenset({OpClass.CONVOLUTION, OpClass.DEPTHWISE_CONVOLUTION})
 PRODUCTS = CONVOLUTIONS | {OpClass.MATRIX_PRODUCT}
 
 
-def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDArray[np.float64]:
+def cost_model(
+    graph: OpGraph, kind: str | DeviceKind, *, tf32: Tf32 = "convolutions"
+) -> NDArray[np.float64]:
     """Return the seconds that each op of a graph takes on a kind of device.
 
     They are the measured times of the graph if it has them for this kind. Otherwise an op takes
@@ -48,7 +49,8 @@ def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDA
     graph
         The V ops, with FLOPs and bytes or with measured times.
     kind
-        A kind that the graph has measured times for, or one of `DEVICE_KINDS`.
+        A kind that the graph has measured times for, one of ``DEVICE_KINDS``, or a `DeviceKind`
+        that describes another one.
     tf32
         Products of float32 that are computed in TensorFloat-32 on kinds that have it, A100, H100
         and H200: ``"convolutions"``, as PyTorch's defaults are
@@ -85,11 +87,12 @@ def cost_model(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> NDA
     >>> cost_model(from_networkx(ops), "k80").round(3)
     array([0.   , 0.002, 0.352])
     """
-    return _times(graph, [kind], tf32)[kind]
+    (seconds,) = _times(graph, [kind], tf32).values()
+    return seconds
 
 
 def cost_models(
-    graph: OpGraph, kinds: Iterable[str], *, tf32: Tf32 = "convolutions"
+    graph: OpGraph, kinds: Iterable[str | DeviceKind], *, tf32: Tf32 = "convolutions"
 ) -> dict[str, NDArray[np.float64]]:
     """Return the seconds that each op of a graph takes on each of some kinds of devices.
 
@@ -103,7 +106,7 @@ def cost_models(
     Returns
     -------
     dict of str to float64[V]
-        Seconds on each kind, as `cost_model` gives them.
+        Seconds on each kind by its name, as `cost_model` gives them.
 
     Raises
     ------
@@ -128,11 +131,13 @@ def cost_models(
     return _times(graph, kinds, tf32)
 
 
-def _times(graph: OpGraph, kinds: Iterable[str], tf32: Tf32) -> dict[str, NDArray[np.float64]]:
+def _times(
+    graph: OpGraph, kinds: Iterable[str | DeviceKind], tf32: Tf32
+) -> dict[str, NDArray[np.float64]]:
     """Return the seconds of each op on each kind; warns on behalf of who called the caller."""
     if tf32 not in TF32_CHOICES:
         raise CaptureError(f"tf32: expected one of {', '.join(TF32_CHOICES)}, got {tf32!r}")
-    seconds = {kind: _times_on(graph, kind, tf32) for kind in kinds}
+    seconds = dict(_times_on(graph, kind, tf32) for kind in kinds)
     modelled = {kind: seconds[kind] for kind in seconds if kind not in graph.measured_time}
     shares = _shares_without_class(graph, modelled)
     if shares:
@@ -148,13 +153,20 @@ def _times(graph: OpGraph, kinds: Iterable[str], tf32: Tf32) -> dict[str, NDArra
     return seconds
 
 
-def _times_on(graph: OpGraph, kind: str, tf32: Tf32) -> NDArray[np.float64]:
-    if kind in graph.measured_time:
-        return graph.measured_time[kind].copy()
-    if kind not in DEVICE_KINDS:
+def _times_on(
+    graph: OpGraph, kind: str | DeviceKind, tf32: Tf32
+) -> tuple[str, NDArray[np.float64]]:
+    name = kind if isinstance(kind, str) else kind.name
+    if name in graph.measured_time:
+        return name, graph.measured_time[name].copy()
+    device = DEVICE_KINDS.get(name) if isinstance(kind, str) else kind
+    if device is None:
         known = ", ".join(sorted({*DEVICE_KINDS, *graph.measured_time}))
-        raise CaptureError(f"kind: expected one of {known}, got {kind!r}")
-    return roofline(graph, DEVICE_KINDS[kind], tf32)
+        raise CaptureError(
+            f"kind: expected one of {known}, or one that the cluster's file describes in "
+            f"[kinds.{name}], got {name!r}"
+        )
+    return name, roofline(graph, device, tf32)
 
 
 def _shares_without_class(
@@ -282,14 +294,14 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
 def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> float:
     """Return the seconds of one step with all ops on one device: nothing to wait for but ops.
 
-    Between two ops passes the ``op_overhead`` that `parse_cluster` gives a device of the kind.
+    Between two ops passes the ``op_overhead`` of the kind.
 
     Parameters
     ----------
     graph
         The ops.
     kind
-        As for `cost_model`; one that `parse_cluster` knows, too.
+        As for `cost_model`; one of ``DEVICE_KINDS``.
     tf32
         As for `cost_model`.
 
@@ -310,7 +322,7 @@ def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutio
 
 def overhead_between(num_ops: int | np.integer, kind: str) -> float:
     """Return the seconds that pass between some ops on one device of a kind."""
-    return max(int(num_ops) - 1, 0) * parse_cluster(f"1x{kind}").devices[0].op_overhead
+    return max(int(num_ops) - 1, 0) * DEVICE_KINDS[kind].op_overhead
 
 
 def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:

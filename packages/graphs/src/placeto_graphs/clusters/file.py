@@ -3,6 +3,7 @@
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -10,22 +11,27 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
+from placeto_graphs.clusters.catalogue import DEVICE_KINDS
 from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.files.decoding import (
     DeviceFields,
     Header,
     check_header,
+    check_since,
     convert,
     decoded_devices,
-    encoded_devices,
+    decoded_kinds,
+    encoded_kinds,
     not_utf8,
 )
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
 from placeto_graphs.schema.arrays import number
 from placeto_graphs.schema.cluster import DEFAULT_QUEUE, NO_LINK, Cluster, Device
+from placeto_graphs.schema.device_kind import DeviceKind
 
 CLUSTER_FORMAT = "placeto-cluster"
-VERSION = 2  # 1 has no links and queues: each device has one outgoing bus, and fifo
+# 1 has no links and queues: each device has one outgoing bus, and fifo; 2 has no kinds.
+VERSION = 3
 
 Known = TypeVar("Known")
 
@@ -41,15 +47,26 @@ class _Link(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     latency: float | None = None
 
 
+class _Device(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields of a `Device`; what is not there is that of its kind."""
+
+    name: str
+    kind: str
+    memory_bytes: int | None = None
+    op_overhead: float | None = None
+    transfer_overhead: float | None = None
+
+
 class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     format: str
     version: int
-    devices: list[DeviceFields]
+    devices: list[_Device]
     bandwidth: float | None = None
     latency: float = 0.0
     machines: dict[str, list[str]] = {}
     links: list[_Link] = []
     queue: str = DEFAULT_QUEUE
+    kinds: dict[str, Any] | None = None
 
 
 class _Pair(msgspec.Struct, forbid_unknown_fields=True):
@@ -86,8 +103,9 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     document = _ClusterFile(
         format=CLUSTER_FORMAT,
         version=VERSION,
-        devices=encoded_devices(cluster.devices),
+        devices=[_Device(**asdict(device)) for device in cluster.devices],
         queue=cluster.queue,
+        kinds=encoded_kinds(cluster.kinds) or None,
     )
     between = cluster.link != NO_LINK
     costs = np.unique(np.stack([cluster.bandwidth[between], cluster.latency[between]]), axis=1)
@@ -109,13 +127,13 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
     file has them for all::
 
         format = "placeto-cluster"
-        version = 2
+        version = 3
 
         [[devices]]
         name = "v100:0"
         kind = "v100"
-        memory_bytes = 16_000_000_000
-        op_overhead = 3.76e-6      # seconds
+        memory_bytes = 32_000_000_000   # what a device leaves out is that of its kind
+        op_overhead = 3.76e-6           # seconds
         transfer_overhead = 0.0
 
         # ... v100:1 to v100:3
@@ -144,7 +162,9 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
         # ... and back
 
     ``queue = "backward-first"`` says in which order devices work off what waits for them, see
-    `Cluster`.
+    `Cluster`. ``[kinds.NAME]`` describes a kind of device, see `DeviceKind`: its ``memory_bytes``,
+    ``memory_bandwidth`` and ``peak_flops``, and if they differ from those of an H100 its
+    ``peak_flops_in``, overheads and ``efficiency``.
 
     Without links, each device has one outgoing bus with the bandwidth and latency of the file. In
     files of version 1 that is so, too, and ``links`` names the pairs that differ, each by a
@@ -178,7 +198,9 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
         check_header(header, CLUSTER_FORMAT, VERSION)
         if header.version == 1:
             return _first_cluster(convert(data, _FirstFile))
-        return _cluster(convert(data, _ClusterFile))
+        document = convert(data, _ClusterFile)
+        check_since(document, {"kinds": 3})
+        return _cluster(document)
 
 
 def _decoded(content: bytearray) -> dict[str, Any]:
@@ -218,9 +240,10 @@ def _first_cluster(document: _FirstFile) -> Cluster:
 
 
 def _cluster(document: _ClusterFile) -> Cluster:
-    devices = decoded_devices(document.devices)
+    kinds = decoded_kinds(document.kinds or {})
+    devices = _devices(document, kinds)
     if document.links or document.machines:
-        return _linked_cluster(document, devices)
+        return _linked_cluster(document, devices, kinds)
     bandwidth = document.bandwidth
     if bandwidth is None and len(devices) > 1:
         raise GraphError("bandwidth: expected one, as there are no links, got none")
@@ -230,10 +253,30 @@ def _cluster(document: _ClusterFile) -> Cluster:
         bandwidth=np.full(shape, np.inf if bandwidth is None else bandwidth),
         latency=np.full(shape, document.latency),
         queue=document.queue,
+        kinds=kinds,
     )
 
 
-def _linked_cluster(document: _ClusterFile, devices: tuple[Device, ...]) -> Cluster:
+def _devices(document: _ClusterFile, kinds: Sequence[DeviceKind]) -> tuple[Device, ...]:
+    known = DEVICE_KINDS | {kind.name: kind for kind in kinds} if document.version > 2 else {}
+    complete = []
+    for index, device in enumerate(document.devices):
+        fields = msgspec.structs.asdict(device)
+        for field, value in fields.items():
+            if value is None and device.kind in known:
+                fields[field] = getattr(known[device.kind], field)
+            elif value is None:
+                raise GraphError(
+                    f"devices[{index}].{field}: expected a number, or version = 3 and "
+                    f"[kinds.{device.kind}] with that of the kind, got none"
+                )
+        complete.append(DeviceFields(**fields))
+    return decoded_devices(complete)
+
+
+def _linked_cluster(
+    document: _ClusterFile, devices: tuple[Device, ...], kinds: tuple[DeviceKind, ...]
+) -> Cluster:
     if document.bandwidth is not None:
         _more_than_0("bandwidth", document.bandwidth)
     number("latency", document.latency)
@@ -283,6 +326,7 @@ def _linked_cluster(document: _ClusterFile, devices: tuple[Device, ...]) -> Clus
         link=link,
         link_names=tuple(numbers),
         queue=document.queue,
+        kinds=kinds,
     )
 
 

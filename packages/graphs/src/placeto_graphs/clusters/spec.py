@@ -11,6 +11,7 @@ from placeto_graphs.clusters.catalogue import (
     DEVICE_KINDS,
     LINK_NAMES,
     NETWORKS,
+    WAYS,
     WITHIN,
     Network,
 )
@@ -89,12 +90,12 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
         devices=tuple(
             Device(
                 name=name,
-                kind=kind,
-                memory_bytes=DEVICE_KINDS[kind].memory_bytes,
-                op_overhead=DEVICE_KINDS[kind].op_overhead,
-                transfer_overhead=DEVICE_KINDS[kind].transfer_overhead,
+                kind=kind.name,
+                memory_bytes=kind.memory_bytes,
+                op_overhead=kind.op_overhead,
+                transfer_overhead=kind.transfer_overhead,
             )
-            for name, kind in zip(names, kinds, strict=True)
+            for name, kind in zip(names, map(DEVICE_KINDS.__getitem__, kinds), strict=True)
         ),
         bandwidth=_bandwidth(within, joined_by, pairs),
         latency=_latency(within, joined_by, pairs),
@@ -118,9 +119,9 @@ def _machines(spec: str) -> list[Counts]:
                 "cluster: expected either devices or machines, such as 2x(1xcpu+4xk80), "
                 f"got {shown(spec)}"
             )
-        repeated.append((int(match[1]), _counts(match[2].split("+"), spec)))
+        repeated.append((_at_least_1(match), _counts(match[2].split("+"), spec)))
     _check_count(sum(count * _size(machine) for count, machine in repeated))
-    return [machine for count, machine in repeated if _size(machine) for _ in range(count)]
+    return [machine for count, machine in repeated for _ in range(count)]
 
 
 def _counts(terms: list[str], spec: str) -> Counts:
@@ -134,8 +135,15 @@ def _counts(terms: list[str], spec: str) -> Counts:
         if match[2] not in DEVICE_KINDS:
             known = ", ".join(DEVICE_KINDS)
             raise GraphError(f"cluster: expected one of the kinds {known}, got {shown(match[2])}")
-        counts.append((int(match[1]), match[2]))
+        counts.append((_at_least_1(match), match[2]))
     return counts
+
+
+def _at_least_1(term: re.Match[str]) -> int:
+    count = int(term[1])
+    if count == 0:
+        raise GraphError(f"cluster: expected a count of at least 1, got {shown(term[0].strip())}")
+    return count
 
 
 def _size(counts: Counts) -> int:
@@ -143,28 +151,28 @@ def _size(counts: Counts) -> int:
 
 
 def _check_count(count: int) -> None:
-    if not 1 <= count <= MAX_DEVICES:
-        raise GraphError(f"cluster: expected 1 to {MAX_DEVICES} devices, got {count}")
+    if count > MAX_DEVICES:
+        raise GraphError(f"cluster: expected at most {MAX_DEVICES} devices, got {count}")
 
 
 class _Pairs:
     """What is known of each ordered pair of D devices: bool[D, D], and columns of their kinds."""
 
     def __init__(self, kinds: Sequence[str], machines: Sequence[int]) -> None:
-        known = [DEVICE_KINDS[kind] for kind in kinds]
+        known = [WAYS[kind] for kind in kinds]
         self.machine = np.array(machines, np.int64)
-        self.host_bandwidth = np.array([kind.host_bandwidth for kind in known])
-        self.host_latency = np.array([kind.host_latency for kind in known])
-        self.peer_bandwidth = np.array([kind.peer_bandwidth for kind in known])
-        self.peer_latency = np.array([kind.peer_latency for kind in known])
-        self.overhead = np.array([kind.transfer_overhead for kind in known])
+        self.host_bandwidth = np.array([ways.host_bandwidth for ways in known])
+        self.host_latency = np.array([ways.host_latency for ways in known])
+        self.peer_bandwidth = np.array([ways.peer_bandwidth for ways in known])
+        self.peer_latency = np.array([ways.peer_latency for ways in known])
+        self.overhead = np.array([DEVICE_KINDS[kind].transfer_overhead for kind in kinds])
         number = np.array([list(DEVICE_KINDS).index(kind) for kind in kinds])
         self.apart = ~np.eye(len(known), dtype=np.bool_)
         self.together = self.apart & (self.machine[:, None] == self.machine)
         self.peers = self.together & (number[:, None] == number)
         # Processors are joined to each other, whatever joins the GPUs.
         self.sockets = self.peers & np.array([kind == "cpu" for kind in kinds])
-        self.nvlink = self.peers & np.array([kind.has_nvlink for kind in known])
+        self.nvlink = self.peers & np.array([ways.has_nvlink for ways in known])
 
 
 def _link_names(asked: str | None) -> tuple[str | None, str | None]:
@@ -192,7 +200,7 @@ def _check_used(within: str | None, network: str | None, pairs: _Pairs) -> None:
     if within and not pairs.together.any():
         raise GraphError(f"link: expected a machine with several devices for {within!r}, got none")
     if within == "nvlink" and not pairs.nvlink.any():
-        known = ", ".join(name for name, kind in DEVICE_KINDS.items() if kind.has_nvlink)
+        known = ", ".join(name for name, ways in WAYS.items() if ways.has_nvlink)
         raise GraphError(
             f"link: expected two of one kind of {known} in a machine for 'nvlink', got none"
         )

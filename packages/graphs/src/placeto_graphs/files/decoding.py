@@ -1,16 +1,20 @@
 """From text to typed structs, with errors that name the field, the index and the value."""
 
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import msgspec
 
+from placeto_graphs.clusters.catalogue import DEVICE_KINDS
 from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.schema.cluster import Device
+from placeto_graphs.schema.device_kind import DeviceKind, Efficiency
 
 Decoded = TypeVar("Decoded")
+_PLAIN_KEY = re.compile(rb'"(?:\w|\\u\w{4})++"\s*+:')  # in a text \ stands before each "
 
 
 class Header(msgspec.Struct):
@@ -30,6 +34,22 @@ class DeviceFields(msgspec.Struct, forbid_unknown_fields=True):
     transfer_overhead: float
 
 
+class _KindFields(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields of a `DeviceKind`."""
+
+    memory_bytes: int
+    memory_bandwidth: float
+    peak_flops: float
+    peak_flops_in: dict[str, float] = {}
+    launch_overhead: float | None = None
+    op_overhead: float | None = None
+    transfer_overhead: float | None = None
+    efficiency: dict[str, float] = {}
+
+
+LIKE_AN_H100 = "h100"  # what a description leaves out of a kind that is not in the catalogue
+
+
 def encoded_devices(devices: Sequence[Device]) -> list[DeviceFields]:
     """Return the fields of each device."""
     return [DeviceFields(**asdict(device)) for device in devices]
@@ -41,6 +61,34 @@ def decoded_devices(devices: Sequence[DeviceFields]) -> tuple[Device, ...]:
     for index, device in enumerate(devices):
         with within(f"devices[{index}]."):
             decoded.append(Device(**msgspec.structs.asdict(device)))
+    return tuple(decoded)
+
+
+def encoded_kinds(kinds: Sequence[DeviceKind]) -> dict[str, Any]:
+    """Return the fields of each kind by its name."""
+    encoded = {}
+    for kind in kinds:
+        fields = {field: getattr(kind, field) for field in _KindFields.__struct_fields__}
+        peaks, efficiency = dict(kind.peak_flops_in), asdict(kind.efficiency)
+        encoded[kind.name] = fields | {"peak_flops_in": peaks, "efficiency": efficiency}
+    return encoded
+
+
+def decoded_kinds(kinds: Mapping[str, Any]) -> tuple[DeviceKind, ...]:
+    """Return the kinds; what a description leaves out is that of the catalogue's kind."""
+    decoded = []
+    for name, description in kinds.items():
+        usual = DEVICE_KINDS.get(name, DEVICE_KINDS[LIKE_AN_H100])
+        with within(f"kinds.{name}: "):
+            fields = msgspec.structs.asdict(convert(description, _KindFields))
+            parts = asdict(usual.efficiency)
+            for part in fields["efficiency"]:
+                if part not in parts:
+                    raise GraphError(f"efficiency: expected {', '.join(parts)}, got {shown(part)}")
+            with within("efficiency."):
+                fields["efficiency"] = Efficiency(**parts | fields["efficiency"])
+            given = {field: value for field, value in fields.items() if value is not None}
+            decoded.append(replace(usual, name=name, **given))
     return tuple(decoded)
 
 
@@ -56,6 +104,45 @@ def decode_json(content: bytes | bytearray, expected: type[Decoded]) -> Decoded:
         raise not_utf8(error) from None
     except RecursionError:
         raise GraphError("expected fewer levels of brackets") from None
+
+
+def check_keys(content: bytes | bytearray, document: msgspec.Struct) -> None:
+    """Refuse a key that stands twice in an object, of which msgspec takes the last one.
+
+    To decode a file once more takes as long as to read it, so that is done only where it does not
+    have as many keys as what was decoded from it.
+
+    Parameters
+    ----------
+    content
+        JSON.
+    document
+        What it was decoded to; fields that were not there are None.
+    """
+    if len(_PLAIN_KEY.findall(content)) != _num_plain_keys(document):
+        json.loads(content, object_pairs_hook=_once)
+
+
+def _num_plain_keys(value: Any) -> int:
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value).items()
+        value = {key: inner for key, inner in fields if inner is not None}
+    inside = []
+    keys = 0
+    if isinstance(value, dict):
+        keys = sum(key.isascii() and key.replace("_", "a").isalnum() for key in value)
+        inside = list(value.values())
+    elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
+        inside = value
+    return keys + sum(map(_num_plain_keys, inside))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    seen = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise GraphError(f"{shown(key)}: expected each key of an object once, got it again")
+        seen.add(key)
 
 
 def convert(data: Any, expected: type[Decoded]) -> Decoded:
@@ -84,6 +171,27 @@ def check_header(header: Header, expected_format: str, newest_version: int) -> N
             if header.version > newest_version
             else f"version: expected at least 1, got {shown(header.version)}"
         )
+
+
+def check_since(document: Any, since: Mapping[str, int]) -> None:
+    """Refuse what is in a file though its version does not have it yet; None is not there.
+
+    Parameters
+    ----------
+    document
+        Decoded file, with its version.
+    since
+        First version that has a field, by the path to the field: ``"cluster.link"``.
+    """
+    for path, first in since.items():
+        value = document
+        for field in path.split("."):
+            value = getattr(value, field)
+        if value is not None and document.version < first:
+            raise GraphError(
+                f"{path}: expected it in files of version {first} and later, "
+                f"got it in one of version {document.version}"
+            )
 
 
 def _located(error: msgspec.ValidationError, data: Any) -> str:

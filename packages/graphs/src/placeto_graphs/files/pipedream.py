@@ -131,6 +131,9 @@ def _parsed_layer(line: str) -> _Layer:
         if key.strip() in values:
             raise GraphError(f"{key.strip()}: expected it once, got it again")
         values[key.strip()] = value.strip()
+    unknown = [key for key in values if key not in _REQUIRED]
+    if unknown:
+        raise GraphError(f"expected {', '.join(_REQUIRED)}, got {shown(unknown[0])}")
     missing = [key for key in _REQUIRED if key not in values]
     if missing:
         raise GraphError(f"{missing[0]}: expected a value, got none in {shown(measures)}")
@@ -153,7 +156,7 @@ def _parsed_edge(line: str) -> tuple[str, str]:
 
 def _number(key: str, text: str) -> float:
     try:
-        number = float(text)
+        number = float(text.replace("_", "?"))  # Python takes 1_5 for 15
     except ValueError:
         raise GraphError(f"{key}: expected a number, got {shown(text)}") from None
     if not 0 <= number < np.inf:

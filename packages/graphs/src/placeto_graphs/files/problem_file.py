@@ -19,9 +19,13 @@ from placeto_graphs.files.decoding import (
     DeviceFields,
     Header,
     check_header,
+    check_keys,
+    check_since,
     decode_json,
     decoded_devices,
+    decoded_kinds,
     encoded_devices,
+    encoded_kinds,
 )
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
 from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster
@@ -30,12 +34,22 @@ from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 PROBLEM_FORMAT = "placeto-problem"
-# 1 may have no links and queues: each device has one outgoing bus, and fifo; 2 has no rules, 3 no
-# levels, 4 (and graph files of version 1) no dtypes, groups of convolutions, waits and held
-# tensors. All of these may be missing from a file of any version.
 PROBLEM_VERSION = 5
 GRAPH_FORMAT = "placeto-graph"
 GRAPH_VERSION = 2
+# The first version that has a field, which may be missing from a file of any version. Without links
+# and a queue each device has one outgoing bus, and fifo.
+_NEW_COLUMNS = (
+    *("graph.dtype", "graph.groups", "graph.group_channels", "graph.waits", "graph.held_tensors"),
+)
+_SINCE_GRAPH = dict.fromkeys(_NEW_COLUMNS, 2)
+_SINCE_PROBLEM = {
+    **dict.fromkeys(("cluster.link", "cluster.link_names", "cluster.queue"), 2),
+    "rules": 3,
+    "levels": 4,
+    "cluster.kinds": 5,
+    **dict.fromkeys(_NEW_COLUMNS, 5),
+}
 
 
 class _Times(msgspec.Struct, forbid_unknown_fields=True):
@@ -76,7 +90,8 @@ class _Cluster(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     latency: list[list[float]]
     link: list[list[int]] | None = None
     link_names: list[str] | None = None
-    queue: str = DEFAULT_QUEUE
+    queue: str | None = None
+    kinds: dict[str, Any] | None = None
 
 
 class _Grouping(msgspec.Struct, forbid_unknown_fields=True):
@@ -151,7 +166,8 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
             latency=cluster.latency.tolist(),
             link=cluster.link.tolist(),
             link_names=list(cluster.link_names),
-            queue=cluster.queue,
+            queue=None if cluster.queue == DEFAULT_QUEUE else cluster.queue,
+            kinds=encoded_kinds(cluster.kinds) or None,
         ),
         compute_time=problem.compute_time[:, first_devices].T.tolist(),
         device_column=device_column,
@@ -204,7 +220,10 @@ def load_problem(
     content = _read(path, max_bytes)
     with within(f"{os.fspath(path)}: "):
         check_header(decode_json(content, Header), PROBLEM_FORMAT, PROBLEM_VERSION)
-        return _decoded_problem(decode_json(content, _ProblemFile))
+        document = decode_json(content, _ProblemFile)
+        check_keys(content, document)
+        check_since(document, _SINCE_PROBLEM)
+        return _decoded_problem(document)
 
 
 def save_graph(graph: OpGraph, path: str | os.PathLike[str]) -> None:
@@ -237,7 +256,11 @@ def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYT
     content = _read(path, max_bytes)
     with within(f"{os.fspath(path)}: "):
         check_header(decode_json(content, Header), GRAPH_FORMAT, GRAPH_VERSION)
-        return _decoded_graph(decode_json(content, _GraphFile).graph)
+        document = decode_json(content, _GraphFile)
+        check_keys(content, document)
+        check_since(document, _SINCE_GRAPH)
+        with within("graph."):
+            return _decoded_graph(document.graph)
 
 
 def _write(path: str | os.PathLike[str], document: msgspec.Struct) -> None:
@@ -334,7 +357,8 @@ def _decoded_cluster(cluster: _Cluster) -> Cluster:
         latency=_rectangular("latency", cluster.latency),
         link=link,
         link_names=names,
-        queue=cluster.queue,
+        queue=DEFAULT_QUEUE if cluster.queue is None else cluster.queue,
+        kinds=decoded_kinds(cluster.kinds or {}),
     )
 
 

@@ -1,5 +1,6 @@
 """Bytes from and to disk: bounded reading, atomic writing, gzip by suffix."""
 
+import codecs
 import gzip
 import os
 import secrets
@@ -18,7 +19,8 @@ GZIP_LEVEL = 1
 def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
     """Return the content of a file, unpacked if its name ends in ``.gz``.
 
-    Reading stops, with a `GraphError`, when there are more bytes than that, after unpacking.
+    Reading stops, with a `GraphError`, when there are more bytes than that, after unpacking. The
+    byte order mark that editors of some systems put before a text in UTF-8 is left out.
     """
     packed = _is_gzip(path)
     content = bytearray()
@@ -33,6 +35,8 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
                     )
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise GraphError(f"{os.fspath(path)}: expected a whole gzip file: {error}") from None
+    if content.startswith(codecs.BOM_UTF8):
+        del content[: len(codecs.BOM_UTF8)]
     return content
 
 

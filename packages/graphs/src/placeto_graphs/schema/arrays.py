@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from placeto_graphs.errors import GraphError, shown
 
 INT64_MAX = int(np.iinfo(np.int64).max)
+FLOAT64_MAX = float(np.finfo(np.float64).max)
 MAX_SUM = 2**60  # of one field: int64 holds parameters, workspace and tensors of all ops together
 
 _KIND_WORDS = {
@@ -86,9 +87,13 @@ def int_array(
     array = _as_array(field, values)
     if array.shape == (0,) and len(shape) == 2:
         array = array.reshape(0, shape[1] or 0)
+    # NumPy makes floats and objects of integers beyond its own.
+    is_whole = array.size > 0 and array.dtype.kind in "fO" and _are_whole(values)
+    if is_whole:
+        array = np.array(values, dtype=object)
     if array.size == 0:
         array = array.astype(dtype)
-    elif array.dtype.kind not in "iu":
+    elif array.dtype.kind not in "iu" and not is_whole:
         raise GraphError(f"{field}: expected integers, got {_kind(array)}")
     _check_shape(field, array, shape)
     largest = int(np.iinfo(dtype).max) if maximum is None else maximum
@@ -114,13 +119,13 @@ def float_array(
 ) -> NDArray[np.float64]:
     """Check numbers >= 0; infinity is among them only where it has a meaning."""
     array = _as_array(field, values)
-    if array.size == 0:
+    if array.size == 0 or (array.dtype.kind == "O" and _are_whole(values, most=FLOAT64_MAX)):
         array = array.astype(np.float64)
     elif array.dtype.kind not in "iuf":
         raise GraphError(f"{field}: expected numbers, got {_kind(array)}")
     _check_shape(field, array, shape)
     result: NDArray[np.float64] = _frozen(array, np.float64, values)
-    largest = np.finfo(np.float64).max if infinity_is is None else np.inf
+    largest = FLOAT64_MAX if infinity_is is None else np.inf
     if result.size and not (result.min() >= 0 and result.max() <= largest):  # also where NaN
         index = _first_index(~((result >= 0) & (result <= largest)))
         or_infinity = "" if infinity_is is None else f", or infinity ({infinity_is})"
@@ -204,6 +209,11 @@ def _as_array(field: str, values: Any) -> NDArray[Any]:
         return np.asarray(values)
     except (ValueError, TypeError, OverflowError):
         raise GraphError(f"{field}: expected an array of one shape, got {shown(values)}") from None
+
+
+def _are_whole(values: Any, most: float = np.inf) -> bool:
+    flat = np.array(values, dtype=object).flat
+    return all(type(value) is int and abs(value) <= most for value in flat)
 
 
 def _check_shape(field: str, array: NDArray[Any], shape: tuple[int | None, ...]) -> None:

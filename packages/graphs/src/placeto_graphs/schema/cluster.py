@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from placeto_graphs.schema.arrays import (
     text,
     texts,
 )
+from placeto_graphs.schema.device_kind import DeviceKind
 from placeto_graphs.topology.adjacency import compress_rows
 
 MAX_DEVICES = 1024
@@ -28,6 +29,7 @@ NO_LINK = -1  # from a device to itself
 LEAST_BANDWIDTH = 2.0**63 / np.finfo(np.float64).max
 
 _ONE_BUS_EACH: Any = None
+Named = TypeVar("Named", "Device", DeviceKind)
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,9 @@ class Cluster(Record):
         micro-batches is of the earliest one. It takes as long as 1F1B (Narayanan et al. 2019) does,
         but starts micro-batches while it has nothing better to do, where 1F1B waits: it may hold
         three or four of them for each stage, 1F1B one. Links are first in, first out with both.
+    kinds : any number of `DeviceKind`
+        What a cost model is to take for kinds that are not in ``DEVICE_KINDS``, or instead of what
+        stands there; their names are unique.
 
     Raises
     ------
@@ -148,9 +153,16 @@ class Cluster(Record):
     link: NDArray[np.int32] = _ONE_BUS_EACH
     link_names: tuple[str, ...] = _ONE_BUS_EACH
     queue: str = DEFAULT_QUEUE
+    kinds: tuple[DeviceKind, ...] = ()
 
     def __post_init__(self) -> None:
-        self._check("devices", _checked_devices)
+        self._check("devices", _records, Device)
+        if not self.devices:
+            raise GraphError("devices: expected at least one device, got none")
+        if self.num_devices > MAX_DEVICES:
+            raise GraphError(
+                f"devices: expected at most {MAX_DEVICES} devices, got {self.num_devices}"
+            )
         count = self.num_devices
         self._check("bandwidth", _between_devices, count, np.inf, "bytes are free")
         self._check("latency", _between_devices, count, 0.0)
@@ -166,6 +178,7 @@ class Cluster(Record):
         self._check("link_names", _checked_link_names, self.link, self.device_names)
         if text("queue", self.queue) not in QUEUES:
             raise GraphError(f"queue: expected one of {', '.join(QUEUES)}, got {shown(self.queue)}")
+        self._check("kinds", _records, DeviceKind)
 
     def __repr__(self) -> str:
         return f"Cluster({', '.join(self.device_names)})"
@@ -193,17 +206,15 @@ class Cluster(Record):
         return tuple(device.name for device in self.devices)
 
 
-def _checked_devices(field: str, given: Any) -> tuple[Device, ...]:
+def _records(field: str, given: Any, record_type: type[Named]) -> tuple[Named, ...]:
+    """Check records of one type, whose names are unique."""
+    expected = record_type.__name__
     if not isinstance(given, list | tuple):
-        raise GraphError(f"{field}: expected a sequence of Device, got {shown(given)}")
-    for index, device in enumerate(given):
-        if not isinstance(device, Device):
-            raise GraphError(f"{field}[{index}]: expected a Device, got {shown(device)}")
-    if not given:
-        raise GraphError(f"{field}: expected at least one device, got none")
-    if len(given) > MAX_DEVICES:
-        raise GraphError(f"{field}: expected at most {MAX_DEVICES} devices, got {len(given)}")
-    texts(f"{field}.name", [device.name for device in given], unique=True)
+        raise GraphError(f"{field}: expected a sequence of {expected}, got {shown(given)}")
+    for index, record in enumerate(given):
+        if not isinstance(record, record_type):
+            raise GraphError(f"{field}[{index}]: expected a {expected}, got {shown(record)}")
+    texts(f"{field}.name", [record.name for record in given], unique=True)
     return tuple(given)
 
 

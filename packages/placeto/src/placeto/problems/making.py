@@ -57,7 +57,9 @@ def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
         return measured_compute_time(graph, cluster)
     from placeto_capture import cost_models  # noqa: PLC0415 (torch takes seconds to import)
 
-    seconds = cost_models(graph, dict.fromkeys(device.kind for device in cluster.devices))
+    kinds = dict.fromkeys(device.kind for device in cluster.devices)
+    described = {kind.name: kind for kind in cluster.kinds}
+    seconds = cost_models(graph, [described.get(kind, kind) for kind in kinds])
     return np.stack([seconds[device.kind] for device in cluster.devices], axis=1)
 
 

@@ -258,10 +258,9 @@ def _of_file(path: Path) -> Source:
         try:
             problem = load_problem(path)
         except GraphError as error:
-            try:
+            if str(error).endswith("got 'placeto-graph'"):  # its format is that of a graph alone
                 return Source(stem, load_graph(path))
-            except GraphError:
-                raise error from None
+            raise
     kinds = [device.kind for device in problem.cluster.devices if device.kind != "cpu"]
     return Source(
         stem,

@@ -1,0 +1,130 @@
+"""What the time of an op on a kind of device follows from, where nothing was measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
+
+from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.schema.arrays import Record, integer, number, text
+
+PRECISIONS = (
+    *("tf32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz"),
+    *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"),
+    *("uint8", "int8", "int16", "int32", "int64"),
+)
+"""What a device may have a peak for besides float32: dtypes of torch, and TensorFloat-32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """The part of a device's peak FLOP/s and memory bandwidth that each class of op reaches.
+
+    All are above 0 and at most 1.
+
+    Raises
+    ------
+    GraphError
+        When a number is out of range.
+
+    Examples
+    --------
+    >>> from placeto_graphs import DEVICE_KINDS
+    >>> DEVICE_KINDS["k80"].efficiency.matrix_product
+    0.65
+    """
+
+    convolution: float
+    depthwise_convolution: float
+    matrix_product: float
+    normalisation: float
+    elementwise: float
+    reduction: float
+    copy: float
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            value = number(part.name, getattr(self, part.name))
+            if not 0 < value <= 1:
+                raise GraphError(f"{part.name}: expected more than 0 and at most 1, got {value}")
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class DeviceKind(Record):
+    """A kind of device: what its devices hold, and how fast they compute.
+
+    Attributes
+    ----------
+    name : text
+        As clusters name the kind: ``"k80"``.
+    memory_bytes : int
+        Bytes that a placement may use.
+    memory_bandwidth : float
+        Bytes per second between the device and its memory.
+    peak_flops : float
+        Float32 operations per second.
+    peak_flops_in : mapping of text to float
+        Operations per second on other numbers than float32, by the name of their torch dtype, and
+        on float32 rounded to TensorFloat-32 by ``"tf32"``. What has no peak here is computed at
+        that of float32.
+    launch_overhead : float
+        Seconds that an op takes on top of its work.
+    op_overhead, transfer_overhead : float
+        Seconds after an op, and after a transfer, as a `Device` of the kind has them.
+    efficiency : `Efficiency`
+        Parts of the peak and the bandwidth that each class of op reaches, in any precision.
+
+    Raises
+    ------
+    GraphError
+        When a field is not as described.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from placeto_graphs import DEVICE_KINDS
+    >>> DEVICE_KINDS["a100"].peak_flops_in["bfloat16"]
+    312000000000000.0
+    >>> replace(DEVICE_KINDS["a100"], name="a100-80g", memory_bytes=80_000_000_000)
+    DeviceKind('a100-80g')
+    """
+
+    name: str
+    memory_bytes: int
+    memory_bandwidth: float
+    peak_flops: float
+    peak_flops_in: Mapping[str, float] = field(default_factory=dict)
+    launch_overhead: float
+    op_overhead: float
+    transfer_overhead: float = 0.0
+    efficiency: Efficiency
+
+    def __post_init__(self) -> None:
+        self._check("name", text)
+        self._check("memory_bytes", integer, minimum=1)
+        self._check("memory_bandwidth", _above_0)
+        self._check("peak_flops", _above_0)
+        self._check("peak_flops_in", _peaks)
+        for overhead in ("launch_overhead", "op_overhead", "transfer_overhead"):
+            self._check(overhead, number)
+        if not isinstance(self.efficiency, Efficiency):
+            raise GraphError(f"efficiency: expected Efficiency, got {shown(self.efficiency)}")
+
+    def __repr__(self) -> str:
+        return f"DeviceKind({self.name!r})"
+
+
+def _above_0(field: str, given: Any) -> float:
+    value = number(field, given)
+    if value == 0:
+        raise GraphError(f"{field}: expected more than 0, got {value}")
+    return value
+
+
+def _peaks(field: str, given: Any) -> Mapping[str, float]:
+    if not isinstance(given, Mapping):
+        raise GraphError(f"{field}: expected a mapping of dtypes to numbers, got {shown(given)}")
+    for name in given:
+        if name not in PRECISIONS:
+            raise GraphError(f"{field}: expected {', '.join(PRECISIONS)}, got {shown(name)}")
+    return MappingProxyType({name: _above_0(f"{field}.{name}", given[name]) for name in given})
