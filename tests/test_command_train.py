@@ -36,7 +36,10 @@ from placeto_simulator import Simulator
 from placeto_tools.progress import showing_progress
 
 UPDATES = 12
-SMALL = ["--set=message_rounds=2", "--set=hidden_units=8", "--seed=5"]
+SMALL = [
+    *("--set=message_rounds=2", "--set=hidden_units=8", "--set=minibatches=2", "--set=epochs=1"),
+    "--seed=5",
+]
 
 
 @pytest.fixture(scope="module")

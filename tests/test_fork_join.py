@@ -13,9 +13,11 @@ from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, Trainer, tr
 from placeto_simulator import Simulator
 
 SMALL = Settings(
-    updates=80,
+    updates=50,
     message_rounds=4,
     hidden_units=64,
+    minibatches=2,
+    epochs=1,
     learning_rate_start=1e-2,
     learning_rate_end=1e-3,
 )

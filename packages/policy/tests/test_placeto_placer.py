@@ -6,10 +6,11 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import EvaluationBatch, PlacementProblem, Placer, memory_penalised_runtime
-from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings, Trainer, train
+from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
 from random_states import random_problem
 from scheduled_problems import (
+    QUICK,
     ListSchedule,
     heavy_chain,
     partly_possible,
@@ -59,7 +60,9 @@ def test_the_evaluations_are_enough_for_the_updates_at_their_most(
     reward: RewardName, seen: NodeFeaturesName, features: DeviceFeaturesName, each: int, pass_: int
 ) -> None:
     evaluator = ListSchedule(two_chains())
-    settings = Settings(reward=reward, node_features=seen, device_features=features, workers=3)
+    settings = replace(
+        QUICK, reward=reward, node_features=seen, device_features=features, workers=3
+    )
     for updates, validations in ((1, 1), (11, 2)):
         for spare in (0, 3 * each - 1):
             needed = 3 * each * updates + pass_ * validations
@@ -84,9 +87,9 @@ def test_a_policy_that_is_trained_on_sees_what_it_saw_before(
 ) -> None:
     evaluator = ListSchedule(two_chains())
     placer = PlacetoPlacer(
-        policy=PlacementPolicy(2, Settings(device_features=own)),
+        policy=PlacementPolicy(2, replace(QUICK, device_features=own)),
         training_evaluations=2 * 8 * each + pass_,
-        settings=Settings(device_features=others),
+        settings=replace(QUICK, device_features=others),
     )
     result = placer.place(evaluator.problem, evaluator)
     assert len(result.curve) == 1 + 2 + 1  # zero-shot, two updates, and as trained
@@ -139,7 +142,7 @@ def test_no_better_placement_was_evaluated_than_the_one_that_is_returned(
     reward: RewardName, features: DeviceFeaturesName
 ) -> None:
     evaluator = Recorded(random_problem(9, 3, np.random.default_rng(0)))
-    settings = Settings(reward=reward, device_features=features, workers=2, hidden_units=8)
+    settings = replace(QUICK, reward=reward, device_features=features, workers=2)
     placer = PlacetoPlacer(training_evaluations=300, samples=2, settings=settings)
     result = placer.place(evaluator.problem, evaluator, seed=0)
     costs = penalised(evaluator, np.concatenate(evaluator.placements))
@@ -148,7 +151,7 @@ def test_no_better_placement_was_evaluated_than_the_one_that_is_returned(
 
 def test_the_best_is_what_fits_the_memory() -> None:
     evaluator = ListSchedule(too_large_for_one())
-    placer = PlacetoPlacer(training_evaluations=1000, settings=FAST)
+    placer = PlacetoPlacer(training_evaluations=1000, settings=QUICK)
     result = placer.place(evaluator.problem, evaluator)
     assert (result.peak_memory <= 10_700_000_000).all()
     assert result.runtime == float(penalised(evaluator, result.placement[None])[0])
@@ -165,12 +168,9 @@ def test_the_best_is_what_fits_the_memory() -> None:
 def test_zero_shot_needs_no_training_and_few_evaluations(
     seen: NodeFeaturesName, features: DeviceFeaturesName, evaluations: int
 ) -> None:
-    evaluator = ListSchedule(two_chains())
-    settings = replace(FAST, updates=60, node_features=seen, device_features=features)
-    trainer = Trainer([evaluator], settings)
-    train(trainer)
+    policy = PlacementPolicy(2, Settings(node_features=seen, device_features=features))
     larger = ListSchedule(two_chains(length=5))
-    placer = PlacetoPlacer(policy=trainer.policy)
+    placer = PlacetoPlacer(policy=policy)
     result = placer.place(larger.problem, larger)
     assert result.evaluations == placer.most_evaluations(larger.problem) == evaluations
     assert larger.placements_seen == evaluations + 1  # the best is evaluated once more
@@ -219,7 +219,7 @@ def test_samples_can_only_help_and_follow_from_the_seed() -> None:
 
 def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:
     evaluator = ListSchedule(heavy_chain())
-    policy = PlacementPolicy(2, FAST, seed=9)
+    policy = PlacementPolicy(2, QUICK, seed=9)
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
     placer = PlacetoPlacer(policy=policy, training_evaluations=8 * 13 * 2 + 7)
     result = placer.place(evaluator.problem, evaluator)
@@ -233,7 +233,7 @@ def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:
 
 def test_devices_that_cannot_run_a_group_are_left_out() -> None:
     evaluator = ListSchedule(partly_possible())
-    placer = PlacetoPlacer(training_evaluations=240, samples=10)
+    placer = PlacetoPlacer(training_evaluations=240, samples=10, settings=QUICK)
     result = placer.place(evaluator.problem, evaluator)
     assert result.placement[0] == 1
     assert np.isfinite(result.runtime)
@@ -259,7 +259,7 @@ def test_each_update_is_reported() -> None:
     reports: list[tuple[int, int, int]] = []
     placer = PlacetoPlacer(
         training_evaluations=400,
-        settings=FAST,
+        settings=QUICK,
         on_update=lambda summary, total: reports.append(
             (summary.update, summary.evaluations, total)
         ),

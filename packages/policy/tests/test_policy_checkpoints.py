@@ -21,11 +21,11 @@ from placeto_policy import (
     save_training,
     train,
 )
-from scheduled_problems import ListSchedule, heavy_chain, partly_possible, two_chains
+from scheduled_problems import QUICK, ListSchedule, heavy_chain, partly_possible, two_chains
 
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, str]
-SETTINGS = Settings(updates=9, workers=3, start="random", order="random", baseline_window=4)
+SETTINGS = replace(QUICK, updates=9, workers=3, start="random", order="random", baseline_window=4)
 
 
 def new_trainer(settings: Settings = SETTINGS) -> Trainer:
@@ -70,7 +70,7 @@ def test_a_policy_that_has_learned_from_other_features_is_refused(tmp_path: Path
     [
         SETTINGS,
         replace(SETTINGS, minibatches=3, epochs=2, reward="intermediate"),
-        replace(preset("paper"), updates=9, workers=3),
+        replace(preset("paper"), updates=9, workers=3, hidden_units=16),
     ],
     ids=["default", "epochs", "paper"],
 )
@@ -117,7 +117,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
 def test_the_seed_decides() -> None:
     weights = []
     for seed in (1, 1, 2):
-        trainer = Trainer([ListSchedule(heavy_chain())], Settings(updates=2), seed=seed)
+        trainer = Trainer([ListSchedule(heavy_chain())], replace(QUICK, updates=2), seed=seed)
         train(trainer)
         weights.append(trainer.policy.get_parameter("scores.output.weight").detach())
     assert torch.equal(weights[0], weights[1])

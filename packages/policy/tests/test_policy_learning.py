@@ -19,15 +19,11 @@ from scheduled_problems import (
     two_speeds,
 )
 
-TINY = Settings(updates=60)
+# With fewer steps of Adam for each update, each may be a longer one.
+TINY = Settings(updates=30, hidden_units=64, minibatches=2, learning_rate_start=5e-3)
 SEEDS = range(3)
-# With one step of Adam for each update, each may be a longer one.
-LONGER_STEPS = replace(
-    TINY,
-    reward="intermediate",
-    minibatches=1,
-    learning_rate_start=5e-3,
-    learning_rate_end=5e-4,
+INTERMEDIATE = replace(
+    TINY, reward="intermediate", updates=60, minibatches=1, learning_rate_end=5e-4
 )
 
 
@@ -41,8 +37,8 @@ def test_policies_that_were_not_trained_miss_the_best_placements(
     problem: Callable[[], PlacementProblem],
 ) -> None:
     evaluator = ListSchedule(problem())
-    trainers = [Trainer([evaluator], TINY, seed=seed) for seed in SEEDS]
-    missed = [greedy_cost(trainer.policy, evaluator) > optimum(evaluator) for trainer in trainers]
+    policies = [PlacementPolicy(2, seed=seed) for seed in SEEDS]
+    missed = [greedy_cost(policy, evaluator) > optimum(evaluator) for policy in policies]
     assert sum(missed) >= 2
 
 
@@ -51,10 +47,9 @@ def test_policies_that_were_not_trained_miss_the_best_placements(
     ("problem", "settings", "seed"),
     [
         (two_chains, TINY, 0),
-        (two_chains, TINY, 1),
         (two_speeds, TINY, 2),
-        (two_chains, LONGER_STEPS, 1),
-        (two_speeds, LONGER_STEPS, 0),
+        (two_chains, INTERMEDIATE, 1),
+        (two_speeds, INTERMEDIATE, 0),
         (two_by_turns, TINY, 0),
     ],
 )
@@ -97,7 +92,7 @@ def test_one_policy_learns_two_graphs_and_places_longer_ones_unseen() -> None:
 def test_the_ablations_are_trained_like_the_rest() -> None:
     for embedding in ("simple-partitioner", "simple-aggregator"):
         evaluator = ListSchedule(heavy_chain())
-        settings = replace(TINY, embedding=embedding, updates=30)
+        settings = replace(TINY, embedding=embedding, updates=20)
         trainer = Trainer([evaluator], settings)
         first = trainer.update().runtime
         assert train(trainer)[-1].runtime < first

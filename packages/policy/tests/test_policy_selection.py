@@ -9,7 +9,6 @@ from placeto_policy import (
     PlacementEnvironment,
     PlacementPolicy,
     PolicyError,
-    Settings,
     Trainer,
     load_policy,
     preset,
@@ -18,10 +17,10 @@ from placeto_policy import (
     train,
 )
 from random_states import random_problem
-from scheduled_problems import ListSchedule, heavy_chain, two_chains
+from scheduled_problems import QUICK, ListSchedule, heavy_chain, two_chains
 
 # So fast that the policy gets worse again and again.
-UNSTEADY = Settings(updates=12, workers=2, learning_rate_start=0.05, learning_rate_end=0.05)
+UNSTEADY = replace(QUICK, updates=12, workers=2, learning_rate_start=0.05, learning_rate_end=0.05)
 Weights = dict[str, torch.Tensor]
 
 
@@ -52,14 +51,20 @@ def greedy_cost(policy: PlacementPolicy, on: list[ListSchedule]) -> float:
     return float(np.mean(costs))
 
 
-@pytest.mark.parametrize(("num_graphs", "others"), [(1, False), (3, True)])
+@pytest.mark.parametrize(("num_graphs", "others", "seed"), [(1, False, 4), (3, True, 0)])
 def test_a_training_leaves_the_policy_whose_greedy_placements_are_best(
-    num_graphs: int, others: bool
+    num_graphs: int, others: bool, seed: int
 ) -> None:
-    settings = Settings(updates=33, workers=2, hidden_units=16, device_features="loads")
+    settings = replace(
+        UNSTEADY,
+        updates=33,
+        device_features="loads",
+        learning_rate_start=0.01,
+        learning_rate_end=0.01,
+    )
     drawn = [ListSchedule(random_problem(9, 2, np.random.default_rng(n))) for n in range(5)]
     graphs, on = drawn[:num_graphs], drawn[3:] if others else []
-    trainer = Trainer(graphs, settings, seed=4, validation=on)
+    trainer = Trainer(graphs, settings, seed=seed, validation=on)
     validated = []
     for update in range(1, settings.updates + 1):
         trainer.update()
@@ -73,7 +78,8 @@ def test_a_training_leaves_the_policy_whose_greedy_placements_are_best(
         policy.load_state_dict(weights)
         costs.append(greedy_cost(policy, on or graphs))
     best = int(np.argmin(costs))
-    assert min(costs) < max(costs)
+    assert best < len(costs) - 1
+    assert costs[best] < min(costs[:best] + costs[best + 1 :])
     assert trainer.best_policy.cost == pytest.approx(costs[best])
     assert_same(trainer.trained_policy, validated[best])
 

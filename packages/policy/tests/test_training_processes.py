@@ -1,6 +1,7 @@
 """Training by several processes, which `torchrun` starts as a user would."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -27,6 +28,8 @@ ENVIRONMENT = {
     "PYTHONFAULTHANDLER": "1",
 }
 
+Failed = tuple[Path, subprocess.CompletedProcess[str]]
+
 
 def torchrun(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -45,18 +48,31 @@ def check_finished(run: subprocess.CompletedProcess[str]) -> None:
     assert run.returncode == 0, f"after updates {run.stdout.split()}:\n{run.stderr}"
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_policy(folder / training_script.CHECKPOINT).state_dict()
+def check_equal(folder: Path, other: Path) -> None:
+    """Check that two runs came to the same weights, to the last bit."""
+    left, right = (
+        load_policy(each / training_script.CHECKPOINT).state_dict() for each in (folder, other)
+    )
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name])
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Failed:
+    """Return the folder of a run in which a process failed, and what the run said."""
+    folder = tmp_path_factory.mktemp("failed")
+    return folder, torchrun(folder, 4, "fail-1")
 
 
 @pytest.mark.slow
-def test_the_summed_gradient_is_that_of_all_episodes(tmp_path: Path) -> None:
-    """One update: Adam's first average is a tenth of the gradient after clipping."""
-    check_finished(torchrun(tmp_path, 1))
+def test_the_summed_gradient_is_that_of_all_episodes(failed: Failed) -> None:
+    """Adam's averages of the gradients after clipping show it."""
+    together = training_script.new_or_resumed(failed[0], 4, OneProcess())
     evaluators = [ListSchedule(two_chains()), ListSchedule(heavy_chain())]
-    alone = Trainer(evaluators, Settings(updates=1, workers=training_script.WORKERS), seed=7)
-    alone.update()
-    together = training_script.new_or_resumed(tmp_path, 1, OneProcess())
+    alone = Trainer(evaluators, together.settings, seed=7)
+    for _ in range(together.updates):
+        alone.update()
     for left, right in zip(
         alone.optimizer.state.values(), together.optimizer.state.values(), strict=True
     ):
@@ -64,48 +80,47 @@ def test_the_summed_gradient_is_that_of_all_episodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_fails_ends_the_run_with_its_rank_and_error(tmp_path: Path) -> None:
-    uninterrupted = tmp_path / "uninterrupted"
-    uninterrupted.mkdir()
-    check_finished(torchrun(uninterrupted, 4))
-
-    failed = torchrun(tmp_path, 4, "fail-1")
-    assert failed.returncode != 0
-    assert "RuntimeError: the evaluator broke" in failed.stderr
+def test_a_process_that_fails_ends_the_run_with_its_rank_and_error(
+    failed: Failed, tmp_path: Path
+) -> None:
+    folder, run = failed
+    assert run.returncode != 0
+    assert "RuntimeError: the evaluator broke" in run.stderr
     assert (
         "the run ended in another process: process 1: RuntimeError: the evaluator broke"
-        in failed.stderr
+        in run.stderr
     )
-    made_before = [int(line) for line in failed.stdout.split()]
+    made_before = [int(line) for line in run.stdout.split()]
     assert made_before == list(range(1, len(made_before) + 1))
     assert 1 <= len(made_before) < 4
 
-    resumed = torchrun(tmp_path, 4)
-    check_finished(resumed)
-    assert [int(line) for line in resumed.stdout.split()] == list(range(len(made_before) + 1, 5))
-    expected = weights(uninterrupted)
-    for name, tensor in weights(tmp_path).items():
-        assert torch.equal(tensor, expected[name])
+    resumed, uninterrupted = shutil.copytree(folder, tmp_path / "resumed"), tmp_path / "whole"
+    uninterrupted.mkdir()
+    check_finished(torchrun(uninterrupted, 4))
+    run = torchrun(resumed, 4)
+    check_finished(run)
+    assert [int(line) for line in run.stdout.split()] == list(range(len(made_before) + 1, 5))
+    check_equal(resumed, uninterrupted)
 
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
-    script = [sys.executable, str(training_script.__file__)]
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
     for folder in (uninterrupted, killed):
         folder.mkdir()
-    subprocess.run([*script, uninterrupted, "5"], env=ENVIRONMENT, check=True, timeout=300)
     with subprocess.Popen(
-        [*script, killed, "5", "pause"], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(training_script.__file__), killed, "5", "pause"],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout
         for _ in range(training_script.UPDATES_BEFORE_PAUSE):
             assert process.stdout.readline()
         process.kill()
-    subprocess.run([*script, killed, "5"], env=ENVIRONMENT, check=True, timeout=300)
-    expected = weights(uninterrupted)
-    for name, tensor in weights(killed).items():
-        assert torch.equal(tensor, expected[name])
+    for folder in (uninterrupted, killed):
+        training_script.main(folder, 5)
+    check_equal(killed, uninterrupted)
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")

@@ -13,7 +13,7 @@ from logit_policies import gradients_of_update
 from placeto_policy import Settings, Trainer
 from placeto_policy.settings import RewardName
 from placeto_policy.workers import OneProcess
-from scheduled_problems import ListSchedule, heavy_chain, partly_possible, two_chains
+from scheduled_problems import QUICK, ListSchedule, heavy_chain, partly_possible, two_chains
 
 STILL = 1e-60  # a learning rate that is 0 in float32
 
@@ -121,7 +121,8 @@ def test_a_clipped_policy_moves_less() -> None:
     """Many epochs over the same episodes: the clip is what ends them."""
     moved = []
     for clip_ratio in (0.05, 1e6):
-        settings = Settings(
+        settings = replace(
+            QUICK,
             clip_ratio=clip_ratio,
             epochs=30,
             learning_rate_start=5e-3,

@@ -58,7 +58,6 @@ def new_or_resumed(
 
 def main(folder: Path, updates: int, how: str = "") -> None:
     """Train to the end."""
-    torch.set_num_threads(1)
     group = None
     with join_processes() as processes:
         if processes.count > 1:
@@ -77,4 +76,5 @@ def main(folder: Path, updates: int, how: str = "") -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
