@@ -82,7 +82,8 @@ def small_problem(generator: np.random.Generator, max_groups: int) -> PlacementP
 def _waits(generator: np.random.Generator, num_ops: int) -> NDArray[np.int32]:
     pairs = np.stack(np.tril_indices(num_ops, -1), axis=1).astype(np.int32)
     density = generator.choice([0.0, 0.0, 0.05, 0.2])
-    return pairs[generator.random(len(pairs)) < density]
+    chosen: NDArray[np.int32] = pairs[generator.random(len(pairs)) < density]
+    return chosen
 
 
 def _seconds(

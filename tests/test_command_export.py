@@ -211,7 +211,7 @@ def test_what_exceeds_the_memory_is_said_with_the_device_and_its_size(tmp_path: 
     """Weights and Adam's two moments of each are 3 x 4 bytes of the model's parameters."""
     model = Chain()
     problem = problem_of_ops(model, features(4), "2xv100")
-    small = [replace(device, memory_bytes=100) for device in problem.cluster.devices]
+    small = tuple(replace(device, memory_bytes=100) for device in problem.cluster.devices)
     problem = replace(problem, cluster=replace(problem.cluster, devices=small))
     paths = saved(tmp_path, problem, np.zeros(problem.num_groups, np.int32))
     held = 12 * sum(weights.numel() for weights in model.parameters())

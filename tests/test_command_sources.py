@@ -242,7 +242,7 @@ def rows_picked(graph: OpGraph) -> float:
     """The rows that the mask of `Confident` picks, of which each has eight floats."""
     square = graph.op_types.index("aten.pow")
     (size,) = graph.tensor_bytes[graph.tensor_producer == square].tolist()
-    return size / (8 * 4)
+    return float(size) / (8 * 4)
 
 
 def test_what_masks_pick_is_said_where_the_error_says_so(tmp_path: Path, factory: str) -> None:

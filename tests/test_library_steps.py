@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from capture_checks import check_replay, compared
 from captured_models import Case
 from placeto_capture import capture
-from placeto_capture.tracing.capture import default_loss
+from placeto_capture.tracing.default_loss import default_loss
 from placeto_workloads import TrainingStep, library_step
 
 EXPERTS = {

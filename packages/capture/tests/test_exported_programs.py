@@ -122,10 +122,10 @@ class Chosen(nn.Module):
         self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward(self, rows: torch.Tensor) -> Any:
-        def cheap(rows: torch.Tensor) -> torch.Tensor:
+        def cheap(rows: torch.Tensor) -> Any:
             return self.left(rows).relu()
 
-        def dear(rows: torch.Tensor) -> torch.Tensor:
+        def dear(rows: torch.Tensor) -> Any:
             return self.right(self.right(rows))
 
         return torch.cond(rows.sum() > 0, cheap, dear, (rows,))
@@ -147,7 +147,7 @@ class Picks(nn.Linear):
 
 class Repeats(nn.Linear):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        found: tuple[Any, torch.Tensor] = while_loop(
+        found: tuple[Any, torch.Tensor] = while_loop(  # type: ignore[no-untyped-call]
             lambda count, _: count < 3,
             lambda count, rows: (count + 1, super(Repeats, self).forward(rows)),
             (torch.tensor(0), rows),

@@ -57,9 +57,9 @@ class DroppedAttention(nn.Module):
         self.norm, self.project = nn.RMSNorm(8), nn.Linear(8, 24)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        heads = self.project(self.norm(words)).unsqueeze(1).chunk(3, -1)
+        query, key, value = self.project(self.norm(words)).unsqueeze(1).chunk(3, -1)
         result: torch.Tensor = nn.functional.scaled_dot_product_attention(
-            *heads, dropout_p=0.25, scale=0.5
+            query, key, value, dropout_p=0.25, scale=0.5
         )
         return result
 

@@ -140,7 +140,7 @@ def _random_graph(generator: np.random.Generator, count: int) -> OpGraph:
         tensor_bytes=generator.choice(SIZES, len(producers)),
         edges=np.stack([tensors[chosen], readers[chosen]], axis=1).astype(np.int32),
         waits=generator.permutation(later)[:num_waits].astype(np.int32),
-        held_tensors=np.flatnonzero(generator.random(len(producers)) < 0.2),
+        held_tensors=np.flatnonzero(generator.random(len(producers)) < 0.2).astype(np.int32),
     )
 
 

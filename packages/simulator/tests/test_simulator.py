@@ -111,6 +111,10 @@ def test_where_nothing_ties_other_labels_of_equal_devices_change_nothing(num_dev
     assert relabelled.peak_memory[:, label].tolist() == found.peak_memory.tolist()
 
 
+def pairs(*rows: list[int]) -> NDArray[np.int32]:
+    return np.array(rows, np.int32)
+
+
 def two_chains(**changes: Any) -> PlacementProblem:
     """Two chains of two ops of a second each, on two devices with a slow link."""
     graph = OpGraph(
@@ -155,7 +159,7 @@ def test_a_run_by_hand() -> None:
 
 def test_waiting_takes_no_transfer_and_no_memory() -> None:
     plain = two_chains()
-    waiting = replace(plain, graph=replace(plain.graph, waits=[[1, 2]]))
+    waiting = replace(plain, graph=replace(plain.graph, waits=pairs([1, 2])))
     found = Simulator(waiting).evaluate(np.array([[0, 0, 0, 0], [0, 1, 0, 1]], np.int32))
     # On one device b1 has its turn after a2, and b2 follows. On two, b1 starts when a2 is done at
     # 2.25 s although no byte comes: 0.25 s of overhead are between b1 and b2.
@@ -166,7 +170,9 @@ def test_waiting_takes_no_transfer_and_no_memory() -> None:
 
 def test_ops_that_wait_for_one_op_are_enqueued_in_order_after_its_readers() -> None:
     plain = two_chains()
-    waiting = replace(plain, graph=replace(plain.graph, waits=[[3, 0], [1, 0]], edges=[[0, 2]]))
+    waiting = replace(
+        plain, graph=replace(plain.graph, waits=pairs([3, 0], [1, 0]), edges=pairs([0, 2]))
+    )
     timeline = Simulator(waiting).timeline(np.array([0, 0, 0, 0]))
     assert timeline.op_start.tolist() == [0.0, 2.5, 1.25, 3.75]  # a1, then a2, b1, b2
     assert [step.waits_for for step in timeline.critical_path()] == [
@@ -179,7 +185,7 @@ def test_ops_that_wait_for_one_op_are_enqueued_in_order_after_its_readers() -> N
 
 def test_the_critical_path_goes_through_an_op_that_is_waited_for() -> None:
     plain = two_chains()
-    waiting = replace(plain, graph=replace(plain.graph, waits=[[1, 2]]))
+    waiting = replace(plain, graph=replace(plain.graph, waits=pairs([1, 2])))
     path = Simulator(waiting).timeline(np.array([0, 1, 0, 1])).critical_path()
     assert [(step.index, step.waits_for) for step in path] == [
         (0, "nothing"),
@@ -191,7 +197,7 @@ def test_the_critical_path_goes_through_an_op_that_is_waited_for() -> None:
 
 def test_a_held_tensor_stays_until_the_step_ends_on_the_device_that_made_it() -> None:
     plain = two_chains()
-    graph = replace(plain.graph, workspace_bytes=[0, 0, 0, 7])
+    graph = replace(plain.graph, workspace_bytes=np.array([0, 0, 0, 7]))
     placements = np.array([[0, 0, 0, 0], [0, 0, 1, 1]], np.int32)
     expected = {
         # b2 needs its 7 bytes when a1's 10 are read. On the other device a2 and b2 have copies of
@@ -202,7 +208,7 @@ def test_a_held_tensor_stays_until_the_step_ends_on_the_device_that_made_it() ->
         (0, 1): [[1017, 0], [1010, 30]],
     }
     for held, peaks in expected.items():
-        problem = replace(plain, graph=replace(graph, held_tensors=held))
+        problem = replace(plain, graph=replace(graph, held_tensors=np.array(held, np.int32)))
         assert Simulator(problem).evaluate(placements).peak_memory.tolist() == peaks
 
 

@@ -24,7 +24,7 @@ def plain_loads(problem: PlacementProblem, placement: NDArray[np.int32]) -> list
     ]
 
     def seconds(ends: list[tuple[int, int]], size: int) -> float:
-        return max(cluster.latency[way] + size / cluster.bandwidth[way] for way in ends)
+        return max(float(cluster.latency[way] + size / cluster.bandwidth[way]) for way in ends)
 
     for tensor, size in enumerate(graph.tensor_bytes.tolist()):
         home = int(device_of[graph.tensor_producer[tensor]])
@@ -101,7 +101,7 @@ def test_loads_by_hand() -> None:
 
 def test_a_tensor_leaves_once_and_comes_in_once() -> None:
     chains = two_chains()
-    shared = replace(chains.graph, edges=[[0, 2], [0, 3], [0, 1]])
+    shared = replace(chains.graph, edges=np.array([[0, 2], [0, 3], [0, 1]], np.int32))
     evaluator = ThroughputEvaluator(replace(chains, graph=shared))
     loads = evaluator.loads(np.array([[0, 0, 1, 1]], np.int32))
     assert loads.tolist() == [[2 + 1.125, 2 + 1.125]]
