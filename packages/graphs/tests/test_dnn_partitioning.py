@@ -80,6 +80,7 @@ def test_a_tensor_takes_the_time_that_its_edges_say(tmp_path: Path) -> None:
         ),
         ({"maxFPGAs": "two"}, "maxFPGAs: expected int, got str ('two')"),
         ({"maxFPGAs": 0, "maxCPUs": 0}, "maxFPGAs, maxCPUs: expected at least one device"),
+        ({"maxFPGAs": 10**12}, f"maxFPGAs, maxCPUs: expected at most 1024, got {10**12}"),
         ({"maxSizePerFPGA": -1}, "maxSizePerFPGA: expected a number from 0 to 2^62, got -1"),
         ({"nodes": [{"id": 1}]}, "nodes[0]: object missing required field cpuLatency"),
         (

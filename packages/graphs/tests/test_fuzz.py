@@ -21,6 +21,7 @@ from placeto_graphs import (
     colocate,
     from_networkx,
     load_cluster,
+    load_dnn_partitioning,
     load_graph,
     load_pipedream_profile,
     load_placement,
@@ -46,6 +47,16 @@ PROFILE = (
     "activation_size=[4096.0; 64.0], parameter_size=2048.0\n"
     "\tnode1 -- node2\n"
 )
+PARTITIONING = {
+    "maxFPGAs": 2,
+    "maxCPUs": 1,
+    "maxSizePerFPGA": 1e9,
+    "nodes": [
+        {"id": 7, "name": "a", "cpuLatency": 9.0, "fpgaLatency": 2.0, "size": 1e6, "colorClass": 1},
+        {"id": 8, "cpuLatency": 1.0, "fpgaLatency": 1.0, "size": 0, "supportedOnFpga": 0},
+    ],
+    "edges": [{"sourceId": 7, "destId": 8, "cost": 0.5}],
+}
 
 
 def flipped(content: bytes, generator: random.Random) -> bytes:
@@ -167,6 +178,7 @@ def files(folder: Path) -> dict[Path, Callable[[Path], Any]]:
     by_op = dict.fromkeys(levelled.graph.op_names, "cpu:0")
     (folder / "ops.json").write_text(json.dumps(by_op))
     (folder / "profile.txt").write_text(PROFILE)
+    (folder / "partitioning.json").write_text(json.dumps(PARTITIONING))
     return {
         folder / "problem.json": load_problem,
         folder / "problem.json.gz": load_problem,
@@ -179,6 +191,7 @@ def files(folder: Path) -> dict[Path, Callable[[Path], Any]]:
         folder / "finer.json": lambda path: load_placement_of_any_level(path, levelled),
         folder / "ops.json": lambda path: load_placement_of_any_level(path, levelled),
         folder / "profile.txt": load_pipedream_profile,
+        folder / "partitioning.json": load_dnn_partitioning,
     }
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -120,7 +120,21 @@ def check_keys(content: bytes | bytearray, document: msgspec.Struct) -> None:
         What it was decoded to; fields that were not there are None.
     """
     if len(_PLAIN_KEY.findall(content)) != _num_plain_keys(document):
-        json.loads(content, object_pairs_hook=_once)
+        decode_pairs(content, _once)
+
+
+def decode_pairs(content: bytes | bytearray, hook: Callable[[list[tuple[str, Any]]], Any]) -> Any:
+    """Decode JSON whose objects are what a function makes of their pairs of a key and a value."""
+    try:
+        return json.loads(content, object_pairs_hook=hook)
+    except GraphError:
+        raise
+    except UnicodeDecodeError as error:
+        raise not_utf8(error) from None
+    except ValueError as error:  # also of numbers with more digits than Python takes
+        raise GraphError(f"expected JSON: {error}") from None
+    except RecursionError:
+        raise GraphError("expected fewer levels of brackets") from None
 
 
 def _num_plain_keys(value: Any) -> int:

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 
 from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import decode_json
+from placeto_graphs.files.decoding import check_keys, decode_json
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes
 from placeto_graphs.grouping.colocation import colocate, colocate_by_id
-from placeto_graphs.schema.cluster import Cluster, Device
+from placeto_graphs.schema.cluster import MAX_DEVICES, Cluster, Device
 from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
 
@@ -97,7 +97,9 @@ def load_dnn_partitioning(
     """
     content = read_bytes(path, max_bytes)
     with within(f"{os.fspath(path)}: "):
-        return _problem(decode_json(content, _File))
+        file = decode_json(content, _File)
+        check_keys(content, file)
+        return _problem(file)
 
 
 def _problem(file: _File) -> PlacementProblem:
@@ -120,6 +122,9 @@ def _problem(file: _File) -> PlacementProblem:
 
 def _cluster(file: _File) -> Cluster:
     memory = _whole_bytes("maxSizePerFPGA", file.maxSizePerFPGA)
+    count = max(file.maxFPGAs, file.maxCPUs)
+    if count > MAX_DEVICES:
+        raise GraphError(f"maxFPGAs, maxCPUs: expected at most {MAX_DEVICES}, got {count}")
     devices = [
         Device(f"{kind}:{number}", kind, size, 0.0, 0.0)
         for kind, count, size in (

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import not_utf8
+from placeto_graphs.files.decoding import decode_pairs
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
 from placeto_graphs.grouping.colocation import colocate, colocate_by_id
 from placeto_graphs.schema.problem import PlacementProblem
@@ -224,14 +224,7 @@ def _at_coarsest_level(
 
 def _decoded(content: bytearray) -> list[tuple[str, Any]]:
     """Decode a JSON object into its entries, repeated names included."""
-    try:
-        entries = json.loads(content, object_pairs_hook=_Entries)
-    except UnicodeDecodeError as error:
-        raise not_utf8(error) from None
-    except ValueError as error:
-        raise GraphError(f"expected JSON: {error}") from None
-    except RecursionError:
-        raise GraphError("expected fewer levels of brackets") from None
+    entries = decode_pairs(content, _Entries)
     if not isinstance(entries, _Entries):
         raise GraphError(
             f"expected an object of group names and device names, got {shown(entries)}"
