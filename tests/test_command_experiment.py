@@ -303,7 +303,7 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
     ours = [line.split(" | ") for line in page.splitlines() if line.startswith("| ours |")]
     papers = [line.split(" | ") for line in page.splitlines() if line.startswith("| paper |")]
     assert [row[4] for row in ours] == [row[4] for row in papers] == ["2", "4"] * 3
-    assert [row[7] for row in papers] == ["1.180", "1.130", "2.320", "2.630", "0.860", "0.740"]
+    assert [row[7] for row in papers] == ["1.18", "1.13", "2.32", "2.63", "0.86", "0.74"]
     trials = trials_of(folder)
     names = ["inception-v3", "inception-v3", "nmt-2", "nmt-4", "nasnet", "nasnet"]
     published = [line.split(" | ") for line in page.splitlines() if "| as published |" in line]
@@ -481,7 +481,7 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
     assert "--rnn-set evaluations: expected --rnn-evaluations" in fail(
         *curves, "--rnn-set=evaluations=3"
     )
-    assert "another of default, general, fine-tuning, paper" in fail(*rewards, "--preset=best")
+    assert "expected one of default, general, fine-tuning, paper" in fail(*rewards, "--preset=best")
     assert not folder.exists()
     path = build_profile(tmp_path)
     assert "expected a folder, got a file" in fail("experiment", "rewards", SMOKE, "-o", path)

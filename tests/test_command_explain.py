@@ -185,6 +185,6 @@ def test_equal_placements_are_said_to_be_the_same(problem: Path) -> None:
 
 def test_what_is_not_there_is_named(problem: Path) -> None:
     line = fail("explain", problem, "v100:0", "node44")
-    assert "GROUP: expected a group of the problem, such as node4" in line
+    assert "GROUP: expected a group of the problem, such as node0/parameters" in line
     assert "got 'node44'" in line
     assert "expected a placement file" in fail("diff", problem, "v100:0", "v100:9")

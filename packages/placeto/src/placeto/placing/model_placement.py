@@ -22,6 +22,7 @@ from placeto.placing.placements import search_graph
 from placeto.problems.factories import PARTS, step_of
 from placeto.problems.making import read_cluster, target_of
 from placeto.problems.models import capture_step, executable
+from placeto_capture import Updates
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
 from placeto_graphs import PlacementProblem, PlacementResult
@@ -212,6 +213,7 @@ def place(
     cluster: str,
     mode: str = "training",
     mask_fraction: float | None = None,
+    updates: Updates = "after-backward",
     seconds: float = 10.0,
     seed: int = 0,
     quiet: bool = False,
@@ -223,7 +225,7 @@ def place(
     ----------
     model
         Model on any device, also the meta device; it stays as it is.
-    example_inputs, loss_fn, optimizer, mode, mask_fraction
+    example_inputs, loss_fn, optimizer, mode, mask_fraction, updates
         As of `placeto_capture.capture`; an optimizer of the model's own weights will do, too.
     cluster
         Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
@@ -256,7 +258,7 @@ def place(
     """
     described = read_cluster(cluster)
     name = type(model).__name__
-    parts = (model, example_inputs, loss_fn, optimizer, mode, mask_fraction)
+    parts = (model, example_inputs, loss_fn, optimizer, mode, mask_fraction, updates)
     step = step_of(name, dict(zip(PARTS, parts, strict=True)))
     if autocast is None:
         autocast = _autocast_of_caller()
