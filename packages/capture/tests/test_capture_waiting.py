@@ -235,3 +235,12 @@ def test_the_update_of_a_clipped_gradient_is_one_op() -> None:
 def test_other_times_of_updates_are_refused() -> None:
     with pytest.raises(CaptureError, match=r"^updates: expected one of after-backward, as-ready"):
         capture(nn.Linear(3, 2), torch.empty(2, 3), updates="later")  # type: ignore[arg-type]
+
+
+def test_what_a_hook_keeps_of_an_inference_is_held() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
+    kept: list[torch.Tensor] = []
+    model[1].register_forward_hook(lambda _module, _inputs, output: kept.append(output))
+    graph = capture(model, torch.ones(16, 4), mode="inference")
+    held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
+    assert held == {"input.0", "1/aten.tanh", "3/aten.tanh"}

@@ -107,6 +107,21 @@ def test_the_gradient_of_an_input_joins_no_other_layer() -> None:
     }
 
 
+def test_the_gradient_of_an_input_joins_no_other_layer_where_weights_are_cast() -> None:
+    graph = graph_of(
+        {
+            "w": (FORWARD, "", ""),
+            "cast": (FORWARD, "", "w"),
+            "gradient": (BACKWARD, "", ""),
+            "of_input": (BACKWARD, "", "cast gradient"),
+            "of_weights": (BACKWARD, "", "gradient"),
+            "before": (BACKWARD, "", "of_input"),
+        },
+        weights="w",
+    )
+    assert "of_input before" not in groups(graph, colocate_single_consumers)
+
+
 def two_layers() -> OpGraph:
     """A two-layer perceptron: weights, forward, backward, and updates."""
     return graph_of(

@@ -181,6 +181,25 @@ def test_copies_wait_for_copies_and_what_runs_once_for_all_of_them_and_their_sum
 
 
 @given(divisions())
+def test_copies_are_held_but_of_gradients_only_the_sum_of_all(step: Division) -> None:
+    graph, whole = step.graph, step.whole
+    expected: set[tuple[str, int]] = set()
+    for tensor in graph.held_tensors.tolist():
+        place = graph.tensors_of_op[graph.tensor_producer[tensor]].tolist().index(tensor)
+        if tensor in step.gradients:
+            sums = [f"{step.maker(tensor)}/sum{place}@{step.count - 1}"]
+            expected.update((name, 0) for name in sums)
+        else:
+            expected.update((name, place) for name in step.copies[step.maker(tensor)])
+    found = set()
+    for tensor in whole.held_tensors.tolist():
+        maker = int(whole.tensor_producer[tensor])
+        place = whole.tensors_of_op[maker].tolist().index(tensor)
+        found.add((whole.op_names[maker], place))
+    assert found == expected
+
+
+@given(divisions())
 def test_the_update_reads_as_many_bytes_of_gradients_of_all_micro_batches(step: Division) -> None:
     whole = step.whole
     for tensor, reader in step.of_update:

@@ -113,3 +113,10 @@ def test_it_is_an_evaluator_with_moves_and_refuses_what_the_simulator_refuses() 
     with pytest.raises(SimulationError, match=r"expected shape \(any, 4\), got \(1, 3\)"):
         evaluator.evaluate(np.zeros((1, 3), np.int32))
     assert evaluator.evaluate(np.empty((0, 4), np.int32)).runtime.shape == (0,)
+
+
+def test_a_time_beside_which_all_others_would_be_nothing_is_refused() -> None:
+    times = np.ones((4, 2))
+    times[3, 1] = 1e18
+    with pytest.raises(SimulationError, match=r"got 1e\+18 s for one op; where an op cannot run"):
+        ThroughputEvaluator(two_chains(compute_time=times))

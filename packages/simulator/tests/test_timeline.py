@@ -200,3 +200,8 @@ def test_a_group_on_another_device_is_critical_through_its_transfer() -> None:
         [False, True, False, True],
         [True, True, True, True],
     ]
+    waiting = replace(problem, graph=replace(problem.graph, waits=np.array([[1, 2]], np.int32)))
+    # b1 waits for a2 on the other device, and b2 comes behind it.
+    assert Simulator(waiting).critical_groups(np.array([[0, 1, 0, 1]], np.int32)).tolist() == [
+        [True, True, True, True]
+    ]

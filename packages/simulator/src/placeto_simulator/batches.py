@@ -225,8 +225,12 @@ def waited_for(tables: Tables, state: State, op: int, before: int) -> int:
     for position in range(tables.first_awaited[op], tables.first_awaited[op + 1]):
         if state.op_end[tables.awaited[position]] == start:
             return int(tables.awaited[position])
-    if before >= 0 and state.op_end[before] + tables.op_overhead[here] >= start:
-        return before
+    if before >= 0:
+        free = state.op_end[before]
+        if tables.compute_time[before, here] > 0:
+            free += tables.op_overhead[here]
+        if free >= start:
+            return before
     return cause
 
 

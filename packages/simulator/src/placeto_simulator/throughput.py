@@ -19,10 +19,12 @@ from placeto_graphs import (
     check_moves,
     compiled,
 )
+from placeto_simulator.errors import SimulationError
 from placeto_simulator.placements import checked_placements
 
 HOST_KIND = "cpu"
 TICKS = 2**60  # of all times of a problem together
+FEWEST_TICKS = 10**9  # of all ops on their fastest devices, so that no rounding counts
 
 
 class Nets(NamedTuple):
@@ -245,6 +247,14 @@ def _nets_of(problem: PlacementProblem) -> Nets:
     net_of_tensor = np.repeat(np.arange(len(tensors_of)), [len(t) for t in tensors_of.values()])
     leaves, enters = _seconds_through_the_host(problem, tensors)
     seconds_per_tick = max(compute.sum() + leaves.sum() + enters.sum(), 1e-300) / TICKS
+
+    fastest = problem.compute_time.min(axis=1).sum()
+    if 0 < fastest < FEWEST_TICKS * seconds_per_tick:
+        raise SimulationError(
+            f"compute_time: expected at most {fastest * TICKS / FEWEST_TICKS:.3g} s in all beside "
+            f"{fastest:.3g} s on the fastest devices, got {compute.max():.3g} s for one op; where "
+            "an op cannot run, its time is infinity"
+        )
 
     def ticks(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
         rounded: NDArray[np.int64] = np.rint(seconds / seconds_per_tick).astype(np.int64)

@@ -274,7 +274,9 @@ def trace_step(
     def inference(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         model.eval()
         with torch.no_grad(), around:
-            return _outputs(model(*args, **kwargs))
+            outputs = model(*args, **kwargs)
+        step.tracer.hold_what_lives()
+        return _outputs(outputs)
 
     def training(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         if not model.training:
@@ -288,7 +290,6 @@ def trace_step(
             loss = (loss_fn or default_loss)(outputs)
         _check_loss(loss)
         step.tracer.hold(tensors_in(outputs))
-        del outputs
         loss.backward()  # type: ignore[no-untyped-call]
         step.part = "optimizer"
         update.step()

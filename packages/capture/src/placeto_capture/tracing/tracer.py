@@ -95,6 +95,17 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         dense = (tensor for tensor in tensors if tensor.layout is torch.strided)
         self._held.update(self._known_storages(dense))
 
+    def hold_what_lives(self) -> None:
+        """Note the storages that something but the tracer refers to, which outlives their readers.
+
+        Such as caches and lists that hooks have filled, or outputs in objects.
+        """
+        self._held.update(
+            index
+            for index, storage in enumerate(self._storages)
+            if torch._C._storage_Use_Count(storage._cdata) > 1 and index not in self._allocations
+        )
+
     def trace(self, results: dict[str, torch.Tensor]) -> Trace:
         """Return what was recorded; results are held, as are inputs."""
         self.hold(results.values())

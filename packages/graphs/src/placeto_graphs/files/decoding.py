@@ -40,7 +40,7 @@ class _KindFields(msgspec.Struct, forbid_unknown_fields=True):
     memory_bytes: int
     memory_bandwidth: float
     peak_flops: float
-    peak_flops_in: dict[str, float] = {}
+    peak_flops_in: dict[str, float] | None = None
     launch_overhead: float | None = None
     op_overhead: float | None = None
     transfer_overhead: float | None = None
@@ -87,6 +87,8 @@ def decoded_kinds(kinds: Mapping[str, Any]) -> tuple[DeviceKind, ...]:
                     raise GraphError(f"efficiency: expected {', '.join(parts)}, got {shown(part)}")
             with within("efficiency."):
                 fields["efficiency"] = Efficiency(**parts | fields["efficiency"])
+            if name not in DEVICE_KINDS and fields["peak_flops_in"] is None:
+                fields["peak_flops_in"] = {}  # those of another card would be too high
             given = {field: value for field, value in fields.items() if value is not None}
             decoded.append(replace(usual, name=name, **given))
     return tuple(decoded)

@@ -141,13 +141,27 @@ def colocate_single_consumers(graph: OpGraph) -> Grouping:
     highest = np.full(graph.num_ops, -1, np.int32)
     np.minimum.at(lowest, graph.edge_producers, graph.edge_consumers)
     np.maximum.at(highest, graph.edge_producers, graph.edge_consumers)
-    reads_weights = graph.edge_consumers[graph.parameter_bytes[graph.edge_producers] > 0]
+    reads_weights = graph.edge_consumers[_made_of_weights(graph)[graph.edge_producers]]
     backward = graph.phases == Phase.BACKWARD
     apart = np.zeros(graph.num_ops, np.bool_)
     apart[reads_weights] = backward[reads_weights]
     single = np.flatnonzero(lowest == highest)
     single = single[~(apart[single] & backward[lowest[single]])]
     return _joined(graph, single, lowest[single])
+
+
+def _made_of_weights(graph: OpGraph) -> NDArray[np.bool_]:
+    """Return bool[V], the weights and what the forward pass makes of them alone, such as casts."""
+    holds_weights: NDArray[np.bool_] = graph.parameter_bytes > 0
+    has_inputs = np.zeros(graph.num_ops, np.bool_)
+    has_inputs[graph.edge_consumers] = True
+    of_weights = (holds_weights | (has_inputs & (graph.phases == Phase.FORWARD))).tolist()
+    in_order = np.argsort(graph.topological_index[graph.edge_consumers], kind="stable")
+    ends = graph.edge_producers[in_order].tolist(), graph.edge_consumers[in_order].tolist()
+    for producer, consumer in zip(*ends, strict=True):
+        if not of_weights[producer] and not holds_weights[consumer]:
+            of_weights[consumer] = False
+    return np.array(of_weights, np.bool_)
 
 
 def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:

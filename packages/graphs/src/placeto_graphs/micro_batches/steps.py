@@ -258,9 +258,7 @@ def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
         group_channels=of_ops(graph.group_channels, none),
         tensor_producer=layout.tensor_producer,
         tensor_bytes=np.append(graph.tensor_bytes, sizes)[layout.source_tensor],
-        held_tensors=np.flatnonzero(np.isin(layout.source_tensor, graph.held_tensors)).astype(
-            np.int32
-        ),
+        held_tensors=_held(graph, layout),
         edges=_edges(graph, layout),
         waits=_waits(graph, layout),
         measured_time={
@@ -327,6 +325,16 @@ def _edges(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     phases = np.append(graph.phases, np.full(len(sums), Phase.BACKWARD))[layout.source_op]
     order = np.lexsort([read, row, layout.micro_batch[reader], phases[reader]])
     return np.stack([read, reader], axis=1)[order].astype(np.int32)
+
+
+def _held(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
+    """Return the copies of held tensors; of a gradient, the sum of all micro-batches alone."""
+    held = graph.held_tensors
+    is_gradient = np.isin(held, layout.gradients)
+    number = np.searchsorted(layout.gradients, held[is_gradient])
+    sums = layout.tensor[-1, graph.num_tensors + number]
+    copies = np.flatnonzero(np.isin(layout.source_tensor, held[~is_gradient]))
+    return np.concatenate([copies, sums]).astype(np.int32)
 
 
 def _waits(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:

@@ -50,9 +50,12 @@ def memory_penalised_runtime(
     """
     several = isinstance(limit, list | tuple) or np.ndim(limit) > 0
     shape = (batch.peak_memory.shape[1],) if several else ()
-    float_array("limit", limit, shape, infinity_is="no limit")
+    limits = float_array("limit", limit, shape, infinity_is="no limit")
+    given = np.asarray(limit)
     # Whole numbers stay so: beyond 2^53 a float64 would round them.
-    excess = (batch.peak_memory - np.asarray(limit)).max(axis=1, initial=0)
+    excess = (batch.peak_memory - (given if given.dtype.kind in "iu" else limits)).max(
+        axis=1, initial=0
+    )
     penalised: NDArray[np.float64] = batch.runtime + number("scale", scale) * excess
     return penalised
 

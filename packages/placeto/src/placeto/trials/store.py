@@ -37,7 +37,7 @@ RUN_BY = (
     "placeto_simulator",
 )
 MEASURED_BY = (*RUN_BY, "placeto_execution", "placeto_workloads")
-LIBRARIES = ("numba", "numpy", "pymetis", "pyscotch", "torch")
+LIBRARIES = ("networkx", "numba", "numpy", "pymetis", "pyscotch", "scipy", "torch")
 
 
 def content_digest(value: object, problems: Mapping[str, str] | None = None) -> str:
