@@ -167,7 +167,7 @@ class ProblemEntry:
     --------
     >>> from placeto_experiments.problem_set import problem_set_graphs
     >>> ProblemEntry(problem_set_graphs("test")[0], variant=1).problem()
-    PlacementProblem(ops=628, groups=155, devices=8)
+    PlacementProblem(ops=628, groups=159, devices=8)
     """
 
     graph: GraphEntry
