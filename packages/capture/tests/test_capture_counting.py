@@ -37,6 +37,9 @@ def test_functions_with_a_rule_of_their_own_exist() -> None:
         *functions.OVERWRITES,
         *functions.PICKS,
         *functions.PUTS,
+        *functions.SHAPED,
+        *functions.COPIES,
+        *functions.ZEROS,
         *functions.UNDECLARED_WRITES,
     )
     missing = [name for name in named if not hasattr(torch.ops.aten, name.removeprefix("aten."))]
@@ -203,6 +206,96 @@ def test_what_is_put_into_a_buffer_counts_and_not_the_buffer(name: str) -> None:
     assert bytes_of(graph, op_type) == moved
     adds = 2 * WIDTH if op_type.endswith("add_") else 0
     assert flops_of(graph, op_type) == adds
+
+
+ROW = WIDTH * FLOAT
+BAGS = torch.tensor([0, 2])
+FIVE = torch.arange(5)
+# Of a table of `ROWS` rows: what comes out, the indices, and each picked row or number once.
+PICKS: dict[str, tuple[Change, int]] = {
+    # Two sums, and two numbers of 8 bytes for each bag.
+    "_embedding_bag": (
+        lambda table: functional.embedding_bag(FIVE, table, BAGS, mode="sum"),
+        2 * ROW + (5 + 2) * 8 + 5 * ROW + 2 * 2 * 8,
+    ),
+    "embedding": (lambda table: functional.embedding(FIVE, table), 2 * 5 * ROW + 5 * 8),
+    "index_select": (lambda table: table.index_select(0, FIVE), 2 * 5 * ROW + 5 * 8),
+    "index": (lambda table: table[FIVE], 2 * 5 * ROW + 5 * 8),
+    "take": (lambda table: table.take(FIVE), 5 * (2 * FLOAT + 8)),
+    "gather": (lambda table: table.gather(0, PLACES), 2 * WIDTH * (2 * FLOAT + 8)),
+    # The loss and the sum of the weights.
+    "nll_loss_forward": (
+        lambda table: functional.nll_loss(table, torch.zeros(ROWS, dtype=torch.long)),
+        ROWS * (FLOAT + 8) + 2 * FLOAT,
+    ),
+}
+
+
+class Table(nn.Module):
+    def __init__(self, pick: Change) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(ROWS, WIDTH))
+        self.pick = pick
+
+    def forward(self) -> torch.Tensor:
+        return self.pick(self.table).sum()
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_what_is_picked_of_a_table_counts_and_not_the_table(name: str) -> None:
+    pick, moved = PICKS[name]
+    graph = capture(Table(pick), (), mode="inference")
+    assert bytes_of(graph, f"aten.{name}") == moved
+
+
+def test_rows_that_bags_sum_up_are_additions() -> None:
+    graph = capture(Table(PICKS["_embedding_bag"][0]), (), loss_fn=torch.Tensor.sum)
+    assert flops_of(graph, "aten._embedding_bag") == 5 * WIDTH
+    assert flops_of(graph, "aten._embedding_bag_backward") == 5 * WIDTH
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "moved"),
+    [
+        # One number is the gradient of all that is added; it goes to the places of the indices.
+        ("index_select", "index_add_", FLOAT + 5 * 2 * ROW + 5 * 8),
+        ("index", "index_put_", FLOAT + 5 * 2 * ROW + 5 * 8),
+        ("take", "put_", FLOAT + 5 * 2 * FLOAT + 5 * 8),
+        ("gather", "scatter_add_", FLOAT + 2 * WIDTH * (2 * FLOAT + 8)),
+    ],
+)
+def test_a_gradient_is_added_to_new_zeros_in_place(name: str, change: str, moved: int) -> None:
+    graph = capture(Table(PICKS[name][0]), (), loss_fn=torch.Tensor.sum)
+    assert bytes_of(graph, f"aten.{change}") == moved
+    zeros = "aten.zeros_like" if name == "take" else "aten.new_zeros"
+    assert bytes_of(graph, zeros) == ROWS * ROW
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "read"),
+    [
+        # One number is the gradient of all results.
+        ("max_pool2d_with_indices", lambda image: functional.max_pool2d(image, 2), FLOAT + 4 * 8),
+        ("avg_pool2d", lambda image: functional.avg_pool2d(image, 2), FLOAT),
+        ("reflection_pad2d", lambda image: functional.pad(image, (1,) * 4, "reflect"), FLOAT),
+        (
+            "nll_loss",
+            lambda image: functional.nll_loss(image[0], torch.zeros(4, dtype=torch.long)),
+            FLOAT + 4 * 8 + FLOAT,
+        ),
+    ],
+)
+def test_what_is_known_by_its_shape_alone_is_not_read(name: str, change: Change, read: int) -> None:
+    class Image(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image = nn.Parameter(torch.zeros(1, 4, 4))
+
+        def forward(self) -> torch.Tensor:
+            return change(self.image)
+
+    graph = capture(Image(), (), loss_fn=torch.Tensor.sum)
+    assert bytes_of(graph, f"aten.{name}_backward") == read + 4 * 4 * FLOAT
 
 
 def test_moving_data_takes_bytes_but_no_flops() -> None:

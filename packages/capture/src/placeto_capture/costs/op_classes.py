@@ -107,7 +107,8 @@ NAMES_OF_CLASS = {
         max_pool3d_with_indices_backward avg_pool2d avg_pool2d_backward avg_pool3d
         avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
         _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
-        _adaptive_avg_pool3d_backward embedding_bag _embedding_bag aminmax cummax cummin
+        _adaptive_avg_pool3d_backward embedding_bag _embedding_bag
+        _embedding_bag_forward_only aminmax cummax cummin
         _cummax_helper _cummin_helper searchsorted bucketize isin multinomial _cdist_forward
         _cdist_backward _pdist_forward _pdist_backward _fft_r2c _fft_c2r _fft_c2c
     """,
@@ -121,6 +122,7 @@ NAMES_OF_CLASS = {
         pixel_unshuffle channel_shuffle gather scatter scatter_add scatter_reduce index
         index_put _index_put_impl _unsafe_index _unsafe_index_put index_select index_add
         index_fill index_copy take nonzero masked_select embedding embedding_dense_backward
+        _embedding_bag_backward _embedding_bag_dense_backward put
         embedding_renorm one_hot upsample_nearest2d upsample_nearest2d_backward
         upsample_bilinear2d upsample_bilinear2d_backward fill full full_like zero zeros
         zeros_like ones ones_like new_zeros new_ones new_full empty empty_like new_empty

@@ -10,7 +10,8 @@ largest tensor that they read or write.
 Bytes are those of the tensors that a call reads and writes, each once, and what it changes in place
 twice, because it is read and written; what is merely overwritten is not read. Elements of an
 expanded tensor count once. Of a table from which rows are picked, as many bytes are read as are
-picked, and of one into which rows are put, as many are written.
+picked, and of one into which rows are put, as many are written. What a function knows by its shape
+alone is not read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -58,14 +59,41 @@ MOVES = _aten("""
     _index_put_impl_ _to_copy _pin_memory _unsafe_index arange cat clone col2im constant_pad_nd copy
     copy_ embedding eye fill fill_ flip full full_like gather im2col index index_copy index_copy_
     index_fill_ index_put index_put_ index_select lift_fresh linspace masked_fill masked_fill_
-    new_full new_ones new_zeros ones ones_like put_ reflection_pad1d reflection_pad2d repeat
+    masked_scatter masked_scatter_ new_full new_ones new_zeros ones ones_like put_ reflection_pad1d reflection_pad2d repeat
     replication_pad1d replication_pad2d roll scalar_tensor scatter scatter_ select_backward
     select_scatter slice_backward slice_scatter split_with_sizes_copy stack tril triu
-    unfold_backward upsample_nearest2d where zero_ zeros zeros_like
+    unfold_backward upsample_nearest2d where zero_ zeros zeros_like _unsafe_index_put
+    diagonal_backward put take
 """)
 
-# Functions that read of a table only the rows that they pick.
-PICKS = _aten("_unsafe_index embedding gather index index_select take")
+# Functions that read of a table only what they pick, and the position of the table.
+PICKS = {
+    **dict.fromkeys(
+        _aten("""
+            _ctc_loss _embedding_bag _embedding_bag_forward_only _unsafe_index embedding gather
+            index index_select nll_loss2d_forward nll_loss_forward take
+        """),
+        0,
+    ),
+    "aten._embedding_bag_per_sample_weights_backward": 1,
+}
+
+# Functions that look at the shape of a tensor, and not at its values, and its position.
+SHAPED = {
+    **dict.fromkeys(SHAPED_ALIKE, 0),
+    **dict.fromkeys(
+        _aten("""
+            _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
+            adaptive_max_pool3d_backward avg_pool2d_backward avg_pool3d_backward
+            fractional_max_pool2d_backward fractional_max_pool3d_backward
+            max_pool2d_with_indices_backward max_pool3d_with_indices_backward nll_loss2d_backward
+            nll_loss_backward reflection_pad1d_backward reflection_pad2d_backward
+            reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
+            replication_pad3d_backward
+        """),
+        1,
+    ),
+}
 
 # Functions that have a kernel on a GPU, and are made of others on a CPU; below autograd only steps
 # for a GPU call them.
@@ -74,10 +102,15 @@ FUSED = _aten("_fused_rms_norm")
 # In-place functions that change the places that they are told, and leave the others alone.
 PUTS = _aten("""
     _index_put_impl_ embedding_renorm_ index_add_ index_copy_ index_fill_ index_put_ index_reduce_
-    put_ scatter_ scatter_add_ scatter_reduce_
+    masked_scatter_ put_ scatter_ scatter_add_ scatter_reduce_
 """)
 
-# Those of them that read what was there before; `index_put_` does if it is told to accumulate.
+# Functions with which autograd puts gradients into new zeros; it works in place, but for a dispatch
+# mode it copies them.
+COPIES = _aten("index_add index_put masked_scatter put scatter scatter_add")
+ZEROS = _aten("new_zeros zeros zeros_like")
+
+# Those of `PUTS` that read what was there before; `index_put_` does if it is told to accumulate.
 ADDS = _aten("embedding_renorm_ index_add_ index_reduce_ scatter_add_ scatter_reduce_")
 
 
@@ -244,6 +277,10 @@ def _of_euclidean_distances(first: torch.Tensor, second: torch.Tensor, **_: Any)
     return 2 * pairs * (first.shape[-1] + 2)
 
 
+def _of_bags(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> int:
+    return indices.numel() * weight.shape[1]
+
+
 FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch may have
     # The kernel for CPUs has the shapes of that for GPUs.
     "aten._scaled_dot_product_flash_attention_for_cpu": (
@@ -266,6 +303,13 @@ FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch
     "aten._pdist_forward": lambda points, *_, **__: _of_distances(points, points) // 2,
     "aten._pdist_backward": lambda _, points, *__, **___: _of_distances(points, points) // 2,
     "aten._euclidean_dist": _of_euclidean_distances,
+    # One for each number that is picked of a table, or added to it.
+    "aten._embedding_bag": _of_bags,
+    "aten._embedding_bag_forward_only": _of_bags,
+    "aten._embedding_bag_backward": lambda grad, indices, *_, **__: indices.numel() * grad.shape[1],
+    "aten.embedding_dense_backward": lambda grad, *_, **__: grad.numel(),
+    "aten.nll_loss_forward": lambda _, target, *__, **___: target.numel(),
+    "aten.nll_loss2d_forward": lambda _, target, *__, **___: target.numel(),
 }
 
 
@@ -290,7 +334,7 @@ def count_flops(
         return int(formula(*args, **kwargs, out_val=result)) * (4 if is_complex else 1)
     if function.name in MOVES or function.allocates:
         return 0
-    if function.name in PUTS:
+    if function.name in PUTS or f"{function.name}_" in PUTS:
         return changed_elements(overload, args, kwargs)
     return max((tensor.num_elements for tensor in tensors), default=0)
 
@@ -320,7 +364,13 @@ def count_bytes(
     if function.allocates:
         return 0
     write_bytes = sum(tensor.num_bytes for tensor in {*written, *outputs})
-    read = set(inputs)
+    read, read_bytes = set(inputs), 0
+    if function.name in SHAPED:
+        read.discard(inputs[SHAPED[function.name]])
+    if function.name in PICKS:
+        table = inputs[PICKS[function.name]]
+        read.discard(table)
+        read_bytes = min(table.num_bytes, _picked_bytes(overload, args, kwargs, write_bytes))
     if function.name in PUTS:
         read -= set(written)
         (target,) = written
@@ -329,10 +379,23 @@ def count_bytes(
         write_bytes = 2 * put if adds else put
     if function.name in OVERWRITES:
         read -= set(written)
-    read_bytes = [tensor.num_bytes for tensor in read]
-    if function.name in PICKS:
-        read_bytes = [min(count, write_bytes) for count in read_bytes]
-    return write_bytes + sum(read_bytes)
+    return write_bytes + read_bytes + sum(tensor.num_bytes for tensor in read)
+
+
+def _picked_bytes(
+    overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], write_bytes: int
+) -> int:
+    """Return how many bytes a call of one of `PICKS` reads of its table: as many as it writes.
+
+    But sums of rows read each row, and losses one number for each target, however many they write.
+    """
+    named = named_arguments(overload, args, kwargs)
+    if "bag" in overload.overloadpacket.__name__:
+        weight = named["weight"]
+        return int(named["indices"].numel() * weight.shape[1] * weight.itemsize)
+    if "nll_loss" in overload.overloadpacket.__name__:
+        return int(named["target"].numel() * named["self"].itemsize)
+    return write_bytes
 
 
 def dtype_of(op: Placeholder | Call) -> str:

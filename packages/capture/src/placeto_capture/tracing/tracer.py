@@ -21,7 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
 from placeto_capture.tracing.fake_results import Picking, list_function, own_result, picked_result
-from placeto_capture.tracing.functions import Function, count_bytes, count_flops, function_of
+from placeto_capture.tracing.functions import (
+    COPIES,
+    ZEROS,
+    Function,
+    count_bytes,
+    count_flops,
+    function_of,
+)
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
 from placeto_capture.tracing.origins import (
     AutogradNodes,
@@ -163,7 +170,20 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return result
         if func is not LIFT_FRESH:
             args, kwargs = self._fakes(args), self._fakes(kwargs)
+        if (
+            self.phase == Phase.BACKWARD
+            and function.name in COPIES
+            and self._are_new_zeros(args[0])
+        ):
+            func = getattr(getattr(torch.ops.aten, f"{func._opname}_"), func._overloadname)
+            function = function_of(func)
         return self._record(func, function, args, kwargs)
+
+    def _are_new_zeros(self, tensor: torch.Tensor) -> bool:
+        """Return whether the last op made a tensor of zeros for autograd alone."""
+        last = self.ops[-1]
+        is_new = isinstance(last, Call) and self._look_up(tensor).storage in last.creates
+        return is_new and last.op_type in ZEROS and not torch.is_grad_enabled()
 
     def _record(
         self, func: Any, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
