@@ -1,18 +1,21 @@
 """Capture leaves everything as it was, and says what it cannot follow."""
 
+import collections
+import functools
 import random
 import re
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from capture_checks import fingerprint
 from captured_models import CASES, case
-from placeto_capture import CaptureError, capture
+from placeto_capture import CaptureError, capture, capture_function
 
 
 class Selfish(nn.Module):
@@ -64,6 +67,88 @@ def test_a_model_that_changes_itself_stays_as_it_was(fails: bool) -> None:
         capture(model, torch.ones(1, 3))
     assert fingerprint(model) == before
     assert model.calls == 0
+
+
+KEPT: dict[str, Any] = {}
+COUNT = 0
+
+
+@functools.lru_cache
+def positions(count: int) -> torch.Tensor:
+    return torch.arange(count).float()
+
+
+class Losses:
+    """A loss that keeps what it was called with."""
+
+    largest: float | None = None
+    seen: ClassVar[collections.deque[Any]] = collections.deque(maxlen=3)
+
+    def __init__(self) -> None:
+        self.last: torch.Tensor | None = None
+
+    def __call__(self, outputs: torch.Tensor) -> torch.Tensor:
+        type(self).largest = 1.0
+        self.seen.append(outputs)
+        self.last = outputs
+        return outputs.sum()
+
+
+class Keeping(nn.Module):
+    """Changes what is outside of it whenever it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.calls = {"of a hook": 0}
+        self.handle = self.layer.register_forward_hook(self.hook)
+
+    def hook(self, *_: Any) -> None:
+        self.calls["of a hook"] += 1
+        self.handle.remove()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        global COUNT  # noqa: PLW0603 (as users do)
+        COUNT += 1
+        KEPT["inputs"] = [inputs]
+        np.random.rand()  # noqa: NPY002 (the global state)
+        outputs: torch.Tensor = self.layer(self.layer(inputs + positions(4)).sum() + inputs)
+        return outputs
+
+
+def test_what_a_step_changes_in_other_objects_is_as_before() -> None:
+    model, losses, before = Keeping(), Losses(), positions(4)
+    np.random.seed(7)  # noqa: NPY002
+    capture(model, torch.ones(3, 4), loss_fn=losses)
+    assert not KEPT
+    assert COUNT == 0
+    assert (losses.last, losses.largest, list(losses.seen)) == (None, None, [])
+    assert np.random.rand() == np.random.RandomState(7).rand()  # noqa: NPY002
+    assert positions(4).tolist() == before.tolist()
+    assert len(model.layer._forward_hooks) == 1
+    assert model.calls == {"of a hook": 0}
+
+
+def test_what_a_step_changes_in_variables_around_it_is_as_before() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    losses: list[torch.Tensor] = []
+    steps = 0
+
+    def step(inputs: torch.Tensor, *, count: dict[str, int] = {}) -> None:  # noqa: B006 (on purpose)
+        nonlocal steps
+        steps += 1
+        count["steps"] = steps
+        loss = model(inputs).sum()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss)
+
+    capture_function(step, model, optimizer, example_inputs=torch.ones(3, 4))
+    assert (steps, losses, step.__kwdefaults__) == (0, [], {"count": {}})
+    assert (schedule.last_epoch, optimizer.param_groups[0]["lr"]) == (0, 0.1)
 
 
 def test_settings_of_torch_stay_as_they_were() -> None:

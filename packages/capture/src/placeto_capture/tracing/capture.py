@@ -21,6 +21,7 @@ from placeto_capture.tracing.fake_objects import FakeObjects
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.origins import ModuleScopes, failed_line
 from placeto_capture.tracing.patches import patched_torch
+from placeto_capture.tracing.reached_objects import put_back
 from placeto_capture.tracing.step_phases import StepPhases
 from placeto_capture.tracing.trace import UPDATES, Trace, Updates
 from placeto_capture.tracing.tracer import Tracer
@@ -179,8 +180,10 @@ def capture_function(
     example_inputs
         Arguments of the function, as `capture` takes those of the model.
     others
-        Other objects that the function changes, which are put back: a schedule of learning rates, a
-        list of losses, or any object with attributes.
+        Other objects that the function changes, which are put back: lists, dictionaries, and
+        objects with attributes. Those that the code of the function names, or a module's, are put
+        back anyway (`placeto_capture.tracing.reached_objects` says which), but for what is in
+        objects of libraries.
     target, mask_fraction
         As of `capture`.
     autocast
@@ -242,7 +245,7 @@ def trace_function(
         with around:
             return _outputs(step_fn(*args, **kwargs))
 
-    return with_barriers(step.trace(call, "step_fn"))
+    return with_barriers(step.trace(call, "step_fn", step_fn))
 
 
 def trace_step(
@@ -295,7 +298,8 @@ def trace_step(
         update.step()
         return {"loss": loss}
 
-    trace = step.trace(inference if mode == "inference" else training, "model")
+    step_fn = inference if mode == "inference" else training
+    trace = step.trace(step_fn, "model", loss_fn, optimizer)
     return replace(trace, updates=updates) if updates == "as-ready" else with_barriers(trace)
 
 
@@ -336,10 +340,18 @@ class _Step:
         self._fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._scopes = ModuleScopes()
 
-    def trace(self, function: Callable[..., dict[str, torch.Tensor]], part: str) -> Trace:
-        """Return what runs when a function is called, which returns the results by name."""
+    def trace(
+        self, function: Callable[..., dict[str, torch.Tensor]], part: str, *called: Any
+    ) -> Trace:
+        """Return what runs when a function is called, which returns the results by name.
+
+        What that calls beside the modules is given, too.
+        """
         self.part = part
-        with patched_torch(self._target, self._fake_mode):
+        with (
+            put_back([*called, *self._modules.values()]),
+            patched_torch(self._target, self._fake_mode),
+        ):
             objects = FakeObjects(
                 self._modules, self._optimizers, self._others, self._inputs, self._fake_mode
             )

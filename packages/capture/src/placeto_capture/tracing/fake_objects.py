@@ -74,6 +74,10 @@ class FakeObjects:
         holders += [part for module in modules.values() for part in module.modules()]
         # Copies have the same modules and weights in them, and buffers and inputs that are fake.
         self._memo = {**self.memory.fake_of, **{id(each): each for each in holders}, **parameters}
+        # A hook is removed from the dictionary that it was put into, which is the caller's.
+        for part in [part for module in modules.values() for part in module.modules()]:
+            hooks = [value for name, value in vars(part).items() if "_hooks" in name]
+            self._memo.update((id(value), value) for value in hooks)
         self._fake_mode = fake_mode
         self._held: dict[int, Any] = {}
         self._stack = ExitStack()

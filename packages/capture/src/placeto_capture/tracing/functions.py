@@ -56,14 +56,14 @@ SHAPED_ALIKE = _aten("""
 
 # Functions that move or make data and compute nothing.
 MOVES = _aten("""
-    _index_put_impl_ _to_copy _pin_memory _unsafe_index arange cat clone col2im constant_pad_nd copy
-    copy_ embedding eye fill fill_ flip full full_like gather im2col index index_copy index_copy_
-    index_fill_ index_put index_put_ index_select lift_fresh linspace masked_fill masked_fill_
-    masked_scatter masked_scatter_ new_full new_ones new_zeros ones ones_like put_ reflection_pad1d reflection_pad2d repeat
-    replication_pad1d replication_pad2d roll scalar_tensor scatter scatter_ select_backward
-    select_scatter slice_backward slice_scatter split_with_sizes_copy stack tril triu
-    unfold_backward upsample_nearest2d where zero_ zeros zeros_like _unsafe_index_put
-    diagonal_backward put take
+    _index_put_impl_ _pin_memory _to_copy _unsafe_index _unsafe_index_put arange cat clone col2im
+    constant_pad_nd copy copy_ diagonal_backward embedding eye fill fill_ flip full full_like gather
+    im2col index index_copy index_copy_ index_fill_ index_put index_put_ index_select lift_fresh
+    linspace masked_fill masked_fill_ masked_scatter masked_scatter_ new_full new_ones new_zeros
+    ones ones_like put put_ reflection_pad1d reflection_pad2d repeat replication_pad1d
+    replication_pad2d roll scalar_tensor scatter scatter_ select_backward select_scatter
+    slice_backward slice_scatter split_with_sizes_copy stack take tril triu unfold_backward
+    upsample_nearest2d where zero_ zeros zeros_like
 """)
 
 # Functions that read of a table only what they pick, and the position of the table.

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -49,6 +50,7 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
     log = logging.getLogger(FakeTensorMode.__module__)  # it prints errors before it raises them
     with _PATCHING, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 (a caller's)
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.CRITICAL)
         stack.enter_context(torch.random.fork_rng(devices=[]))

@@ -1,0 +1,93 @@
+"""Puts back what a step changes in the caller's code: globals, closures, classes and objects."""
+
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import torch
+
+CONTAINERS = {list, set, dict, deque, Counter, OrderedDict, defaultdict}
+MAX_LOOKED_INTO = 10_000  # elements of a container; one with more is put back all the same
+REFERENCES = "__self__", "__func__", "__wrapped__", "fget", "func", "args", "keywords"
+LIBRARIES = {*sys.stdlib_module_names, "torch", "placeto_capture"}
+STATEFUL = "torch.amp.", "torch.nn.", "torch.optim."  # those of a library that are looked into
+
+
+@contextmanager
+def put_back(roots: Iterable[Any]) -> Iterator[None]:
+    """Let what is reached from functions and objects be afterwards as it was.
+
+    These are lists, dictionaries and sets; attributes of classes and objects that are the caller's
+    own, or PyTorch's modules and schedules; and variables that functions name, but those of other
+    modules. Caches of `functools.lru_cache` are emptied. Not put back are iterators, generators of
+    random numbers, arrays, slots, and objects of other libraries.
+    """
+    undo: list[Callable[[], Any]] = []
+    seen: dict[int, Any] = {}
+    to_see = list(roots)
+    while to_see:
+        found = to_see.pop()
+        if id(found) not in seen and not isinstance(found, torch.Tensor):
+            seen[id(found)] = found
+            to_see += _inside(found, undo)
+    try:
+        yield
+    finally:
+        for each in undo:
+            each()
+
+
+def _inside(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
+    """Return what is in an object, and add what puts it back."""
+    kind, inside = type(found), []
+    if kind in CONTAINERS:
+        undo.append(partial(_refill, found, found.copy()))
+        if len(found) <= MAX_LOOKED_INTO:
+            inside = [*found, *(found.values() if isinstance(found, dict) else ())]
+    elif kind is CellType:
+        with suppress(ValueError):  # it is empty
+            inside = [found.cell_contents]
+            undo.append(partial(setattr, found, "cell_contents", *inside))
+    elif kind is FunctionType:
+        scope, names = found.__globals__, _names(found.__code__) if _is_own(found) else ()
+        kept = {name: scope[name] for name in names if name in scope}
+        undo.append(partial(scope.update, kept))
+        inside = [found.__closure__ or (), found.__defaults__, found.__kwdefaults__, *kept.values()]
+    elif isinstance(found, type) and _is_own(found):
+        kept = {name: each for name, each in vars(found).items() if not name.startswith("__")}
+        undo.append(partial(_put_attributes, found, kept))
+        inside = [*kept.values()]
+    elif isinstance(found, tuple):
+        inside = [*found]
+    elif kind.__module__ in {"builtins", "functools"} and not isinstance(found, type):  # methods
+        undo += [found.cache_clear] if hasattr(found, "cache_clear") else []
+        inside = [getattr(found, name) for name in REFERENCES if hasattr(found, name)]
+    elif any(_is_own(each) or each.__module__.startswith(STATEFUL) for each in kind.__mro__):
+        inside = [kind, getattr(found, "__dict__", None)]
+    return inside
+
+
+def _refill(container: Any, kept: Any) -> None:
+    container.clear()
+    (container.extend if hasattr(container, "extend") else container.update)(kept)
+
+
+def _put_attributes(owner: type, kept: dict[str, Any]) -> None:
+    for name, value in kept.items():
+        if vars(owner).get(name) is not value:
+            type.__setattr__(owner, name, value)
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _is_own(thing: Any) -> bool:
+    module = thing.__module__ or ""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return module.partition(".")[0] not in LIBRARIES and "site-packages" not in file
