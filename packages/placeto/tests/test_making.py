@@ -1,17 +1,24 @@
-"""Graphs in several granularities, on which one policy trains."""
+"""Problems from graphs, clusters and files, in several granularities and on a CPU alone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import pytest
 
-from placeto.problems.making import read_to_train_on
+from placeto.problems.making import read_problem, read_to_train_on
+from placeto.problems.options import ProblemOptions
+from placeto.trials.placing_tasks import on_a_cpu
+from placeto_capture import cost_model
 from placeto_graphs import (
+    DEVICE_KINDS,
     PlacementProblem,
     colocate,
     from_networkx,
     load_problem,
     parse_cluster,
+    save_cluster,
     save_graph,
     save_problem,
 )
@@ -46,3 +53,46 @@ def test_the_groups_of_a_problem_file_without_rules_are_merged_further(tmp_path:
     assert (usual.num_groups, fewer.num_groups) == (10, 7)
     merged = np.stack([usual.grouping.group_of, fewer.grouping.group_of])
     assert np.unique(merged, axis=1).shape[1] == 10  # each of the ten is in one of the seven
+
+
+@pytest.mark.parametrize(
+    ("of_problem", "of_file", "expected"),
+    [
+        ("fifo", "fifo", "fifo"),
+        ("fifo", "backward-first", "backward-first"),
+        ("backward-first", "fifo", "backward-first"),
+    ],
+)
+def test_devices_of_a_file_run_backward_ops_first_if_it_or_the_problem_says_so(
+    tmp_path: Path, of_problem: str, of_file: str, expected: str
+) -> None:
+    graph = from_networkx(nx.path_graph(3, nx.DiGraph))
+    problem = PlacementProblem(
+        graph=replace(graph, measured_time={"k80": np.ones(3)}),
+        cluster=replace(parse_cluster("2xk80"), queue=of_problem),
+        compute_time=np.ones((3, 2)),
+        grouping=colocate(graph, rules=()),
+    )
+    save_problem(problem, tmp_path / "problem.json")
+    save_cluster(replace(parse_cluster("3xk80"), queue=of_file), tmp_path / "cluster.toml")
+    asked = ProblemOptions(cluster=str(tmp_path / "cluster.toml"))
+    found = read_problem(str(tmp_path / "problem.json"), asked)
+    assert (found.num_devices, found.cluster.queue) == (3, expected)
+
+
+def test_the_cpu_of_cpu_only_is_the_one_that_the_cluster_describes() -> None:
+    graph = from_networkx(nx.DiGraph([("a", "b")]))
+    graph = replace(graph, op_types=("aten.add", "aten.add"), bytes_accessed=np.full(2, 1e9))
+    usual = DEVICE_KINDS["cpu"]
+    described = replace(usual, memory_bytes=10**9, memory_bandwidth=2 * usual.memory_bandwidth)
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=replace(parse_cluster("2xk80"), kinds=(described,), queue="backward-first"),
+        compute_time=np.ones((2, 2)),
+        grouping=colocate(graph, rules=()),
+    )
+    alone = on_a_cpu(problem)
+    assert [device.memory_bytes for device in alone.cluster.devices] == [10**9]
+    assert (alone.cluster.kinds, alone.cluster.queue) == ((described,), "backward-first")
+    work = alone.compute_time[:, 0] - usual.launch_overhead
+    np.testing.assert_allclose(2 * work, cost_model(graph, "cpu") - usual.launch_overhead)

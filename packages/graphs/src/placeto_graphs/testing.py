@@ -14,11 +14,13 @@ What passes works with ``placeto compare``, with every other placer and with eve
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from unittest import SkipTest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.protocols.evaluation import (
+    CriticalEvaluator,
     Evaluator,
     Placer,
     SchedulingEvaluator,
@@ -292,7 +294,8 @@ class PlacerSuite:
 class EvaluatorSuite:
     """What every evaluator does; subclass it and define `make_evaluator`.
 
-    One that also is a `SchedulingEvaluator` or a `MoveEvaluator` is tested as such.
+    One that also is a `SchedulingEvaluator`, a `MoveEvaluator` or a `CriticalEvaluator` is tested
+    as such; the tests of what it is not are skipped.
 
     Examples
     --------
@@ -352,28 +355,44 @@ class EvaluatorSuite:
             assert _refuses(lambda wrong=wrong: evaluator.evaluate(wrong)), f"took {wrong.tolist()}"  # type: ignore[misc]
 
     def test_a_schedule_costs_what_the_placement_does(self) -> None:
-        """When groups run lies within the step, if the evaluator says it."""
+        """When groups run lies within the step; skipped if the evaluator has no schedules."""
         for problem in self.problems():
             evaluator, rows = self.make_evaluator(problem), random_placements(problem, 3)
-            if isinstance(evaluator, SchedulingEvaluator):
-                schedule, batch = evaluator.schedule(rows), evaluator.evaluate(rows)
-                assert schedule.runtime.tolist() == batch.runtime.tolist()
-                assert schedule.peak_memory.tolist() == batch.peak_memory.tolist()
-                assert (schedule.start >= 0).all()
-                assert (schedule.start <= schedule.end).all()
-                assert (schedule.end <= schedule.runtime[:, None]).all()
+            if not isinstance(evaluator, SchedulingEvaluator):
+                raise SkipTest("it has no schedule(placements)")
+            schedule, batch = evaluator.schedule(rows), evaluator.evaluate(rows)
+            assert schedule.runtime.tolist() == batch.runtime.tolist()
+            assert schedule.peak_memory.tolist() == batch.peak_memory.tolist()
+            assert (schedule.start >= 0).all()
+            assert (schedule.start <= schedule.end).all()
+            assert (schedule.end <= schedule.runtime[:, None]).all()
 
     def test_a_walk_is_one_evaluation_after_the_other(self) -> None:
-        """Moves in one call end as `plain_walk` does, if the evaluator has them."""
+        """Moves in one call end as `plain_walk` does; skipped if the evaluator has none."""
         for problem in self.problems():
             evaluator, rows = self.make_evaluator(problem), random_placements(problem, 2)
-            if isinstance(evaluator, MoveEvaluator):
-                moves = _random_moves(problem, len(rows))
-                found, expected = evaluator.walk(rows, moves), plain_walk(evaluator, rows, moves)
-                for field in fields(Walks):
-                    np.testing.assert_array_equal(
-                        getattr(found, field.name), getattr(expected, field.name), field.name
-                    )
+            if not isinstance(evaluator, MoveEvaluator):
+                raise SkipTest("it has no walk(placements, moves)")
+            moves = _random_moves(problem, len(rows))
+            found, expected = evaluator.walk(rows, moves), plain_walk(evaluator, rows, moves)
+            for field in fields(Walks):
+                np.testing.assert_array_equal(
+                    getattr(found, field.name), getattr(expected, field.name), field.name
+                )
+
+    def test_some_groups_of_each_placement_are_critical(self) -> None:
+        """The same ones in every batch; skipped if the evaluator does not say which."""
+        for problem in self.problems():
+            evaluator, rows = self.make_evaluator(problem), random_placements(problem, 3)
+            if not isinstance(evaluator, CriticalEvaluator):
+                raise SkipTest("it has no critical_groups(placements)")
+            critical = evaluator.critical_groups(rows)
+            assert critical.dtype == np.bool_
+            assert critical.shape == (3, problem.num_groups)
+            assert critical.any(axis=1).all()
+            for row, placement in enumerate(rows):
+                single = evaluator.critical_groups(placement[None])
+                assert single[0].tolist() == critical[row].tolist()
 
 
 def _random_moves(problem: PlacementProblem, num_walks: int) -> Moves:

@@ -156,8 +156,8 @@ def _problem_of_graph(
     if old is not None and cluster is None:
         return replace(old, **groups._asdict())
     devices = cluster or default_cluster(source)
-    if old is not None:  # a step in micro-batches stays one on other devices
-        devices = replace(devices, queue=old.cluster.queue)
+    if old is not None and old.cluster.queue == "backward-first":  # as of a step in micro-batches
+        devices = replace(devices, queue="backward-first")
     return PlacementProblem(
         graph=source.graph,
         cluster=devices,

@@ -1,7 +1,7 @@
 """Trials that place one graph, each with another placer."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import run_placer
@@ -13,7 +13,7 @@ from placeto.trials.curves import evaluations_to_best, short_curve
 from placeto.trials.records import Placed, Record, finite
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import RnnPlacer, RnnSettings
-from placeto_graphs import PlacementProblem, Placer, parse_cluster
+from placeto_graphs import DEVICE_KINDS, Device, PlacementProblem, Placer, parse_cluster
 from placeto_policy import PlacetoPlacer, Settings
 
 
@@ -96,10 +96,22 @@ def has_cpu(problem: PlacementProblem) -> bool:
 
 
 def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
-    """Return the same groups on a CPU alone, unless one of the devices is one."""
+    """Return the same groups on a CPU alone, as the cluster describes it, unless it has one."""
     if has_cpu(problem):
         return problem
-    cluster = parse_cluster(f"1x{CPU}")
+    given = problem.cluster
+    described = {kind.name: kind for kind in given.kinds}
+    kind = described.get(CPU, DEVICE_KINDS[CPU])
+    device = Device(
+        name=f"{CPU}:0",
+        kind=CPU,
+        memory_bytes=kind.memory_bytes,
+        op_overhead=kind.op_overhead,
+        transfer_overhead=kind.transfer_overhead,
+    )
+    cluster = replace(
+        parse_cluster(f"1x{CPU}"), devices=(device,), queue=given.queue, kinds=given.kinds
+    )
     return PlacementProblem(
         graph=problem.graph,
         cluster=cluster,
