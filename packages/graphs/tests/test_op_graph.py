@@ -185,7 +185,10 @@ def test_phases_have_names() -> None:
             "edges and waits: expected no cycle, got 'split' -> 'right' -> 'join' -> 'split'",
         ),
         ({"held_tensors": [4]}, "held_tensors[0]: expected an integer from 0 to 3, got 4"),
-        ({"held_tensors": [1, 0, 1]}, "held_tensors: expected each tensor once, got 1 again"),
+        (
+            {"held_tensors": [1, 0, 1]},
+            "held_tensors[2]: expected each tensor once, got 1 again after held_tensors[0]",
+        ),
         ({"measured_time": [1, 2]}, "measured_time: expected a mapping, got [1, 2]"),
         ({"measured_time": {"": [0] * 4}}, "measured_time: expected a text that is not empty"),
         ({"measured_time": {"cpu": [0]}}, "measured_time['cpu']: expected shape (4,), got (1,)"),

@@ -88,7 +88,8 @@ _V100 = DeviceKind(
 # tensor cores 67 in FP64 and, as they are with sparsity, half of its 989 in TF32, 1,979 in BF16 and
 # FP16, 3,958 in FP8 and INT8; 3.35 TB/s. Efficiencies: those of the V100, the latest GPU whose
 # training steps in plain float32 we know published times of.
-_H100 = DeviceKind(
+_H100 = replace(
+    _V100,
     name="h100",
     memory_bytes=80 * GIGABYTE,
     memory_bandwidth=3350e9,
@@ -102,9 +103,7 @@ _H100 = DeviceKind(
         "float8_e5m2": 1979e12,
         "int8": 1979e12,
     },
-    launch_overhead=GPU_LAUNCH_OVERHEAD,
     op_overhead=2.37e-6 - GPU_LAUNCH_OVERHEAD,
-    efficiency=_V100.efficiency,
 )
 
 _KINDS = (
@@ -151,7 +150,8 @@ _KINDS = (
     # An A100 of 40 GB on NVLink (SXM4). Peaks, bandwidth: the data sheet's 19.5 TFLOP/s in FP32,
     # and on tensor cores 19.5 in FP64, 156 in TF32, 312 in BF16 and FP16, 624 in INT8; 1,555
     # GB/s.
-    DeviceKind(
+    replace(
+        _V100,
         name="a100",
         memory_bytes=40 * GIGABYTE,
         memory_bandwidth=1555e9,
@@ -163,9 +163,7 @@ _KINDS = (
             "float16": 312e12,
             "int8": 624e12,
         },
-        launch_overhead=GPU_LAUNCH_OVERHEAD,
         op_overhead=2.31e-6 - GPU_LAUNCH_OVERHEAD,
-        efficiency=_V100.efficiency,
     ),
     _H100,
     # An H200 on NVLink (SXM): the data sheet's 141 GB and 4.8 TB/s, and the H100's peaks.

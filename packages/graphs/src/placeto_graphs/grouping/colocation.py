@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.grouping.labels import grouping_of_labels, join_pairs
+from placeto_graphs.grouping.reachability import reached
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
 
@@ -155,13 +156,8 @@ def _made_of_weights(graph: OpGraph) -> NDArray[np.bool_]:
     holds_weights: NDArray[np.bool_] = graph.parameter_bytes > 0
     has_inputs = np.zeros(graph.num_ops, np.bool_)
     has_inputs[graph.edge_consumers] = True
-    of_weights = (holds_weights | (has_inputs & (graph.phases == Phase.FORWARD))).tolist()
-    in_order = np.argsort(graph.topological_index[graph.edge_consumers], kind="stable")
-    ends = graph.edge_producers[in_order].tolist(), graph.edge_consumers[in_order].tolist()
-    for producer, consumer in zip(*ends, strict=True):
-        if not of_weights[producer] and not holds_weights[consumer]:
-            of_weights[consumer] = False
-    return np.array(of_weights, np.bool_)
+    may_be_made = holds_weights | (has_inputs & (graph.phases == Phase.FORWARD))
+    return ~reached(graph, ~may_be_made, ~holds_weights)
 
 
 def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:

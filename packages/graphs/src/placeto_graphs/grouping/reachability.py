@@ -1,4 +1,4 @@
-"""Which groups can reach which."""
+"""Which groups can reach which, and which ops are reached from some."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.schema.group_graph import GroupGraph
+from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.topology.adjacency import compress_rows
 
 MAX_GROUPS = 32_768  # three matrices of a gigabyte each
@@ -99,3 +100,17 @@ def _descendants(graph: GroupGraph) -> NDArray[np.bool_]:
         np.logical_or.reduce(reached[following], axis=0, out=reached[group])
         reached[group, following] = True
     return reached
+
+
+def reached(
+    graph: OpGraph, begins: NDArray[np.bool_], passes_on: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return bool[V], the ops that edges lead to from some, through such as pass it on."""
+    found, follows = begins.tolist(), passes_on.tolist()
+    producers, consumers = graph.edge_producers, graph.edge_consumers
+    in_order = np.argsort(graph.topological_index[producers], kind="stable")
+    ends = producers[in_order].tolist(), consumers[in_order].tolist()
+    for producer, consumer in zip(*ends, strict=True):
+        if found[producer] and follows[consumer]:
+            found[consumer] = True
+    return np.array(found, np.bool_)

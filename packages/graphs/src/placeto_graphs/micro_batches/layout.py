@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs.grouping.reachability import reached
 from placeto_graphs.schema.op_graph import OpGraph, Phase
 
 ONCE = -1  # the micro-batch of an op that runs once
@@ -29,10 +30,10 @@ def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
     has_inputs[graph.edge_consumers] = True
     holds_nothing: NDArray[np.bool_] = graph.parameter_bytes == 0
     inputs = ~has_inputs & holds_nothing & passes_on
-    of_forward = _reached(graph, inputs & (graph.phases == Phase.FORWARD), passes_on)
+    of_forward = reached(graph, inputs & (graph.phases == Phase.FORWARD), passes_on)
     if not of_forward[_results(graph)].any():
         return (has_inputs | holds_nothing) & passes_on
-    return _reached(graph, inputs, passes_on)
+    return reached(graph, inputs, passes_on)
 
 
 def _results(graph: OpGraph) -> NDArray[np.int32]:
@@ -45,20 +46,6 @@ def _results(graph: OpGraph) -> NDArray[np.int32]:
     is_read = np.zeros(graph.num_ops, np.bool_)
     is_read[graph.edge_producers[~of_update]] = True
     return np.flatnonzero(~is_read & (graph.phases != Phase.UPDATE)).astype(np.int32)
-
-
-def _reached(
-    graph: OpGraph, begins: NDArray[np.bool_], passes_on: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Return bool[V], the ops that edges lead to from some, through such as pass it on."""
-    reached, follows = begins.tolist(), passes_on.tolist()
-    producers, consumers = graph.edge_producers, graph.edge_consumers
-    in_order = np.argsort(graph.topological_index[producers], kind="stable")
-    ends = producers[in_order].tolist(), consumers[in_order].tolist()
-    for producer, consumer in zip(*ends, strict=True):
-        if reached[producer] and follows[consumer]:
-            reached[consumer] = True
-    return np.array(reached, np.bool_)
 
 
 def _accumulated_gradients(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.protocols.evaluation import Evaluator, memory_penalised_runtime
-from placeto_graphs.schema.arrays import Record, check_pairs_differ, float_array, int_array
+from placeto_graphs.schema.arrays import Record, check_rows_differ, float_array, int_array
 from placeto_graphs.schema.problem import PlacementProblem
 
 
@@ -66,7 +66,7 @@ class Moves(Record):
                 f"first_member: expected rising positions from 0 to {end}, got {first}"
             )
         sets = np.repeat(np.arange(self.num_sets, dtype=np.int32), np.diff(first))
-        check_pairs_differ("members", np.stack([sets, self.members], axis=1), "(set, group)")
+        check_rows_differ("members", np.stack([sets, self.members], axis=1), "(set, group)")
         self._check("set_of", int_array, np.int32, (None, None), maximum=self.num_sets - 1)
         self._check("device", int_array, np.int32, self.set_of.shape)
         self._check("allowance", float_array, self.set_of.shape, infinity_is="any")

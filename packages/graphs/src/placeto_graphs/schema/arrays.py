@@ -175,18 +175,26 @@ def text(field: str, value: Any) -> str:
     return plain
 
 
-def check_pairs_differ(field: str, pairs: NDArray[np.int32], what: str) -> None:
-    """Refuse rows of int32[N, 2] that stand there twice; ``what`` says what a row is."""
-    keys = (pairs[:, 0].astype(np.int64) << 32) + pairs[:, 1]
+def check_rows_differ(field: str, rows: NDArray[np.int32], what: str) -> None:
+    """Refuse numbers int32[N], or pairs int32[N, 2], that stand there twice; ``what`` each is."""
+    keys = rows if rows.ndim == 1 else (rows[:, 0].astype(np.int64) << 32) + rows[:, 1]
     order = np.argsort(keys, kind="stable")
     repeats = keys[order[1:]] == keys[order[:-1]]
     if repeats.any():
         row = int(order[1:][repeats].min())
         first = int(np.argmax(keys == keys[row]))
         raise GraphError(
-            f"{field}[{row}]: expected each {what} once, got {pairs[row].tolist()} again "
+            f"{field}[{row}]: expected each {what} once, got {rows[row].tolist()} again "
             f"after {field}[{first}]"
         )
+
+
+def sorted_rows(field: str, rows: NDArray[np.int32], what: str) -> NDArray[np.int32]:
+    """Return numbers, or pairs, in ascending order; refuse those that stand there twice."""
+    check_rows_differ(field, rows, what)
+    result: NDArray[np.int32] = rows[np.lexsort(np.atleast_2d(rows.T)[::-1])]
+    result.flags.writeable = False
+    return result
 
 
 def sums_by_key(

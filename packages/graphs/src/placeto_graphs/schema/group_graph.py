@@ -10,7 +10,7 @@ from placeto_graphs.errors import GraphError
 from placeto_graphs.schema.arrays import (
     Record,
     byte_counts,
-    check_pairs_differ,
+    check_rows_differ,
     float_array,
     int_array,
     sums_by_key,
@@ -71,7 +71,7 @@ class GroupGraph(Record):
         self._check("parameter_bytes", byte_counts, (self.num_groups,))
         self._check("edges", int_array, np.int32, (None, 2), maximum=self.num_groups - 1)
         self._check("edge_bytes", int_array, np.int64, (self.num_edges,))
-        check_pairs_differ("edges", self.edges, "pair of groups")
+        check_rows_differ("edges", self.edges, "pair of groups")
         _ = self.topological_order
 
     def __repr__(self) -> str:

@@ -14,9 +14,10 @@ from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.schema.arrays import (
     Record,
     byte_counts,
-    check_pairs_differ,
+    check_rows_differ,
     float_array,
     int_array,
+    sorted_rows,
     text,
     texts,
 )
@@ -270,7 +271,7 @@ class OpGraph(Record):
         self._default("held_tensors", np.empty(0, np.int32))
         last = self.num_tensors - 1
         self._check("held_tensors", int_array, np.int32, (None,), maximum=last)
-        self._check("held_tensors", _sorted_once)
+        self._check("held_tensors", sorted_rows, "tensor")
 
     def _check_edges(self) -> None:
         self._check("edges", int_array, np.int32, (None, 2))
@@ -282,13 +283,12 @@ class OpGraph(Record):
                     f"edges[{row}, {column}]: expected one of {count} {end}s, "
                     f"got {self.edges[row, column]}"
                 )
-        check_pairs_differ("edges", self.edges, "(tensor, op)")
+        check_rows_differ("edges", self.edges, "(tensor, op)")
 
     def _check_waits(self) -> None:
         self._default("waits", np.empty((0, 2), np.int32))
         self._check("waits", int_array, np.int32, (None, 2), maximum=self.num_ops - 1)
-        check_pairs_differ("waits", self.waits, "(op, op before it)")
-        self._check("waits", _sorted_rows)
+        self._check("waits", sorted_rows, "(op, op before it)")
 
     def _default(self, name: str, value: Any) -> None:
         if getattr(self, name) is _DEFAULT:
@@ -299,21 +299,6 @@ class OpGraph(Record):
         if len(names) > MAX_CYCLE_SHOWN:
             names[MAX_CYCLE_SHOWN // 2 : 1 - MAX_CYCLE_SHOWN // 2] = ["..."]
         return " -> ".join(names)
-
-
-def _sorted_once(field: str, values: NDArray[np.int32]) -> NDArray[np.int32]:
-    result: NDArray[np.int32] = np.sort(values)
-    repeats = result[1:][result[1:] == result[:-1]]
-    if len(repeats):
-        raise GraphError(f"{field}: expected each tensor once, got {repeats[0]} again")
-    result.flags.writeable = False
-    return result
-
-
-def _sorted_rows(_: str, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    result: NDArray[np.int32] = rows[np.lexsort(rows.T[::-1])]
-    result.flags.writeable = False
-    return result
 
 
 def _checked_times(field: str, given: Any, num_ops: int) -> Mapping[str, NDArray[np.float64]]:
