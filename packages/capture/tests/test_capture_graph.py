@@ -97,11 +97,6 @@ def test_readers_depend_on_the_last_write() -> None:
     assert sizes(graph, "aten.sum") == [4]
 
 
-def test_a_write_waits_for_no_reader_that_comes_before_anyway() -> None:
-    graph = forward_pass(lambda x: (y := x * 2).add_(y.sum()), torch.empty(3, 4))
-    assert sizes(graph, "aten.sum") == [4]
-
-
 def test_ops_with_several_outputs_have_several_tensors() -> None:
     graph = forward_pass(lambda x: torch.sort(x).values, torch.empty(3, 4))
     assert sizes(graph, "aten.sort") == [3 * 4 * 4, 3 * 4 * 8]

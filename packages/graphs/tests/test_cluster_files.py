@@ -54,13 +54,6 @@ def test_equal_buses_are_no_entry(tmp_path: Path, queue: str) -> None:
     assert load_cluster(path) == renamed
 
 
-def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "cluster.toml"
-    save_cluster(parse_cluster("2xk80"), path)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert load_cluster(path) == parse_cluster("2xk80")
-
-
 HEAD = """
 format = "placeto-cluster"
 version = 2

@@ -152,29 +152,6 @@ def test_gradients_join_the_forward_op_of_their_scope_whose_inputs_or_output_the
     assert "bias2_grad" in found
 
 
-def test_gradients_of_a_layer_used_twice_join_the_use_that_they_belong_to() -> None:
-    graph = graph_of(
-        {
-            "w": (FORWARD, "cell", ""),
-            "x": (FORWARD, "", ""),
-            "h1": (FORWARD, "cell", "w x"),
-            "h2": (FORWARD, "cell", "w h1"),
-            "h2_grad": (BACKWARD, "cell", "w h1"),
-            "h1_grad": (BACKWARD, "cell", "w x h2_grad"),
-        },
-        weights="w",
-    )
-    assert groups(graph, colocate_gradients) == {"w", "x", "h1 h1_grad", "h2 h2_grad"}
-
-
-def test_a_colocation_id_says_which_forward_op_a_gradient_belongs_to() -> None:
-    ops = two_layers()
-    colocation = ops.colocation.copy()
-    colocation[[ops.op_names.index(name) for name in ("mm1", "relu_grad")]] = 3
-    told = replace(ops, colocation=colocation)
-    assert "mm1 relu_grad mm1_grad" in groups(told, colocate_gradients)
-
-
 def owner_by_definition(graph: OpGraph, gradient: int) -> int | None:
     """Return the forward op that a gradient op belongs to, one candidate after the other."""
     order: list[int] = graph.topological_order.tolist()
@@ -393,47 +370,9 @@ def test_heaps_that_are_melded_give_their_edges_in_order() -> None:
         assert popped == list(range(60))
 
 
-@given(op_graphs(), starts)
-def test_merging_what_is_merged_changes_nothing(graph: OpGraph, rules: Any) -> None:
-    once = merge_and_colocate(graph, colocate(graph, rules), num_groups=3)
-    assert merge_and_colocate(graph, once, num_groups=3) == once
-
-
 def chain(count: int, sizes: Any) -> OpGraph:
     edges = np.stack([np.arange(count - 1), np.arange(1, count)], axis=1)
     return plain_graph([f"op{op}" for op in range(count)], np.arange(count - 1), sizes, edges)
-
-
-def test_groups_stop_at_the_target_number() -> None:
-    graph = chain(1000, np.random.default_rng(0).integers(1, 10**6, 999))
-    for target in (1, 2, 128, 999, 1000, 5000):
-        merged = merge_and_colocate(graph, colocate(graph, rules=()), num_groups=target)
-        assert merged.num_groups == min(target, 1000)
-
-
-def test_no_group_is_left_below_the_threshold() -> None:
-    graph = chain(1000, np.random.default_rng(0).integers(1, 100, 999))
-    merged = merge_and_colocate(graph, colocate(graph, rules=()), min_output_bytes=1000)
-    costs = np.bincount(merged.group_of[graph.tensor_producer], graph.tensor_bytes)
-    assert merged.num_groups > 10
-    assert costs.min() >= 1000
-
-
-def test_a_group_that_costs_the_threshold_is_left_alone() -> None:
-    graph = chain(4, [10, 9, 10])
-    merged = merge_and_colocate(graph, colocate(graph, rules=()), min_output_bytes=10)
-    # The last op, which costs nothing, joins the one before; then none costs less than 10.
-    assert partition(merged.group_of) == {frozenset({0}), frozenset({1, 2, 3})}
-    same = merge_and_colocate(graph, merged, min_output_bytes=10)
-    assert same == merged
-
-
-def test_groups_without_neighbours_join_each_other() -> None:
-    graph = diamond(edges=[[0, 1]])
-    three = merge_and_colocate(graph, colocate(graph, rules=()), num_groups=3)
-    assert partition(three.group_of) == {frozenset({0, 1}), frozenset({2}), frozenset({3})}
-    one = merge_and_colocate(graph, colocate(graph, rules=()), num_groups=1)
-    assert one.num_groups == 1
 
 
 def test_a_graph_of_many_parts_is_merged_to_the_target_number() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from example_graphs import diamond, plain_graph, refused
 from graph_strategies import op_graphs
-from placeto_graphs import GraphError, OpGraph, Phase
+from placeto_graphs import GraphError, OpGraph
 
 
 def test_fields_have_the_dtypes_of_the_schema() -> None:
@@ -115,10 +115,6 @@ def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
         assert graph.inputs_of_op[op].tolist() == [t for t, consumer in edges if consumer == op]
         made = np.flatnonzero(graph.tensor_producer == op)
         assert graph.tensors_of_op[op].tolist() == made.tolist()
-
-
-def test_phases_have_names() -> None:
-    assert [phase.name for phase in Phase] == ["FORWARD", "BACKWARD", "UPDATE"]
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,6 @@ def test_a_layer_becomes_ops_that_share_a_device(tmp_path: Path) -> None:
     assert graph.parameter_bytes.tolist() == [0, 96, 0, 40, 0, 0, 0, 0]
 
 
-def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
-    assert load(tmp_path, "\ufeff" + PROFILE) == load(tmp_path, PROFILE)
-
-
 def test_milliseconds_become_seconds(tmp_path: Path) -> None:
     times = load(tmp_path, PROFILE).measured_time
     assert list(times) == ["v100"]

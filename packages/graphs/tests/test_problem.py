@@ -1,4 +1,3 @@
-import copy
 from collections import defaultdict
 from typing import Any
 
@@ -220,8 +219,3 @@ def test_measured_times_become_compute_times() -> None:
     assert times.tolist() == [[1e-3] * 2, [2e-3] * 2, [3e-3] * 2, [4e-3] * 2]
     with pytest.raises(GraphError, match=r"expected times for the kind 'cpu' .* got 'k80'"):
         measured_compute_time(graph, parse_cluster("1xcpu+1xk80"))
-
-
-def test_a_problem_survives_copying() -> None:
-    problem = diamond_problem()
-    assert copy.deepcopy(problem) == problem

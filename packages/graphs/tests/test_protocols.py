@@ -12,13 +12,10 @@ import placeto_graphs
 from example_graphs import diamond_problem, refused
 from placeto_graphs import (
     EvaluationBatch,
-    Evaluator,
     GraphError,
     MoveEvaluator,
     Moves,
-    PlacementProblem,
     PlacementResult,
-    Placer,
     ScheduleBatch,
     memory_penalised_runtime,
     plain_walk,
@@ -48,40 +45,6 @@ class BusiestDevice:
         self.asked += placements.tolist()
         busy = np.stack([(placements == device).sum(axis=1) for device in (0, 1)], axis=1)
         return EvaluationBatch(runtime=busy.max(axis=1) * 1.0, peak_memory=busy)
-
-
-class FirstDevice:
-    """A placer that leaves everything on the first device."""
-
-    name = "first"
-
-    def place(
-        self,
-        problem: PlacementProblem,
-        evaluator: Evaluator,
-        *,
-        seed: int = 0,  # noqa: ARG002
-    ) -> PlacementResult:
-        placement = np.zeros(problem.num_groups, np.int32)
-        batch = evaluator.evaluate(placement[None])
-        return PlacementResult(
-            placement=placement,
-            runtime=float(batch.runtime[0]),
-            peak_memory=batch.peak_memory[0],
-            evaluations=1,
-            seconds=0.0,
-            curve=np.array([[1, batch.runtime[0]]]),
-        )
-
-
-def test_the_protocols_join_an_evaluator_and_a_placer() -> None:
-    evaluator: Evaluator = BusiestDevice()
-    placer: Placer = FirstDevice()
-    assert isinstance(evaluator, Evaluator)
-    assert isinstance(placer, Placer)
-    assert not isinstance(evaluator.problem, Evaluator | Placer)
-    assert not isinstance(evaluator, MoveEvaluator)
-    assert placer.place(evaluator.problem, evaluator).runtime == 4
 
 
 def test_results_have_the_types_of_the_schema() -> None:

@@ -23,8 +23,6 @@ from placeto_graphs.testing import (
     EvaluatorSuite,
     LoadEvaluator,
     PlacerSuite,
-    example_problem,
-    example_problems,
     random_placements,
 )
 
@@ -219,9 +217,3 @@ def test_what_is_wrong_with_an_evaluator_is_found(what: str, test: str) -> None:
             return Changed(problem, what)
 
     assert test in failures(Suite())
-
-
-def test_the_examples_are_the_same_each_time() -> None:
-    assert example_problem() == example_problem()
-    assert list(example_problems()) == list(example_problems())
-    assert example_problem(seed=1) != example_problem(seed=2)
