@@ -5,13 +5,13 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
 CONTAINERS = {list, set, dict, deque, Counter, OrderedDict, defaultdict}
-MAX_LOOKED_INTO = 10_000  # elements of a container; one with more is put back all the same
+MAX_LOOKED_INTO = 1_000  # elements of a container; one with more is put back all the same
 REFERENCES = "__self__", "__func__", "__wrapped__", "fget", "func", "args", "keywords"
 LIBRARIES = {*sys.stdlib_module_names, "torch", "placeto_capture"}
 STATEFUL = "torch.amp.", "torch.nn.", "torch.optim."  # those of a library that are looked into
@@ -31,7 +31,7 @@ def put_back(roots: Iterable[Any]) -> Iterator[None]:
     to_see = list(roots)
     while to_see:
         found = to_see.pop()
-        if id(found) not in seen and not isinstance(found, torch.Tensor):
+        if id(found) not in seen and not isinstance(found, torch.Tensor | ModuleType):
             seen[id(found)] = found
             to_see += _inside(found, undo)
     try:
