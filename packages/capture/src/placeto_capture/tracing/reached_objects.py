@@ -66,7 +66,7 @@ def _inside(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
     elif kind.__module__ in {"builtins", "functools"} and not isinstance(found, type):  # methods
         undo += [found.cache_clear] if hasattr(found, "cache_clear") else []
         inside = [getattr(found, name) for name in REFERENCES if hasattr(found, name)]
-    elif any(_is_own(each) or each.__module__.startswith(STATEFUL) for each in kind.__mro__):
+    elif any(_is_own(each) or str(each.__module__).startswith(STATEFUL) for each in kind.__mro__):
         inside = [kind, getattr(found, "__dict__", None)]
     return inside
 
@@ -88,6 +88,6 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _is_own(thing: Any) -> bool:
-    module = thing.__module__ or ""
+    module = str(thing.__module__ or "")
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return module.partition(".")[0] not in LIBRARIES and "site-packages" not in file
