@@ -348,7 +348,7 @@ def test_several_processes_come_to_the_same(tmp_path: Path) -> None:
 
 
 def test_a_budget_is_that_of_the_placer_unless_it_is_to_be_full(tmp_path: Path) -> None:
-    usual, full = (chosen_budgets(full=full) for full in (False, True))
+    usual, full = (chosen_budgets(PLACERS, full=full) for full in (False, True))
     assert usual == {name: spec.budget for name, spec in PLACERS.items()}
     assert full["placeto"] == full["rnn"] == 100_000
     path = build_profile(tmp_path)

@@ -3,6 +3,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placeto.placing.placers import PLACERS
 from placeto.trials.comparing import Case, Comparison, chosen_budgets
 from placeto.trials.comparison import (
     NOTHING,
@@ -142,8 +143,8 @@ def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
 def test_a_problem_is_described_before_any_scheme_places_it() -> None:
     # Results of its schemes are shown beside what is known of it, in whatever order they come.
     case = Case("two chains", "2xk80", "two-chains", two_chains)
-    schemes = ["single", "scotch", "rnn"]
-    described, *others = Comparison([case], schemes, range(2), chosen_budgets()).trials
+    schemes = {name: PLACERS[name] for name in ("single", "scotch", "rnn")}
+    described, *others = Comparison([case], schemes, range(2), chosen_budgets(schemes)).trials
     assert described.needs == ()
     assert [trial.needs for trial in others] == [(described.name,)] * 5
 

@@ -72,6 +72,8 @@ def test_a_placer_is_warmed_up_before_it_places(monkeypatch: pytest.MonkeyPatch)
                 curve=np.array([[1, batch.runtime[0]]]),
             )
 
-    monkeypatch.setattr(warming, "warm_up", lambda name: happened.append(f"warms {name}"))
+    monkeypatch.setattr(
+        warming, "warm_up", lambda name, _evaluator: happened.append(f"warms {name}")
+    )
     run_placer(Noting(), two_chains(), PlainProgress(None), seed=3)
     assert happened == ["warms noting", "places with seed 3"]

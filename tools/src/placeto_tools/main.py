@@ -32,7 +32,7 @@ COMMANDS = {
     "report": "Write a page that shows placements: groups, timelines, memory, critical path.",
     "train": "Train a policy on one problem, or on several at once.",
     "compare": (
-        "Place models with every scheme, by the same simulator: the paper's Table 1 and its peers."
+        "Compare placers on any number of problems, by one evaluator and with equal budgets."
     ),
     "plot": "Draw a placement, a simulated step, or learning curves, as PNG.",
 }

@@ -14,6 +14,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from placeto.errors import not_among
+from placeto.placing.evaluators import EVALUATORS, STEP
+from placeto.placing.own import EVALUATOR_PLUGINS, PLACER_PLUGINS, is_own, plugin_names
 from placeto.placing.placers import PLACER_NAMES, current_name
 from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import LINK_NAMES, GraphError, parse_cluster
@@ -83,15 +85,30 @@ class NearestChoice(click.Choice[str]):
         return not_among(str(value), self.choices)
 
 
-class PlacerName(NearestChoice):
+class OwnChoice(NearestChoice):
+    """One of some names; a class of the user's own, or what an installed package calls one."""
+
+    def __init__(self, choices: Sequence[str], plugins: str) -> None:
+        super().__init__(choices)
+        self._plugins = plugins
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name, if it may be one; nothing is imported."""
+        name = current_name(str(value))
+        own = name.partition(":")[0] in self.choices or is_own(name, self._plugins)
+        return name if own else super().convert(name, param, ctx)
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """Return the error for another text."""
+        known = [*self.choices, *plugin_names(self._plugins)]
+        return f"{not_among(str(value), known)}; one of your own is package.module:Class"
+
+
+class PlacerName(OwnChoice):
     """A placer; names of before 0.3 are taken."""
 
     def __init__(self) -> None:
-        super().__init__(PLACER_NAMES)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name, if it is known."""
-        return super().convert(current_name(str(value)), param, ctx)
+        super().__init__(PLACER_NAMES, PLACER_PLUGINS)
 
 
 class _Joined:
@@ -184,6 +201,15 @@ def _devices(devices: str, threads: int) -> RealDevices:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, in SI units.")
+evaluator_option = click.option(
+    "--evaluator",
+    type=OwnChoice(list(EVALUATORS), EVALUATOR_PLUGINS),
+    default=STEP.name,
+    show_default=True,
+    metavar="NAME",
+    help="What placements are priced by: step, the simulator of a step; throughput, the time per "
+    "sample of a pipeline; or one of your own: package.module:Class.",
+)
 force_option = click.option("--force", is_flag=True, help="Overwrite what is there.")
 seed_option = click.option(
     "--seed",

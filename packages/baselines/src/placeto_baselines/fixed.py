@@ -1,5 +1,7 @@
 """Placements that no search finds: one device, the CPU, chance."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -109,7 +111,7 @@ class RandomPlacer:
         batches = [evaluator.evaluate(placements) for placements in self._drawn(problem, seed)]
         return np.concatenate([batch.runtime for batch in batches])
 
-    def _drawn(self, problem: PlacementProblem, seed: int) -> list[NDArray[np.int32]]:
+    def _drawn(self, problem: PlacementProblem, seed: int) -> Iterator[NDArray[np.int32]]:
         generator = np.random.default_rng(seed)
-        sizes = [min(BATCH, self.samples - start) for start in range(0, self.samples, BATCH)]
-        return [random_placements(problem, size, generator) for size in sizes]
+        for start in range(0, self.samples, BATCH):
+            yield random_placements(problem, min(BATCH, self.samples - start), generator)

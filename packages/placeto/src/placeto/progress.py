@@ -1,5 +1,6 @@
 """How far long work is: what can show it, a plain display, and how it is put in words."""
 
+import os
 import sys
 import time
 from typing import Protocol, TextIO
@@ -59,6 +60,12 @@ class PlainProgress:
     def grow(self, table: TextTable, text: str) -> None:  # noqa: ARG002
         """Show a line for the row."""
         self.say(text)
+
+
+def cpu_seconds() -> float:
+    """Return the seconds that processors worked for this process, and those that it waited for."""
+    of_children = os.times()
+    return time.process_time() + of_children.children_user + of_children.children_system
 
 
 def how_far(done: int, total: int | None, seconds: float) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from placeto.errors import printable
 
+SECONDS = "s"
 GIGABYTE, MEGABYTE, KILOBYTE = 10**9, 10**6, 10**3
 
 
@@ -41,6 +42,17 @@ def seconds_text(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:#.4g} {unit}"
     return f"{seconds * 1e9:.4g} ns"
+
+
+def cost_text(cost: float, unit: str = SECONDS) -> str:
+    """Return a cost with its unit, which is seconds but for evaluators of a user's own.
+
+    Examples
+    --------
+    >>> cost_text(0.0123), cost_text(1234.5, "MB sent"), cost_text(0.25, "$")
+    ('12.30 ms', '1,234 MB sent', '0.25 $')
+    """
+    return seconds_text(cost) if unit == SECONDS else f"{cost:,.4g} {unit}"
 
 
 def change_text(seconds: float) -> str:

@@ -2,20 +2,31 @@
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from placeto.errors import InputError, RunError, StoppedRunError
 from placeto.json_files import write_json
-from placeto.placing.placers import PLACER_NAMES, PLACERS
+from placeto.placing.evaluators import evaluator_spec
+from placeto.placing.placers import PLACER_NAMES, PLACERS, Budget, PlacerSpec, placer_spec
+from placeto.placing.watching import Limits
 from placeto.problems.making import DEFAULT_NUM_GPUS, make_problem, read_cluster
 from placeto.problems.options import GroupingOptions, SourceOptions
 from placeto.problems.sources import Source, load_source
+from placeto.texts import TextTable
 from placeto.trials.comparing import Case, Comparison, chosen_budgets, comparison_page
-from placeto.trials.comparison import ABBREVIATIONS, ComparisonReport, paper_table, scheme_table
+from placeto.trials.comparison import (
+    ABBREVIATIONS,
+    MEDIANS,
+    paper_table,
+    profile_table,
+    profiles,
+    scheme_table,
+)
 from placeto.trials.conducting import conduct
 from placeto.trials.curve_files import RESULTS
 from placeto.trials.folder import PAGE, experiment_folder
@@ -25,6 +36,7 @@ from placeto_graphs import PlacementProblem
 from placeto_tools.options import (
     Command,
     PlacerNames,
+    evaluator_option,
     force_option,
     jobs_option,
     json_option,
@@ -38,13 +50,15 @@ from placeto_tools.reports.comparison_outputs import REPORT, write_best
 from placeto_tools.reports.page import MISSING, has_library
 from placeto_tools.tables import show, show_json
 
-# Placers for which options mean something: without them they are refused.
-HEEDED_BY = {
-    "--max-evaluations": [name for name, spec in PLACERS.items() if spec.budget],
-    "--rnn-max-evaluations": ["rnn"],
-    "--full": [name for name, spec in PLACERS.items() if spec.trains],
-    "--seeds": [name for name, spec in PLACERS.items() if spec.random],
+# Which placers options mean something for: without one of them they are refused.
+HEEDED_BY: Mapping[str, Callable[[PlacerSpec], bool]] = {
+    "--max-evaluations": lambda spec: spec.searches,
+    "--seconds": lambda spec: spec.searches,
+    "--rnn-max-evaluations": lambda spec: spec == PLACERS["rnn"],
+    "--full": lambda spec: spec.trains,
+    "--seeds": lambda spec: spec.random,
 }
+PAPERS = {"placeto", "rnn"}  # which the paper's table is about
 
 
 @click.command(cls=Command)
@@ -69,13 +83,21 @@ HEEDED_BY = {
     type=PlacerNames(),
     multiple=True,
     metavar="NAME,...",
-    help=f"Which schemes: {', '.join(PLACER_NAMES)}.  [default: all]",
+    help=f"Placers: {', '.join(PLACER_NAMES)}; or your own: package.module:Class, with arguments "
+    "behind colons, such as package.module:Class:depth=3.  [default: all of the first]",
 )
+@evaluator_option
 @click.option(
     "--max-evaluations",
     type=click.IntRange(min=1),
-    help="Number of placements that each search evaluates at most.  [default: of the placer, as in "
+    help="Number of placements that each placer evaluates at most.  [default: of the placer, as in "
     "`placeto place`]",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Instead: CPU seconds of each placer. Searches use all of them; trainings keep their "
+    "number of evaluations, and are stopped.",
 )
 @click.option(
     "--rnn-max-evaluations",
@@ -124,7 +146,9 @@ def compare(
     clusters: tuple[str, ...],
     link: str | None,
     placers: tuple[tuple[str, ...], ...],
+    evaluator: str,
     max_evaluations: int | None,
+    seconds: float | None,
     rnn_max_evaluations: int | None,
     full: bool,
     seeds: int,
@@ -136,18 +160,20 @@ def compare(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Place models with every scheme, by the same simulator: the paper's Table 1 and its peers.
+    """Compare placers on any number of problems, by one evaluator and with equal budgets.
 
-    What takes milliseconds comes first, then searches, then trainings; the table grows meanwhile.
-    Ctrl-C leaves the table so far, and with the same -o folder the same command goes on.
+    What takes milliseconds comes first, then searches, then trainings, then placers of your own;
+    the table grows meanwhile. Ctrl-C leaves the table so far, and with the same -o folder the same
+    command goes on.
 
     SOURCES are those of `placeto build`. CPU only has a row of its own, on one CPU; the other
-    schemes place on the GPUs. A scheme that fails is left out, and the exit code is 1.
+    placers place on the GPUs. A placer that fails is left out, and the exit code is 1.
 
     \b
     placeto compare inception-v3 --gpus 2 -o results
     placeto compare nmt-2 nmt-4 --gpus 2 --gpus 4 --seeds 3 -o results
     placeto compare profile.txt --placers expert,local-search --max-evaluations 1000
+    placeto compare *.json.gz --placers heft,multilevel,my_module:MyPlacer --seeds 3 --seconds 10
     """
     if clusters and (gpus or gpu_kind):
         raise InputError("--cluster: expected no --gpus or --gpu-kind beside it")
@@ -155,11 +181,15 @@ def compare(
         raise InputError("--full: expected no --max-evaluations beside it")
     if force and output is None:
         raise InputError("--force: expected -o beside it")
-    chosen = {name for some in placers for name in some} or set(PLACER_NAMES)
-    given = (max_evaluations, rnn_max_evaluations, full, seeds > 1)
-    for (option, heeding), value in zip(HEEDED_BY.items(), given, strict=True):
-        if value and not chosen.intersection(heeding):
-            raise InputError(f"{option}: expected --placers to have one of {', '.join(heeding)}")
+    if seconds and (max_evaluations or rnn_max_evaluations or full):
+        raise InputError("--seconds: expected no --max-evaluations or --full beside it")
+    schemes = _schemes([name for some in placers for name in some])
+    priced_by = evaluator_spec(evaluator)
+    given = (max_evaluations, seconds, rnn_max_evaluations, full, seeds > 1)
+    for (option, heeds), value in zip(HEEDED_BY.items(), given, strict=True):
+        if value and not any(map(heeds, schemes.values())):
+            heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
+            raise InputError(f"{option}: expected --placers to have one of {heeding}")
     with showing_progress() as progress:
         cases: list[Case] = []
         for text in sources:
@@ -168,9 +198,12 @@ def compare(
                 source = load_source(text, choice, number)
                 for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
                     cases.append(_case(text, source, cluster, problem, cases))
-    schemes = [name for name in PLACER_NAMES if name in chosen]
-    budgets = chosen_budgets(max_evaluations, rnn_max_evaluations, full=full)
-    comparison = Comparison(cases, schemes, range(seeds), budgets)
+    limits = Limits(max_evaluations, seconds)
+    budgets = chosen_budgets(schemes, max_evaluations, rnn_max_evaluations, full=full)
+    comparison = Comparison(
+        cases, schemes, range(seeds), budgets, evaluator=priced_by, limits=limits
+    )
+    _try_own(comparison)
     experiment = _experiment(comparison)
     with _folder(output) as path, experiment_folder(path, experiment, force=force) as folder:
         failed = None
@@ -180,24 +213,66 @@ def compare(
         except RunError as error:
             failed = error
         results = folder.results
-        reports = list(comparison.reports(results).values())
-        document = ComparisonReport(seeds=seeds, budgets=budgets, problems=reports)
+        document = comparison.document(results)
         if output:
             write_json(path / RESULTS, document)
-            page = has_library() and not isinstance(failed, StoppedRunError)
+            stopped = isinstance(failed, StoppedRunError)
+            page = has_library() and priced_by.simulates and not stopped
             write_best(comparison, folder, page=page)
     if as_json:
         show_json(document)
-    elif reports:
-        show(paper_table(reports), *comparison.speed_ups(results), *map(scheme_table, reports))
+    elif document.problems:
+        tables = [*_summaries(comparison, results), *map(scheme_table, document.problems)]
+        show(*tables)
         if output:
             click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
-            if not has_library():
-                click.echo(MISSING)
-            elif (output / REPORT).exists():  # not where it was stopped
-                click.echo(f"{output / REPORT}")
+            if line := _report_line(output, comparison):
+                click.echo(line)
     if failed:
         raise failed
+
+
+def _report_line(output: Path, comparison: Comparison) -> str | None:
+    """Return where the page of a comparison is, or why there is none; nothing if it was stopped."""
+    if not comparison.evaluator.simulates:
+        return f"no {REPORT}: it shows when ops run, which {comparison.evaluator.name} does not say"
+    if not has_library():
+        return MISSING
+    return str(output / REPORT) if (output / REPORT).exists() else None
+
+
+def _schemes(names: Sequence[str]) -> dict[str, PlacerSpec]:
+    """Return the placers that were named, the quickest first and the user's own last."""
+    own = [name for name in names if name not in PLACERS]
+    known = [name for name in PLACER_NAMES if name in names or not names]
+    return {name: placer_spec(name) for name in (*known, *own)}
+
+
+def _try_own(comparison: Comparison) -> None:
+    """Make what is the user's own once, so that wrong arguments end the command at its start."""
+    problem = comparison.cases[0].make()
+    for name, spec in comparison.schemes.items():
+        if spec.modules:
+            budget = Budget(comparison.budgets[name] or 0, comparison.limits.seconds)
+            spec.make(problem, budget)
+    if comparison.evaluator.modules:
+        comparison.evaluator.make(problem, 1)
+
+
+def _is_as_published(comparison: Comparison) -> bool:
+    """Return whether it is a comparison of which the paper's table tells."""
+    return comparison.evaluator.simulates and comparison.schemes.keys() >= PAPERS
+
+
+def _summaries(comparison: Comparison, results: Results) -> list[TextTable]:
+    """Return the tables of all problems together, as far as they have something to say."""
+    reports = list(comparison.reports(results).values())
+    tables = comparison.speed_ups(results)
+    if _is_as_published(comparison):
+        tables.insert(0, paper_table(reports))
+    if len(reports) > 1 and len(comparison.schemes) > 1:
+        tables.append(profile_table(profiles(reports)))
+    return tables
 
 
 def _problems(
@@ -243,6 +318,8 @@ def _experiment(comparison: Comparison) -> Experiment:
         name="compare",
         title="Comparison",
         options={
+            "evaluator": comparison.evaluator.name,
+            "limits": asdict(comparison.limits),
             "budgets": comparison.budgets,
             "problems": {case.name: _described(case.make()) for case in comparison.cases},
         },
@@ -260,9 +337,9 @@ def _described(problem: PlacementProblem) -> str:
 
 def _page(comparison: Comparison, results: Results) -> Page:
     reports = comparison.reports(results)
-    table = paper_table(list(reports.values())).markdown()
-    gains = [gain.markdown() for gain in comparison.speed_ups(results)]
-    return comparison_page([table, ABBREVIATIONS, *gains], reports, comparison_figure)
+    tables = [table.markdown() for table in _summaries(comparison, results)]
+    notes = [MEDIANS, ABBREVIATIONS] if _is_as_published(comparison) else [MEDIANS]
+    return comparison_page([*tables, *notes], reports, comparison_figure)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from placeto.placing.placers import PLACERS
+from placeto.placing.evaluators import STEP
 from placeto.trials.comparison import ProblemReport, typical
 from placeto_tools.plots.colours import colour
 from placeto_tools.plots.png import new_figure
@@ -16,7 +16,10 @@ Curve = NDArray[np.float64]  # [K, 2], evaluations and the best runtime so far
 
 
 def curves_figure(
-    curves: Mapping[str, Sequence[Curve]], levels: Mapping[str, float], title: str = ""
+    curves: Mapping[str, Sequence[Curve]],
+    levels: Mapping[str, float],
+    title: str = "",
+    label: str = "best memory-penalised runtime, seconds",
 ) -> Figure:
     """Draw learning curves: of several seeds the median, in a band from the least to the most.
 
@@ -40,7 +43,7 @@ def curves_figure(
         )
     axes.set_xscale("log")
     axes.set_xlabel("evaluations")
-    axes.set_ylabel("best memory-penalised runtime, seconds")
+    axes.set_ylabel(label)
     axes.set_title(title)
     axes.legend(fontsize="small")
     return figure
@@ -58,15 +61,19 @@ def _on_common_places(
 
 def comparison_figure(report: ProblemReport) -> Figure:
     """Return the learning curves of the searches on one problem, and the levels of others."""
-    curves, levels = {}, {"lower bound": report.lower_bound}
+    curves: dict[str, list[Curve]] = {}
+    levels = {"lower bound": report.lower_bound} if report.lower_bound else {}
     for scheme in report.schemes:
         of_seeds = [_known(run.curve) for run in scheme.runs]
         runtime = typical(scheme, "runtime")
-        if PLACERS[scheme.name].budget:
+        if scheme.searches:
             curves[scheme.title] = [curve for curve in of_seeds if len(curve)]
         elif scheme.name in LEVELS and np.isfinite(runtime):
             levels[scheme.title] = runtime
-    return curves_figure(curves, levels, f"{report.source} on {report.cluster}")
+    title = f"{report.source} on {report.cluster}"
+    if report.objective == STEP.objective:
+        return curves_figure(curves, levels, title)
+    return curves_figure(curves, levels, title, f"best {report.objective}, {report.unit}")
 
 
 def _known(rows: Sequence[tuple[float, float | None]]) -> np.ndarray[tuple[int, int]]:

@@ -1,12 +1,13 @@
 """What a comparison leaves besides its tables: the best placements, and a page that shows them."""
 
 import shutil
+from urllib.parse import quote
 
 import numpy as np
 
 from placeto.errors import writing
 from placeto.outputs import write_text
-from placeto.placing.placers import PLACERS
+from placeto.placing.placers import PlacerSpec
 from placeto.trials.comparing import Comparison
 from placeto.trials.comparison import CPU
 from placeto.trials.folder import ExperimentFolder
@@ -19,6 +20,7 @@ from placeto_tools.reports.contents import Shown, problem_report
 from placeto_tools.reports.page import report_page
 
 REPORT = "report.html"
+IN_FILES = ":=+,"  # besides letters and digits
 
 
 def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) -> None:
@@ -38,11 +40,15 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
         problem = folder.workspace.problem(Graph(case.name))
         if not has_cpu(problem):
             known.pop(CPU, None)  # it is one of another problem
-        shown = {name: _shown(name, run, problem) for name, run in known.items()}
+        shown = {
+            name: _shown(comparison.schemes[name], run, problem) for name, run in known.items()
+        }
         for name, each in shown.items():
             with writing(placements):
                 placements.mkdir(parents=True, exist_ok=True)
-                save_placement(each.placement, problem, placements / f"{name}.json")
+                save_placement(
+                    each.placement, problem, placements / f"{quote(name, IN_FILES)}.json"
+                )
         if page and shown:
             title = f"{case.source} on {case.cluster}"
             reports.append(
@@ -54,13 +60,12 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
         write_text(folder.path / REPORT, report_page("Comparison of schemes", reports))
 
 
-def _shown(name: str, run: Placed, problem: PlacementProblem) -> Shown:
-    scheme = PLACERS[name]
+def _shown(scheme: PlacerSpec, run: Placed, problem: PlacementProblem) -> Shown:
     return Shown(
         title=scheme.title,
         problem=problem,
         placement=np.array(run.placement, np.int32),
-        curve=[row for row in run.curve if row[1] is not None] if scheme.budget else (),
+        curve=[row for row in run.curve if row[1] is not None] if scheme.searches else (),
         evaluations=run.evaluations,
         seconds=run.seconds,
     )

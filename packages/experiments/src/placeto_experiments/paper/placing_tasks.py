@@ -1,12 +1,12 @@
 """Trials that place one graph, of which only experiments know."""
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from placeto.placing.costs import costs_of
 from placeto.placing.warming import warm_up
+from placeto.progress import cpu_seconds
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import Episode, Outcome, Record
 from placeto.trials.trials import Watch, Workspace
@@ -72,7 +72,7 @@ class PlaceAtRandom(Place):
         """Return the mean of what 100 placements come to."""
         warm_up("random")
         problem = workspace.problem(self.graph)
-        began = time.perf_counter()
+        began = cpu_seconds()
         shape = (RANDOM_PLACEMENTS, problem.num_groups)
         generator = np.random.default_rng(self.seed or 0)
         placements = generator.integers(problem.num_devices, size=shape, dtype=np.int32)
@@ -84,7 +84,7 @@ class PlaceAtRandom(Place):
             cost=float(costs.mean()),
             fits=bool((costs == batch.runtime).all()),
             evaluations=1,
-            seconds=(time.perf_counter() - began) / len(costs),
+            seconds=(cpu_seconds() - began) / len(costs),
         )
 
 
@@ -96,7 +96,7 @@ class Bound(Place):
         """Return the bound."""
         warm_up("single")
         problem = workspace.problem(self.graph)
-        began = time.perf_counter()
+        began = cpu_seconds()
         bound = lower_bound(problem)
         watch.update("done")
         return Outcome(
@@ -104,7 +104,7 @@ class Bound(Place):
             cost=bound,
             fits=True,
             evaluations=0,
-            seconds=time.perf_counter() - began,
+            seconds=cpu_seconds() - began,
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import isinf, isnan, nan
 
 from placeto.placing.placements import search_problem
-from placeto.placing.placers import PLACER_NAMES, PLACERS
+from placeto.placing.placers import PLACERS
 from placeto.texts import TextTable, seconds_text, share_text
 from placeto.trials.comparing import (
     Case,
@@ -17,6 +17,7 @@ from placeto.trials.comparing import (
 )
 from placeto.trials.comparison import (
     ABBREVIATIONS,
+    MEDIANS,
     NEVER,
     NOTHING,
     ProblemReport,
@@ -73,13 +74,12 @@ def table1(plan: Plan) -> Experiment:
     ]
     evaluations = plan.scale.number("evaluations")
     budgets = {
-        name: budget and min(budget, evaluations) for name, budget in chosen_budgets().items()
+        name: budget and min(budget, evaluations)
+        for name, budget in chosen_budgets(PLACERS).items()
     }
     budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
     budgets["paper"] = PLACEMENTS_AS_PUBLISHED * evaluations
-    comparison = Comparison(
-        cases, PLACER_NAMES, plan.seeds, budgets, plan.settings, plan.rnn_settings
-    )
+    comparison = Comparison(cases, PLACERS, plan.seeds, budgets, plan.settings, plan.rnn_settings)
     return Experiment(
         name="table1",
         title=f"Table 1 of {SOURCE}",
@@ -116,8 +116,8 @@ def _page(comparison: Comparison, results: Results) -> Page:
         rows += [[title, *table.rows[number]] for title, table in tables.items()]
     parts = [
         TextTable("", ["", *tables["ours"].columns], rows).markdown(),
-        f"{ABBREVIATIONS} The paper's seconds were measured on hardware; it has no column of "
-        "seconds of search, nor the last one. As published: the paper's method with its "
+        f"{MEDIANS} {ABBREVIATIONS} The paper's seconds were measured on hardware; it has no "
+        "column of seconds of search, nor the last one. As published: the paper's method with its "
         "hyperparameters in place of Placeto; in the box: the policy that comes with Placeto, not "
         "trained on the graph. Placements that searches may sample: "
         f"{_budgets(comparison)}.",

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
+from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placers import PLACERS, current_name, make_placer, start_of_search
 from placeto.placing.warming import warm_up, warm_up_placer
-from placeto.placing.watching import WatchedEvaluator
+from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress, Progress, Shows, how_far, left_text
-from placeto.texts import seconds_text
-from placeto_baselines import MultilevelSearch, lower_bound
+from placeto_baselines import MultilevelSearch
 from placeto_graphs import (
     Cluster,
     OpGraph,
@@ -60,7 +61,7 @@ def resolve_placement(
             f"{text}: trains a policy, which takes minutes: give the file that "
             f"`placeto place PROBLEM --placer {placer} -o FILE` writes"
         )
-    if placer in PLACERS:
+    if placer in PLACERS or is_own(placer, PLACER_PLUGINS):
         return problem, run_placer(make_placer(placer, problem), problem, progress).placement
     raise InputError(
         f"{text}: expected a placement file, a device ({', '.join(names)}) or a placer "
@@ -87,8 +88,9 @@ def search(
     max_evaluations: int | None = None,
     seed: int = 0,
     start: NDArray[np.int32] | None = None,
+    evaluator: EvaluatorSpec = STEP,
 ) -> tuple[PlacementResult, float]:
-    """Search multilevel with the simulator as the evaluator, and show how far it is.
+    """Search multilevel, by default with the simulator as the evaluator, and show how far it is.
 
     The problem is at the level that the search ends at. Limits are seconds, and evaluations. From a
     ``start``, a placement int32[G], what it finds is no worse. Ctrl-C ends it early.
@@ -96,19 +98,19 @@ def search(
     Returns
     -------
     PlacementResult, float
-        What it found, and the seconds that no placement beats.
+        What it found, and the cost that no placement beats.
     """
     progress.update("lower bound ...")
-    bound = lower_bound(problem)
-    simulator = Simulator(problem)
+    bound = evaluator.lower_bound(problem)
+    priced = evaluator.make(problem, None)
     began = time.monotonic()
 
     def report(count: int, best: float) -> None:
         far = how_far(count, max_evaluations, time.monotonic() - began)
-        progress.update(f"best {seconds_text(best)}, evaluated {far}")
+        progress.update(f"best {evaluator.text(best)}, evaluated {far}")
 
     placer = MultilevelSearch(seconds, max_evaluations, bound=bound, report=report)
-    return placer.place(problem, simulator, seed=seed, start=start), bound
+    return placer.place(problem, priced, seed=seed, start=start), bound
 
 
 def zero_shot(
@@ -212,21 +214,25 @@ def run_placer(
     budget: int | None = None,
     label: str = "",
     num_threads: int | None = None,
+    evaluator: EvaluatorSpec = STEP,
+    limits: Limits | None = None,
 ) -> PlacementResult:
-    """Place a problem with the simulator as the evaluator, and show how far it is.
+    """Place a problem, by default with the simulator as the evaluator, and show how far it is.
 
-    A budget is the number of placements that it may evaluate, if that is known. The label is its
-    name on the display, by default its own. The simulator has by default a thread for each core.
+    A budget is the number of placements that it evaluates, if that is known; at the limits it is
+    stopped, and the best placement that it evaluated is the result. The label is its name on the
+    display, by default its own. The simulator has by default a thread for each core. Costs of the
+    result are those that the evaluator returns for its placement, whatever the placer says.
     """
     name = label or placer.name
     progress.update(f"{name}: compiling, once ...")
-    warm_up_placer(placer)
+    warm_up_placer(placer, evaluator)
     began = time.monotonic()
     updates = ""
 
     def report(evaluations: int, best: float) -> None:
         far = updates or how_far(evaluations, budget, time.monotonic() - began)
-        progress.update(f"{name}: best {seconds_text(best)}, evaluated {far}")
+        progress.update(f"{name}: best {evaluator.text(best)}, evaluated {far}")
 
     def on_update(summary: "UpdateSummary", total: int) -> None:
         nonlocal updates
@@ -234,7 +240,13 @@ def run_placer(
         updates = f"{summary.evaluations:,}, update {summary.update:,} of {total:,}{left}"
 
     progress.update(f"{name} ...")
-    simulator = Simulator(problem, num_threads)
+    priced = evaluator.make(problem, num_threads)
     if hasattr(placer, "on_update"):
         placer = replace(cast("PlacetoPlacer", placer), on_update=on_update)
-    return placer.place(problem, WatchedEvaluator(simulator, report), seed=seed)
+    watched = WatchedEvaluator(priced, report, limits)
+    try:
+        result = placer.place(problem, watched, seed=seed)
+    except SpentError:
+        result = watched.result()
+    costs = priced.evaluate(result.placement[None])
+    return replace(result, runtime=float(costs.runtime[0]), peak_memory=costs.peak_memory[0].copy())

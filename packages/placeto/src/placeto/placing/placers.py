@@ -1,10 +1,13 @@
-"""The placers by name, with the budgets that they have by default."""
+"""The placers by name, with the budgets that they have by default, and those of a user's own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from placeto.errors import InputError, not_among
 from placeto.placing.expert_scopes import expert_scopes
+from placeto.placing.own import PLACER_PLUGINS, CheckedPlacer, is_own, own_class
+from placeto.progress import cpu_seconds
 from placeto_baselines import (
     CpuOnly,
     CriticalPathPlacer,
@@ -36,17 +39,35 @@ SWEEPS_OF_PRETRAINED = 2  # after the best of them, where no search follows
 MOST_EVALUATIONS_OF_SWEEP = 4096  # beyond, a sweep takes longer than a search that is worth more
 
 
+# A search that is to end after some seconds gets more evaluations than it can make.
+ENDLESS = 10**9
+EVALUATIONS_OF_START = 12_500  # of a start of local search, as it has them by default
+
+
+class Budget(NamedTuple):
+    """How much a placer may do."""
+
+    evaluations: int  # 0 for as many as it likes
+    seconds: float | None = None  # CPU seconds, None for as many as it likes
+
+
 @dataclass(frozen=True)
 class PlacerSpec:
     """A placer that has a name in the command."""
 
     title: str  # in tables
-    make: Callable[[PlacementProblem, int], Placer]  # of a problem and a budget
+    make: Callable[[PlacementProblem, Budget], Placer]
     # Evaluations by default, in every command; None where that means nothing
     budget: int | None = None
     random: bool = False  # whether another seed gives another result
     # Evaluations with `compare --full`, where the default is what takes a few minutes on two cores
     full_budget: int | None = None
+    modules: tuple[str, ...] = ()  # of one of a user's own: modules whose files decide what it does
+
+    @property
+    def searches(self) -> bool:
+        """Whether it evaluates as many placements as it may; one of a user's own is taken to."""
+        return self.budget is not None or bool(self.modules)
 
     @property
     def trains(self) -> bool:
@@ -54,20 +75,20 @@ class PlacerSpec:
         return self.full_budget is not None
 
 
-def _expert(problem: PlacementProblem, _budget: int) -> Placer:
+def _expert(problem: PlacementProblem, _budget: Budget) -> Placer:
     return ExpertPlacer(expert_scopes(problem.graph.scopes))
 
 
-def _placeto(_problem: PlacementProblem, budget: int) -> Placer:
+def _placeto(_problem: PlacementProblem, budget: Budget) -> Placer:
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
 
-    return PlacetoPlacer(training_evaluations=budget)
+    return PlacetoPlacer(training_evaluations=budget.evaluations)
 
 
-def _published(_problem: PlacementProblem, budget: int) -> Placer:
+def _published(_problem: PlacementProblem, budget: Budget) -> Placer:
     from placeto_policy import PlacetoPlacer, preset  # noqa: PLC0415
 
-    return PlacetoPlacer(training_evaluations=budget, settings=preset("paper"))
+    return PlacetoPlacer(training_evaluations=budget.evaluations, settings=preset("paper"))
 
 
 def pretrained(problem: PlacementProblem, policy: "PlacementPolicy | None" = None) -> Placer:
@@ -85,8 +106,23 @@ def start_of_search(policy: "PlacementPolicy | None" = None, sweeps: int = 0) ->
     )
 
 
-def _rnn(problem: PlacementProblem, budget: int) -> Placer:
-    return RnnPlacer(fitting(RnnSettings(evaluations=budget, **NARROW_RNN), [problem]))
+def _random(_problem: PlacementProblem, budget: Budget) -> Placer:
+    return RandomPlacer(ENDLESS if budget.seconds else budget.evaluations)
+
+
+def _multilevel(_problem: PlacementProblem, budget: Budget) -> Placer:
+    evaluations = None if budget.seconds else budget.evaluations
+    return MultilevelSearch(budget.seconds, evaluations, clock=cpu_seconds)
+
+
+def _local_search(_problem: PlacementProblem, budget: Budget) -> Placer:
+    if budget.seconds:  # as many starts as there is time for
+        return LocalSearch(ENDLESS, restarts=ENDLESS // EVALUATIONS_OF_START)
+    return LocalSearch(budget.evaluations)
+
+
+def _rnn(problem: PlacementProblem, budget: Budget) -> Placer:
+    return RnnPlacer(fitting(RnnSettings(evaluations=budget.evaluations, **NARROW_RNN), [problem]))
 
 
 # In the order of the seconds that they take on Inception-V3, the least first: comparisons run and
@@ -105,18 +141,9 @@ PLACERS: Mapping[str, PlacerSpec] = {
     "pretrained": PlacerSpec(
         "Placeto, pretrained", lambda problem, _budget: pretrained(problem), random=True
     ),
-    "random": PlacerSpec(
-        "Random", lambda _problem, budget: RandomPlacer(budget), budget=10_000, random=True
-    ),
-    "multilevel": PlacerSpec(
-        "Coarse to fine",
-        lambda _problem, budget: MultilevelSearch(evaluations=budget),
-        budget=50_000,
-        random=True,
-    ),
-    "local-search": PlacerSpec(
-        "Local search", lambda _problem, budget: LocalSearch(budget), budget=50_000, random=True
-    ),
+    "random": PlacerSpec("Random", _random, budget=10_000, random=True),
+    "multilevel": PlacerSpec("Coarse to fine", _multilevel, budget=50_000, random=True),
+    "local-search": PlacerSpec("Local search", _local_search, budget=50_000, random=True),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
     "paper": PlacerSpec(
         "Placeto, as published", _published, budget=20_000, random=True, full_budget=500_000
@@ -145,7 +172,58 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
     return replace(settings, max_groups=max(settings.max_groups, longest))
 
 
-def make_placer(name: str, problem: PlacementProblem, budget: int | None = None) -> Placer:
-    """Return a placer of `PLACER_NAMES` for a problem, with a budget or by default its own."""
-    spec = PLACERS[name]
-    return spec.make(problem, budget or spec.budget or 1)
+def placer_spec(text: str) -> PlacerSpec:
+    """Return a placer of `PLACERS`, or one of a user's own.
+
+    Parameters
+    ----------
+    text
+        A name of `PLACER_NAMES`; ``package.module:Class``, or the name that an installed package
+        gives its class in the entry points ``placeto.placers``. Arguments of a class follow behind
+        colons: ``package.module:Class:depth=3``. The class also gets ``max_evaluations`` and
+        ``seconds``, if it has such parameters and there are such limits.
+
+    Raises
+    ------
+    InputError
+        When there is no such placer, or its class cannot be made with these arguments.
+
+    Examples
+    --------
+    >>> placer_spec("heft").title, placer_spec("placeto_baselines:Heft").title
+    ('HEFT', 'placeto_baselines:Heft')
+    """
+    name, *arguments = text.split(":", 1)
+    if name in PLACERS:
+        if arguments:
+            raise InputError(
+                f"{text}: expected no arguments of {name}; its class takes them, such as "
+                "placeto_baselines:LocalSearch:budget=5000"
+            )
+        return PLACERS[name]
+    if not is_own(text, PLACER_PLUGINS):
+        raise InputError(
+            f"{text}: {not_among(text, PLACER_NAMES)}; one of your own is package.module:Class"
+        )
+    own = own_class(text, PLACER_PLUGINS)
+
+    def make(_problem: PlacementProblem, budget: Budget) -> Placer:
+        limits = {"max_evaluations": budget.evaluations or None, "seconds": budget.seconds}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        return CheckedPlacer(text, own.make(**given))
+
+    return PlacerSpec(text, make, random=True, modules=own.modules)
+
+
+def make_placer(
+    name: str,
+    problem: PlacementProblem,
+    budget: int | None = None,
+    seconds: float | None = None,
+) -> Placer:
+    """Return a placer for a problem, see `placer_spec`.
+
+    It searches for so many evaluations, by default its own number, or for so many CPU seconds.
+    """
+    spec = placer_spec(name)
+    return spec.make(problem, Budget(budget or spec.budget or 0, seconds))

@@ -5,28 +5,28 @@ from functools import cache
 import networkx as nx
 import numpy as np
 
+from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.placers import PLACERS, make_placer
-from placeto_baselines import lower_bound
 from placeto_graphs import PlacementProblem, Placer, colocate, from_networkx, parse_cluster
-from placeto_simulator import Simulator
 
 BUDGET = 200  # placements: an update of every policy, and a few moves of every search
 SAME_CODE = {"rnn-zero-shot": "rnn"}  # placers that have no name of their own in the command
 
 
-def warm_up(name: str) -> None:
+def warm_up(name: str, evaluator: EvaluatorSpec = STEP) -> None:
     """Let a placer place a problem of a few ops, so that nothing is left to compile or import.
 
     The first call of a placer in a process reads or makes compiled code, and loads libraries: up to
     many seconds, that would be counted for whichever comes first. A name that is none of the
-    command's is left cold. Raises what the placer raises where its library is missing.
+    command's is left cold, and so is an evaluator of a user's own. Raises what the placer raises
+    where its library is missing.
     """
     name = SAME_CODE.get(name, name)
     if name in PLACERS:
-        _place_a_few_ops(name)
+        _place_a_few_ops(name, STEP if evaluator.modules else evaluator)
 
 
-def warm_up_placer(placer: Placer) -> None:
+def warm_up_placer(placer: Placer, evaluator: EvaluatorSpec = STEP) -> None:
     """Warm up what a placer is going to call, as `warm_up` does by name.
 
     A policy for any number of devices that places as it is needs no part of what a training
@@ -35,14 +35,14 @@ def warm_up_placer(placer: Placer) -> None:
     policy = getattr(placer, "policy", None)
     trains = getattr(placer, "training_evaluations", 0)
     as_it_is = policy is not None and getattr(policy, "num_devices", 0) is None and not trains
-    warm_up("pretrained" if as_it_is else placer.name)
+    warm_up("pretrained" if as_it_is else placer.name, evaluator)
 
 
 @cache
-def _place_a_few_ops(name: str) -> None:
+def _place_a_few_ops(name: str, evaluator: EvaluatorSpec) -> None:
     problem = _a_few_ops()
-    lower_bound(problem)
-    make_placer(name, problem, BUDGET).place(problem, Simulator(problem))
+    evaluator.lower_bound(problem)
+    make_placer(name, problem, BUDGET).place(problem, evaluator.make(problem, None))
 
 
 @cache

@@ -1,60 +1,161 @@
-"""An evaluator that tells how far a search is."""
+"""An evaluator that tells how far a search is, and ends it where it may do no more."""
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.errors import InputError
 from placeto.placing.costs import costs_of
+from placeto.progress import cpu_seconds
 from placeto_graphs import (
+    CriticalEvaluator,
     EvaluationBatch,
     Evaluator,
+    MoveEvaluator,
+    Moves,
     PlacementProblem,
+    PlacementResult,
     ScheduleBatch,
     SchedulingEvaluator,
+    Walks,
 )
 
 SECONDS_BETWEEN_REPORTS = 0.2
 
 Report = Callable[[int, float], None]
+Batch = TypeVar("Batch", bound=EvaluationBatch)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a placer may do at most; None for as much as it likes."""
+
+    evaluations: int | None = None
+    seconds: float | None = None  # CPU seconds; what comes first is evaluated in any case
+
+
+class SpentError(BaseException):
+    """A placer has done what it may; no `Exception`, so that no placer goes on after it."""
 
 
 class WatchedEvaluator:
     """Returns what an evaluator returns, and reports how many placements it evaluated.
 
-    If the evaluator also returns schedules, this one does, too. A placer may sample a placement
-    without evaluating it, if it knows already what it costs. The report gets the number of
-    placements evaluated, and the lowest memory-penalised runtime in seconds.
+    If the evaluator also returns schedules, tries moves or names critical groups, this one does,
+    too. A placer may sample a placement without evaluating it, if it knows already what it costs.
+    The report gets the number of placements evaluated, and the lowest memory-penalised runtime.
+    Beyond the limits a `SpentError` ends the search, and `result` has the best until then.
     """
 
-    def __init__(self, evaluator: Evaluator, report: Report) -> None:
+    def __init__(self, evaluator: Evaluator, report: Report, limits: Limits | None = None) -> None:
         self.problem: PlacementProblem = evaluator.problem
         self.evaluations = 0
         self.best = np.inf
         self._evaluator = evaluator
         self._report = report
+        self._limits = limits or Limits()
         self._reported = time.monotonic()
+        self._began = cpu_seconds()
+        self._found: tuple[NDArray[np.int32], float, NDArray[np.int64]] | None = None
+        self._curve: list[tuple[int, float]] = []
         if isinstance(evaluator, SchedulingEvaluator):
             schedule = evaluator.schedule
 
             def watched(placements: NDArray[np.int32]) -> ScheduleBatch:
-                result = schedule(placements)
-                self._see(result)
-                return result
+                return self._evaluated(schedule, placements)
 
             self.schedule = watched
+        if isinstance(evaluator, MoveEvaluator):
+            walk = evaluator.walk
+            self.walk = lambda placements, moves: self._walked(walk, placements, moves)
+        if isinstance(evaluator, CriticalEvaluator):
+            self.critical_groups = evaluator.critical_groups
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the runtime and memory of each placement."""
-        batch = self._evaluator.evaluate(placements)
-        self._see(batch)
+        return self._evaluated(self._evaluator.evaluate, placements)
+
+    def result(self) -> PlacementResult:
+        """Return the best placement of all that were evaluated.
+
+        Raises
+        ------
+        InputError
+            When none of them can run.
+        """
+        if self._found is None:
+            raise InputError("evaluator: expected a placement that can run, got none")
+        placement, runtime, peak_memory = self._found
+        return PlacementResult(
+            placement=placement,
+            runtime=runtime,
+            peak_memory=peak_memory,
+            evaluations=self.evaluations,
+            seconds=cpu_seconds() - self._began,
+            curve=np.array([*self._curve, (self.evaluations, self.best)]),
+        )
+
+    def _evaluated(
+        self, evaluate: Callable[[NDArray[np.int32]], Batch], placements: NDArray[np.int32]
+    ) -> Batch:
+        count = self._allowed(len(placements))
+        batch = evaluate(placements[:count])
+        self._see(placements, batch, len(batch.runtime))
+        if count < len(placements):
+            raise SpentError
         return batch
 
-    def _see(self, batch: EvaluationBatch) -> None:
-        self.evaluations += len(batch.runtime)
+    def _walked(
+        self,
+        walk: Callable[[NDArray[np.int32], Moves], Walks],
+        placements: NDArray[np.int32],
+        moves: Moves,
+    ) -> Walks:
+        """Walk, if the limit allows all of it; as far as it allows otherwise."""
+        wanted = len(placements) * (1 + moves.num_moves)
+        allowed = self._allowed(wanted)
+        if allowed < wanted:
+            most = allowed // len(placements) - 1  # besides the start of each walk
+            if most < 0:
+                raise SpentError
+            moves = replace(
+                moves,
+                set_of=moves.set_of[:, :most],
+                device=moves.device[:, :most],
+                allowance=moves.allowance[:, :most],
+            )
+        walks = walk(placements, moves)
+        batch = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
+        self._see(walks.best_placement, batch, walks.evaluations)
+        if allowed < wanted:
+            raise SpentError
+        return walks
+
+    def _allowed(self, wanted: int) -> int:
+        """Return how many placements may be evaluated of so many; raise `SpentError` if none."""
+        evaluations, seconds = self._limits.evaluations, self._limits.seconds
+        if seconds is not None and self.evaluations and cpu_seconds() - self._began >= seconds:
+            raise SpentError
+        if evaluations is None:
+            return wanted
+        if wanted and self.evaluations >= evaluations:
+            raise SpentError
+        return min(wanted, evaluations - self.evaluations)
+
+    def _see(self, placements: NDArray[np.int32], batch: EvaluationBatch, count: int) -> None:
+        self.evaluations += count
         if len(batch.runtime):
-            self.best = min(self.best, float(costs_of(self.problem, batch).min()))
+            costs = costs_of(self.problem, batch)
+            row = int(costs.argmin())
+            if costs[row] < self.best:
+                self.best = float(costs[row])
+                self._curve.append((self.evaluations, self.best))
+                peak_memory = batch.peak_memory[row].copy()
+                self._found = placements[row].copy(), float(batch.runtime[row]), peak_memory
         now = time.monotonic()
         if now - self._reported >= SECONDS_BETWEEN_REPORTS:
             self._reported = now

@@ -10,22 +10,26 @@ import numpy as np
 
 from placeto.errors import WRONG_INPUT, exit_code, one_line
 from placeto.outputs import Picture
-from placeto.placing.placers import NARROW_RNN, PLACERS
+from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
+from placeto.placing.placers import NARROW_RNN, PlacerSpec
+from placeto.placing.watching import Limits
 from placeto.progress import clock
 from placeto.texts import TextTable
 from placeto.trials.comparison import (
     CPU,
+    ComparisonReport,
     ProblemReport,
     SchemeReport,
     micro_batch_table,
     problem_parts,
+    profiles,
     runtime_text,
     scheme_table,
 )
 from placeto.trials.placing_tasks import Place, PlaceByName
 from placeto.trials.records import Described, Failed, Placed, Record
 from placeto.trials.trials import Graph, News, Page, Results, Task, Trial, Watch, Workspace, placing
-from placeto_baselines import RnnSettings, lower_bound
+from placeto_baselines import RnnSettings
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
 
@@ -41,9 +45,12 @@ class DescribeCase:
     source: str  # what is placed
     cluster: str  # on what, in short
     graph: Graph
+    evaluator: str = STEP.name
+    modules: tuple[str, ...] = ()  # of an evaluator of a user's own, whose files decide, too
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return its sizes and its lower bound."""
+        evaluator = evaluator_spec(self.evaluator)
         watch.update(f"{self.graph.label}: lower bound ...")
         problem = workspace.problem(self.graph)
         return Described(
@@ -53,7 +60,9 @@ class DescribeCase:
             gpus=sum(device.kind != CPU for device in problem.cluster.devices),
             ops=problem.graph.num_ops,
             groups=problem.num_groups,
-            lower_bound=lower_bound(problem),
+            lower_bound=evaluator.lower_bound(problem),
+            objective=evaluator.objective,
+            unit=evaluator.unit,
         )
 
 
@@ -91,12 +100,18 @@ class Case:
 
 
 def chosen_budgets(
-    evaluations: int | None = None, rnn_evaluations: int | None = None, *, full: bool = False
+    schemes: Mapping[str, PlacerSpec],
+    evaluations: int | None = None,
+    rnn_evaluations: int | None = None,
+    *,
+    full: bool = False,
 ) -> dict[str, int | None]:
-    """Return how many placements each placer evaluates; None for one that does not search.
+    """Return how many placements each placer evaluates; None for one that has no such number.
 
     Parameters
     ----------
+    schemes
+        The placers by name.
     evaluations
         Number of each search; by default its own.
     rnn_evaluations
@@ -105,10 +120,12 @@ def chosen_budgets(
         Whether trainings have those of the study instead of what takes minutes.
     """
     budgets = {
-        name: spec.budget and (evaluations or (full and spec.full_budget) or spec.budget)
-        for name, spec in PLACERS.items()
+        name: (evaluations or (full and spec.full_budget) or spec.budget) if spec.searches else None
+        for name, spec in schemes.items()
     }
-    return budgets | ({"rnn": rnn_evaluations} if rnn_evaluations else {})
+    if rnn_evaluations and "rnn" in budgets:
+        budgets["rnn"] = rnn_evaluations
+    return budgets
 
 
 @dataclass(frozen=True)
@@ -116,11 +133,13 @@ class Comparison:
     """Some schemes on some problems, and how much they may do."""
 
     cases: Sequence[Case]
-    schemes: Sequence[str]
+    schemes: Mapping[str, PlacerSpec]  # placers by name
     seeds: Sequence[int]  # with which a placer runs that draws at random
     budgets: Mapping[str, int | None]  # see `chosen_budgets`
     settings: Settings = field(default_factory=Settings)
     rnn_settings: RnnSettings = field(default_factory=lambda: RnnSettings(**NARROW_RNN))
+    evaluator: EvaluatorSpec = STEP
+    limits: Limits = field(default_factory=Limits)  # where each placer is stopped
 
     @property
     def problems(self) -> dict[str, Callable[[], PlacementProblem]]:
@@ -131,9 +150,9 @@ class Comparison:
     def trials(self) -> list[Trial]:
         """All that is to do: first what takes milliseconds, as `PLACERS` has it."""
         trials = [self._describing(case) for case in self.cases]
-        for name in self.schemes:
+        for name, spec in self.schemes.items():
             for case in self.cases:
-                for seed in self.seeds if PLACERS[name].random else [None]:
+                for seed in self.seeds if spec.random else [None]:
                     task = self._placing(name, Graph(case.name), seed)
                     trials.append(self.trial(case, PlaceIfPossible(task), name, seed))
         return trials
@@ -145,20 +164,35 @@ class Comparison:
     def news(self, results: Results, trial: Trial) -> News:
         """Return the line of a finished trial, and the table of its problem."""
         record = results.records[trial.name]
-        _, graph, scheme = trial.name.split("/")  # as `placing` names it
+        _, graph, scheme = trial.name.split("/", 2)  # as `placing` names it
         case = next(case for case in self.cases if case.name == graph)
         report = self._report(case, results)
         line = f"{report.ops:,} ops in {report.groups} groups"
         if isinstance(record, Failed):
             line = f"{scheme}: {record.error}"
         elif isinstance(record, Placed):
-            line = f"{scheme}: {runtime_text(record)}, {clock(record.seconds)}"
+            line = f"{scheme}: {runtime_text(record, report.unit)}, {clock(record.seconds)}"
         return News(f"{case.source} on {case.cluster}: {line}", scheme_table(report))
 
     def reports(self, results: Results) -> dict[str, ProblemReport]:
         """Return what is known of each problem that was begun, by its name, in SI units."""
         begun = [case for case in self.cases if results.find(CASE, case.name, 0)]
         return {case.name: self._report(case, results) for case in begun}
+
+    def document(self, results: Results) -> ComparisonReport:
+        """Return all of it, as ``results.json`` has it."""
+        reports = list(self.reports(results).values())
+        return ComparisonReport(
+            evaluator=self.evaluator.name,
+            objective=self.evaluator.objective,
+            unit=self.evaluator.unit,
+            seeds=len(self.seeds),
+            max_evaluations=self.limits.evaluations,
+            seconds=self.limits.seconds,
+            budgets=self.budgets,
+            problems=reports,
+            profiles=profiles(reports),
+        )
 
     def speed_ups(self, results: Results) -> list[TextTable]:
         """Return the table of what micro-batches gain, if there is something to tell."""
@@ -179,7 +213,11 @@ class Comparison:
 
     def _describing(self, case: Case) -> Trial:
         graph = Graph(case.name)
-        return placing(DescribeCase(case.source, case.cluster, graph), CASE, graph, None)
+        evaluator = self.evaluator
+        described = DescribeCase(
+            case.source, case.cluster, graph, evaluator.name, evaluator.modules
+        )
+        return placing(described, CASE, graph, None)
 
     def _placing(self, name: str, graph: Graph, seed: int | None) -> Place:
         budget = self.budgets[name]
@@ -189,7 +227,15 @@ class Comparison:
         elif name == "rnn":
             settings = replace(self.rnn_settings, evaluations=budget or 1)
         return PlaceByName(
-            scheme=name, graph=graph, seed=seed, budget=budget, name=name, settings=settings
+            scheme=name,
+            graph=graph,
+            seed=seed,
+            budget=budget,
+            name=name,
+            settings=settings,
+            evaluator=self.evaluator.name,
+            limits=self.limits,
+            modules=(*self.schemes[name].modules, *self.evaluator.modules),
         )
 
     def _report(self, case: Case, results: Results) -> ProblemReport:
@@ -198,11 +244,13 @@ class Comparison:
         return ProblemReport(**known, schemes=[one for one in schemes if one.runs or one.error])
 
     def _runs(self, results: Results, case: Case, name: str) -> SchemeReport:
-        seeds = self.seeds if PLACERS[name].random else [0]
+        spec = self.schemes[name]
+        seeds = self.seeds if spec.random else [0]
         found = [results.find(name, case.name, seed) for seed in seeds]
         return SchemeReport(
             name=name,
-            title=PLACERS[name].title,
+            title=spec.title,
+            searches=spec.searches,
             runs=[record for record in found if isinstance(record, Placed)],
             error=next((record.error for record in found if isinstance(record, Failed)), None),
         )

@@ -1,24 +1,28 @@
 """A comparison as a report in SI units, and as tables, of which one is the paper's Table 1."""
 
 from collections.abc import Mapping, Sequence
-from math import isinf, isnan, nan
+from math import inf, isinf, isnan, nan
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from placeto.texts import TextTable, bytes_text, seconds_text
+from placeto.texts import SECONDS, TextTable, bytes_text, cost_text, seconds_text, share_text
 from placeto.trials.curves import evaluations_until
 from placeto.trials.records import CaseReport, Placed
 
 CPU = "cpu"
 NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 NEVER = "never"
+WITHIN = (1.0, 1.01, 1.05, 1.1, 1.25, 1.5)  # factors of the best
+MEDIANS = (
+    "Medians over the seeds; where some runs do not fit the memory, of those that do, whose number "
+    "is given. OOM: the memory of a device does not suffice. Ratios are to the lowest median of "
+    "all placers, for which a run that does not fit counts as infinite."
+)
 ABBREVIATIONS = (
-    "Medians over the seeds, on the simulator; where some runs do not fit the memory, of those "
-    "that do, whose number is given. OOM: the memory of a device does not suffice. "
-    "Placements: sampled until the search was within 1 % of its own best. Search: seconds of the "
-    "whole search by the clock, on one core; other work beside makes them more. Reduction and "
+    "Placements: sampled until the search was within 1 % of its own best. Search: CPU seconds of "
+    "the whole search. Reduction and "
     "speed-up: of Placeto over the RNN. In the last column: the placements that Placeto sampled "
     "until it was as fast as the RNN at its best, those that it only looked at included; never, if "
     "half of the runs never were."
@@ -32,6 +36,7 @@ class SchemeReport(msgspec.Struct, frozen=True):
     title: str = ""
     runs: list[Placed] = []
     error: str | None = None
+    searches: bool = False  # whether it goes on as long as it may
 
 
 class ProblemReport(CaseReport, frozen=True, kw_only=True):
@@ -44,21 +49,42 @@ class ProblemReport(CaseReport, frozen=True, kw_only=True):
         return next((scheme for scheme in self.schemes if scheme.name == name), SchemeReport(name))
 
 
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """How near a placer comes to the best of all placers, over some problems.
+
+    The cost on a problem is the median over the seeds; what does not fit the memory counts as
+    infinite. The shares of problems within factors of the best are a performance profile (Dolan and
+    Moré 2002).
+    """
+
+    name: str
+    title: str
+    ratios: list[float | None]  # to the best of each problem; None where it has no placement
+    mean_ratio: float | None  # geometric mean of those that are known
+    within: dict[str, float]  # by factor, the share of the problems
+
+
 class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     """The file of a comparison."""
 
     format: Literal["placeto-comparison"] = "placeto-comparison"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
+    evaluator: str
+    objective: str  # what is priced
+    unit: str
     seeds: int
+    max_evaluations: int | None  # where each placer is stopped
+    seconds: float | None  # CPU seconds after which it is
     budgets: Mapping[str, int | None]
     problems: Sequence[ProblemReport]
+    profiles: Sequence[Profile]
 
 
-def runtime_text(run: Placed) -> str:
+def runtime_text(run: Placed, unit: str = SECONDS) -> str:
     """Return a run's runtime for people: OOM where the memory does not suffice."""
     if run.runtime is None:
         return "cannot run"
-    return seconds_text(run.runtime) if run.fits else "OOM"
+    return cost_text(run.runtime, unit) if run.fits else "OOM"
 
 
 def typical(scheme: SchemeReport, field: str) -> float:
@@ -84,13 +110,56 @@ def paper_table(problems: Sequence[ProblemReport], scheme: str = "placeto") -> T
 
 def scheme_table(problem: ProblemReport) -> TextTable:
     """Return every scheme on one problem, and the bound that none of them beats."""
-    single, bound = typical(problem.find("single"), "runtime"), problem.lower_bound
-    rows = [_scheme_row(scheme, single, bound) for scheme in problem.schemes]
-    rows.append(["lower bound", seconds_text(bound), "", "", "1.00", "", "", "", ""])
-    columns = ["scheme", ">runtime", ">over seeds", ">of single GPU", ">of lower bound"]
+    best = _best_cost(problem)
+    rows = [_scheme_row(problem, scheme, best) for scheme in problem.schemes]
+    bound = problem.lower_bound
+    if bound:
+        of_best = _text(bound / (best or nan), "{:.3f}", "")
+        rows.append(
+            ["lower bound", cost_text(bound, problem.unit), "", of_best, "1.00", "", "", ""]
+        )
+    columns = ["placer", f">{problem.objective}", ">over seeds", ">of the best", ">of lower bound"]
     return TextTable(
         f"{problem.source} on {problem.cluster}: {problem.ops:,} ops, {problem.groups} groups",
-        [*columns, ">peak memory", ">placements", ">to within 1 %", ">search"],
+        [*columns, ">peak memory", ">evaluations", ">CPU seconds"],
+        rows,
+    )
+
+
+def profiles(problems: Sequence[ProblemReport]) -> list[Profile]:
+    """Return how near each placer comes to the best on each problem.
+
+    CPU only does not count where no device of the problem is a CPU: it is on one of its own.
+    """
+    titles = {scheme.name: scheme.title for one in problems for scheme in _competing(one)}
+    best = [_best_cost(problem) for problem in problems]
+    found = []
+    for name, title in titles.items():
+        costs = [_cost_over_seeds(problem.find(name)) for problem in problems]
+        ratios = [_ratio(cost, least) for cost, least in zip(costs, best, strict=True)]
+        known = [ratio for ratio in ratios if ratio is not None]
+        within = {
+            f"{factor:.2f}": sum(ratio <= factor for ratio in known) / len(problems)
+            for factor in WITHIN
+        }
+        mean = float(np.exp(np.log(known).mean())) if known else None
+        found.append(Profile(name=name, title=title, ratios=ratios, mean_ratio=mean, within=within))
+    return found
+
+
+def profile_table(found: Sequence[Profile]) -> TextTable:
+    """Return the profiles of placers as a table."""
+    rows = []
+    for one in found:
+        count = sum(ratio is not None for ratio in one.ratios)
+        some = f" ({count} of {len(one.ratios)})" if 0 < count < len(one.ratios) else ""
+        mean = NOTHING if one.mean_ratio is None else f"{one.mean_ratio:.3f}{some}"
+        rows.append([one.title, mean, *(share_text(share) for share in one.within.values())])
+    problems = len(found[0].ratios) if found else 0
+    return TextTable(
+        f"Ratio to the best placer, geometric mean over {problems} problems, and the share of "
+        "problems within a factor of the best",
+        ["placer", ">ratio", *(f">{factor:.2f}" for factor in WITHIN)],
         rows,
     )
 
@@ -137,6 +206,33 @@ def problem_parts(report: ProblemReport, picture: str) -> list[str]:
     if missing:
         parts.append("\n".join(missing))
     return [*parts, f"![Learning curves]({picture})"]
+
+
+def _competing(problem: ProblemReport) -> list[SchemeReport]:
+    has_cpu = problem.gpus < len(problem.devices)
+    return [scheme for scheme in problem.schemes if has_cpu or scheme.name != CPU]
+
+
+def _cost_over_seeds(scheme: SchemeReport) -> float:
+    """Return the median over the seeds; of a run that does not fit infinity, and NaN of none."""
+    fits = [run.fits and run.runtime is not None for run in scheme.runs]
+    costs = zip(scheme.runs, fits, strict=True)
+    return _median([(run.runtime or 0.0) if fit else inf for run, fit in costs])
+
+
+def _best_cost(problem: ProblemReport) -> float:
+    """Return the lowest median of all placers; NaN where no placement fits."""
+    costs = [_cost_over_seeds(scheme) for scheme in _competing(problem)]
+    return min((cost for cost in costs if cost < inf), default=nan)
+
+
+def _ratio(cost: float, best: float) -> float | None:
+    """Return a cost in parts of the best one; None where it is not known, or none fits."""
+    if not cost < inf:
+        return None
+    if cost == best:
+        return 1.0
+    return cost / best if best > 0 else None
 
 
 def _median(values: Sequence[float]) -> float:
@@ -186,27 +282,25 @@ def _text(number: float, form: str, nothing: str = NOTHING) -> str:
     return nothing if isnan(number) else form.format(number)
 
 
-def _scheme_row(scheme: SchemeReport, single: float, bound: float) -> list[str]:
-    runs = scheme.runs
+def _scheme_row(problem: ProblemReport, scheme: SchemeReport, best: float) -> list[str]:
+    runs, unit = scheme.runs, problem.unit
     if not runs:
-        return [scheme.title, NOTHING, *[""] * 7]
+        return [scheme.title, NOTHING, *[""] * 6]
     runtime = typical(scheme, "runtime")
     placed = [run for run in runs if run.fits]
     fitting = [run.runtime for run in placed if run.runtime is not None]
     some = _those_that_fit(scheme)
     over_seeds = [some] if some else []
     if len(fitting) > 1:
-        over_seeds.insert(0, f"{seconds_text(min(fitting))} to {seconds_text(max(fitting))}")
+        over_seeds.insert(0, f"{cost_text(min(fitting), unit)} to {cost_text(max(fitting), unit)}")
     evaluations = _median([run.evaluations for run in runs])
-    near = typical(scheme, "evaluations_to_best") if evaluations > 1 else nan
     return [
         scheme.title,
-        runtime_text(runs[0]) if isnan(runtime) else seconds_text(runtime),
+        runtime_text(runs[0]) if isnan(runtime) else cost_text(runtime, unit),
         ", ".join(over_seeds),
-        _text(100 * runtime / (single or nan), "{:.1f} %", ""),
-        _text(runtime / (bound or nan), "{:.2f}", ""),
+        _text(runtime / (best or nan), "{:.3f}", ""),
+        _text(runtime / (problem.lower_bound or nan), "{:.2f}", ""),
         bytes_text(int(_median([max(run.peak_memory) for run in placed or runs]))),
         f"{evaluations:,.0f}",
-        _text(near, "{:,.0f}", ""),
-        f"{_median([run.seconds for run in runs]):.1f} s",
+        f"{_median([run.seconds for run in runs]):.2f}",
     ]

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
 from placeto.json_files import decode_json, read_json
-from placeto.placing.placers import PLACERS
 from placeto.training.run_folder import LOG
 from placeto.trials.comparison import ComparisonReport
 from placeto.trials.records import Curve
@@ -53,9 +52,7 @@ def _of_comparison(path: Path) -> Curves:
         others = names.count(names[-1]) - 1  # two sources may have one name
         name = f"{names[-1]} ({others + 1})" if others else names[-1]
         for scheme in problem.schemes:
-            if scheme.name not in PLACERS:
-                raise InputError(f"{path}: expected schemes of this version, got {scheme.name!r}")
-            if PLACERS[scheme.name].budget and scheme.runs:
+            if scheme.searches and scheme.runs:
                 title = f"{scheme.title}, {name}"
                 curves[title] = [_array(run.curve) for run in scheme.runs]
     return curves

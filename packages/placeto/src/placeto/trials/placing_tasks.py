@@ -1,13 +1,15 @@
 """Trials that place one graph, each with another placer."""
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from placeto.placing.costs import cost_of_result
+from placeto.placing.evaluators import STEP, evaluator_spec
 from placeto.placing.placements import run_placer
 from placeto.placing.placers import fitting, make_placer
 from placeto.placing.warming import warm_up_placer
+from placeto.placing.watching import Limits
 from placeto.problems.making import compute_times
+from placeto.progress import cpu_seconds
 from placeto.trials.comparison import CPU
 from placeto.trials.curves import evaluations_to_best, short_curve
 from placeto.trials.records import Placed, Record, finite
@@ -25,6 +27,9 @@ class Place:
     graph: Graph
     seed: int | None  # seed that fixes every random choice; None where there is none
     budget: int | None = None  # number of placements that it samples, if that is known
+    evaluator: str = STEP.name
+    limits: Limits = field(default_factory=Limits)  # where it is stopped
+    modules: tuple[str, ...] = ()  # of a user's own placer or evaluator, whose files decide, too
 
     @property
     def kind(self) -> str:
@@ -32,11 +37,12 @@ class Place:
         return self.scheme
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Place, and return what came of it; the clock runs while the placer places."""
+        """Place, and return what came of it; CPU seconds count while the placer places."""
         problem = self.problem(workspace)
         placer = self.placer(workspace, problem)
-        warm_up_placer(placer)
-        began = time.perf_counter()
+        evaluator = evaluator_spec(self.evaluator)
+        warm_up_placer(placer, evaluator)
+        began = cpu_seconds()
         result = run_placer(
             placer,
             problem,
@@ -45,8 +51,10 @@ class Place:
             budget=self.budget,
             label=self.scheme,
             num_threads=1,
+            evaluator=evaluator,
+            limits=self.limits,
         )
-        seconds = time.perf_counter() - began
+        seconds = cpu_seconds() - began
         watch.update("done")
         return Placed(
             runtime=finite(result.runtime),
@@ -86,8 +94,17 @@ class PlaceByName(Place):
         if isinstance(self.settings, RnnSettings):
             return RnnPlacer(fitting(self.settings, [problem]))
         if self.settings is not None:
-            return PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
-        return make_placer(self.name, problem, self.budget)
+            placer = PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
+            return _within(placer, problem, self.limits)
+        return make_placer(self.name, problem, self.budget, self.limits.seconds)
+
+
+def _within(placer: PlacetoPlacer, problem: PlacementProblem, limits: Limits) -> PlacetoPlacer:
+    """Return a placer that trains so much less that its last rollout is within the limit, too."""
+    if limits.evaluations is None:
+        return placer
+    beyond = max(placer.most_evaluations(problem) - limits.evaluations, 0)
+    return replace(placer, training_evaluations=max(placer.training_evaluations - beyond, 1))
 
 
 def has_cpu(problem: PlacementProblem) -> bool:

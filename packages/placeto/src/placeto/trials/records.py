@@ -4,6 +4,8 @@ import math
 
 import msgspec
 
+from placeto.texts import SECONDS
+
 Curve = list[tuple[int, float | None]]
 
 
@@ -21,7 +23,9 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     ops: int
     groups: int
-    lower_bound: float
+    lower_bound: float  # 0 where none is known
+    objective: str = "runtime"  # what is priced, and in what
+    unit: str = SECONDS
 
 
 class Described(CaseReport, frozen=True, kw_only=True, tag=str.lower):
@@ -46,7 +50,7 @@ class Outcome(_Record, frozen=True, kw_only=True):
     cost: float | None
     fits: bool  # whether the memory suffices
     evaluations: int  # how many placements were sampled
-    seconds: float  # how long placing took
+    seconds: float  # CPU seconds of placing
 
 
 class Placed(Outcome, frozen=True, kw_only=True):

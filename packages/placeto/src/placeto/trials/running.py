@@ -110,7 +110,7 @@ def _workers(jobs: int, workspace: Workspace, watch: Watch) -> Iterator[_Workers
         try:
             watch.update(trial.name)
             future.set_result(_run(trial, workspace, watch))
-        except Exception as error:  # as a process pool does
+        except BaseException as error:  # as a process pool does
             future.set_exception(error)
         return future
 

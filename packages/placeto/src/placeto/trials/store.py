@@ -94,11 +94,12 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
 
 @cache
 def files_digest(package: str) -> str:
-    """Return the SHA-256 of the files of a package: its sources, and policies that it brings along.
+    """Return the SHA-256 of the files of a package or a module: sources, and policies beside them.
 
     Its version would not tell the sources of one day from those of the next.
     """
-    source = Path(importlib.import_module(package).__file__ or "")
+    # Built-in modules and namespaces have no file.
+    source = Path(getattr(importlib.import_module(package), "__file__", None) or "")
     folder = source.parent
     found = folder.rglob("*") if source.name == "__init__.py" else [source]
     files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
@@ -208,7 +209,8 @@ def _packages(task: Any) -> set[str]:
     """Return the packages that have the classes of a task, and of what is in it: of tasks, too."""
     parts = [getattr(task, one.name) for one in fields(task)]
     inner = [_packages(part) for part in parts if is_dataclass(part)]
-    return {type(task).__module__.partition(".")[0]}.union(*inner)
+    own = getattr(task, "modules", ())  # of a placer or an evaluator of a user's own
+    return {type(task).__module__.partition(".")[0], *own}.union(*inner)
 
 
 def _version(library: str) -> str | None:

@@ -18,8 +18,11 @@ Kind = TypeVar("Kind", bound=Record)
 LETTERS_OF_KEY = 16  # in the names of files
 
 
-class StoppedError(Exception):
-    """A trial was asked to stop; it can be run again."""
+class StoppedError(BaseException):
+    """A trial was asked to stop; it can be run again.
+
+    It is no `Exception`, so that no placer takes it for an evaluator that fails.
+    """
 
 
 @dataclass(frozen=True)

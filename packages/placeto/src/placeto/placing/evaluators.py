@@ -1,0 +1,85 @@
+"""The evaluators by name, which say what a placement costs, and those of a user's own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from placeto.errors import InputError, not_among
+from placeto.placing.own import EVALUATOR_PLUGINS, checked_evaluator, is_own, own_class
+from placeto.texts import SECONDS, cost_text
+from placeto_baselines import lower_bound
+from placeto_graphs import Evaluator, PlacementProblem
+from placeto_simulator import Simulator, ThroughputEvaluator
+
+
+@dataclass(frozen=True)
+class EvaluatorSpec:
+    """An evaluator that has a name in the command."""
+
+    name: str
+    objective: str  # what it prices, as the head of a column
+    # Of a problem, and the number of threads that it may use; None for one on each core
+    make: Callable[[PlacementProblem, int | None], Evaluator]
+    unit: str = SECONDS
+    modules: tuple[str, ...] = ()  # of one of a user's own: modules whose files decide what it does
+
+    @property
+    def simulates(self) -> bool:
+        """Whether it is the simulator of a step, of which bounds and policies know."""
+        return self.name == STEP.name
+
+    def text(self, cost: float) -> str:
+        """Return a cost with its unit."""
+        return cost_text(cost, self.unit)
+
+    def lower_bound(self, problem: PlacementProblem) -> float:
+        """Return what no placement costs less than; 0 where nothing better is known."""
+        return lower_bound(problem) if self.simulates else 0.0
+
+
+STEP = EvaluatorSpec("step", "runtime", Simulator)
+EVALUATORS = {
+    spec.name: spec
+    for spec in (
+        STEP,
+        EvaluatorSpec(
+            "throughput", "time per sample", lambda problem, _threads: ThroughputEvaluator(problem)
+        ),
+    )
+}
+
+
+def evaluator_spec(text: str) -> EvaluatorSpec:
+    """Return an evaluator of `EVALUATORS`, or one of a user's own.
+
+    Parameters
+    ----------
+    text
+        ``step``, the simulator; ``throughput``; ``package.module:Class``, or the name that an
+        installed package gives its class in the entry points ``placeto.evaluators``. The class is
+        called with the problem, and with arguments that follow behind colons. Its attributes
+        ``objective`` and ``unit`` are what tables say of it: by default its name, and ``s``.
+
+    Raises
+    ------
+    InputError
+        When there is no such evaluator.
+
+    Examples
+    --------
+    >>> evaluator_spec("throughput").objective, evaluator_spec("step").text(0.25)
+    ('time per sample', '250.0 ms')
+    """
+    if text in EVALUATORS:
+        return EVALUATORS[text]
+    if not is_own(text, EVALUATOR_PLUGINS):
+        raise InputError(
+            f"{text}: {not_among(text, list(EVALUATORS))}; one of your own is package.module:Class"
+        )
+    own = own_class(text, EVALUATOR_PLUGINS)
+
+    def make(problem: PlacementProblem, _threads: int | None) -> Evaluator:
+        return checked_evaluator(text, own.make(problem), problem)
+
+    described = {name: getattr(own.found, name, None) for name in ("objective", "unit")}
+    said = {name: value for name, value in described.items() if isinstance(value, str)}
+    return EvaluatorSpec(name=text, make=make, modules=own.modules, **{"objective": text} | said)

@@ -1,0 +1,204 @@
+"""Placers and evaluators of a user's own: how they are named, made, and what of them is checked.
+
+A name is ``package.module:Class``, or what an installed package calls its class in an entry point.
+Arguments follow behind colons: ``package.module:Class:depth=3:mode=fast``.
+"""
+
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.errors import InputError
+from placeto.problems.factories import defaults_of, find_factory
+from placeto.problems.sources import parse_sizes
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    PlacementProblem,
+    PlacementResult,
+    Placer,
+    error_line,
+)
+
+PLACER_PLUGINS, EVALUATOR_PLUGINS = "placeto.placers", "placeto.evaluators"  # entry points
+BEFORE_ARGUMENT = re.compile(r":(?=[A-Za-z_][\w-]*=)")
+CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def plugin_names(group: str) -> list[str]:
+    """Return the names that installed packages give their placers or evaluators."""
+    return sorted(entry.name for entry in entry_points(group=group))
+
+
+def is_own(text: str, group: str) -> bool:
+    """Return whether a text names a class, or what an installed package calls one.
+
+    Examples
+    --------
+    >>> is_own("my_module:MyPlacer:depth=3", PLACER_PLUGINS), is_own("k80:0", PLACER_PLUGINS)
+    (True, False)
+    """
+    name, *_ = BEFORE_ARGUMENT.split(text)
+    return CLASS.fullmatch(name) is not None or name in plugin_names(group)
+
+
+@dataclass(frozen=True)
+class OwnClass:
+    """A class that a user named, with arguments for it."""
+
+    text: str  # as it was named
+    found: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    modules: tuple[str, ...]  # modules and packages whose files decide what it does
+
+    def make(self, *positional: Any, **limits: Any) -> Any:
+        """Call it with its arguments, and with those limits that it has parameters for."""
+        taken = defaults_of(self.found).keys() - self.arguments.keys()
+        heeded = {name: limit for name, limit in limits.items() if name in taken}
+        with naming(self.text, self.found):
+            return self.found(*positional, **self.arguments, **heeded)
+
+
+def own_class(text: str, group: str) -> OwnClass:
+    """Import what a user named; modules are looked for in the current folder first.
+
+    Raises
+    ------
+    InputError
+        When there is no such module, or no such class in it.
+
+    Examples
+    --------
+    >>> own_class("placeto_baselines:LocalSearch:budget=50", PLACER_PLUGINS).make().budget
+    50
+    """
+    name, *pairs = BEFORE_ARGUMENT.split(text)
+    plugins = {entry.name: f"{entry.module}:{entry.attr}" for entry in entry_points(group=group)}
+    path = plugins.get(name, name)
+    found = find_factory(path)
+    arguments = parse_sizes([_argument(pair) for pair in pairs])
+    modules = {path.partition(":")[0], getattr(found, "__module__", None) or "builtins"}
+    packages = {module.partition(".")[0] for module in modules}
+    return OwnClass(text, found, arguments, tuple(sorted(modules | packages)))
+
+
+def _argument(pair: str) -> tuple[str, str]:
+    name, _, value = pair.partition("=")
+    return name.replace("-", "_"), value
+
+
+@contextmanager
+def naming(text: str, code: object = None) -> Iterator[None]:
+    """Say of an error whose it is, in one line, and where in the user's file it came from."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{text}: {error_line(error)}{_place(error, code)}") from error
+
+
+def _place(error: Exception, code: object) -> str:
+    """Return the last line of the user's file that ran; nothing where none did."""
+    file = getattr(sys.modules.get(getattr(code, "__module__", "")), "__file__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    return f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
+
+
+class CheckedPlacer:
+    """A placer of a user's own, whose errors name it, and whose results are placements.
+
+    Parameters
+    ----------
+    name
+        Name in errors and tables.
+    placer
+        The placer.
+
+    Raises
+    ------
+    InputError
+        When it is none. In `place`, when the placer fails, or returns something else.
+    """
+
+    def __init__(self, name: str, placer: Any) -> None:
+        if not isinstance(placer, Placer):
+            missing = next(part for part in ("name", "place") if not hasattr(placer, part))
+            raise InputError(f"{name}: expected a placer, got one without {missing!r}")
+        self.name = name
+        self._placer = placer
+
+    def place(
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    ) -> PlacementResult:
+        """Return what the placer finds."""
+        with naming(self.name, self._placer):
+            result = self._placer.place(problem, evaluator, seed=seed)
+        if not isinstance(result, PlacementResult):
+            raise InputError(
+                f"{self.name}: expected place to return a PlacementResult, "
+                f"got {type(result).__name__}"
+            )
+        with naming(self.name):
+            problem.check_placement(result.placement)
+        return result
+
+
+def checked_evaluator(name: str, evaluator: Any, problem: PlacementProblem) -> Evaluator:
+    """Return an evaluator of a user's own, whose errors name it, and whose costs are checked.
+
+    Raises
+    ------
+    InputError
+        When it is none, or one of another problem. In its methods, when the evaluator fails, or
+        returns something else.
+    """
+    if not isinstance(evaluator, Evaluator):
+        missing = next(part for part in ("problem", "evaluate") if not hasattr(evaluator, part))
+        raise InputError(f"{name}: expected an evaluator, got one without {missing!r}")
+    if evaluator.problem is not problem and evaluator.problem != problem:
+        raise InputError(f"{name}: expected an evaluator of the problem that it is made with")
+    return _CheckedEvaluator(name, evaluator)
+
+
+class _CheckedEvaluator:
+    def __init__(self, name: str, evaluator: Evaluator) -> None:
+        self.problem = evaluator.problem
+        self._name = name
+        self._evaluator = evaluator
+        for method in ("schedule", "walk", "critical_groups"):  # which not every evaluator has
+            if hasattr(evaluator, method):
+                setattr(self, method, self._named(getattr(evaluator, method)))
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the costs of placements, if they are some."""
+        batch = self._named(self._evaluator.evaluate)(placements)
+        expected = (len(placements), self.problem.num_devices)
+        if not isinstance(batch, EvaluationBatch):
+            raise InputError(
+                f"{self._name}: expected evaluate to return an EvaluationBatch, "
+                f"got {type(batch).__name__}"
+            )
+        if batch.peak_memory.shape != expected:
+            raise InputError(
+                f"{self._name}: expected costs of {expected[0]} placements on {expected[1]} "
+                f"devices, got peak_memory of shape {batch.peak_memory.shape}"
+            )
+        return batch
+
+    def _named(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            with naming(self._name, self._evaluator):
+                return method(*arguments)
+
+        return call
