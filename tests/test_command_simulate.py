@@ -193,7 +193,7 @@ def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path
     output = tmp_path / "placement.json"
     place = ["place", problem, "-o", output]
     assert "expected no --placer beside it" in fail(*place, "--placer=heft", "--policy=run")
-    assert "--seconds: expected no --placer" in fail(*place, "--placer=heft", "--seconds=1")
+    assert "--seconds: expected --placer to be" in fail(*place, "--placer=heft", "--seconds=1")
     assert "--rollouts: expected --policy" in fail(*place, "--placer=heft", "--rollouts=2")
     assert "got 'best'" in fail(*place, "--placer=best")
     assert "expected at least 179, one update" in fail(

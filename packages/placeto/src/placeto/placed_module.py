@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto.errors import InputError
-from placeto.placing.placements import search_graph
+from placeto.placing.placements import place_graph
 from placeto.problems.making import read_cluster
 from placeto_capture import ExecutableTraining, executable_training
 from placeto_execution import Executor
@@ -182,7 +182,7 @@ def place_module(
     )
     name = type(module).__name__
     with torch.autocast("cpu", enabled=False):  # the policy computes, too
-        problem, result, _ = search_graph(
+        problem, result, _ = place_graph(
             name, training.graph, described, seconds=seconds, seed=seed, quiet=quiet
         )
     return PlacedModule(training, problem, result.placement, devices, module.state_dict())

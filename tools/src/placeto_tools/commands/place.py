@@ -1,13 +1,14 @@
 """``placeto place``."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from placeto.errors import InputError, writing
 from placeto.outputs import check_file
 from placeto.placing.costs import overflow_text
+from placeto.placing.evaluators import evaluator_spec
 from placeto.placing.placements import (
     run_placer,
     search,
@@ -15,17 +16,19 @@ from placeto.placing.placements import (
     search_from_policy,
     search_problem,
 )
-from placeto.placing.placers import PLACERS, make_placer
+from placeto.placing.placers import PLACERS, PlacerSpec, make_placer, placer_spec
+from placeto.placing.watching import Limits
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.texts import bytes_text, seconds_text
 from placeto.training.run_folder import read_policy
 from placeto_baselines import MultilevelSearch
-from placeto_graphs import PlacementProblem, PlacementResult, Placer, save_placement
+from placeto_graphs import PlacementProblem, PlacementResult, save_placement
 from placeto_tools.options import (
     Command,
     NearestChoice,
     PlacerName,
+    evaluator_option,
     force_option,
     json_option,
     output_option,
@@ -34,6 +37,9 @@ from placeto_tools.options import (
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
+
+if TYPE_CHECKING:
+    from placeto_policy import PlacetoPlacer
 
 DEFAULT_SECONDS = 10.0
 STARTS = ("pretrained", "nothing")
@@ -45,10 +51,18 @@ DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more tha
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds of the multilevel search, without --placer; with --policy, it starts from there. "
-    f" [default: {DEFAULT_SECONDS:g}, or until --max-evaluations; none with --policy]",
+    help="Seconds of the multilevel search; with --policy, it starts from there; with --placer, "
+    "CPU seconds after which that one is stopped.  "
+    f"[default: {DEFAULT_SECONDS:g}, or until --max-evaluations; none with --policy or --placer]",
 )
-@click.option("--placer", type=PlacerName(), help="Another placer.")
+@click.option(
+    "--placer",
+    type=PlacerName(),
+    metavar="NAME",
+    help=f"Another placer: {', '.join(PLACERS)}; or your own: package.module:Class, with arguments "
+    "behind colons, such as package.module:Class:depth=3.",
+)
+@evaluator_option
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
@@ -87,6 +101,7 @@ def place(
     problem: str,
     seconds: float | None,
     placer: str | None,
+    evaluator: str,
     policy: Path | None,
     start: str | None,
     max_evaluations: int | None,
@@ -116,117 +131,123 @@ def place(
     """
     if placer is not None and policy is not None:
         raise InputError("--policy: expected no --placer beside it")
-    if seconds is not None and placer is not None:
-        raise InputError("--seconds: expected no --placer beside it")
     if start is not None and (placer is not None or policy is not None):
         raise InputError("--start: expected no --placer or --policy beside it")
-    if max_evaluations and placer is not None and PLACERS[placer].budget is None:
-        searching = ", ".join(name for name, spec in PLACERS.items() if spec.budget)
-        raise InputError(
-            f"--max-evaluations: expected --placer to be one of {searching}, got {placer!r}"
-        )
-    if seed and placer is not None and not PLACERS[placer].random:
-        raise InputError(f"--seed: expected none beside --placer {placer}, which draws nothing")
     for option, value in (("--rollouts", rollouts), ("--refinement-rounds", refinement_rounds)):
         if value is not None and policy is None:
             raise InputError(f"{option}: expected --policy beside it")
+    priced_by = evaluator_spec(evaluator)
+    if start == STARTS[0] and not priced_by.simulates:
+        raise InputError(f"--start: expected nothing beside --evaluator {evaluator}")
+    spec = _checked_placer(placer, seed, max_evaluations, seconds)
     check_file(output, force=force, suffixes=(".json",))
     read = read_problem(problem, asked)
-    bound = None
-    if placer is None and policy is None:
-        name = (
-            MultilevelSearch.name if start == "nothing" else f"pretrained, {MultilevelSearch.name}"
-        )
-        if seconds is None and max_evaluations is None:
-            seconds = DEFAULT_SECONDS
-        if not asked.grouping.fixes_how_many:
-            read = search_problem(read)
-        find = search if start == "nothing" else search_from_policy
-        with showing_progress() as progress:
-            result, bound = find(
-                read, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed
+    finest = read if placer or asked.grouping.fixes_how_many else search_problem(read)
+    bound = 0.0
+    with showing_progress() as progress:
+        if placer is not None and spec is not None:
+            name = placer
+            result = run_placer(
+                make_placer(placer, read, max_evaluations, seconds),
+                read,
+                progress,
+                seed=seed,
+                budget=None if seconds else max_evaluations or spec.budget,
+                evaluator=priced_by,
+                limits=Limits(max_evaluations, seconds),
             )
-    else:
-        if refinement_rounds is None:
-            refinement_rounds = DEFAULT_REFINEMENT_ROUNDS if seconds is None else 0
-        chosen, total = _chosen(
-            read, placer, policy, max_evaluations, rollouts or 0, refinement_rounds
-        )
-        name = placer or chosen.name
-        with showing_progress() as progress:
-            result = run_placer(chosen, read, progress, seed=seed, budget=total)
+        elif policy is not None:
+            if refinement_rounds is None:
+                refinement_rounds = DEFAULT_REFINEMENT_ROUNDS if seconds is None else 0
+            learned = _learned(policy, max_evaluations or 0, rollouts or 0, refinement_rounds)
+            name, total = learned.name, learned.most_evaluations(read)
+            result = run_placer(
+                learned, read, progress, seed=seed, budget=total, evaluator=priced_by
+            )
             if seconds is not None:
                 name = f"{name}, {MultilevelSearch.name}"
-                placed = read
-                if not asked.grouping.fixes_how_many:
-                    read = search_problem(read)
                 result, bound = search_from(
-                    result, placed, read, progress, seconds=seconds, seed=seed
+                    result, read, finest, progress, seconds=seconds, seed=seed, evaluator=priced_by
                 )
+                read = finest
+        else:
+            alone = start == "nothing" or not priced_by.simulates
+            name = MultilevelSearch.name if alone else f"pretrained, {MultilevelSearch.name}"
+            find, read = search if alone else search_from_policy, finest
+            result, bound = find(
+                read,
+                progress,
+                seconds=seconds or (None if max_evaluations else DEFAULT_SECONDS),
+                max_evaluations=max_evaluations,
+                seed=seed,
+                evaluator=priced_by,
+            )
     with writing(output):
         save_placement(result.placement, read, output)
-    report = _report(name, read, result, output, bound)
+    report = {
+        "output": str(output),
+        "placer": name,
+        "evaluator": priced_by.name,
+        "objective": priced_by.objective,
+        "unit": priced_by.unit,
+        **_report(read, result),
+        **({"lower_bound": bound} if bound else {}),
+    }
     if as_json:
         show_json(report)
     else:
         overflow = overflow_text(read.cluster, result.peak_memory)
+        said = "" if priced_by.simulates else f"{priced_by.objective} "
         peaks = ", ".join(bytes_text(peak) for peak in report["peak_memory"])
         click.echo(
-            f"{output}: {name}, {seconds_text(result.runtime)}{overflow}; peak memory "
+            f"{output}: {name}, {said}{priced_by.text(result.runtime)}{overflow}; peak memory "
             f"{peaks}; {result.evaluations:,} evaluations in {result.seconds:.1f} s"
         )
-        if bound is not None:
+        if bound:
             click.echo(
                 f"no placement in {read.num_groups:,} groups is faster than "
-                f"{seconds_text(bound)}{_distance(result, bound)}"
+                f"{seconds_text(bound)}; this one takes "
+                f"{100 * (result.runtime / bound - 1):.1f} % more"
             )
 
 
-def _chosen(
-    problem: PlacementProblem,
-    placer: str | None,
-    policy: Path | None,
-    max_evaluations: int | None,
-    rollouts: int,
-    refinement_rounds: int,
-) -> tuple[Placer, int | None]:
-    """Return the placer, and how many placements it may evaluate, if that is known."""
-    if placer is not None:
-        total = max_evaluations or PLACERS[placer].budget
-        return make_placer(placer, problem, max_evaluations), total
-    assert policy is not None  # noqa: S101 (one of them is given)
+def _checked_placer(
+    placer: str | None, seed: int, max_evaluations: int | None, seconds: float | None
+) -> PlacerSpec | None:
+    """Return the placer that was named; refuse options that mean nothing for it."""
+    if placer is None:
+        return None
+    spec = placer_spec(placer)
+    for option, limit in (("--max-evaluations", max_evaluations), ("--seconds", seconds)):
+        if limit and not spec.searches:
+            searching = ", ".join(name for name, one in PLACERS.items() if one.searches)
+            raise InputError(
+                f"{option}: expected --placer to be one of {searching}, got {placer!r}"
+            )
+    if seed and not spec.random:
+        raise InputError(f"--seed: expected none beside --placer {placer}, which draws nothing")
+    return spec
+
+
+def _learned(
+    policy: Path, max_evaluations: int, rollouts: int, refinement_rounds: int
+) -> "PlacetoPlacer":
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
 
-    learned = PlacetoPlacer(
+    return PlacetoPlacer(
         policy=read_policy(policy),
-        training_evaluations=max_evaluations or 0,
+        training_evaluations=max_evaluations,
         samples=rollouts,
         sweeps=refinement_rounds,
     )
-    return learned, learned.most_evaluations(problem)
 
 
-def _distance(result: PlacementResult, bound: float) -> str:
-    if bound <= 0:
-        return ""
-    return f"; this one takes {100 * (result.runtime / bound - 1):.1f} % more"
-
-
-def _report(
-    name: str,
-    problem: PlacementProblem,
-    result: PlacementResult,
-    output: Path,
-    bound: float | None,
-) -> dict[str, Any]:
+def _report(problem: PlacementProblem, result: PlacementResult) -> dict[str, Any]:
     return {
-        "output": str(output),
-        "placer": name,
         "runtime": result.runtime,
         "fits": result.fits(problem.cluster),
         "peak_memory": result.peak_memory.tolist(),
         "evaluations": result.evaluations,
         "seconds": result.seconds,
         "groups": problem.num_groups,
-        **({} if bound is None else {"lower_bound": bound}),
     }

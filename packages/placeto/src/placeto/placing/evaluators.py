@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from placeto.errors import InputError, not_among
-from placeto.placing.own import EVALUATOR_PLUGINS, checked_evaluator, is_own, own_class
+from placeto.placing.own import EVALUATOR_PLUGINS, checked_evaluator, is_own, own_class, own_object
 from placeto.texts import SECONDS, cost_text
 from placeto_baselines import lower_bound
 from placeto_graphs import Evaluator, PlacementProblem
@@ -48,16 +48,17 @@ EVALUATORS = {
 }
 
 
-def evaluator_spec(text: str) -> EvaluatorSpec:
+def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
     """Return an evaluator of `EVALUATORS`, or one of a user's own.
 
     Parameters
     ----------
-    text
+    given
         ``step``, the simulator; ``throughput``; ``package.module:Class``, or the name that an
-        installed package gives its class in the entry points ``placeto.evaluators``. The class is
-        called with the problem, and with arguments that follow behind colons. Its attributes
-        ``objective`` and ``unit`` are what tables say of it: by default its name, and ``s``.
+        installed package gives its class in the entry points ``placeto.evaluators``; or the class
+        itself. The class is called with the problem, and with arguments that follow its name behind
+        colons. Its attributes ``objective`` and ``unit`` are what tables say of it: by default its
+        name, and ``s``.
 
     Raises
     ------
@@ -69,17 +70,21 @@ def evaluator_spec(text: str) -> EvaluatorSpec:
     >>> evaluator_spec("throughput").objective, evaluator_spec("step").text(0.25)
     ('time per sample', '250.0 ms')
     """
-    if text in EVALUATORS:
-        return EVALUATORS[text]
-    if not is_own(text, EVALUATOR_PLUGINS):
-        raise InputError(
-            f"{text}: {not_among(text, list(EVALUATORS))}; one of your own is package.module:Class"
-        )
-    own = own_class(text, EVALUATOR_PLUGINS)
+    if not isinstance(given, str):
+        own = own_object(given)
+    elif given in EVALUATORS:
+        return EVALUATORS[given]
+    elif is_own(given, EVALUATOR_PLUGINS):
+        own = own_class(given, EVALUATOR_PLUGINS)
+    else:
+        known = not_among(given, list(EVALUATORS))
+        raise InputError(f"evaluator: {known}; one of your own is package.module:Class")
 
     def make(problem: PlacementProblem, _threads: int | None) -> Evaluator:
-        return checked_evaluator(text, own.make(problem), problem)
+        return checked_evaluator(own.text, own.make(problem), problem)
 
     described = {name: getattr(own.found, name, None) for name in ("objective", "unit")}
     said = {name: value for name, value in described.items() if isinstance(value, str)}
-    return EvaluatorSpec(name=text, make=make, modules=own.modules, **{"objective": text} | said)
+    return EvaluatorSpec(
+        name=own.text, make=make, modules=own.modules, **{"objective": own.text} | said
+    )

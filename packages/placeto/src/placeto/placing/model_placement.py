@@ -17,15 +17,16 @@ from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import PipelineStages, pipeline_stages
 from placeto.outputs import check_file, write_text
 from placeto.placing.costs import overflow_text
+from placeto.placing.evaluators import evaluator_spec
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
-from placeto.placing.placements import search_graph
+from placeto.placing.placements import place_graph
 from placeto.problems.factories import PARTS, step_of
 from placeto.problems.making import read_cluster, target_of
 from placeto.problems.models import capture_step, executable
 from placeto_capture import Updates
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
-from placeto_graphs import PlacementProblem, PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
 from placeto_simulator import Simulator, Timeline
 from placeto_workloads import TrainingStep
 
@@ -43,7 +44,8 @@ class ModelPlacement:
     result : `placeto_graphs.PlacementResult`
         The placement, its costs, and the curve of the search.
     lower_bound : float
-        Seconds that no placement of these groups is faster than.
+        Seconds that no placement of these groups is faster than; 0 with an evaluator of which no
+        bound is known.
     autocast : `torch.dtype` or None
         Dtype of the autocast with which the step was captured.
     """
@@ -67,7 +69,7 @@ class ModelPlacement:
 
     @property
     def runtime(self) -> float:
-        """Seconds of a step, simulated."""
+        """Seconds of a step, simulated; with another evaluator what that returns."""
         return self.result.runtime
 
     @property
@@ -218,6 +220,8 @@ def place(
     seed: int = 0,
     quiet: bool = False,
     autocast: torch.dtype | None = None,
+    placer: str | Placer | None = None,
+    evaluator: str | Callable[[PlacementProblem], Evaluator] = "step",
 ) -> ModelPlacement:
     """Capture a step of a model, and search for the devices where its ops run best.
 
@@ -230,18 +234,26 @@ def place(
     cluster
         Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
     seconds
-        Seconds of the search. Ctrl-C ends it, and keeps the best so far.
+        Seconds of the search. Ctrl-C ends it, and keeps the best so far. With a ``placer`` CPU
+        seconds, after which the best that it evaluated is the result.
     seed
         Seed of every random choice.
     quiet
         Whether nothing is shown meanwhile.
     autocast
         As of `placeto_capture.capture`; by default the autocast around this call.
+    placer
+        Another placer than the search: a `placeto_graphs.Placer`, a name of the command such as
+        ``"heft"``, or ``"package.module:Class"``.
+    evaluator
+        What placements are priced by: ``"step"``, the simulator; ``"throughput"``; a class that is
+        called with the problem and makes a `placeto_graphs.Evaluator`; or
+        ``"package.module:Class"``.
 
     Raises
     ------
     InputError
-        When the optimizer is none.
+        When the optimizer is none, or there is no such placer or evaluator.
     GraphError
         When there is no such cluster.
     CaptureError
@@ -256,7 +268,7 @@ def place(
     >>> sorted(placed.devices_of_parameters)
     ['0.bias', '0.weight', '2.bias', '2.weight']
     """
-    described = read_cluster(cluster)
+    described, priced_by = read_cluster(cluster), evaluator_spec(evaluator)
     name = type(model).__name__
     parts = (model, example_inputs, loss_fn, optimizer, mode, mask_fraction, updates)
     step = step_of(name, dict(zip(PARTS, parts, strict=True)))
@@ -264,7 +276,16 @@ def place(
         autocast = _autocast_of_caller()
     graph = capture_step(step, target_of(described), autocast=autocast)
     with torch.autocast("cpu", enabled=False):  # the policy computes, too
-        found = search_graph(name, graph, described, seconds=seconds, seed=seed, quiet=quiet)
+        found = place_graph(
+            name,
+            graph,
+            described,
+            seconds=seconds,
+            seed=seed,
+            quiet=quiet,
+            placer=placer,
+            evaluator=priced_by,
+        )
     return ModelPlacement(step, *found, autocast)
 
 

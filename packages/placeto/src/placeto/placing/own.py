@@ -91,6 +91,12 @@ def own_class(text: str, group: str) -> OwnClass:
     return OwnClass(text, found, arguments, tuple(sorted(modules | packages)))
 
 
+def own_object(found: Callable[..., Any]) -> OwnClass:
+    """Return the same of a class that is at hand."""
+    name = getattr(found, "__name__", type(found).__name__)
+    return OwnClass(name, found, {}, (found.__module__,))
+
+
 def _argument(pair: str) -> tuple[str, str]:
     name, _, value = pair.partition("=")
     return name.replace("-", "_"), value

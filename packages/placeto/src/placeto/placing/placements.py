@@ -139,16 +139,24 @@ def search_from_policy(
     seconds: float | None,
     max_evaluations: int | None = None,
     seed: int = 0,
+    evaluator: EvaluatorSpec = STEP,
 ) -> tuple[PlacementResult, float]:
     """Place a problem with the bundled pretrained policy, and search from there; see `search`.
 
-    The limits are those of both. The policy is left out where it would leave nothing to the search.
+    The limits are those of both. The policy is left out where it would leave nothing to the search,
+    and with another evaluator than the simulator, which it was trained for.
     """
     enough = max_evaluations is None or max_evaluations > EVALUATIONS_OF_POLICY
-    placed = zero_shot(problem, progress, seed=seed) if enough else None
+    helps = enough and evaluator.simulates
+    placed = zero_shot(problem, progress, seed=seed) if helps else None
     if placed is None:
         return search(
-            problem, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed
+            problem,
+            progress,
+            seconds=seconds,
+            max_evaluations=max_evaluations,
+            seed=seed,
+            evaluator=evaluator,
         )
     coarse, found = placed
     return search_from(
@@ -171,6 +179,7 @@ def search_from(
     seconds: float | None,
     max_evaluations: int | None = None,
     seed: int = 0,
+    evaluator: EvaluatorSpec = STEP,
 ) -> tuple[PlacementResult, float]:
     """Search from what another placer found, at another level of its problem; see `search`.
 
@@ -178,7 +187,13 @@ def search_from(
     """
     start = finer.placement_of_ops(problem.expand(found.placement))
     result, bound = search(
-        finer, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed, start=start
+        finer,
+        progress,
+        seconds=seconds,
+        max_evaluations=max_evaluations,
+        seed=seed,
+        start=start,
+        evaluator=evaluator,
     )
     both = replace(
         result,
@@ -189,20 +204,36 @@ def search_from(
     return both, bound
 
 
-def search_graph(
-    name: str, graph: OpGraph, cluster: Cluster, *, seconds: float, seed: int, quiet: bool
+def place_graph(
+    name: str,
+    graph: OpGraph,
+    cluster: Cluster,
+    *,
+    seconds: float,
+    seed: int,
+    quiet: bool,
+    placer: str | Placer | None = None,
+    evaluator: EvaluatorSpec = STEP,
 ) -> tuple[PlacementProblem, PlacementResult, float]:
-    """Make a problem of a graph, and place it as `search_from_policy` does.
+    """Make a problem of a graph, and place it with a placer, or as `search_from_policy` does.
 
     Returns
     -------
     PlacementProblem, PlacementResult, float
         The problem at the level that was searched, and as of `search`.
     """
-    problem = search_problem(make_problem(Source(name, graph), cluster))
+    problem = make_problem(Source(name, graph), cluster)
     progress = PlainProgress(None if quiet else sys.stderr)
-    result, bound = search_from_policy(problem, progress, seconds=seconds, seed=seed)
-    return problem, result, bound
+    if placer is None:
+        problem = search_problem(problem)
+        result, bound = search_from_policy(
+            problem, progress, seconds=seconds, seed=seed, evaluator=evaluator
+        )
+        return problem, result, bound
+    chosen = make_placer(placer, problem, seconds=seconds)
+    limits = Limits(seconds=seconds)
+    result = run_placer(chosen, problem, progress, seed=seed, evaluator=evaluator, limits=limits)
+    return problem, result, evaluator.lower_bound(problem)
 
 
 def run_placer(
@@ -241,8 +272,14 @@ def run_placer(
 
     progress.update(f"{name} ...")
     priced = evaluator.make(problem, num_threads)
+    limits = limits or Limits()
     if hasattr(placer, "on_update"):
-        placer = replace(cast("PlacetoPlacer", placer), on_update=on_update)
+        learning = replace(cast("PlacetoPlacer", placer), on_update=on_update)
+        if limits.evaluations and learning.training_evaluations:  # its last rollout counts, too
+            beyond = max(learning.most_evaluations(problem) - limits.evaluations, 0)
+            left = max(learning.training_evaluations - beyond, 1)
+            learning = replace(learning, training_evaluations=left)
+        placer = learning
     watched = WatchedEvaluator(priced, report, limits)
     try:
         result = placer.place(problem, watched, seed=seed)

@@ -172,16 +172,16 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
     return replace(settings, max_groups=max(settings.max_groups, longest))
 
 
-def placer_spec(text: str) -> PlacerSpec:
+def placer_spec(given: str | Placer) -> PlacerSpec:
     """Return a placer of `PLACERS`, or one of a user's own.
 
     Parameters
     ----------
-    text
-        A name of `PLACER_NAMES`; ``package.module:Class``, or the name that an installed package
-        gives its class in the entry points ``placeto.placers``. Arguments of a class follow behind
-        colons: ``package.module:Class:depth=3``. The class also gets ``max_evaluations`` and
-        ``seconds``, if it has such parameters and there are such limits.
+    given
+        A placer, or a name of `PLACER_NAMES`; ``package.module:Class``, or the name that an
+        installed package gives its class in the entry points ``placeto.placers``. Arguments of a
+        class follow behind colons: ``package.module:Class:depth=3``. The class also gets
+        ``max_evaluations`` and ``seconds``, if it has such parameters and there are such limits.
 
     Raises
     ------
@@ -193,30 +193,33 @@ def placer_spec(text: str) -> PlacerSpec:
     >>> placer_spec("heft").title, placer_spec("placeto_baselines:Heft").title
     ('HEFT', 'placeto_baselines:Heft')
     """
-    name, *arguments = text.split(":", 1)
+    if not isinstance(given, str):
+        checked = CheckedPlacer(getattr(given, "name", type(given).__name__), given)
+        modules = (type(given).__module__,)
+        return PlacerSpec(checked.name, lambda *_: checked, random=True, modules=modules)
+    name, *arguments = given.split(":", 1)
     if name in PLACERS:
         if arguments:
             raise InputError(
-                f"{text}: expected no arguments of {name}; its class takes them, such as "
+                f"{given}: expected no arguments of {name}; its class takes them, such as "
                 "placeto_baselines:LocalSearch:budget=5000"
             )
         return PLACERS[name]
-    if not is_own(text, PLACER_PLUGINS):
-        raise InputError(
-            f"{text}: {not_among(text, PLACER_NAMES)}; one of your own is package.module:Class"
-        )
-    own = own_class(text, PLACER_PLUGINS)
+    if not is_own(given, PLACER_PLUGINS):
+        known = not_among(given, PLACER_NAMES)
+        raise InputError(f"placer: {known}; one of your own is package.module:Class")
+    own = own_class(given, PLACER_PLUGINS)
 
     def make(_problem: PlacementProblem, budget: Budget) -> Placer:
         limits = {"max_evaluations": budget.evaluations or None, "seconds": budget.seconds}
-        given = {name: limit for name, limit in limits.items() if limit is not None}
-        return CheckedPlacer(text, own.make(**given))
+        heeded = {name: limit for name, limit in limits.items() if limit is not None}
+        return CheckedPlacer(own.text, own.make(**heeded))
 
-    return PlacerSpec(text, make, random=True, modules=own.modules)
+    return PlacerSpec(own.text, make, random=True, modules=own.modules)
 
 
 def make_placer(
-    name: str,
+    name: str | Placer,
     problem: PlacementProblem,
     budget: int | None = None,
     seconds: float | None = None,

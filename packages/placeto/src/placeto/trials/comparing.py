@@ -84,7 +84,7 @@ class PlaceIfPossible:
         except ValueError as error:
             if exit_code(error) != WRONG_INPUT:  # of no package of ours, so a mistake in the code
                 raise
-            return Failed(error=one_line(error))
+            return Failed(error=one_line(error).removeprefix(f"{self.task.scheme}: "))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from placeto.trials.records import CaseReport, Placed
 CPU = "cpu"
 NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 NEVER = "never"
+OF_BOUND = ">of lower bound"
 WITHIN = (1.0, 1.01, 1.05, 1.1, 1.25, 1.5)  # factors of the best
 MEDIANS = (
     "Medians over the seeds; where some runs do not fit the memory, of those that do, whose number "
@@ -118,11 +119,13 @@ def scheme_table(problem: ProblemReport) -> TextTable:
         rows.append(
             ["lower bound", cost_text(bound, problem.unit), "", of_best, "1.00", "", "", ""]
         )
-    columns = ["placer", f">{problem.objective}", ">over seeds", ">of the best", ">of lower bound"]
+    columns = ["placer", f">{problem.objective}", ">over seeds", ">of the best", OF_BOUND]
+    columns += [">peak memory", ">evaluations", ">CPU seconds"]
+    told = [number for number, name in enumerate(columns) if bound or name != OF_BOUND]
     return TextTable(
         f"{problem.source} on {problem.cluster}: {problem.ops:,} ops, {problem.groups} groups",
-        [*columns, ">peak memory", ">evaluations", ">CPU seconds"],
-        rows,
+        [columns[number] for number in told],
+        [[row[number] for number in told] for row in rows],
     )
 
 

@@ -1,6 +1,6 @@
 """Trials that place one graph, each with another placer."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from placeto.placing.costs import cost_of_result
 from placeto.placing.evaluators import STEP, evaluator_spec
@@ -94,17 +94,8 @@ class PlaceByName(Place):
         if isinstance(self.settings, RnnSettings):
             return RnnPlacer(fitting(self.settings, [problem]))
         if self.settings is not None:
-            placer = PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
-            return _within(placer, problem, self.limits)
+            return PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
         return make_placer(self.name, problem, self.budget, self.limits.seconds)
-
-
-def _within(placer: PlacetoPlacer, problem: PlacementProblem, limits: Limits) -> PlacetoPlacer:
-    """Return a placer that trains so much less that its last rollout is within the limit, too."""
-    if limits.evaluations is None:
-        return placer
-    beyond = max(placer.most_evaluations(problem) - limits.evaluations, 0)
-    return replace(placer, training_evaluations=max(placer.training_evaluations - beyond, 1))
 
 
 def has_cpu(problem: PlacementProblem) -> bool:
