@@ -45,7 +45,8 @@ def curves_figure(
     axes.set_xlabel("evaluations")
     axes.set_ylabel(label)
     axes.set_title(title)
-    axes.legend(fontsize="small")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize="small")
     return figure
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.errors import InputError
+from placeto.errors import WRONG_INPUT, InputError, exit_code
 from placeto.problems.factories import defaults_of, find_factory
 from placeto.problems.sources import parse_sizes
 from placeto_graphs import (
@@ -110,7 +110,9 @@ def naming(text: str, code: object = None) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{text}: {error_line(error)}{_place(error, code)}") from error
+        of_a_package = exit_code(error) == WRONG_INPUT  # so that it says what was expected
+        said = str(error) if of_a_package else error_line(error)
+        raise InputError(f"{text}: {said}{_place(error, code)}") from error
 
 
 def _place(error: Exception, code: object) -> str:

@@ -1,0 +1,488 @@
+"""Placers and evaluators of a user's own, in `compare`, `place` and `placeto.place`."""
+
+import json
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+import placeto
+from command_runs import fail, invoke, succeed, succeed_json, write_module
+from placeto.errors import InputError
+from placeto.placing import watching
+from placeto.placing.placers import PLACERS, placer_spec
+from placeto.trials.comparing import PlaceIfPossible
+from placeto.trials.placing_tasks import PlaceByName
+from placeto.trials.store import files_digest
+from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
+from placeto_graphs import (
+    PlacementProblem,
+    colocate,
+    from_networkx,
+    load_placement,
+    load_problem,
+    parse_cluster,
+    save_problem,
+)
+
+MODULE = '''
+import numpy as np
+from placeto_graphs import EvaluationBatch, PlacementResult, plain_walk
+
+
+def result_of(placement, evaluator):
+    placement = np.asarray(placement, np.int32)
+    found = evaluator.evaluate(placement[None])
+    return PlacementResult(
+        placement=placement, runtime=found.runtime[0], peak_memory=found.peak_memory[0],
+        evaluations=1, seconds=0.0, curve=[[1, found.runtime[0]]],
+    )
+
+
+class Spread:
+    """Deals groups to as many devices as it is told."""
+
+    name = "spread"
+
+    def __init__(self, width=2):
+        self.width = width
+
+    def place(self, problem, evaluator, *, seed=0):
+        return result_of(np.arange(problem.num_groups) % self.width, evaluator)
+
+
+class Endless(Spread):
+    """Evaluates until it is stopped, and takes no notice of errors."""
+
+    def place(self, problem, evaluator, *, seed=0):
+        generator = np.random.default_rng(seed)
+        while True:
+            try:
+                evaluator.evaluate(generator.integers(0, 2, (7, problem.num_groups), np.int32))
+            except Exception:
+                pass
+
+
+class Limited(Spread):
+    """Heeds its limits: evaluates one placement less than it may."""
+
+    def __init__(self, max_evaluations, seconds=None):
+        self.evaluations = max_evaluations - 1
+
+    def place(self, problem, evaluator, *, seed=0):
+        for _ in range(self.evaluations - 1):
+            evaluator.evaluate(np.zeros((1, problem.num_groups), np.int32))
+        found = result_of(np.zeros(problem.num_groups), evaluator)
+        return PlacementResult(
+            placement=found.placement, runtime=found.runtime, peak_memory=found.peak_memory,
+            evaluations=self.evaluations, seconds=0.0, curve=[[self.evaluations, found.runtime]],
+        )
+
+
+class Walker(Spread):
+    """Tries more moves in one call than it may."""
+
+    def place(self, problem, evaluator, *, seed=0):
+        from placeto_graphs import Moves
+
+        count = 100
+        moves = Moves(
+            set_of=np.arange(count)[None] % problem.num_groups,
+            device=np.arange(count)[None] // problem.num_groups % 2,
+            allowance=np.full((1, count), 9.0),
+            first_member=np.arange(problem.num_groups + 1), members=np.arange(problem.num_groups),
+        )
+        evaluator.walk(np.ones((1, problem.num_groups), np.int32), moves)
+
+
+class Boasts(Spread):
+    def place(self, problem, evaluator, *, seed=0):
+        return PlacementResult(
+            placement=np.zeros(problem.num_groups, np.int32), runtime=1e-9, peak_memory=[0, 0],
+            evaluations=1, seconds=0.0, curve=[[1, 1e-9]],
+        )
+
+
+class MaxLoad:
+    """The seconds of the busiest device, and nothing else."""
+
+    objective = "largest load"
+
+    def __init__(self, problem, factor=1.0):
+        self.problem = problem
+        self.factor = factor
+
+    def evaluate(self, placements):
+        seconds = self.problem.group_graph.compute_time
+        here = placements[:, :, None] == np.arange(self.problem.num_devices)
+        loads = self.factor * np.where(here, seconds, 0.0).sum(axis=1)
+        return EvaluationBatch(
+            runtime=loads.max(axis=1, initial=0.0), peak_memory=np.zeros(loads.shape, np.int64)
+        )
+
+
+class Walking(MaxLoad):
+    objective, unit = "cost", "$"
+
+    def walk(self, placements, moves):
+        return plain_walk(self, placements, moves)
+
+
+class NoPlace:
+    name = "no-place"
+
+
+class Nothing(Spread):
+    def place(self, problem, evaluator, *, seed=0):
+        pass
+
+
+class Short(Spread):
+    def place(self, problem, evaluator, *, seed=0):
+        found = evaluator.evaluate(np.zeros((1, problem.num_groups), np.int32))
+        return PlacementResult(placement=[0], runtime=1.0, peak_memory=[0, 0],
+            evaluations=1, seconds=0.0, curve=[[1, 1.0]],
+        )
+
+
+class NotANumber(Spread):
+    def place(self, problem, evaluator, *, seed=0):
+        return PlacementResult(
+            placement=np.zeros(problem.num_groups, np.int32), runtime=np.nan, peak_memory=[0, 0],
+            evaluations=1, seconds=0.0, curve=[[1, 1.0]],
+        )
+
+
+class Nowhere(Boasts):
+    def place(self, problem, evaluator, *, seed=0):
+        return PlacementResult(
+            placement=np.full(problem.num_groups, 2), runtime=1.0, peak_memory=[0, 0],
+            evaluations=1, seconds=0.0, curve=[[1, 1.0]],
+        )
+
+
+class Fails(Spread):
+    def place(self, problem, evaluator, *, seed=0):
+        raise KeyError("no such  group")
+
+
+class NoEvaluate:
+    def __init__(self, problem):
+        self.problem = problem
+
+
+class List(MaxLoad):
+    def evaluate(self, placements):
+        return [1.0]
+
+
+class OneCost(MaxLoad):
+    def evaluate(self, placements):
+        return EvaluationBatch(runtime=[1.0], peak_memory=[[0, 0]])
+
+
+class NegativeCost(MaxLoad):
+    def evaluate(self, placements):
+        return EvaluationBatch(runtime=-np.ones(len(placements)), peak_memory=[[0, 0]])
+
+
+class Breaks(MaxLoad):
+    def evaluate(self, placements):
+        return 1 / 0
+'''
+
+
+def independent_ops(*seconds: float) -> PlacementProblem:
+    """Return ops without tensors on two devices, each a group: a step is the busiest device."""
+    ops = nx.DiGraph()
+    ops.add_nodes_from(f"op{number}" for number in range(len(seconds)))
+    graph = from_networkx(ops)
+    times = np.array(seconds)
+    return PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xv100"),
+        compute_time=np.stack([times, times], axis=1),
+        grouping=colocate(graph, rules=()),
+    )
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a module in the current folder, beside two problems."""
+    save_problem(independent_ops(4.0, 3.0, 2.0, 1.0), tmp_path / "uneven.json")
+    save_problem(independent_ops(2.0, 2.0, 2.0, 2.0), tmp_path / "even.json")
+    return write_module(tmp_path, monkeypatch, MODULE)
+
+
+def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) -> None:
+    placers = f"--placers=single,local-search,multilevel,{own}:Spread,{own}:Spread:width=1"
+    compare = ["compare", "uneven.json", "even.json", placers, "--max-evaluations=200"]
+    report = succeed_json(*compare, f"--evaluator={own}:MaxLoad:factor=2")
+    assert report["objective"] == "largest load"
+    assert report["unit"] == "s"
+    runtimes = {
+        scheme["name"]: [
+            one["runs"][0]["runtime"]
+            for problem in report["problems"]
+            for one in problem["schemes"]
+            if one["name"] == scheme["name"]
+        ]
+        for scheme in report["problems"][0]["schemes"]
+    }
+    assert runtimes == {  # twice the seconds of the busiest device; 4 + 1 and 3 + 2 are the best
+        "single": [20.0, 16.0],
+        "multilevel": [10.0, 8.0],
+        "local-search": [10.0, 8.0],
+        f"{own}:Spread": [12.0, 8.0],
+        f"{own}:Spread:width=1": [20.0, 16.0],
+    }
+    profiles = {one["name"]: one for one in report["profiles"]}
+    spread = profiles[f"{own}:Spread"]
+    assert spread["ratios"] == [1.2, 1.0]
+    assert spread["mean_ratio"] == pytest.approx(1.2**0.5)
+    assert list(spread["within"].values()) == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
+    assert profiles["single"]["ratios"] == [2.0, 2.0]
+    assert set(profiles["single"]["within"].values()) == {0.0}
+    text = succeed(*compare, f"--evaluator={own}:MaxLoad:factor=2", "-o", "results")
+    assert "lower bound" not in text
+    assert "no report.html: it shows when ops run" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith(f"{own}:Spread ")]
+    assert rows[0][1:3] == ["1.095", "50.0"]
+    assert [row[1:4] for row in rows[1:]] == [["12.00", "s", "1.200"], ["8.000", "s", "1.000"]]
+    placed = Path("results/placements/uneven-2xv100", f"{own}:Spread.json")
+    assert load_placement(placed, load_problem("uneven.json")).tolist() == [0, 1, 0, 1]
+
+
+def test_a_unit_of_ones_own_stands_in_tables(own: str) -> None:
+    compare = ["compare", "uneven.json", f"--evaluator={own}:Walking", "--max-evaluations=100"]
+    text = succeed(*compare, "--placers=multilevel,local-search")
+    (head,) = (line for line in text.splitlines() if line.startswith("placer"))
+    assert head.split()[1] == "cost"
+    assert text.count(" 5 $ ") == 2
+    printed = succeed("place", "uneven.json", "--max-evaluations=100", compare[2], "-o", "p.json")
+    assert printed.startswith("p.json: multilevel, cost 5 $;")
+    assert sorted(load_placement("p.json", load_problem("uneven.json")).tolist()) == [0, 0, 1, 1]
+
+
+def test_throughput_is_compared_and_searched_for(own: str) -> None:
+    report = succeed_json(
+        "compare", "uneven.json", "--placers=single,heft,multilevel", "--evaluator=throughput"
+    )
+    (problem,) = report["problems"]
+    best = {one["name"]: [run["runtime"] for run in one["runs"]] for one in problem["schemes"]}
+    # HEFT takes the largest first: 4 | 3 + 2, then 4 + 1.
+    assert best == {"single": [10.0], "heft": [5.0], "multilevel": [5.0]}
+    assert report["objective"] == "time per sample"
+    place = ["place", "uneven.json", "--evaluator=throughput", "-o", "placement.json"]
+    found = succeed_json(*place, "--max-evaluations=100")
+    assert (found["placer"], found["runtime"]) == ("multilevel", 5.0)
+    assert found["objective"] == "time per sample"
+    assert "lower_bound" not in found
+    assert "--start: expected nothing" in fail(*place, "--force", "--start=pretrained")
+    failed = invoke("compare", "uneven.json", "--placers=placeto", "--evaluator=throughput")
+    assert failed.exit_code == 1
+    assert "(a SchedulingEvaluator)" in failed.stderr.splitlines()[-1]
+    assert own
+
+
+def test_every_placer_ends_at_the_limits(own: str) -> None:
+    chosen = ",".join(f"{own}:{name}" for name in ("Endless", "Limited", "Walker"))
+    compare = ["compare", "uneven.json", f"--placers={chosen},random"]
+    (problem,) = succeed_json(*compare, "--max-evaluations=50")["problems"]
+    runs = {one["title"]: one["runs"][0] for one in problem["schemes"]}
+    assert {title: run["evaluations"] for title, run in runs.items()} == {
+        "Random": 50,
+        f"{own}:Endless": 50,
+        f"{own}:Limited": 49,
+        # Of 49 moves after the start a quarter take a group to where it is.
+        f"{own}:Walker": runs[f"{own}:Walker"]["evaluations"],
+    }
+    assert 20 <= runs[f"{own}:Walker"]["evaluations"] <= 50
+    assert runs[f"{own}:Endless"]["runtime"] == runs["Random"]["runtime"]
+    assert runs["Random"]["runtime"] == pytest.approx(5.0, rel=1e-5)  # and the overheads of ops
+    for run in runs.values():
+        assert run["curve"][-1][0] == run["evaluations"]
+
+
+def test_seconds_end_every_placer_and_searches_use_them_all(own: str) -> None:
+    # Hundreds of groups, so that no search tries everything or meets the bound.
+    times = 1 + np.random.default_rng(0).random(300)
+    save_problem(independent_ops(*times.tolist()), "many.json")
+    compare = ["compare", "many.json", f"--placers=random,local-search,multilevel,{own}:Endless"]
+    (problem,) = succeed_json(*compare, "--seconds=0.25")["problems"]
+    for scheme in problem["schemes"]:
+        (run,) = scheme["runs"]
+        at_the_bound = run["runtime"] <= problem["lower_bound"] * 1.001
+        assert 0.24 <= run["seconds"] < 1.0 or at_the_bound, scheme["name"]
+        assert run["runtime"] >= problem["lower_bound"]
+    assert "expected no --max-evaluations" in fail(*compare, "--seconds=1", "--max-evaluations=9")
+    assert "--seconds: expected --placers to have" in fail(
+        "compare", "many.json", "--placers=heft", "--seconds=1"
+    )
+    place = ["place", "many.json", f"--placer={own}:Endless", "--seconds=0.1", "-o", "p.json"]
+    assert succeed_json(*place)["evaluations"] > 7
+
+
+def test_costs_are_those_of_the_evaluator_whatever_a_placer_says(own: str) -> None:
+    place = ["place", "uneven.json", f"--placer={own}:Boasts", "-o", "placement.json"]
+    assert succeed_json(*place)["runtime"] == pytest.approx(10.0, rel=1e-5)
+
+
+WRONG_PLACERS = {
+    "no_such_module:P": "expected a module that can be imported, got ModuleNotFoundError",
+    "OWN:Missing": "expected OWN to have 'Missing'",
+    "OWN:np.pi": "expected something that can be called",
+    "OWN:Spread:depth=3": "OWN:Spread:depth=3: TypeError: Spread.__init__() got an unexpected",
+    "OWN:NoPlace": "OWN:NoPlace: expected a placer, got one without 'place'",
+    "OWN:Limited": "missing 1 required positional argument: 'max_evaluations'",
+    "heft:depth=3": "heft:depth=3: expected no arguments of heft; its class takes them",
+    "hefty": "expected heft, or another of",
+}
+WRONG_RESULTS = {
+    "Nothing": "expected place to return a PlacementResult, got NoneType",
+    "Short": "placement: expected shape (4,), got (1,)",
+    "NotANumber": "OWN:NotANumber: runtime: expected",
+    "Nowhere": "OWN:Nowhere: placement[0]: expected an integer from 0 to 1, got 2",
+    "Fails": "KeyError: 'no such group' (OWN.py, line 139)",
+}
+WRONG_EVALUATORS = {
+    "no_such_module:E": "expected a module that can be imported",
+    "OWN:MaxLoad:power=2": "MaxLoad.__init__() got an unexpected keyword argument 'power'",
+    "OWN:NoEvaluate": "expected an evaluator, got one without 'evaluate'",
+    "OWN:List": "expected evaluate to return an EvaluationBatch, got list",
+    "OWN:OneCost": "expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
+    "OWN:NegativeCost": "OWN:NegativeCost: runtime[0]: expected",
+    "OWN:Breaks": "OWN:Breaks: ZeroDivisionError: division by zero (OWN.py, line 164)",
+    "steps": "expected step, or another of step, throughput",
+}
+
+
+@pytest.mark.parametrize("text", WRONG_PLACERS)
+def test_a_wrong_placer_is_one_line_before_anything_is_placed(text: str, own: str) -> None:
+    name, expected = (one.replace("OWN", own) for one in (text, WRONG_PLACERS[text]))
+    for command in (
+        ["place", "uneven.json", "--placer", name, "-o", "placement.json"],
+        ["compare", "uneven.json", f"--placers=single,{name}"],
+    ):
+        assert expected in fail(*command)
+
+
+@pytest.mark.parametrize("name", WRONG_RESULTS)
+def test_a_wrong_result_is_one_line_and_the_others_go_on(name: str, own: str) -> None:
+    expected = WRONG_RESULTS[name].replace("OWN", own)
+    line = fail("place", "uneven.json", f"--placer={own}:{name}", "-o", "placement.json")
+    assert f"placeto: error: {own}:{name}: " in line
+    assert expected in line
+    result = invoke("compare", "uneven.json", f"--placers=single,{own}:{name}")
+    assert result.exit_code == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"placeto: error: uneven on 2xv100, {own}:{name}: ")
+    assert last.count(f"{own}:{name}") == 1
+    assert expected in last
+    assert "Single GPU" in result.stdout
+
+
+@pytest.mark.parametrize("text", WRONG_EVALUATORS)
+def test_a_wrong_evaluator_is_one_line(text: str, own: str) -> None:
+    name, expected = (one.replace("OWN", own) for one in (text, WRONG_EVALUATORS[text]))
+    # That of two costs for each batch is right for the one placement that others evaluate.
+    others = [] if text == "OWN:OneCost" else [["--placer=heft"], [f"--placer={own}:Spread"]]
+    for placer in ([], *others):
+        line = fail("place", "uneven.json", *placer, "--evaluator", name, "-o", "placement.json")
+        assert expected in line
+
+
+def test_debug_shows_where_a_placer_failed(own: str) -> None:
+    place = ["place", "uneven.json", f"--placer={own}:Fails", "-o", "placement.json"]
+    assert 'raise KeyError("no such  group")' in invoke(*place, "--debug").stderr
+
+
+def test_an_edit_of_a_placer_runs_it_anew(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trials() -> list[dict[str, object]]:
+        placers = f"--placers=heft,{own}:Spread"
+        for name in (own, f"{own}:Spread"):
+            monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+        files_digest.cache_clear()  # each command is a process of its own
+        succeed("compare", "uneven.json", placers, "-o", "results")
+        return [json.loads(line) for line in Path("results/trials.jsonl").read_text().splitlines()]
+
+    first = trials()
+    assert [one["placement"] for one in first[1:]] == [[0, 1, 1, 0], [0, 1, 0, 1]]
+    assert trials() == first
+    file = tmp_path / f"{own}.py"
+    file.write_text(file.read_text().replace("% self.width", "// self.width"))
+    *same, new = trials()
+    assert same == first
+    assert new["placement"] == [0, 0, 1, 1]
+
+
+@pytest.fixture
+def plugin(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the module of a package that is installed, and names what it has."""
+    described = tmp_path / "own-0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 0\n")
+    (described / "entry_points.txt").write_text(
+        f"[placeto.placers]\nspread = {own}:Spread\n"
+        f"[placeto.evaluators]\nmax-load = {own}:MaxLoad\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return own
+
+
+def test_an_installed_package_gives_its_placers_names(plugin: str) -> None:
+    compare = ["compare", "uneven.json", "--evaluator=max-load:factor=3"]
+    report = succeed_json(*compare, "--placers=spread:width=1,spread,heft")
+    schemes = report["problems"][0]["schemes"]
+    assert [one["name"] for one in schemes] == ["heft", "spread:width=1", "spread"]
+    assert [one["runs"][0]["runtime"] for one in schemes] == [15.0, 30.0, 18.0]
+    assert "expected spread, or another of" in fail(*compare, "--placers=spred")
+    assert placer_spec("spread").modules == (plugin,)
+
+
+def test_python_takes_placers_and_evaluators(own: str) -> None:
+    module = __import__(own)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    arguments = (model, torch.ones(4, 8))
+    for placer in (module.Spread(1), f"{own}:Spread:width=1"):
+        placed = placeto.place(*arguments, cluster="2xv100", placer=placer, quiet=True)
+        assert set(placed.placement.tolist()) == {0}
+        assert placed.lower_bound <= placed.runtime
+    for evaluator in (module.MaxLoad, f"{own}:MaxLoad"):
+        placed = placeto.place(
+            *arguments, cluster="2xv100", evaluator=evaluator, seconds=0.2, quiet=True
+        )
+        loads = np.zeros(2)
+        seconds = placed.problem.group_graph.compute_time[:, 0]
+        np.add.at(loads, placed.placement, seconds)
+        assert placed.runtime == pytest.approx(loads.max())
+        assert placed.runtime == pytest.approx(seconds.max())  # of three, of which one takes none
+        assert placed.lower_bound == 0
+    with pytest.raises(InputError, match="expected a placer, got one without 'place'"):
+        placeto.place(*arguments, cluster="2xv100", placer=module.NoPlace(), quiet=True)
+    with pytest.raises(InputError, match="placer: expected heft, or another of"):
+        placeto.place(*arguments, cluster="2xv100", placer="hefty", quiet=True)
+
+
+@pytest.mark.parametrize("name", ["local-search", "multilevel", "random", "OWN:Endless"])
+def test_a_search_that_is_stopped_did_not_fail(
+    name: str, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)
+    Path("problems").mkdir()
+    times = np.random.default_rng(0).random(40).tolist()
+    save_problem(independent_ops(*times), "problems/ops.json.gz")
+    looks = iter([False] * 6)  # two before it begins
+    watch = Watch(lambda: next(looks, True))
+    scheme = name.replace("OWN", own)
+    task = PlaceByName(scheme=scheme, graph=Graph("ops"), seed=0, name=scheme, budget=10_000)
+    with pytest.raises(StoppedError):
+        PlaceIfPossible(task).run(Workspace(Path()), watch)
+
+
+def test_names_of_the_command_are_those_that_there_are() -> None:
+    assert {name: placer_spec(name) for name in PLACERS} == dict(PLACERS)
