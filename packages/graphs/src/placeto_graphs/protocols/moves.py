@@ -1,6 +1,6 @@
 """Walks through the placements of a problem: many moves in one call of an evaluator."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -85,6 +85,25 @@ class Moves(Record):
     def num_sets(self) -> int:
         """S, the number of sets of groups."""
         return len(self.first_member) - 1
+
+    def first(self, count: int) -> "Moves":
+        """Return so many moves of each walk, the first ones.
+
+        Examples
+        --------
+        >>> moves = Moves(
+        ...     set_of=[[0, 0]], device=[[1, 2]], allowance=[[0.0, 0.0]],
+        ...     first_member=[0, 1], members=[0],
+        ... )
+        >>> moves.first(1).device
+        array([[1]], dtype=int32)
+        """
+        return replace(
+            self,
+            set_of=self.set_of[:, :count],
+            device=self.device[:, :count],
+            allowance=self.allowance[:, :count],
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -122,12 +122,7 @@ class WatchedEvaluator:
             most = allowed // len(placements) - 1  # besides the start of each walk
             if most < 0:
                 raise SpentError
-            moves = replace(
-                moves,
-                set_of=moves.set_of[:, :most],
-                device=moves.device[:, :most],
-                allowance=moves.allowance[:, :most],
-            )
+            moves = moves.first(most)
         walks = walk(placements, moves)
         batch = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
         self._see(walks.best_placement, batch, walks.evaluations)
