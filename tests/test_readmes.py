@@ -10,7 +10,8 @@ import experiment_plugin  # noqa: F401
 from placeto_experiments.command import experiment
 from placeto_tools.main import placeto
 
-APART = {Path("docs/gymnasium.md")}  # test_gymnasium_page.py runs it, and looks what comes of it
+# test_gymnasium_page.py and test_placer_page.py run them, and look what comes of it.
+APART = {Path("docs/gymnasium.md"), Path("docs/write-a-placer.md")}
 PAGES = [
     *sorted(Path("packages").glob("*/README.md")),
     Path("tools/README.md"),

@@ -199,7 +199,9 @@ def compare(
                 for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
                     cases.append(_case(text, source, cluster, problem, cases))
     limits = Limits(max_evaluations, seconds)
-    budgets = chosen_budgets(schemes, max_evaluations, rnn_max_evaluations, full=full)
+    budgets = chosen_budgets(
+        schemes, max_evaluations, rnn_max_evaluations, full=full, seconds=seconds
+    )
     comparison = Comparison(
         cases, schemes, range(seeds), budgets, evaluator=priced_by, limits=limits
     )

@@ -105,6 +105,7 @@ def chosen_budgets(
     rnn_evaluations: int | None = None,
     *,
     full: bool = False,
+    seconds: float | None = None,
 ) -> dict[str, int | None]:
     """Return how many placements each placer evaluates; None for one that has no such number.
 
@@ -118,9 +119,13 @@ def chosen_budgets(
         The same for the RNN alone.
     full
         Whether trainings have those of the study instead of what takes minutes.
+    seconds
+        CPU seconds that searches have instead; trainings keep their number.
     """
     budgets = {
-        name: (evaluations or (full and spec.full_budget) or spec.budget) if spec.searches else None
+        name: evaluations or (full and spec.full_budget) or spec.budget
+        if spec.trains or (spec.searches and not seconds)
+        else None
         for name, spec in schemes.items()
     }
     if rnn_evaluations and "rnn" in budgets:

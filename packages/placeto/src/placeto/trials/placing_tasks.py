@@ -48,7 +48,7 @@ class Place:
             problem,
             watch,
             seed=self.seed or 0,
-            budget=self.budget,
+            budget=None if self.limits.seconds else self.budget,
             label=self.scheme,
             num_threads=1,
             evaluator=evaluator,

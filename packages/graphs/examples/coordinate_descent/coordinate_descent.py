@@ -1,0 +1,72 @@
+"""A placer and an evaluator of one's own, as docs/write-a-placer.md shows them."""
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    PlacementProblem,
+    PlacementResult,
+    memory_penalised_runtime,
+)
+
+
+class CoordinateDescent:
+    """Moves one group after the other to where it costs least, for some rounds."""
+
+    name = "coordinate-descent"
+
+    def __init__(self, rounds: int = 3) -> None:
+        self.rounds = rounds
+
+    def place(
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    ) -> PlacementResult:
+        """Return the placement that the last move leads to."""
+        began = time.perf_counter()
+        memory = [device.memory_bytes for device in problem.cluster.devices]
+        can_run = np.isfinite(problem.group_graph.compute_time)  # bool[G, D]
+        best = can_run.argmax(axis=1).astype(np.int32)  # int32[G], the first device that can
+        found, row = evaluator.evaluate(best[None]), 0
+        cost = memory_penalised_runtime(found, memory)[0]
+        curve = [(1, cost)]  # (evaluations, best cost so far)
+        order = np.random.default_rng(seed).permutation(problem.num_groups)
+        for group in np.tile(order, self.rounds):
+            devices = np.flatnonzero(can_run[group])
+            tried = np.tile(best, (len(devices), 1))
+            tried[:, group] = devices
+            batch = evaluator.evaluate(tried)  # a batch is faster than one after the other
+            costs = memory_penalised_runtime(batch, memory)
+            if costs.min() < cost:
+                found, row = batch, int(costs.argmin())
+                best, cost = tried[row], costs[row]
+            curve.append((curve[-1][0] + len(devices), cost))
+        return PlacementResult(
+            placement=best,
+            runtime=float(found.runtime[row]),
+            peak_memory=found.peak_memory[row],
+            evaluations=curve[-1][0],
+            seconds=time.perf_counter() - began,
+            curve=np.array(curve),
+        )
+
+
+class MaxLoad:
+    """Prices placements by the compute time of the busiest device."""
+
+    objective = "largest load"
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the largest load of each placement, and the parameters on each device."""
+        groups = self.problem.group_graph
+        rows = np.array([self.problem.check_placement(row) for row in placements], np.int32)
+        here = rows.reshape(-1, groups.num_groups, 1) == np.arange(groups.num_devices)
+        loads = np.where(here, groups.compute_time, 0.0).sum(axis=1)
+        held = np.where(here, groups.parameter_bytes[:, None], 0).sum(axis=1)
+        return EvaluationBatch(runtime=loads.max(axis=1), peak_memory=held)

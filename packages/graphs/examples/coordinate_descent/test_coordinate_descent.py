@@ -1,0 +1,22 @@
+"""The conformance suites for the placer and the evaluator."""
+
+from coordinate_descent import CoordinateDescent, MaxLoad
+
+from placeto_graphs import PlacementProblem
+from placeto_graphs.testing import EvaluatorSuite, PlacerSuite
+
+
+class TestCoordinateDescent(PlacerSuite):
+    """What every placer does."""
+
+    def make_placer(self, problem: PlacementProblem) -> CoordinateDescent:
+        """Return the placer that is tested."""
+        return CoordinateDescent()
+
+
+class TestMaxLoad(EvaluatorSuite):
+    """What every evaluator does."""
+
+    def make_evaluator(self, problem: PlacementProblem) -> MaxLoad:
+        """Return the evaluator that is tested."""
+        return MaxLoad(problem)
