@@ -266,6 +266,22 @@ def test_a_unit_of_ones_own_stands_in_tables(own: str) -> None:
     assert sorted(load_placement("p.json", load_problem("uneven.json")).tolist()) == [0, 0, 1, 1]
 
 
+def test_a_search_walks_as_far_where_the_evaluator_has_no_walk(own: str) -> None:
+    times = [*range(1, 14), 5.0]  # 96 in all, so that 48 on each device are the best
+    save_problem(independent_ops(*times), "fourteen.json")
+    compare = ["compare", "fourteen.json", "--placers=local-search,multilevel"]
+    found = [
+        succeed_json(*compare, "--max-evaluations=3000", f"--evaluator={own}:{name}")["problems"]
+        for name in ("MaxLoad", "Walking")
+    ]
+    runs = [{one["name"]: one["runs"][0] for one in problem["schemes"]} for (problem,) in found]
+    for name in ("local-search", "multilevel"):
+        alone, walking = (of_one[name] for of_one in runs)
+        assert alone["placement"] == walking["placement"]
+        assert alone["evaluations"] == walking["evaluations"] <= 3000
+        assert alone["runtime"] == 48.0
+
+
 def test_throughput_is_compared_and_searched_for(own: str) -> None:
     report = succeed_json(
         "compare", "uneven.json", "--placers=single,heft,multilevel", "--evaluator=throughput"

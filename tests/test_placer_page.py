@@ -38,7 +38,7 @@ def blocks(language: str = "python") -> list[str]:
 
 def commands() -> list[list[str]]:
     """Return the arguments of the page's commands, on a small graph."""
-    lines = "".join(blocks("")).splitlines()
+    lines = "".join([*blocks(""), *blocks("sh")]).splitlines()
     texts = (re.sub(r"inception-v3 nmt-2|nmt-2", "nmt-2.txt", line) for line in lines)
     return [shlex.split(text)[1:] for text in texts]
 
@@ -53,7 +53,8 @@ def test_the_page_shows_the_example() -> None:
     assert len(PAGE.read_text().splitlines()) < 200
 
 
-def test_from_an_empty_file_to_a_row_in_the_table(folder: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_from_an_empty_file_to_a_row_in_the_table() -> None:
     placer, suite, evaluator = blocks()
     Path(f"{NAME}.py").write_text(f"{placer}\n\n{evaluator}")
     first, second, _ = commands()
@@ -73,7 +74,6 @@ def test_from_an_empty_file_to_a_row_in_the_table(folder: Path) -> None:
     for name in names:
         getattr(cases, name)()
     assert len(names) >= 5
-    assert folder
 
 
 def test_the_example_is_installed_and_compared(

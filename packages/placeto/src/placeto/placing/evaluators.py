@@ -8,7 +8,6 @@ from placeto.placing.own import EVALUATOR_PLUGINS, checked_evaluator, is_own, ow
 from placeto.texts import SECONDS, cost_text
 from placeto_baselines import lower_bound
 from placeto_graphs import Evaluator, PlacementProblem
-from placeto_simulator import Simulator, ThroughputEvaluator
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,21 @@ class EvaluatorSpec:
         return lower_bound(problem) if self.simulates else 0.0
 
 
-STEP = EvaluatorSpec("step", "runtime", Simulator)
-EVALUATORS = {
-    spec.name: spec
-    for spec in (
-        STEP,
-        EvaluatorSpec(
-            "throughput", "time per sample", lambda problem, _threads: ThroughputEvaluator(problem)
-        ),
-    )
-}
+def _simulator(problem: PlacementProblem, num_threads: int | None) -> Evaluator:
+    from placeto_simulator import Simulator  # noqa: PLC0415 (Numba takes a second to import)
+
+    return Simulator(problem, num_threads)
+
+
+def _throughput(problem: PlacementProblem, _num_threads: int | None) -> Evaluator:
+    from placeto_simulator import ThroughputEvaluator  # noqa: PLC0415
+
+    return ThroughputEvaluator(problem)
+
+
+STEP = EvaluatorSpec("step", "runtime", _simulator)
+THROUGHPUT = EvaluatorSpec("throughput", "time per sample", _throughput)
+EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT)}
 
 
 def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
