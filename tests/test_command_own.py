@@ -168,6 +168,11 @@ class Fails(Spread):
         raise KeyError("no such  group")
 
 
+class Leaves(Spread):
+    def place(self, problem, evaluator, *, seed=0):
+        raise SystemExit(0)
+
+
 class NoEvaluate:
     def __init__(self, problem):
         self.problem = problem
@@ -344,6 +349,9 @@ def test_seconds_end_every_placer_and_searches_use_them_all(own: str) -> None:
 def test_costs_are_those_of_the_evaluator_whatever_a_placer_says(own: str) -> None:
     place = ["place", "uneven.json", f"--placer={own}:Boasts", "-o", "placement.json"]
     assert succeed_json(*place)["runtime"] == pytest.approx(10.0, rel=1e-5)
+    # 4 + 2 seconds on one device, 3 + 1 on the other.
+    simulated = succeed_json("simulate", "uneven.json", f"{own}:Spread")["runtime"]
+    assert simulated == pytest.approx(6.0, rel=1e-5)
 
 
 WRONG_PLACERS = {
@@ -362,6 +370,7 @@ WRONG_RESULTS = {
     "NotANumber": "OWN:NotANumber: runtime: expected",
     "Nowhere": "OWN:Nowhere: placement[0]: expected an integer from 0 to 1, got 2",
     "Fails": "KeyError: 'no such group' (OWN.py, line 139)",
+    "Leaves": "SystemExit: 0 (OWN.py, line 144)",
 }
 WRONG_EVALUATORS = {
     "no_such_module:E": "expected a module that can be imported",
@@ -370,7 +379,7 @@ WRONG_EVALUATORS = {
     "OWN:List": "expected evaluate to return an EvaluationBatch, got list",
     "OWN:OneCost": "expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
     "OWN:NegativeCost": "OWN:NegativeCost: runtime[0]: expected",
-    "OWN:Breaks": "OWN:Breaks: ZeroDivisionError: division by zero (OWN.py, line 164)",
+    "OWN:Breaks": "OWN:Breaks: ZeroDivisionError: division by zero (OWN.py, line 169)",
     "steps": "expected step, or another of step, throughput",
 }
 

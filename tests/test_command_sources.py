@@ -63,6 +63,9 @@ def nothing():
 def broken():
     raise RuntimeError("two\\nlines")
 
+def leaving():
+    raise SystemExit(0)
+
 number = 3
 
 class Confident(nn.Module):
@@ -184,6 +187,7 @@ def test_the_mode_of_a_factory_is_used(tmp_path: Path, factory: str) -> None:
         ("missing", "got none of example_inputs"),
         ("nothing", "expected a model and example inputs"),
         ("broken", "RuntimeError: two lines"),
+        ("leaving", "SystemExit: 0"),
         ("number", "that can be called, got 3"),
     ],
 )

@@ -109,13 +109,13 @@ def naming(text: str, code: object = None) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # no code that is named ends the command
         of_a_package = exit_code(error) == WRONG_INPUT  # so that it says what was expected
         said = str(error) if of_a_package else error_line(error)
         raise InputError(f"{text}: {said}{_place(error, code)}") from error
 
 
-def _place(error: Exception, code: object) -> str:
+def _place(error: BaseException, code: object) -> str:
     """Return the last line of the user's file that ran; nothing where none did."""
     file = getattr(sys.modules.get(getattr(code, "__module__", "")), "__file__", None)
     frames = traceback.extract_tb(error.__traceback__)

@@ -27,7 +27,7 @@ def find_factory(text: str) -> Callable[..., Any]:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"{text}: expected a module that can be imported, got {error_line(error)}"
         ) from error
@@ -71,7 +71,7 @@ def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any])
         made = factory(**values)
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{text}: {error_line(error)}") from error
     if isinstance(made, TrainingStep):  # of this project, so that nothing has to be checked
         return made
