@@ -419,6 +419,15 @@ def test_a_wrong_evaluator_is_one_line(text: str, own: str) -> None:
         assert expected in line
 
 
+@pytest.mark.slow
+def test_other_processes_find_what_is_ones_own(own: str) -> None:
+    compare = ["compare", "uneven.json", "even.json", f"--placers={own}:Spread,{own}:Fails"]
+    result = invoke(*compare, f"--evaluator={own}:MaxLoad", "--jobs=2", "--json")
+    assert "KeyError: 'no such group'" in result.stderr.splitlines()[-1]
+    problems = json.loads(result.stdout)["problems"]
+    assert [one["schemes"][0]["runs"][0]["runtime"] for one in problems] == [6.0, 4.0]
+
+
 def test_debug_shows_where_a_placer_failed(own: str) -> None:
     place = ["place", "uneven.json", f"--placer={own}:Fails", "-o", "placement.json"]
     assert 'raise KeyError("no such  group")' in invoke(*place, "--debug").stderr

@@ -1,5 +1,6 @@
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,8 @@ from placeto.trials.comparison import (
     ProblemReport,
     SchemeReport,
     paper_table,
+    profile_table,
+    profiles,
     scheme_table,
     typical,
 )
@@ -110,6 +113,46 @@ def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() 
     assert placeto[1:3] == ["2.500 s", "2.000 s to 3.000 s, 2 of 3 fit"]
     assert rnn[1:3] == ["1.500 s", "1.000 s to 2.000 s"]
     assert some[1:3] == ["1.500 s", "1 of 2 fit"]
+
+
+def test_profiles_are_of_medians_in_which_what_does_not_fit_is_infinite() -> None:
+    def problem(**runs: list[Placed]) -> ProblemReport:
+        return ProblemReport(
+            source="model",
+            cluster="2xk80",
+            devices=["k80:0", "k80:1"],
+            gpus=2,
+            ops=10,
+            groups=2,
+            lower_bound=0.0,
+            schemes=[scheme(*some, name=name) for name, some in runs.items()],
+        )
+
+    first = problem(
+        cpu=[run(0.1)],  # on a device of its own
+        a=[run(1.0), run(3.0), run(2.0)],
+        b=[run(1.0, fits=False), run(3.0), run(4.0)],
+        c=[run(9.0, fits=False)],
+    )
+    second = problem(a=[run(1.25)], b=[run(1.0)], c=[run(1.1)])
+    found = {one.name: one for one in profiles([first, second])}
+    assert {name: one.ratios for name, one in found.items()} == {
+        "a": [1.0, 1.25],
+        "b": [2.0, 1.0],  # the medians are 2 s and 4 s: of 3 s, 4 s and what does not fit
+        "c": [None, 1.1],
+    }
+    assert found["b"].mean_ratio == pytest.approx(2**0.5)
+    assert list(found["a"].within) == ["1.00", "1.01", "1.05", "1.10", "1.25", "1.50"]
+    assert list(found["a"].within.values()) == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
+    assert list(found["b"].within.values()) == [0.5] * 6
+    assert list(found["c"].within.values()) == [0.0, 0.0, 0.0, 0.5, 0.5, 0.5]
+    a, b, c = profile_table(list(found.values())).rows
+    assert a[:3] == ["a", "1.118", "50.0 %"]
+    assert c[1] == "1.100 (1 of 2)"
+    table = scheme_table(first)
+    assert ">of lower bound" not in table.columns
+    assert [row[3] for row in table.rows] == ["0.050", "1.000", "2.000", ""]
+    assert b[1] == "1.414"
 
 
 def test_placements_until_a_runtime_are_those_of_all_runs() -> None:

@@ -18,15 +18,14 @@ OF_BOUND = ">of lower bound"
 WITHIN = (1.0, 1.01, 1.05, 1.1, 1.25, 1.5)  # factors of the best
 MEDIANS = (
     "Medians over the seeds; where some runs do not fit the memory, of those that do, whose number "
-    "is given. OOM: the memory of a device does not suffice. Ratios are to the lowest median of "
-    "all placers, for which a run that does not fit counts as infinite."
+    "is given. OOM: the memory of a device does not suffice. Of the best: ratio to the lowest "
+    "median of all placers; in these medians a run that does not fit counts as infinite."
 )
 ABBREVIATIONS = (
     "Placements: sampled until the search was within 1 % of its own best. Search: CPU seconds of "
-    "the whole search. Reduction and "
-    "speed-up: of Placeto over the RNN. In the last column: the placements that Placeto sampled "
-    "until it was as fast as the RNN at its best, those that it only looked at included; never, if "
-    "half of the runs never were."
+    "the whole search. Reduction and speed-up: of Placeto over the RNN. In the last column: the "
+    "placements that Placeto sampled until it was as fast as the RNN at its best, those that it "
+    "only looked at included; never, if half of the runs never were."
 )
 
 
@@ -297,11 +296,12 @@ def _scheme_row(problem: ProblemReport, scheme: SchemeReport, best: float) -> li
     if len(fitting) > 1:
         over_seeds.insert(0, f"{cost_text(min(fitting), unit)} to {cost_text(max(fitting), unit)}")
     evaluations = _median([run.evaluations for run in runs])
+    ratio = _ratio(_cost_over_seeds(scheme), best)
     return [
         scheme.title,
         runtime_text(runs[0]) if isnan(runtime) else cost_text(runtime, unit),
         ", ".join(over_seeds),
-        _text(runtime / (best or nan), "{:.3f}", ""),
+        "" if ratio is None else f"{ratio:.3f}",
         _text(runtime / (problem.lower_bound or nan), "{:.2f}", ""),
         bytes_text(int(_median([max(run.peak_memory) for run in placed or runs]))),
         f"{evaluations:,.0f}",
