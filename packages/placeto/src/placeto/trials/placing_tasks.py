@@ -1,6 +1,6 @@
 """Trials that place one graph, each with another placer."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from placeto.placing.costs import cost_of_result
 from placeto.placing.evaluators import STEP, evaluator_spec
