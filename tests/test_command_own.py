@@ -332,6 +332,7 @@ def test_seconds_end_every_placer_and_searches_use_them_all(own: str) -> None:
     times = 1 + np.random.default_rng(0).random(300)
     save_problem(independent_ops(*times.tolist()), "many.json")
     compare = ["compare", "many.json", f"--placers=random,local-search,multilevel,{own}:Endless"]
+    succeed(*compare, "--seconds=0.01")  # code for levels is compiled once on a machine
     (problem,) = succeed_json(*compare, "--seconds=0.25")["problems"]
     for scheme in problem["schemes"]:
         (run,) = scheme["runs"]

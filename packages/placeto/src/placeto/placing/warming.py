@@ -7,7 +7,17 @@ import numpy as np
 
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.placers import PLACERS, make_placer
-from placeto_graphs import PlacementProblem, Placer, colocate, from_networkx, parse_cluster
+from placeto_graphs import (
+    Evaluator,
+    MoveEvaluator,
+    Moves,
+    PlacementProblem,
+    Placer,
+    SchedulingEvaluator,
+    colocate,
+    from_networkx,
+    parse_cluster,
+)
 
 BUDGET = 200  # placements: an update of every policy, and a few moves of every search
 SAME_CODE = {"rnn-zero-shot": "rnn"}  # placers that have no name of their own in the command
@@ -36,6 +46,24 @@ def warm_up_placer(placer: Placer, evaluator: EvaluatorSpec = STEP) -> None:
     trains = getattr(placer, "training_evaluations", 0)
     as_it_is = policy is not None and getattr(policy, "num_devices", 0) is None and not trains
     warm_up("pretrained" if as_it_is else placer.name, evaluator)
+
+
+def warm_up_evaluator(evaluator: Evaluator) -> None:
+    """Let an evaluator price a placement, and try a move: what its problem has decides the code."""
+    can_run = np.isfinite(evaluator.problem.group_graph.compute_time)
+    placements = can_run.argmax(axis=1).astype(np.int32)[None]
+    evaluator.evaluate(placements)
+    if isinstance(evaluator, SchedulingEvaluator):
+        evaluator.schedule(placements)
+    if isinstance(evaluator, MoveEvaluator):
+        moves = Moves(
+            set_of=np.zeros((1, 1), np.int32),
+            device=placements[:, :1],
+            allowance=np.zeros((1, 1)),
+            first_member=np.arange(2, dtype=np.int32),
+            members=np.zeros(1, np.int32),
+        )
+        evaluator.walk(placements, moves)
 
 
 @cache

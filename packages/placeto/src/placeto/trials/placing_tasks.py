@@ -6,7 +6,7 @@ from placeto.placing.costs import cost_of_result
 from placeto.placing.evaluators import STEP, evaluator_spec
 from placeto.placing.placements import run_placer
 from placeto.placing.placers import fitting, make_placer
-from placeto.placing.warming import warm_up_placer
+from placeto.placing.warming import warm_up_evaluator, warm_up_placer
 from placeto.placing.watching import Limits
 from placeto.problems.making import compute_times
 from placeto.progress import cpu_seconds
@@ -42,6 +42,7 @@ class Place:
         placer = self.placer(workspace, problem)
         evaluator = evaluator_spec(self.evaluator)
         warm_up_placer(placer, evaluator)
+        warm_up_evaluator(evaluator.make(problem, 1))
         began = cpu_seconds()
         result = run_placer(
             placer,
