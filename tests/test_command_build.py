@@ -295,6 +295,7 @@ def test_inspection_adds_up(tmp_path: Path) -> None:
     assert report["compute_time"] == pytest.approx(seconds)
     assert sum(scope["compute_time"] for scope in report["scopes"]) == pytest.approx(seconds)
     assert report["lower_bound"] == lower_bound(problem)
+    assert report["least_excess"] == 0
     assert [device["fits"] for device in report["devices"]] == [True, True]
     text = succeed("inspect", path)
     assert "no placement is faster than" in text
@@ -305,6 +306,10 @@ def test_inspection_says_what_does_not_fit(tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_text(profile(parameter_bytes=9_000_000_000))
     report = succeed_json("inspect", tmp_path / "graph.txt")
     assert [device["fits"] for device in report["devices"]] == [False, False]
+    assert report["least_excess"] >= (10 * 9_000_000_000 - 32_000_000_000) / 2
+    assert "no placement fits: a device lacks 29.0 GB or more" in succeed(
+        "inspect", tmp_path / "graph.txt"
+    )
     assert "does not fit" in succeed("inspect", tmp_path / "graph.txt")
     (tmp_path / "graph.txt").write_text(profile(parameter_bytes=20_000_000_000))
     report = succeed_json("inspect", tmp_path / "graph.txt")

@@ -109,6 +109,18 @@ def test_what_does_not_fit_is_out_of_memory(tmp_path: Path) -> None:
     assert "out of memory" in succeed("simulate", tmp_path / "graph.txt", "v100:0")
 
 
+def test_place_says_that_nothing_fits(tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=9_000_000_000))
+    search = ("place", tmp_path / "graph.txt", "--start=nothing", "--max-evaluations=10")
+    written = ("-o", tmp_path / "placement.json", "--force")
+    report = succeed_json(*search, *written)
+    assert not report["fits"]
+    assert report["least_excess"] >= (10 * 9_000_000_000 - 32_000_000_000) / 2
+    assert report["lower_bound"] > 2 * 29
+    text = succeed(*search, *written)
+    assert " groups fits: a device lacks 29.0 GB or more; none costs less than 58." in text
+
+
 def test_a_trace_is_written_once(problem: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     succeed("simulate", problem, "v100:0", "--trace", trace)

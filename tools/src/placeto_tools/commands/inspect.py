@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from placeto.placing.costs import bound_text
 from placeto.problems.inspection import inspect_problem
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
@@ -35,7 +36,8 @@ def inspect(file: str, scope_depth: int, asked: ProblemOptions, as_json: bool) -
     """Show the contents of a problem: ops, bytes, groups, memory, the lower bound.
 
     FILE is a problem file, or any other SOURCE of `placeto build`, with its options. Times are
-    those of the fastest device of each op. The lower bound is a runtime that no placement beats.
+    those of the fastest device of each op. The lower bound is a runtime that no placement beats. If
+    none fits the memory, that is said, too.
 
     \b
     placeto inspect problem.json.gz
@@ -46,7 +48,7 @@ def inspect(file: str, scope_depth: int, asked: ProblemOptions, as_json: bool) -
         show_json(report)
     else:
         show(*_tables(report))
-        click.echo(f"\nno placement is faster than {seconds_text(report['lower_bound'])}")
+        click.echo(f"\n{bound_text(report['lower_bound'], report['least_excess'])}")
 
 
 def _tables(report: dict[str, Any]) -> list[TextTable]:

@@ -7,7 +7,7 @@ import click
 
 from placeto.errors import InputError, writing
 from placeto.outputs import check_file
-from placeto.placing.costs import overflow_text
+from placeto.placing.costs import bound_text, cost_of_result, overflow_text
 from placeto.placing.evaluators import evaluator_spec
 from placeto.placing.placements import (
     run_placer,
@@ -20,9 +20,9 @@ from placeto.placing.placers import PLACERS, PlacerSpec, make_placer, placer_spe
 from placeto.placing.watching import Limits
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
-from placeto.texts import bytes_text, seconds_text
+from placeto.texts import bytes_text
 from placeto.training.run_folder import read_policy
-from placeto_baselines import MultilevelSearch
+from placeto_baselines import MultilevelSearch, least_excess
 from placeto_graphs import PlacementProblem, PlacementResult, save_placement
 from placeto_tools.options import (
     Command,
@@ -191,6 +191,7 @@ def place(
         "objective": priced_by.objective,
         "unit": priced_by.unit,
         **_report(read, result),
+        **({"least_excess": least_excess(read)} if priced_by.simulates else {}),
         **({"lower_bound": bound} if bound else {}),
     }
     if as_json:
@@ -204,11 +205,7 @@ def place(
             f"{peaks}; {result.evaluations:,} evaluations in {result.seconds:.1f} s"
         )
         if bound:
-            click.echo(
-                f"no placement in {read.num_groups:,} groups is faster than "
-                f"{seconds_text(bound)}; this one takes "
-                f"{100 * (result.runtime / bound - 1):.1f} % more"
-            )
+            click.echo(_distance(read, result, bound, report["least_excess"]))
 
 
 def _checked_placer(
@@ -240,6 +237,14 @@ def _learned(
         samples=rollouts,
         sweeps=refinement_rounds,
     )
+
+
+def _distance(
+    problem: PlacementProblem, result: PlacementResult, bound: float, lacking: int
+) -> str:
+    text = bound_text(bound, lacking, f" in {problem.num_groups:,} groups")
+    more = 100 * (cost_of_result(problem, result) / bound - 1)
+    return f"{text}; this one takes {more:.1f} % more"
 
 
 def _report(problem: PlacementProblem, result: PlacementResult) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from placeto_baselines.bounds.memory import HeldTensors
 from placeto_baselines.bounds.paths import Paths, longest_paths
 from placeto_baselines.bounds.relaxed_ops import relax_ops
 from placeto_baselines.bounds.work import WorkProgramme, work_programme
@@ -32,7 +33,8 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
       of the memory that it lacks, and of the shortest path with a transfer in it: what memory
       forces to be transferred (`split_bound`).
 
-    Each is proven where it is computed, and lowered by a billionth against rounding.
+    Where nothing fits, the penalty of `least_excess` is in each of them. Each is proven where it is
+    computed, and lowered by a billionth against rounding.
 
     Parameters
     ----------
@@ -80,11 +82,12 @@ def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
     paths = longest_paths(problem)
     programme = work_programme(problem, paths, scale)
     is_small = problem.graph.num_ops <= MOST_OPS_OF_CROWDING
+    penalty = scale * programme.needs.least_excess
     parts = {
-        "path": float(programme.path.min(axis=1).max()),
+        "path": float(programme.path.min(axis=1).max()) + penalty,
         "work": programme.solve(),
         "split": split_bound(problem, paths, programme),
-        "crowding": crowding_bound(problem, paths) if is_small else 0.0,
+        "crowding": crowding_bound(problem, paths) + penalty if is_small else 0.0,
     }
     return {name: max(0.0, bound) * (1 - ROUNDING) for name, bound in parts.items()}
 
@@ -98,6 +101,7 @@ def split_bound(problem: PlacementProblem, paths: Paths, programme: WorkProgramm
     due; or two of its groups that share a tensor are on different devices, and that tensor is
     transferred: the step lasts no less than the path to its producer, the transfer, and the path
     from its reader. The lesser of the two holds for every placement, the greatest over all parts.
+    Either way the penalty of the least excess of all placements is due.
     """
     groups = problem.group_graph
     joined = csr_array(
@@ -105,24 +109,35 @@ def split_bound(problem: PlacementProblem, paths: Paths, programme: WorkProgramm
         shape=(groups.num_groups, groups.num_groups),
     )
     num_parts, part_of = connected_components(joined, directed=False)
-    together = _on_one_device(programme, part_of, num_parts).min(axis=1)
+    together = _on_one_device(problem, programme, part_of, num_parts).min(axis=1)
     apart = _least_transfers(problem, paths, part_of, num_parts)
+    apart += programme.scale * programme.needs.least_excess
     return float(np.minimum(together, apart).max())
 
 
 def _on_one_device(
-    programme: WorkProgramme, part_of: NDArray[np.int32], num_parts: int
+    problem: PlacementProblem,
+    programme: WorkProgramme,
+    part_of: NDArray[np.int32],
+    num_parts: int,
 ) -> NDArray[np.float64]:
     """Return float64[P, D], what each part costs on each device alone."""
+    graph, needs = problem.graph, programme.needs
     shape = (num_parts, programme.work.shape[1])
     work, path = np.zeros(shape), np.zeros(shape)
     running = np.zeros(shape, np.int64)
     resident = np.zeros(num_parts, np.int64)
     np.add.at(work, part_of, programme.work)
     np.maximum.at(path, part_of, programme.path)
-    np.maximum.at(running, part_of, programme.needs.running)
-    np.add.at(resident, part_of, programme.needs.resident)
-    excess = np.maximum(resident[:, None] + running - programme.memory, 0)
+    np.maximum.at(running, part_of, needs.running)
+    np.add.at(resident, part_of, needs.resident)
+    if needs.held is not None:
+        part_of_op = part_of[problem.grouping.group_of]
+        part = part_of_op[needs.held.op]
+        of_part = needs.held.tensors & (part_of_op[graph.tensor_producer] == part)
+        held = HeldTensors(needs.held.op, of_part).num_bytes(graph)
+        running[part] = np.maximum(running[part], held)
+    excess = np.maximum(resident[:, None] + running - needs.memory, needs.least_excess)
     costs: NDArray[np.float64] = np.maximum(work - programme.overhead, path)
     costs += programme.scale * excess
     return costs

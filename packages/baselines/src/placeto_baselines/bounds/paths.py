@@ -31,6 +31,12 @@ class Paths:
     tail: NDArray[np.float64]
 
 
+def op_seconds(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Return float64[V, D], seconds of each op; infinity where its group cannot run."""
+    allowed = allowed_devices(problem)[problem.grouping.group_of]
+    return np.where(allowed, problem.compute_time, np.inf)
+
+
 def longest_paths(problem: PlacementProblem) -> Paths:
     """Return the longest paths to and from each op on each device.
 
@@ -48,7 +54,7 @@ def longest_paths(problem: PlacementProblem) -> Paths:
     """
     graph, cluster = problem.graph, problem.cluster
     group_of = problem.grouping.group_of
-    seconds = np.where(allowed_devices(problem)[group_of], problem.compute_time, np.inf)
+    seconds = op_seconds(problem)
     overhead = np.array([device.op_overhead for device in cluster.devices])
     rest = np.where(seconds > 0, overhead, 0.0)  # after each op, on each device
     before, after = graph.precedences.T

@@ -8,60 +8,13 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import block_array, csr_array, diags_array, eye_array, hstack
 
+from placeto_baselines.bounds.memory import MemoryNeeds, memory_needs
 from placeto_baselines.bounds.paths import Paths, through_groups
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import PlacementProblem
 
 MOST_SOLVED = 4_096  # groups, as in the finest level of a problem
 LARGEST_COST = 1e9  # the solver takes costs from 1e20 on for infinite, and is lost before
-
-
-@dataclass(frozen=True, eq=False)
-class MemoryNeeds:
-    """What is held at the least, in bytes; a device holds ``resident`` of all groups on it.
-
-    Attributes
-    ----------
-    resident : int64[G]
-        For the whole step: the parameters of a group.
-    running : int64[G, D]
-        On top of the resident bytes of the device, while one op of the group runs.
-    """
-
-    resident: NDArray[np.int64]
-    running: NDArray[np.int64]
-
-
-def memory_needs(problem: PlacementProblem, paths: Paths) -> MemoryNeeds:
-    """Return what memory each group needs on each device, whatever the placement.
-
-    Proof. Parameters are held for the whole step where their op runs. While an op runs, its device
-    also holds its workspace; its outputs, from its start on, unless they live in its parameters;
-    and its inputs until its end, be it the tensor itself or a copy of it. An input whose producer
-    owns parameters is not counted, as it may live in them on the same device. All this is held at
-    one time only if the op takes any: ops without compute time count nothing, nor do those whose
-    time vanishes when float64 adds it to the time of day.
-    """
-    graph = problem.graph
-    owns = graph.parameter_bytes > 0
-    held_outputs = np.where(owns[graph.tensor_producer], 0, graph.tensor_bytes)
-    need = graph.workspace_bytes.copy()
-    np.add.at(need, graph.tensor_producer, held_outputs)
-    np.add.at(need, graph.edge_consumers, held_outputs[graph.edges[:, 0]])
-    lasts = np.isfinite(paths.seconds) & (paths.seconds > 1e-12 * _horizon(problem, paths))
-    running = np.zeros((problem.num_groups, problem.num_devices), np.int64)
-    np.maximum.at(running, problem.grouping.group_of, np.where(lasts, need[:, None], 0))
-    return MemoryNeeds(problem.group_graph.parameter_bytes, running)
-
-
-def _horizon(problem: PlacementProblem, paths: Paths) -> float:
-    """Return seconds after which any step has ended: until then, a device or a link is busy."""
-    cluster = problem.cluster
-    seconds = np.where(np.isfinite(paths.seconds), paths.seconds, 0.0).max(axis=1).sum()
-    overhead = max(device.op_overhead for device in cluster.devices)
-    gap = max(device.transfer_overhead for device in cluster.devices) + cluster.latency.max()
-    copies = (problem.graph.tensor_bytes / cluster.bandwidth.min() + gap).sum()
-    return float(seconds + problem.graph.num_ops * overhead + problem.num_devices * copies)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +31,7 @@ class WorkProgramme:
     - memory: ``sum_h resident[h] x[h, d] + running[g, d] x[g, d] - memory[d] <= e`` for each ``g``
       and ``d``, see `memory_needs`;
     - lack: ``sum_d lack[g, d] x[g, d] <= e``, where ``lack[g, d]`` is what the group alone exceeds
-      the memory by, ``max(0, resident[g] + running[g, d] - memory[d])``.
+      the memory by, and no less than the mean of what all devices lack, see `MemoryNeeds`.
 
     Where parts may be fractions, the least ``T + scale e`` is a lower bound. Any multipliers
     ``>= 0`` of these inequalities give one, too (weak duality): that is how `bound` works, so that
@@ -93,9 +46,7 @@ class WorkProgramme:
     overhead : float64[D]
         Seconds of one overhead.
     needs : `MemoryNeeds`
-        Bytes of each group.
-    memory : int64[D]
-        Bytes of each device.
+        Bytes of each group and each device.
     scale : float
         Seconds that a byte too many costs.
     """
@@ -104,15 +55,7 @@ class WorkProgramme:
     path: NDArray[np.float64]
     overhead: NDArray[np.float64]
     needs: MemoryNeeds
-    memory: NDArray[np.int64]
     scale: float
-
-    @property
-    def lack(self) -> NDArray[np.int64]:
-        """int64[G, D], the bytes by which each group alone exceeds the memory of each device."""
-        needed = self.needs.resident[:, None] + self.needs.running
-        lack: NDArray[np.int64] = np.maximum(needed - self.memory, 0)
-        return lack
 
     def solve(self) -> float:
         """Return the best bound that the solver's multipliers give.
@@ -128,7 +71,8 @@ class WorkProgramme:
         """Return the multipliers of a programme of about ``count`` sets of groups, for `bound`.
 
         A set has groups that run on the same devices, with similar speeds. Its multiplier of paths
-        is that of its group with the longest, that of memory that of the group that needs most.
+        is that of its group with the longest, that of memory that of the group that needs most. The
+        group that lacks most has all multipliers of lack.
         """
         runs = np.isfinite(self.work)
         _, where = np.unique(runs, axis=0, return_inverse=True)
@@ -145,12 +89,15 @@ class WorkProgramme:
         np.maximum.at(path, set_of, self.path)
         np.maximum.at(running, set_of, self.needs.running)
         np.add.at(resident, set_of, self.needs.resident)
-        sets = replace(self, work=work, path=path, needs=MemoryNeeds(resident, running))
-        of_work, set_path, set_memory, _ = sets.solver_multipliers()
-        of_path, of_memory = np.zeros(len(order)), np.zeros(self.work.shape)
+        needs = replace(self.needs, resident=resident, running=running)
+        sets = replace(self, work=work, path=path, needs=needs)
+        of_work, set_path, set_memory, set_lack = sets.solver_multipliers()
+        of_path, of_lack = np.zeros(len(order)), np.zeros(len(order))
+        of_memory = np.zeros(self.work.shape)
         of_path[_greatest(self.path.min(axis=1), set_of)] = set_path
         of_memory[_greatest(self.needs.running.max(axis=1), set_of)] = set_memory
-        return of_work, of_path, of_memory, np.zeros(len(order))
+        of_lack[self.needs.lack.min(axis=1).argmax()] = set_lack.sum()
+        return of_work, of_path, of_memory, of_lack
 
     def bound(
         self,
@@ -183,17 +130,18 @@ class WorkProgramme:
             of_memory = of_memory * (self.scale / bytes_weigh)
             of_lack = of_lack * (self.scale / bytes_weigh)
         of_device = of_memory.sum(axis=0)
+        needs = self.needs
         runs = np.isfinite(self.work)
         adds = np.where(
             runs,
             of_work * np.where(runs, self.work, 0.0)
             + of_path[:, None] * np.where(runs, self.path, 0.0)
-            + of_device * self.needs.resident[:, None]
-            + of_memory * self.needs.running
-            + of_lack[:, None] * self.lack,
+            + of_device * needs.resident[:, None]
+            + of_memory * needs.running
+            + of_lack[:, None] * needs.lack,
             np.inf,
         )
-        return float(adds.min(axis=1).sum() - of_work @ self.overhead - of_device @ self.memory)
+        return float(adds.min(axis=1).sum() - of_work @ self.overhead - of_device @ needs.memory)
 
     def solver_multipliers(self) -> tuple[NDArray[np.float64], ...]:
         """Return the multipliers of the optimum, as `bound` takes them.
@@ -209,12 +157,13 @@ class WorkProgramme:
         """
         groups, devices = np.nonzero(np.isfinite(self.work))
         num_groups, num_devices = self.work.shape
+        needs = self.needs
         parts = np.arange(len(groups))
         of_group = csr_array((np.ones(len(parts)), (groups, parts)))
         of_device = csr_array(
             (np.ones(len(parts)), (devices, parts)), shape=(num_devices, len(parts))
         )
-        byte = float(self.memory.max())
+        byte = float(needs.memory.max())
         shortest = self.scale * byte / LARGEST_COST
         longest = float(max(self.path[groups, devices].max(), self.overhead.max()))
         second = max(longest, shortest) or 1.0
@@ -229,18 +178,18 @@ class WorkProgramme:
                 ],
                 [of_group * (self.path[groups, devices] / second), -_ones(num_groups), None, None],
                 [
-                    of_device * (self.needs.resident[groups] / byte),
+                    of_device * (needs.resident[groups] / byte),
                     None,
                     None,
                     -eye_array(num_devices),
                 ],
                 [
-                    diags_array(self.needs.running[groups, devices] / byte),
+                    diags_array(needs.running[groups, devices] / byte),
                     None,
                     -_ones(len(parts)),
                     of_device.T,
                 ],
-                [of_group * (self.lack[groups, devices] / byte), None, -_ones(num_groups), None],
+                [of_group * (needs.lack[groups, devices] / byte), None, -_ones(num_groups), None],
             ],
             format="csr",
         )
@@ -248,7 +197,7 @@ class WorkProgramme:
             self.overhead / second,
             np.zeros(num_groups),
             np.zeros(num_devices),
-            self.memory[devices] / byte,
+            needs.memory[devices] / byte,
             np.zeros(num_groups),
         ]
         costs = np.zeros(matrix.shape[1])
@@ -293,7 +242,6 @@ def work_programme(problem: PlacementProblem, paths: Paths, scale: float) -> Wor
         work=work,
         path=through_groups(problem, paths),
         overhead=overhead,
-        needs=memory_needs(problem, paths),
-        memory=np.array([device.memory_bytes for device in problem.cluster.devices]),
+        needs=memory_needs(problem),
         scale=scale,
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.texts import bytes_text
+from placeto.texts import bytes_text, seconds_text
 from placeto_graphs import (
     Cluster,
     EvaluationBatch,
@@ -70,6 +70,31 @@ def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int6
     ]
     more = f" and {len(over) - MOST_SHOWN} others" if len(over) > MOST_SHOWN else ""
     return f", out of memory: {', '.join(over[:MOST_SHOWN])}{more}" if over else ""
+
+
+def bound_text(bound: float, least_excess: int, where: str = "") -> str:
+    """Return what no placement beats: a runtime, and memory, if none fits.
+
+    Parameters
+    ----------
+    bound, least_excess
+        Seconds and bytes, as of `placeto_baselines`.
+    where
+        Name of the placements, such as ``" in 8 groups"``.
+
+    Examples
+    --------
+    >>> bound_text(1.25, 0)
+    'no placement is faster than 1.250 s'
+    >>> bound_text(1.25, 100_000_000, " in 8 groups")
+    'no placement in 8 groups fits: a device lacks 100.0 MB or more; none costs less than 1.250 s'
+    """
+    if not least_excess:
+        return f"no placement{where} is faster than {seconds_text(bound)}"
+    return (
+        f"no placement{where} fits: a device lacks {bytes_text(least_excess)} or more; none costs "
+        f"less than {seconds_text(bound)}"
+    )
 
 
 def first_as_good(curve: NDArray[np.float64], cost: float) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines import lower_bound
+from placeto_baselines import least_excess, lower_bound
 from placeto_graphs import Cluster, Phase, PlacementProblem
 from placeto_simulator import Simulator
 
@@ -31,6 +31,7 @@ def inspect_problem(problem: PlacementProblem, scope_depth: int = 2) -> Report:
         "devices": _devices(problem),
         "links": _links(problem.cluster),
         "lower_bound": lower_bound(problem),
+        "least_excess": least_excess(problem),
     }
 
 

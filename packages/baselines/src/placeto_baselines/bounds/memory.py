@@ -1,0 +1,205 @@
+"""What memory every placement needs: of one device for a group, and of all devices together."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
+
+from placeto_baselines.bounds.paths import op_seconds
+from placeto_graphs import OpGraph, PlacementProblem
+
+MOST_VISITED = 20_000_000  # ops, in about half a second
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryNeeds:
+    """What is held at the least, and what there is, in bytes.
+
+    Attributes
+    ----------
+    resident : int64[G]
+        For the whole step, on the device of each group: its parameters.
+    running : int64[G, D]
+        On top of the resident bytes of the device, while one op of the group runs.
+    held : `HeldTensors` or None
+        On top of the resident bytes of all devices together, while one op runs.
+    memory : int64[D]
+        The memory of each device.
+    mean_excess : int
+        What all devices lack together, over their number.
+    """
+
+    resident: NDArray[np.int64]
+    running: NDArray[np.int64]
+    held: "HeldTensors | None"
+    memory: NDArray[np.int64]
+    mean_excess: int
+
+    @property
+    def lack(self) -> NDArray[np.int64]:
+        """int64[G, D], what some device exceeds its memory by, if a group is on a device."""
+        needed = self.resident[:, None] + self.running
+        lack: NDArray[np.int64] = np.maximum(needed - self.memory, self.mean_excess)
+        return lack
+
+    @property
+    def least_excess(self) -> int:
+        """What some device exceeds its memory by, whatever the placement."""
+        return int(self.lack.min(axis=1).max())
+
+
+def least_excess(problem: PlacementProblem) -> int:
+    """Return the bytes by which every placement exceeds the memory of some device, at the least.
+
+    No placement fits if it is not 0; if it is, one may fit or not. All parameters and the tensors
+    that are held at one time have to be on some devices, and each group on one.
+
+    Parameters
+    ----------
+    problem
+        Problem to place.
+
+    Examples
+    --------
+    >>> least_excess(problem)
+    0
+    """
+    return memory_needs(problem).least_excess
+
+
+def memory_needs(problem: PlacementProblem) -> MemoryNeeds:
+    """Return what memory each group needs on each device, and all groups together.
+
+    Proof. Parameters are held for the whole step where their op runs. While an op runs, its device
+    also holds its workspace; its outputs, from its start on, unless they live in its parameters;
+    and its inputs until its end, be it the tensor itself or a copy of it. An input whose producer
+    owns parameters is not counted, as it may live in them on the same device. All this is held at
+    one time only if the op takes any: ops without compute time count nothing, nor do those whose
+    time vanishes when float64 adds it to the time of day.
+
+    The peaks of all devices sum to no less than all parameters and what is held at one time, on
+    whichever devices (`most_held`). Some device exceeds its memory by no less than the mean.
+    """
+    graph, cluster = problem.graph, problem.cluster
+    seconds = op_seconds(problem)
+    owns = graph.parameter_bytes > 0
+    held_outputs = np.where(owns[graph.tensor_producer], 0, graph.tensor_bytes)
+    need = graph.workspace_bytes.copy()
+    np.add.at(need, graph.tensor_producer, held_outputs)
+    np.add.at(need, graph.edge_consumers, held_outputs[graph.edges[:, 0]])
+    runs = np.isfinite(seconds)
+    lasts = runs & (seconds > 1e-12 * _horizon(problem, seconds))
+    running = np.zeros((problem.num_groups, problem.num_devices), np.int64)
+    np.maximum.at(running, problem.grouping.group_of, np.where(lasts, need[:, None], 0))
+    held = most_held(graph, np.asarray((lasts | ~runs).all(axis=1)))
+    total = sum(graph.parameter_bytes.tolist()) + (held.num_bytes(graph) if held else 0)
+    memory = np.array([device.memory_bytes for device in cluster.devices])
+    used = memory[runs.any(axis=0)].tolist()
+    return MemoryNeeds(
+        resident=problem.group_graph.parameter_bytes,
+        running=running,
+        held=held,
+        memory=memory,
+        mean_excess=max(0, math.ceil(Fraction(total - sum(used), len(used)))),
+    )
+
+
+def _horizon(problem: PlacementProblem, op_seconds: NDArray[np.float64]) -> float:
+    """Return seconds after which any step has ended: until then, a device or a link is busy."""
+    cluster = problem.cluster
+    seconds = np.where(np.isfinite(op_seconds), op_seconds, 0.0).max(axis=1).sum()
+    overhead = max(device.op_overhead for device in cluster.devices)
+    gap = max(device.transfer_overhead for device in cluster.devices) + cluster.latency.max()
+    copies = (problem.graph.tensor_bytes / cluster.bandwidth.min() + gap).sum()
+    return float(seconds + problem.graph.num_ops * overhead + problem.num_devices * copies)
+
+
+class HeldTensors(NamedTuple):
+    """Tensors that are held somewhere at the same time.
+
+    Attributes
+    ----------
+    op : int
+        The op that runs then.
+    tensors : bool[T]
+        True for tensors that are held on some device while it runs.
+    """
+
+    op: int
+    tensors: NDArray[np.bool_]
+
+    def num_bytes(self, graph: OpGraph) -> int:
+        """Return the bytes of these tensors and of what the op needs while it runs."""
+        return int(graph.tensor_bytes[self.tensors].sum() + graph.workspace_bytes[self.op])
+
+
+def most_held(graph: OpGraph, lasting: NDArray[np.bool_]) -> HeldTensors | None:
+    """Return the op during which the most bytes are held, and its tensors; None without ops.
+
+    Proof that they are held. While an op ``L`` runs, all ops that it depends on have ended, and
+    none that depends on it has. A tensor of one of the former, which one of the latter or ``L``
+    itself reads, is on its producer's device until the last reader there has ended and the last
+    copy has arrived; a copy is held from the start of its transfer until its last reader there has
+    ended. So one of the two is held on some device. A tensor that stays until the step ends is held
+    from its producer's start on, and the outputs of ``L`` from its own. Tensors that live in
+    parameters are left out. If ``L`` takes time, all this is held at one time.
+
+    Any ``L`` gives a bound. The tensors that are alive at an op in one order of execution are no
+    fewer, and quickly counted: ops are tried by these, until none can hold more or many were tried.
+
+    Parameters
+    ----------
+    graph
+        Graph of V ops.
+    lasting : bool[V]
+        True for ops that take time, wherever they run.
+    """
+    in_parameters = graph.parameter_bytes[graph.tensor_producer] > 0
+    size = np.where(in_parameters, 0, graph.tensor_bytes)
+    at_most = _alive_in_order(graph, size) + graph.workspace_bytes
+    before, after = graph.precedences.T
+    shape = (graph.num_ops, graph.num_ops)
+    forwards = csr_array((np.ones(len(before), np.int8), (before, after)), shape=shape)
+    backwards = forwards.T.tocsr()
+    best, most = None, -1
+    candidates = np.flatnonzero(lasting)
+    candidates = candidates[np.argsort(-at_most[candidates], kind="stable")]
+    for op in candidates[: 1 + MOST_VISITED // graph.num_ops].tolist():
+        if at_most[op] <= most:
+            break
+        done = _reached(backwards, op)
+        later = _reached(forwards, op)
+        needed = np.zeros(graph.num_tensors, np.bool_)
+        needed[graph.edges[later[graph.edge_consumers], 0]] = True
+        needed[graph.held_tensors] = True
+        held = needed & done[graph.tensor_producer] | (graph.tensor_producer == op)
+        found = HeldTensors(op, held & ~in_parameters)
+        if found.num_bytes(graph) > most:
+            best, most = found, found.num_bytes(graph)
+    return best
+
+
+def _alive_in_order(graph: OpGraph, size: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[V], the bytes that are alive while each op runs, if one runs after the other."""
+    position = graph.topological_index
+    first = position[graph.tensor_producer]
+    last = first.copy()
+    np.maximum.at(last, graph.edges[:, 0], position[graph.edge_consumers])
+    last[graph.held_tensors] = graph.num_ops - 1
+    changes = np.zeros(graph.num_ops + 1, np.int64)
+    np.add.at(changes, first, size)
+    np.add.at(changes, last + 1, -size)
+    alive: NDArray[np.int64] = np.cumsum(changes)[position]
+    return alive
+
+
+def _reached(edges: csr_array, op: int) -> NDArray[np.bool_]:
+    """Return bool[V], true for the op and the ops that edges lead to from there."""
+    reached = np.zeros(edges.shape[0], np.bool_)
+    reached[breadth_first_order(edges, op, return_predecessors=False)] = True
+    return reached

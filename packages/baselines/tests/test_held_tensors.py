@@ -1,0 +1,181 @@
+"""What all devices hold at one time, whatever the placement, and what the bound makes of it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baseline_problems import cluster, op_graph, problem_of, singletons
+from placeto_baselines import bound_parts, least_excess, lower_bound
+from placeto_baselines.bounds import memory
+from placeto_baselines.bounds.memory import most_held
+from placeto_baselines.search.exhaustive_search import all_placements
+from placeto_graphs import (
+    Grouping,
+    OpGraph,
+    PlacementProblem,
+    memory_penalised_runtime,
+    micro_batched,
+)
+from plain_evaluator import PlainEvaluator
+
+LAYERS = 4
+LOSS, LAST_BACK, FIRST_BACK, WEIGHTS = 4, 5, 8, 9
+STEP = np.arange(10) != WEIGHTS  # the ops that take time
+
+
+def four_layers(**changes: object) -> OpGraph:
+    """Return four layers of 10 bytes, a loss, backward ops that read layers, and weights of 8."""
+    edges = [(layer, layer + 1) for layer in range(LAYERS)]
+    edges += [(layer, FIRST_BACK - layer) for layer in range(LAYERS)]
+    edges += [(op, op + 1) for op in range(LOSS, FIRST_BACK)] + [(WEIGHTS, 1)]
+    sizes = np.array([10] * LAYERS + [2] * 5 + [8])
+    return op_graph(10, edges, tensor_bytes=sizes, parameter_bytes=np.where(STEP, 0, 8), **changes)
+
+
+def placed(graph: OpGraph, memory: int, **changes: float) -> PlacementProblem:
+    """Return the problem of ops of a second each, but weights, on two devices."""
+    on = cluster(["k80"] * 2, memory=memory, **({"bandwidth": np.inf} | changes))
+    return problem_of(graph, on, np.where(STEP, 1.0, 0.0)[:, None].repeat(2, axis=1))
+
+
+def least_penalty(problem: PlacementProblem) -> int:
+    """Return the fewest bytes by which any placement exceeds a memory."""
+    placements = np.concatenate(list(all_placements(problem)))
+    peaks = PlainEvaluator(problem).evaluate(placements).peak_memory
+    memory = [device.memory_bytes for device in problem.cluster.devices]
+    return int((peaks - memory).max(axis=1).clip(min=0).min())
+
+
+def best_cost(problem: PlacementProblem, scale: float) -> float:
+    placements = np.concatenate(list(all_placements(problem)))
+    batch = PlainEvaluator(problem).evaluate(placements)
+    memory = [device.memory_bytes for device in problem.cluster.devices]
+    return float(memory_penalised_runtime(batch, memory, scale).min())
+
+
+def test_most_is_held_when_the_last_layer_goes_backwards() -> None:
+    # Then the layers, 2 bytes of the loss and 2 of its own.
+    graph = four_layers()
+    held = most_held(graph, STEP)
+    assert held is not None
+    assert held.op == LAST_BACK
+    assert np.flatnonzero(held.tensors).tolist() == [0, 1, 2, 3, LOSS, LAST_BACK]
+    assert held.num_bytes(graph) == 4 * 10 + 2 + 2
+    roomy = four_layers(workspace_bytes=np.where(np.arange(10) == LOSS, 9, 0))
+    held = most_held(roomy, STEP)
+    assert held is not None
+    assert (held.op, held.num_bytes(roomy)) == (LOSS, 4 * 10 + 2 + 9)
+
+
+def test_what_all_devices_lack_together_is_paid_by_the_mean() -> None:
+    # With the weights 52 bytes, of which two devices have 40: one lacks 6, after a path of 9 s.
+    problem = placed(four_layers(), memory=20)
+    assert least_excess(problem) == 6
+    assert least_penalty(problem) == 12  # layers that are read on both devices are held on both
+    assert bound_parts(problem, scale=1.0)["path"] == pytest.approx(9 + 6)
+    assert lower_bound(problem, scale=1.0) == pytest.approx(9 + 6)
+    # Half of an odd lack is rounded up, as no device lacks half a byte.
+    odd = placed(four_layers(workspace_bytes=np.where(np.arange(10) == LAST_BACK, 1, 0)), memory=20)
+    assert least_excess(odd) == 7
+    assert least_excess(placed(four_layers(), memory=26)) == 0
+
+
+def test_one_device_alone_lacks_what_it_holds_at_one_time() -> None:
+    # Two devices have enough for 52 bytes, one has not: it lacks 22, or a transfer takes ages.
+    problem = placed(four_layers(), memory=30, bandwidth=1e-9)
+    assert least_excess(problem) == 0
+    assert bound_parts(problem, scale=1.0)["split"] == pytest.approx(9 + 22)
+    assert best_cost(problem, 1.0) == 31.0
+
+
+def test_held_tensors_stay_until_the_step_ends() -> None:
+    graph = four_layers(
+        held_tensors=np.array([0, 1, 2, 3, LOSS]),
+        workspace_bytes=np.where(np.arange(10) == FIRST_BACK, 9, 0),
+    )
+    held = most_held(graph, STEP)
+    assert held is not None
+    assert held.op == FIRST_BACK
+    assert held.num_bytes(graph) == 4 * 10 + 2 + 2 + 2 + 9
+
+
+def test_ops_without_time_hold_nothing() -> None:
+    graph = four_layers()
+    assert most_held(graph, np.zeros(10, bool)) is None
+    problem = problem_of(graph, cluster(["k80"] * 2, memory=1), np.zeros((10, 2)))
+    assert least_excess(problem) == 7  # of the weights, which are on one device
+
+
+def test_a_device_that_can_run_nothing_helps_nobody() -> None:
+    seconds = np.where(STEP[:, None], [1.0, 1.0, np.inf], [0.0, 0.0, np.inf])
+    on = cluster(["k80"] * 3, memory=20, bandwidth=np.inf)
+    assert least_excess(problem_of(four_layers(), on, seconds)) == 6
+
+
+def test_few_ops_tried_bring_less_but_no_wrong_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every branch is alive at once in the order of the ops, though none has to be.
+    branches = 6
+    edges = [(2 * branch, 2 * branch + 1) for branch in range(branches)]
+    edges += [(2 * branch, 2 * branches) for branch in range(branches)]
+    graph = op_graph(2 * branches + 1, edges, tensor_bytes=np.array([3, 1] * branches + [2]))
+    everywhere = np.ones(graph.num_ops, bool)
+    most = most_held(graph, everywhere)
+    assert most is not None
+    assert (most.op, most.num_bytes(graph)) == (12, 6 * 3 + 2)
+    monkeypatch.setattr(memory, "MOST_VISITED", 0)
+    one = most_held(graph, everywhere)
+    assert one is not None
+    assert one.num_bytes(graph) <= 20
+
+
+@st.composite
+def tight_problems(draw: st.DrawFn) -> PlacementProblem:
+    """Draw up to five ops of whole seconds and bytes, with hardly enough memory for them."""
+    num_ops = draw(st.integers(1, 5))
+    pairs = [(maker, reader) for reader in range(num_ops) for maker in range(reader)]
+    some_pairs = st.lists(st.sampled_from(pairs), unique=True) if pairs else st.just([])
+    small = st.lists(st.integers(0, 4), min_size=num_ops, max_size=num_ops)
+    graph = op_graph(
+        num_ops,
+        draw(some_pairs),
+        tensor_bytes=np.array(draw(small)),
+        parameter_bytes=np.array(draw(small)) * np.array(draw(small)) // 4,
+        workspace_bytes=np.array(draw(small)) // 2,
+        waits=np.array(draw(some_pairs), np.int32).reshape(-1, 2)[:, ::-1],
+        held_tensors=np.array(draw(st.lists(st.integers(0, num_ops - 1), unique=True)), np.int32),
+        phases=np.sort(draw(small)).clip(max=2).astype(np.int8),
+    )
+    if draw(st.booleans()):
+        graph = micro_batched(graph, 2)
+    devices = draw(st.integers(1, 3 if graph.num_ops < 8 else 2))
+    labels = draw(st.lists(st.integers(0, 4), min_size=graph.num_ops, max_size=graph.num_ops))
+    group_of = np.unique(labels, return_inverse=True)[1].astype(np.int32)
+    grouping = Grouping(
+        group_of=group_of, group_names=tuple(str(index) for index in range(group_of.max() + 1))
+    )
+    if graph.num_ops <= 6 and draw(st.booleans()):
+        grouping = singletons(graph)
+    seconds = draw(st.lists(st.integers(0, 3), min_size=graph.num_ops, max_size=graph.num_ops))
+    speed = np.array(
+        draw(st.lists(st.sampled_from([1.0, 0.5]), min_size=devices, max_size=devices))
+    )
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster(
+            ["k80"] * devices,
+            memory=draw(st.integers(1, 12)),
+            bandwidth=draw(st.sampled_from([1.0, 4.0, np.inf])),
+            overhead=float(draw(st.integers(0, 1))),
+        ),
+        compute_time=np.array(seconds, float)[:, None] * np.array(speed),
+        grouping=grouping,
+    )
+
+
+@given(tight_problems(), st.sampled_from([0.0, 0.5, 2.0]))
+def test_no_placement_of_any_small_problem_beats_the_bound(
+    problem: PlacementProblem, scale: float
+) -> None:
+    assert lower_bound(problem, scale=scale) <= best_cost(problem, scale)
+    assert least_excess(problem) <= least_penalty(problem)
