@@ -13,6 +13,7 @@ from placeto_graphs import (
     GraphError,
     PlacementProblem,
     load_cluster,
+    load_doppler_graph,
     load_pipedream_profile,
     load_placement,
     load_problem,
@@ -113,6 +114,12 @@ def test_the_cluster_of_version_1(tmp_path: Path) -> None:
 def test_the_profile(tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_text(block("PipeDream profile"))
     assert load_pipedream_profile(tmp_path / "graph.txt").num_ops == 5
+
+
+def test_the_graph_of_doppler(tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text(block("Graph of DOPPLER"))
+    problem = load_doppler_graph(tmp_path / "graph.txt")
+    assert problem.compute_time[:, 0].tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("spec", re.findall(r"`(\d+x[a-z0-9+()]+)`", CLUSTERS))

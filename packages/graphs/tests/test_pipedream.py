@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -55,6 +56,22 @@ def test_a_layer_becomes_ops_that_share_a_device(tmp_path: Path) -> None:
     assert graph.colocation.tolist() == [0, 1, 1, 2, 2, 2, 1, 0]
     assert colocate(graph, [colocate_by_id]).num_groups == 3
     assert graph.parameter_bytes.tolist() == [0, 96, 0, 40, 0, 0, 0, 0]
+
+
+def test_the_stage_of_a_layer_is_the_scope_of_its_ops(tmp_path: Path) -> None:
+    first, *others = PROFILE.splitlines()
+    staged = "\n".join([f"{first} -- stage_id=12", *others])
+    graph = load(tmp_path, staged)
+    scopes = dict(zip(graph.op_names, graph.scopes, strict=True))
+    assert {name for name, scope in scopes.items() if scope == "stage12"} == {
+        "node3/parameters",
+        "node3/forward",
+        "node3/backward",
+    }
+    assert set(scopes.values()) == {"stage12", ""}
+    unstaged = load(tmp_path, PROFILE)
+    assert set(unstaged.scopes) == {""}
+    assert replace(graph, scopes=unstaged.scopes) == unstaged
 
 
 def test_milliseconds_become_seconds(tmp_path: Path) -> None:
@@ -141,6 +158,23 @@ def test_nothing_of_a_profile_is_lost(
         ("", "expected at least one line that describes a node, got none"),
         ("node1\n", "line 1: expected NODE -- LAYER -- MEASURES, got 'node1'"),
         ("node1 -- Input\n", "line 1: expected NODE -- LAYER -- MEASURES, got 'node1 -- Input'"),
+        (
+            PROFILE.replace("40.0\n", "40.0 -- stage_id=1_0\n"),
+            "line 1: stage_id: expected the number of a stage, got '1_0'",
+        ),
+        (
+            PROFILE.replace("40.0\n", "40.0 -- stage_id=-1\n"),
+            "line 1: stage_id: expected the number of a stage, got '-1'",
+        ),
+        (
+            PROFILE.replace("40.0\n", "40.0, peak_memory=7\n"),
+            "line 1: expected forward_compute_time, backward_compute_time, activation_size, "
+            "parameter_size, got 'peak_memory'",
+        ),
+        (
+            PROFILE.replace("40.0\n", "4_0.0\n"),
+            "line 1: parameter_size: expected a number, got '4_0.0'",
+        ),
         (
             PROFILE.replace("parameter_size=40.0", "parameter_sizes=40.0"),
             "line 1: expected forward_compute_time, backward_compute_time, activation_size, ",

@@ -1,5 +1,6 @@
 """From what a user names to a model: one table of kinds, for graphs and for steps that run."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,10 +9,19 @@ import pytest
 from torch import nn
 
 from placeto.errors import InputError
+from placeto.placing.placers import make_placer
+from placeto.problems.making import make_problem, read_cluster
 from placeto.problems.options import SourceOptions
 from placeto.problems.runnable_steps import runnable_source
 from placeto.problems.sources import load_source, source_model
-from placeto_graphs import GraphError, from_networkx, save_graph
+from placeto_graphs import (
+    GraphError,
+    from_networkx,
+    load_dnn_partitioning,
+    load_doppler_graph,
+    save_graph,
+)
+from placeto_simulator import Simulator
 from placeto_workloads import MODELS, family
 
 SMALL = SourceOptions({"units": 8, "vocabulary_size": 10})
@@ -66,6 +76,68 @@ def test_what_is_wrong_in_a_file_of_a_graph_is_named(
     path.write_text(content.replace(old, new))
     with pytest.raises(GraphError, match=f"^{re.escape(f'{path}: {message}')}$"):
         load_source(str(path))
+
+
+PARTITIONING = {
+    "maxFPGAs": 3,
+    "maxCPUs": 1,
+    "maxSizePerFPGA": 1e9,
+    "nodes": [
+        {"id": 7, "cpuLatency": 9.0, "fpgaLatency": 2.0, "size": 1e6, "colorClass": 1},
+        {"id": 8, "cpuLatency": 1.0, "fpgaLatency": 1.0, "size": 0, "colorClass": 1},
+        {"id": 9, "cpuLatency": 1.0, "fpgaLatency": 1.0, "size": 0},
+    ],
+    "edges": [{"sourceId": 7, "destId": 8, "cost": 0.5}],
+}
+
+
+def test_an_input_of_dnn_partitioning_has_its_devices_groups_and_objective(tmp_path: Path) -> None:
+    path = tmp_path / "bert.json"
+    path.write_text(json.dumps(PARTITIONING))
+    found = load_source(str(path))
+    assert (found.name, found.evaluator, found.num_groups) == ("bert", "throughput", 2)
+    assert make_problem(found) == load_dnn_partitioning(path)
+    path.write_text(json.dumps(PARTITIONING | {"nodes": [{"id": 1}]}))
+    with pytest.raises(GraphError, match=r"bert.json: nodes\[0\]: object missing required"):
+        load_source(str(path))
+    path.write_text("{}")
+    with pytest.raises(GraphError, match=r"bert.json: object missing required field format$"):
+        load_source(str(path))
+
+
+def test_a_graph_of_doppler_has_as_many_devices_as_one_says(tmp_path: Path) -> None:
+    path = tmp_path / "ffnn.txt"
+    path.write_bytes(b"\xef\xbb\xbf3\r\n0, \r\n0, \r\n1, \r\n100,400\r\n200,5,formation\r\n")
+    found = load_source(str(path))
+    assert (found.name, found.evaluator, found.num_groups) == ("ffnn", "contention-free", 2)
+    assert make_problem(found) == load_doppler_graph(path)
+    two = load_source(str(path), SourceOptions({"devices": 2}))
+    assert make_problem(two).num_devices == 2
+    with pytest.raises(InputError, match=r"^--set units: expected no sizes for the file "):
+        load_source(str(path), SourceOptions({"units": 2}))
+    with pytest.raises(InputError, match=r"^--set devices: expected a whole number, got 'two'$"):
+        load_source(str(path), SourceOptions({"devices": "two"}))
+
+
+def test_the_expert_of_a_placed_profile_is_pipedream(tmp_path: Path) -> None:
+    path = tmp_path / "graph.txt"
+    measures = "forward_compute_time=1, backward_compute_time=2, activation_size=8, parameter_size"
+    stages = [0, 2, 1, 2]
+    path.write_text(
+        "".join(
+            f"node{node} -- Linear -- {measures}={node} -- stage_id={stage}\n"
+            for node, stage in enumerate(stages)
+        )
+        + "".join(f"\tnode{node} -- node{node + 1}\n" for node in range(3))
+    )
+    problem = make_problem(load_source(str(path)), read_cluster("3xv100"))
+    placed = make_placer("expert", problem).place(problem, Simulator(problem, num_threads=1))
+    devices = problem.expand(placed.placement)
+    at = {
+        name.partition("/")[0]: int(device)
+        for name, device in zip(problem.graph.op_names, devices, strict=True)
+    }
+    assert at == {f"node{node}": stage for node, stage in enumerate(stages)}
 
 
 def test_a_file_that_can_run_code_is_loaded_where_it_is_trusted(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.errors import GraphError, error_line
 from placeto_graphs.files.dnn_partitioning import load_dnn_partitioning
+from placeto_graphs.files.doppler import load_doppler_graph
 from placeto_graphs.files.pipedream import load_pipedream_profile
 from placeto_graphs.files.placement_file import (
     load_placement,
@@ -111,6 +112,7 @@ __all__ = [
     "groups_to_networkx",
     "load_cluster",
     "load_dnn_partitioning",
+    "load_doppler_graph",
     "load_graph",
     "load_pipedream_profile",
     "load_placement",

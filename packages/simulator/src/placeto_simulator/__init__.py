@@ -3,6 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from placeto_simulator.contention_free import ContentionFreeEvaluator
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.simulator import Simulator
 from placeto_simulator.throughput import ThroughputEvaluator
@@ -11,6 +12,7 @@ from placeto_simulator.timeline import PathStep, SimEvent, Timeline
 __version__ = "0.3.0"
 
 __all__ = [
+    "ContentionFreeEvaluator",
     "PathStep",
     "SimEvent",
     "SimulationError",

@@ -1,4 +1,4 @@
-"""Placements as they are given, checked."""
+"""Placements as they are given, checked; and what their groups hold."""
 
 from typing import Any
 
@@ -33,3 +33,15 @@ def checked_placements(problem: PlacementProblem, placements: Any) -> NDArray[np
             f"{problem.grouping.group_names[group]!r}, got {rows[row, group]} ({device!r})"
         )
     return rows
+
+
+def held_bytes(problem: PlacementProblem) -> NDArray[np.int64]:
+    """Return int64[G], parameters and tensors that each group holds until a step ends."""
+    graph, group_of = problem.graph, problem.grouping.group_of
+    held = graph.held_tensors
+    makers = graph.tensor_producer[held]
+    outside = graph.parameter_bytes[makers] == 0
+    result = np.zeros(problem.num_groups, np.int64)
+    np.add.at(result, group_of, graph.parameter_bytes)
+    np.add.at(result, group_of[makers[outside]], graph.tensor_bytes[held[outside]])
+    return result

@@ -13,14 +13,13 @@ from placeto_graphs import (
     SECONDS_PER_BYTE,
     EvaluationBatch,
     Moves,
-    OpGraph,
     PlacementProblem,
     Walks,
     check_moves,
     compiled,
 )
 from placeto_simulator.errors import SimulationError
-from placeto_simulator.placements import checked_placements
+from placeto_simulator.placements import checked_placements, held_bytes
 
 HOST_KIND = "cpu"
 TICKS = 2**60  # of all times of a problem together
@@ -269,7 +268,7 @@ def _nets_of(problem: PlacementProblem) -> Nets:
 
     return Nets(
         compute=added_up(groups.group_of, compute, num_groups),
-        held_bytes=_held_bytes(graph, groups.group_of, num_groups),
+        held_bytes=held_bytes(problem),
         maker=np.array([maker for maker, _ in tensors_of], np.int32),
         first_reader=_starts([len(others) for _, others in tensors_of]),
         readers=np.array([group for _, others in tensors_of for group in others], np.int32),
@@ -281,16 +280,6 @@ def _nets_of(problem: PlacementProblem) -> Nets:
         seconds_per_tick=seconds_per_tick,
         seconds_per_byte=SECONDS_PER_BYTE,
     )
-
-
-def _held_bytes(graph: OpGraph, group_of: NDArray[np.int32], num_groups: int) -> NDArray[np.int64]:
-    held = graph.held_tensors
-    makers = graph.tensor_producer[held]
-    outside = graph.parameter_bytes[makers] == 0
-    result = np.zeros(num_groups, np.int64)
-    np.add.at(result, group_of, graph.parameter_bytes)
-    np.add.at(result, group_of[makers[outside]], graph.tensor_bytes[held[outside]])
-    return result
 
 
 def _seconds_through_the_host(

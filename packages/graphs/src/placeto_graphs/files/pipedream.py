@@ -2,8 +2,9 @@
 
 A line ``node7 -- Linear(...) -- forward_compute_time=0.3, backward_compute_time=0.6,
 activation_size=4096.0, parameter_size=1024.0`` describes a layer: milliseconds and bytes;
-``activation_size=[a; b]`` stands for several outputs. An indented line ``node6 -- node7`` says that
-layer 7 reads what layer 6 makes.
+``activation_size=[a; b]`` stands for several outputs. Where PipeDream has placed a model, a line
+ends with `` -- stage_id=2``. An indented line ``node6 -- node7`` says that layer 7 reads what
+layer 6 makes.
 """
 
 import os
@@ -22,6 +23,7 @@ from placeto_graphs.topology.adjacency import CycleError, topological_order
 
 MEASURED_KIND = "v100"
 _REQUIRED = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+_STAGE = re.compile(r" -- stage_id=([^=]*)$")
 _Op = tuple[str, str, int, float, int]  # name, type, layer, seconds, bytes of weights
 
 
@@ -33,6 +35,7 @@ class _Layer:
     backward_seconds: float
     output_bytes: tuple[int, ...]
     parameter_bytes: int
+    scope: str  # the stage that PipeDream's optimizer has put it in, if it did
 
 
 def load_pipedream_profile(
@@ -48,7 +51,8 @@ def load_pipedream_profile(
     activations of a layer need memory besides its weights. The two or three ops of a layer share
     a device through ``colocation``.
 
-    FLOPs and bytes accessed are 0, as the profile does not have them.
+    FLOPs and bytes accessed are 0, as the profile does not have them. The scope of an op is
+    ``"stage2"`` if PipeDream's optimizer put its layer into stage 2.
 
     Parameters
     ----------
@@ -121,7 +125,11 @@ def _parsed(lines: Sequence[str]) -> tuple[list[_Layer], list[tuple[int, int]]]:
 
 
 def _parsed_layer(line: str) -> _Layer:
-    name, first_dashes, rest = line.partition(" -- ")
+    line = line.rstrip()
+    stage = _STAGE.search(line)
+    if stage and not re.fullmatch("[0-9]{1,9}", stage[1]):
+        raise GraphError(f"stage_id: expected the number of a stage, got {shown(stage[1])}")
+    name, first_dashes, rest = line[: stage.start() if stage else None].partition(" -- ")
     description, last_dashes, measures = rest.rpartition(" -- ")
     if not (first_dashes and last_dashes and name.strip() and description.strip()):
         raise GraphError(f"expected NODE -- LAYER -- MEASURES, got {shown(line)}")
@@ -144,6 +152,7 @@ def _parsed_layer(line: str) -> _Layer:
         backward_seconds=_number("backward_compute_time", values["backward_compute_time"]) * 1e-3,
         output_bytes=_output_bytes(values["activation_size"]),
         parameter_bytes=_whole_bytes("parameter_size", values["parameter_size"]),
+        scope=f"stage{int(stage[1])}" if stage else "",
     )
 
 
@@ -223,7 +232,7 @@ def _training_graph(
     return OpGraph(
         op_names=op_names,
         op_types=op_types,
-        scopes=("",) * count,
+        scopes=tuple(layers[layer].scope for layer in layer_of_op),
         phases=np.repeat([Phase.FORWARD, Phase.BACKWARD], [len(forward), len(backward)]),
         flops=np.zeros(count),
         bytes_accessed=np.zeros(count),

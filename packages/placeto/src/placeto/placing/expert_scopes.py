@@ -1,4 +1,4 @@
-"""Which scopes of the registered models an expert takes for layers and branches."""
+"""Which scopes of registered models and profiles an expert takes for layers and branches."""
 
 import re
 from collections.abc import Sequence
@@ -12,6 +12,8 @@ KNOWN = (
     ExpertScopes(branch=r"(network\.cells\.cell\d+)\.blocks\.(block\d+)"),
     # Translation: its layers, as Wu et al. (2016) place them.
     ExpertScopes(layer=r"(?:encoder|decoder)\.layer(\d+)", with_last_layer=r"attention|softmax"),
+    # A profile that PipeDream's optimizer has placed: its stages.
+    ExpertScopes(layer=r"stage(\d+)$"),
 )
 
 

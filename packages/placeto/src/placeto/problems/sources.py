@@ -4,6 +4,7 @@ A source is a file of a graph, or a model (`source_model`): that one has a graph
 runs.
 """
 
+import codecs
 import json
 import os
 import re
@@ -21,6 +22,8 @@ from placeto_graphs import (
     OpGraph,
     PlacementProblem,
     colocate_by_id,
+    load_dnn_partitioning,
+    load_doppler_graph,
     load_graph,
     load_pipedream_profile,
     load_problem,
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 Target = Literal["gpu", "cpu"]  # whose kernels what is captured runs
 PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on
 DEFAULT_KIND = "k80"
+STEP, THROUGHPUT, CONTENTION_FREE = "step", "throughput", "contention-free"  # evaluators
+DEVICES = "devices"  # a size of the graphs of DOPPLER, whose files do not say how many there are
 JSON_SUFFIXES = (".json", ".json.gz")
 EXPORTED_SUFFIX = ".pt2"
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
@@ -44,7 +49,10 @@ MODELS_ARE = (
     "(transformers:gpt2, timm:resnet50), an ONNX file, an exported program (.pt2)"
 )
 WHAT_CAN_RUN = f"{MODELS_ARE}, or package.module:factory"
-WHAT_SOURCES_ARE = f"{MODELS_ARE}, package.module:factory, a problem file, or a PipeDream profile"
+WHAT_SOURCES_ARE = (
+    f"{MODELS_ARE}, package.module:factory, a problem file, a PipeDream profile, an input of "
+    "dnn-partitioning, or a graph of DOPPLER"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +67,7 @@ class Source:
     kind: str = DEFAULT_KIND  # of GPU, of which its times are known
     micro_batches: int = 1  # number of them in a step
     is_part: bool = False  # whether the graph was captured with the size of a micro-batch
+    evaluator: str = STEP  # name of the objective that its publishers have for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +107,8 @@ def load_source(
     ----------
     text
         The name of a registered model; ``FAMILY:NUMBER``; ``LIBRARY:NAME``; the path of a problem
-        file, a graph file, a PipeDream profile, an ONNX file or an exported program; or
-        ``package.module:factory``.
+        file, a graph file, a PipeDream profile, an input of dnn-partitioning, a graph of DOPPLER,
+        an ONNX file or an exported program; or ``package.module:factory``.
     choice
         Sizes, and what else is chosen of a model.
     micro_batches
@@ -114,11 +123,9 @@ def load_source(
     """
     choice = choice or SourceOptions()
     if is_graph_file(text):
-        for name in choice.sizes:
-            raise InputError(f"--set {name}: expected no sizes for the file {text}")
         if choice.mask_fraction is not None:
             raise InputError(f"--mask-fraction: expected none for the file {text}")
-        source = _of_file(Path(text))
+        source = _of_file(Path(text), choice.sizes)
     else:
         source = source_model(text, choice, micro_batches).source(target)
     if micro_batches == 1:
@@ -248,28 +255,57 @@ _NO_SIZES: Mapping[Callable[..., SourceModel], Sequence[str]] = {
 }
 
 
-def _of_file(path: Path) -> Source:
-    name = path.name
+def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
+    name, evaluator = path.name, STEP
     with reading(path):
-        if not name.endswith(JSON_SUFFIXES):
+        is_doppler = not name.endswith(JSON_SUFFIXES) and _is_doppler(path)
+        for size in sizes:
+            if not (is_doppler and size == DEVICES):
+                raise InputError(f"--set {size}: expected no sizes for the file {path}")
+        if is_doppler:
+            given = {f"num_{size}": count for size, count in _whole_numbers(sizes).items()}
+            problem, evaluator = load_doppler_graph(path, **given), CONTENTION_FREE
+        elif name.endswith(JSON_SUFFIXES):
+            try:
+                problem = load_problem(path)
+            except GraphError as error:
+                if str(error).endswith("got 'placeto-graph'"):  # of a graph alone
+                    return Source(_stem(name), load_graph(path))
+                if not str(error).endswith("missing required field format"):
+                    raise
+                problem, evaluator = _published(path, error), THROUGHPUT
+        else:
             graph = load_pipedream_profile(path)
             return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
-        stem = name.removesuffix(".gz").removesuffix(".json")
-        try:
-            problem = load_problem(path)
-        except GraphError as error:
-            if str(error).endswith("got 'placeto-graph'"):  # its format is that of a graph alone
-                return Source(stem, load_graph(path))
-            raise
     kinds = [device.kind for device in problem.cluster.devices if device.kind != "cpu"]
     return Source(
-        stem,
+        _stem(name),
         problem.graph,
         problem,
         rules=DEFAULT_RULES if problem.rules is None else rules_of_names(problem.rules),
         num_groups=problem.num_groups,
         kind=kinds[0] if kinds else DEFAULT_KIND,
+        evaluator=evaluator,
     )
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".gz").removesuffix(".json").removesuffix(".txt")
+
+
+def _is_doppler(path: Path) -> bool:
+    """Return whether a file begins as a graph of DOPPLER does: with a number alone on its line."""
+    with path.open("rb") as file:
+        return file.readline(100).removeprefix(codecs.BOM_UTF8).strip().isdigit()
+
+
+def _published(path: Path, otherwise: GraphError) -> PlacementProblem:
+    """Return the problem of an input of dnn-partitioning, if a file is one."""
+    try:
+        return load_dnn_partitioning(path)
+    except GraphError as error:
+        is_another = str(error).endswith("missing required field maxFPGAs")
+        raise (otherwise if is_another else error) from None
 
 
 def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> dict[str, int]:
