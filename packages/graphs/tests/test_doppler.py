@@ -44,6 +44,7 @@ def test_a_graph_may_have_no_inputs_and_no_edges(tmp_path: Path) -> None:
     [
         ([], "expected 4 lines before those of nodes, got 0"),
         (["6, 7", *LINES[1:], *NODES], "line 1: expected the number of nodes, got '6, 7'"),
+        (["", *LINES[1:], *NODES], "line 1: expected the number of nodes, got ''"),
         (["six", *LINES[1:], *NODES], "line 1: expected numbers with commas, got 'six'"),
         (["1_0", *LINES[1:], *NODES], "line 1: expected numbers with commas, got '1_0'"),
         (

@@ -108,10 +108,10 @@ def _parsed(lines: list[str]) -> tuple[OpGraph, list[float]]:
         lines.pop()
     if len(lines) < _HEAD:
         raise GraphError(f"expected {_HEAD} lines before those of nodes, got {len(lines)}")
-    (total, *more), inputs, sources, targets = map(_numbers, lines[:_HEAD], range(1, _HEAD + 1))
-    if more:
+    totals, inputs, sources, targets = map(_numbers, lines[:_HEAD], range(1, _HEAD + 1))
+    if len(totals) != 1:
         raise GraphError(f"line 1: expected the number of nodes, got {shown(lines[0])}")
-    count = total - len(inputs)
+    count = totals[0] - len(inputs)
     if count != len(lines) - _HEAD:
         raise GraphError(
             f"expected a line for each of {count} nodes that are no inputs, got "
