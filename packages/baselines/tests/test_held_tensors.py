@@ -73,7 +73,9 @@ def test_what_all_devices_lack_together_is_paid_by_the_mean() -> None:
     problem = placed(four_layers(), memory=20)
     assert least_excess(problem) == 6
     assert least_penalty(problem) == 12  # layers that are read on both devices are held on both
-    assert bound_parts(problem, scale=1.0)["path"] == pytest.approx(9 + 6)
+    parts = bound_parts(problem, scale=1.0)
+    assert [parts["path"], parts["crowding"]] == pytest.approx([9 + 6, 9 + 6])
+    assert parts["split"] == pytest.approx(2 + 6)  # the first layer goes to its backward op
     assert lower_bound(problem, scale=1.0) == pytest.approx(9 + 6)
     # Half of an odd lack is rounded up, as no device lacks half a byte.
     odd = placed(four_layers(workspace_bytes=np.where(np.arange(10) == LAST_BACK, 1, 0)), memory=20)
@@ -87,6 +89,42 @@ def test_one_device_alone_lacks_what_it_holds_at_one_time() -> None:
     assert least_excess(problem) == 0
     assert bound_parts(problem, scale=1.0)["split"] == pytest.approx(9 + 22)
     assert best_cost(problem, 1.0) == 31.0
+
+
+def test_a_part_holds_no_tensors_of_others() -> None:
+    # The second op runs while the first one's ten bytes are held, on the other device.
+    waits = np.array([[1, 0], [2, 1]], np.int32)
+    graph = op_graph(3, [(0, 2)], tensor_bytes=np.array([10, 5, 0]), waits=waits)
+    on = cluster(["k80"] * 2, memory=10, bandwidth=1e-9)
+    problem = problem_of(graph, on, np.ones((3, 2)))
+    held = most_held(graph, np.ones(3, bool))
+    assert held is not None
+    assert (held.op, held.num_bytes(graph)) == (1, 15)
+    assert best_cost(problem, 1.0) == 3.0
+    assert lower_bound(problem, scale=1.0) == pytest.approx(3.0)
+
+
+def test_an_op_that_may_take_no_time_holds_nothing() -> None:
+    # The middle one has a workspace of 50 bytes while it runs, which it does not on one device.
+    workspace = np.array([0, 50, 0])
+    edges = [(0, 1), (0, 2), (1, 2)]
+    graph = op_graph(3, edges, tensor_bytes=np.array([10, 10, 0]), workspace_bytes=workspace)
+    on = cluster(["k80"] * 2, memory=20, bandwidth=np.inf)
+    problem = problem_of(graph, on, np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 1.0]]))
+    assert least_excess(problem) == least_penalty(problem) == 0
+
+
+def test_the_op_with_most_alive_in_order_may_hold_less() -> None:
+    # The third op runs after the first two, but does not wait for them.
+    graph = op_graph(
+        4,
+        [(0, 3), (1, 3)],
+        tensor_bytes=np.array([10, 10, 1, 1]),
+        workspace_bytes=np.array([0, 0, 5, 0]),
+    )
+    held = most_held(graph, np.ones(4, bool))
+    assert held is not None
+    assert (held.op, held.num_bytes(graph)) == (3, 21)
 
 
 def test_held_tensors_stay_until_the_step_ends() -> None:
