@@ -296,3 +296,43 @@ def test_what_a_library_refuses_is_one_line(tmp_path: Path) -> None:
         "build", "transformers:gpt2", "--sequence-length=5000", "-o", path
     )
     assert not path.exists()
+
+
+PARTITIONING = {
+    "maxFPGAs": 2,
+    "maxCPUs": 1,
+    "maxSizePerFPGA": 1e9,
+    "nodes": [
+        {"id": 1, "cpuLatency": 90.0, "fpgaLatency": 3.0, "size": 1e6},
+        {"id": 2, "cpuLatency": 90.0, "fpgaLatency": 2.0, "size": 1e6},
+        {"id": 3, "cpuLatency": 90.0, "fpgaLatency": 2.0, "size": 1e6},
+    ],
+    "edges": [
+        {"sourceId": 1, "destId": 2, "cost": 0.5},
+        {"sourceId": 2, "destId": 3, "cost": 0.25},
+    ],
+}
+# A node of 1 s, whose output two of 3 s read; it takes 1 s to another device.
+DOPPLER = "4\n3,\n0, 0\n1, 2\n10000000000,10000000000\n30000000000,0\n30000000000,0\n"
+
+
+def test_published_graphs_are_priced_as_in_their_papers(tmp_path: Path) -> None:
+    partitioning, doppler = tmp_path / "chain.json", tmp_path / "fork.txt"
+    partitioning.write_text(json.dumps(PARTITIONING))
+    doppler.write_text(DOPPLER)
+    written = ("-o", tmp_path / "placement.json", "--force", "--max-evaluations=50")
+    placed = {path.stem: succeed_json("place", path, *written) for path in (partitioning, doppler)}
+    assert placed["chain"]["evaluator"] == "throughput"
+    # The first alone, with what leaves it: 3 + 0.5 ms; the others, with what comes in: 4.5 ms.
+    assert placed["chain"]["runtime"] == pytest.approx(4.5e-3)
+    assert placed["fork"]["evaluator"] == "contention-free"
+    assert placed["fork"]["runtime"] == 1 + 1 + 3
+    report = succeed_json("inspect", doppler, "--set", "devices=3")
+    assert len(report["devices"]) == 3
+    message = (
+        "--evaluator: expected one, as these sources have several: throughput of chain, "
+        "contention-free of fork"
+    )
+    assert message in fail("compare", partitioning, doppler, "--placers=single")
+    both = ("compare", partitioning, doppler, "--placers=single", "--evaluator=contention-free")
+    assert succeed_json(*both)["evaluator"] == "contention-free"

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from placeto.errors import not_among
-from placeto.placing.evaluators import EVALUATORS, STEP
+from placeto.placing.evaluators import EVALUATORS
 from placeto.placing.own import EVALUATOR_PLUGINS, PLACER_PLUGINS, is_own, plugin_names
 from placeto.placing.placers import PLACER_NAMES, current_name
 from placeto_execution.measuring.real_devices import RealDevices
@@ -204,11 +204,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 evaluator_option = click.option(
     "--evaluator",
     type=OwnChoice(list(EVALUATORS), EVALUATOR_PLUGINS),
-    default=STEP.name,
-    show_default=True,
     metavar="NAME",
     help="What placements are priced by: step, the simulator of a step; throughput, the time per "
-    "sample of a pipeline; or one of your own: package.module:Class.",
+    "sample of a pipeline; contention-free, a step whose transfers do not wait; or one of your "
+    "own: package.module:Class.  [default: step, or what the paper of a published graph has]",
 )
 force_option = click.option("--force", is_flag=True, help="Overwrite what is there.")
 seed_option = click.option(

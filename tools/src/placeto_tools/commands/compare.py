@@ -17,6 +17,7 @@ from placeto.placing.watching import Limits
 from placeto.problems.making import DEFAULT_NUM_GPUS, make_problem, read_cluster
 from placeto.problems.options import GroupingOptions, SourceOptions
 from placeto.problems.sources import Source, load_source
+from placeto.progress import Progress
 from placeto.texts import TextTable
 from placeto.trials.comparing import Case, Comparison, chosen_budgets, comparison_page
 from placeto.trials.comparison import (
@@ -146,7 +147,7 @@ def compare(
     clusters: tuple[str, ...],
     link: str | None,
     placers: tuple[tuple[str, ...], ...],
-    evaluator: str,
+    evaluator: str | None,
     max_evaluations: int | None,
     seconds: float | None,
     rnn_max_evaluations: int | None,
@@ -184,20 +185,22 @@ def compare(
     if seconds and (max_evaluations or rnn_max_evaluations or full):
         raise InputError("--seconds: expected no --max-evaluations or --full beside it")
     schemes = _schemes([name for some in placers for name in some])
-    priced_by = evaluator_spec(evaluator)
     given = (max_evaluations, seconds, rnn_max_evaluations, full, seeds > 1)
     for (option, heeds), value in zip(HEEDED_BY.items(), given, strict=True):
         if value and not any(map(heeds, schemes.values())):
             heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
             raise InputError(f"{option}: expected --placers to have one of {heeding}")
     with showing_progress() as progress:
+        read = [
+            (text, _read(text, choice, number, progress))
+            for text in sources
+            for number in dict.fromkeys(micro_batches or (1,))
+        ]
         cases: list[Case] = []
-        for text in sources:
-            for number in dict.fromkeys(micro_batches or (1,)):
-                progress.update(f"{text}: reading or capturing its graph ...")
-                source = load_source(text, choice, number)
-                for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
-                    cases.append(_case(text, source, cluster, problem, cases))
+        for text, source in read:
+            for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
+                cases.append(_case(text, source, cluster, problem, cases))
+    priced_by = evaluator_spec(evaluator or _objective([source for _, source in read]))
     limits = Limits(max_evaluations, seconds)
     budgets = chosen_budgets(
         schemes, max_evaluations, rnn_max_evaluations, full=full, seconds=seconds
@@ -241,6 +244,20 @@ def _report_line(output: Path, comparison: Comparison) -> str | None:
     if not has_library():
         return MISSING
     return str(output / REPORT) if (output / REPORT).exists() else None
+
+
+def _read(text: str, choice: SourceOptions, micro_batches: int, progress: Progress) -> Source:
+    progress.update(f"{text}: reading or capturing its graph ...")
+    return load_source(text, choice, micro_batches)
+
+
+def _objective(sources: Sequence[Source]) -> str:
+    """Return the evaluator that suits all sources."""
+    of_each = {source.evaluator: source.name for source in sources}
+    if len(of_each) > 1:
+        told = ", ".join(f"{evaluator} of {name}" for evaluator, name in of_each.items())
+        raise InputError(f"--evaluator: expected one, as these sources have several: {told}")
+    return next(iter(of_each))
 
 
 def _schemes(names: Sequence[str]) -> dict[str, PlacerSpec]:

@@ -18,7 +18,7 @@ from placeto.placing.placements import (
 )
 from placeto.placing.placers import PLACERS, PlacerSpec, make_placer, placer_spec
 from placeto.placing.watching import Limits
-from placeto.problems.making import read_problem
+from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import bytes_text
 from placeto.training.run_folder import read_policy
@@ -101,7 +101,7 @@ def place(
     problem: str,
     seconds: float | None,
     placer: str | None,
-    evaluator: str,
+    evaluator: str | None,
     policy: Path | None,
     start: str | None,
     max_evaluations: int | None,
@@ -136,12 +136,13 @@ def place(
     for option, value in (("--rollouts", rollouts), ("--refinement-rounds", refinement_rounds)):
         if value is not None and policy is None:
             raise InputError(f"{option}: expected --policy beside it")
-    priced_by = evaluator_spec(evaluator)
-    if start == STARTS[0] and not priced_by.simulates:
-        raise InputError(f"--start: expected nothing beside --evaluator {evaluator}")
     spec = _checked_placer(placer, seed, max_evaluations, seconds)
     check_file(output, force=force, suffixes=(".json",))
-    read = read_problem(problem, asked)
+    source = read_source(problem, asked)
+    priced_by = evaluator_spec(evaluator or source.evaluator)
+    if start == STARTS[0] and not priced_by.simulates:
+        raise InputError(f"--start: expected nothing beside --evaluator {priced_by.name}")
+    read = problem_of(source, asked)
     finest = read if placer or asked.grouping.fixes_how_many else search_problem(read)
     bound = 0.0
     with showing_progress() as progress:

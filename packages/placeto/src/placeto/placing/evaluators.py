@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from placeto.errors import InputError, not_among
 from placeto.placing.own import EVALUATOR_PLUGINS, checked_evaluator, is_own, own_class, own_object
+from placeto.problems.sources import OF_A_PIPELINE, OF_A_STEP, WITHOUT_CONTENTION
 from placeto.texts import SECONDS, cost_text
 from placeto_baselines import lower_bound
 from placeto_graphs import Evaluator, PlacementProblem
@@ -47,9 +48,16 @@ def _throughput(problem: PlacementProblem, _num_threads: int | None) -> Evaluato
     return ThroughputEvaluator(problem)
 
 
-STEP = EvaluatorSpec("step", "runtime", _simulator)
-THROUGHPUT = EvaluatorSpec("throughput", "time per sample", _throughput)
-EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT)}
+def _contention_free(problem: PlacementProblem, _num_threads: int | None) -> Evaluator:
+    from placeto_simulator import ContentionFreeEvaluator  # noqa: PLC0415
+
+    return ContentionFreeEvaluator(problem)
+
+
+STEP = EvaluatorSpec(OF_A_STEP, "runtime", _simulator)
+THROUGHPUT = EvaluatorSpec(OF_A_PIPELINE, "time per sample", _throughput)
+CONTENTION_FREE = EvaluatorSpec(WITHOUT_CONTENTION, "runtime", _contention_free)
+EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT, CONTENTION_FREE)}
 
 
 def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
@@ -58,10 +66,11 @@ def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> Eval
     Parameters
     ----------
     given
-        ``step``, the simulator; ``throughput``; ``package.module:Class``, or the name that an
-        installed package gives its class in the entry points ``placeto.evaluators``; or the class
-        itself. The class is called with the problem, and with arguments that follow its name behind
-        colons. Its attributes ``objective`` and ``unit`` are what tables say of it: by default its
+        ``step``, the simulator; ``throughput``; ``contention-free``; ``package.module:Class``, or
+        the name that an installed package gives its class in the entry points
+        ``placeto.evaluators``; or the class itself. The class is called with the problem, and with
+        arguments that follow its name behind colons. Its attributes ``objective`` and ``unit`` are
+        what tables say of it: by default its
         name, and ``s``.
 
     Raises

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Target = Literal["gpu", "cpu"]  # whose kernels what is captured runs
 PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on
 DEFAULT_KIND = "k80"
-STEP, THROUGHPUT, CONTENTION_FREE = "step", "throughput", "contention-free"  # evaluators
+OF_A_STEP, OF_A_PIPELINE, WITHOUT_CONTENTION = "step", "throughput", "contention-free"  # evaluators
 DEVICES = "devices"  # a size of the graphs of DOPPLER, whose files do not say how many there are
 JSON_SUFFIXES = (".json", ".json.gz")
 EXPORTED_SUFFIX = ".pt2"
@@ -67,7 +67,7 @@ class Source:
     kind: str = DEFAULT_KIND  # of GPU, of which its times are known
     micro_batches: int = 1  # number of them in a step
     is_part: bool = False  # whether the graph was captured with the size of a micro-batch
-    evaluator: str = STEP  # name of the objective that its publishers have for it
+    evaluator: str = OF_A_STEP  # name of the objective that its publishers have for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +256,7 @@ _NO_SIZES: Mapping[Callable[..., SourceModel], Sequence[str]] = {
 
 
 def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
-    name, evaluator = path.name, STEP
+    name, evaluator = path.name, OF_A_STEP
     with reading(path):
         is_doppler = not name.endswith(JSON_SUFFIXES) and _is_doppler(path)
         for size in sizes:
@@ -264,7 +264,7 @@ def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
                 raise InputError(f"--set {size}: expected no sizes for the file {path}")
         if is_doppler:
             given = {f"num_{size}": count for size, count in _whole_numbers(sizes).items()}
-            problem, evaluator = load_doppler_graph(path, **given), CONTENTION_FREE
+            problem, evaluator = load_doppler_graph(path, **given), WITHOUT_CONTENTION
         elif name.endswith(JSON_SUFFIXES):
             try:
                 problem = load_problem(path)
@@ -273,7 +273,7 @@ def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
                     return Source(_stem(name), load_graph(path))
                 if not str(error).endswith("missing required field format"):
                     raise
-                problem, evaluator = _published(path, error), THROUGHPUT
+                problem, evaluator = _published(path, error), OF_A_PIPELINE
         else:
             graph = load_pipedream_profile(path)
             return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
