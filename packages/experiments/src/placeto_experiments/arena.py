@@ -1,0 +1,227 @@
+"""``placeto experiment arena``: every placer on the graphs that others published, and on ours."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+
+from placeto.errors import InputError
+from placeto.placing.evaluators import evaluator_spec
+from placeto.placing.placers import PLACER_NAMES, PlacerSpec, placer_spec
+from placeto.placing.watching import Limits
+from placeto.problems.making import make_problem, read_cluster, read_problem
+from placeto.problems.options import ProblemOptions
+from placeto.problems.sources import JSON_SUFFIXES, load_source
+from placeto.texts import TextTable
+from placeto.trials.comparing import Case, Comparison, chosen_budgets, comparison_page
+from placeto.trials.comparison import MEDIANS, ProblemReport, profile_table, profiles
+from placeto.trials.conducting import conduct
+from placeto.trials.folder import PAGE, TRIALS, experiment_folder
+from placeto.trials.trials import Experiment, News, Page, Results, Trial
+from placeto_experiments.tables import OF_FAMILIES, OF_TABLE_1
+from placeto_graphs import GraphError
+from placeto_tools.options import Command, PlacerNames, force_option, jobs_option, output_option
+from placeto_tools.plots.curves import comparison_figure
+from placeto_tools.progress import showing_progress
+
+NUM_GPUS = 4  # of a file that does not say its devices
+SUFFIXES = (*JSON_SUFFIXES, ".txt")
+STEP = "step"
+
+
+@click.command("arena", cls=Command)
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER]...", type=click.Path(path_type=Path))
+@click.option(
+    "--placers",
+    type=PlacerNames(),
+    multiple=True,
+    metavar="NAME,...",
+    help="Placers, as of `placeto compare`.  [default: all]",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="CPU seconds after which each placer is stopped.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Number of seeds of each placer that draws at random.",
+)
+@click.option(
+    "--models/--no-models",
+    default=True,
+    show_default=True,
+    help="Also the models of table 1 and nine graphs of families that no policy is trained on.",
+)
+@jobs_option
+@output_option("The folder of the experiment: a new one, or one that goes on.")
+@force_option
+def run_arena(
+    files: tuple[Path, ...],
+    placers: tuple[tuple[str, ...], ...],
+    seconds: float,
+    seeds: int,
+    *,
+    models: bool,
+    jobs: int,
+    output: Path,
+    force: bool,
+) -> None:
+    """Compare placers on published graphs, each with the objective of its paper.
+
+    FILES are profiles of PipeDream, inputs of dnn-partitioning, graphs of DOPPLER and problem
+    files. Of a FOLDER all of these take part. Profiles are placed on four GPUs.
+
+    \b
+    placeto experiment arena profiles dnn-partitioning doppler -o results/arena --jobs 2
+    """
+    names = [name for some in placers for name in some] or PLACER_NAMES
+    experiment = arena(files, {name: placer_spec(name) for name in names}, seeds, seconds, models)
+    with (
+        experiment_folder(output, experiment, force=force) as folder,
+        showing_progress() as progress,
+    ):
+        conduct(experiment, folder, progress, jobs=jobs)
+    click.echo(f"{output}: {len(experiment.trials)} trials in {TRIALS}, results in {PAGE}")
+
+
+def arena(
+    files: Sequence[Path],
+    schemes: Mapping[str, PlacerSpec],
+    num_seeds: int,
+    seconds: float,
+    with_models: bool = True,
+) -> Experiment:
+    """Return the experiment: every placer on every problem, by the objective of each problem.
+
+    Raises
+    ------
+    InputError
+        When there is no problem, or a file that was named is none.
+    """
+    cases: dict[str, list[Case]] = {}  # by evaluator
+    left_out: list[str] = []
+    taken: set[str] = set()
+    for path, is_named in _files(files):
+        try:
+            evaluator, case = _case_of_file(path)
+        except (GraphError, InputError) as error:
+            if is_named:
+                raise
+            left_out.append(str(error).replace(str(path), path.name))
+        else:
+            cases.setdefault(evaluator, []).append(replace(case, name=_new(case.name, taken)))
+    for name in (*OF_TABLE_1, *OF_FAMILIES) if with_models else ():
+        cases.setdefault(STEP, []).append(_case_of_model(name))
+    if not cases:
+        raise InputError("arena: expected a file of a graph, got none")
+    comparisons = [
+        Comparison(
+            some,
+            schemes,
+            range(num_seeds),
+            chosen_budgets(schemes, seconds=seconds),
+            evaluator=evaluator_spec(evaluator),
+            limits=Limits(seconds=seconds),
+        )
+        for evaluator, some in cases.items()
+    ]
+    comparison_of = {case.name: one for one in comparisons for case in one.cases}
+
+    def news(results: Results, trial: Trial) -> News:
+        return comparison_of[trial.name.split("/")[1]].news(results, trial)
+
+    return Experiment(
+        name="arena",
+        title="Arena",
+        options={"seconds": seconds, "problems": list(comparison_of), "left out": left_out},
+        problems={name: make for one in comparisons for name, make in one.problems.items()},
+        trials=[trial for one in comparisons for trial in one.trials],
+        page=lambda results: _page(comparisons, results, seconds),
+        news=news,
+    )
+
+
+def _files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Yield files, and whether each was named, or is one of a folder."""
+    for path in given:
+        if not path.is_dir():
+            yield path, True
+            continue
+        yield from (
+            (file, False) for file in sorted(path.iterdir()) if file.name.endswith(SUFFIXES)
+        )
+
+
+def _case_of_file(path: Path) -> tuple[str, Case]:
+    source = load_source(str(path))
+    devices = None if source.problem else read_cluster(f"{NUM_GPUS}x{source.kind}")
+    problem = make_problem(source, devices)
+    kinds = [device.kind for device in problem.cluster.devices]
+    cluster = "+".join(f"{kinds.count(kind)}x{kind}" for kind in dict.fromkeys(kinds))
+    name = f"{path.resolve().parent.name}-{source.name}"
+    return source.evaluator, Case(source.name, cluster, _plain(name), lambda: problem)
+
+
+def _new(name: str, taken: set[str]) -> str:
+    """Return a name, with a number behind it if it is taken, and take it."""
+    number = 1
+    while (new := name if number == 1 else f"{name}-{number}") in taken:
+        number += 1
+    taken.add(new)
+    return new
+
+
+def _case_of_model(name: str) -> Case:
+    source, _, cluster = name.rpartition("/")
+    options = ProblemOptions(cluster=cluster)
+    return Case(source, cluster, _plain(name), lambda: read_problem(source, options))
+
+
+def _plain(name: str) -> str:
+    """Return a part of the names of files."""
+    return re.sub(r"[^\w.+-]+", "-", name)
+
+
+def _page(comparisons: Sequence[Comparison], results: Results, seconds: float) -> Page:
+    reports = {name: it for one in comparisons for name, it in one.reports(results).items()}
+    problems = list(reports.values())
+    parts = [
+        f"Each placer has {seconds:g} CPU seconds on one core, and ends earlier if it has nothing "
+        "left to do. A problem is priced by the objective of those who published it: "
+        f"{_objectives(comparisons)}.",
+        profile_table(profiles(problems)).markdown(),
+        MEDIANS,
+        _seconds_table(problems).markdown(),
+    ]
+    return comparison_page(parts, reports, comparison_figure)
+
+
+def _objectives(comparisons: Sequence[Comparison]) -> str:
+    return ", ".join(
+        f"{one.evaluator.objective} ({one.evaluator.name}) of {len(one.cases)}"
+        for one in comparisons
+    )
+
+
+def _seconds_table(problems: Sequence[ProblemReport]) -> TextTable:
+    """Return what placers take, over all their runs."""
+    taken: dict[str, list[float]] = {}
+    for scheme in (scheme for problem in problems for scheme in problem.schemes):
+        taken.setdefault(scheme.title, []).extend(run.seconds for run in scheme.runs)
+    rows = [
+        [title, f"{len(runs)}", f"{np.median(runs):.2f}", f"{max(runs):.2f}"]
+        for title, runs in taken.items()
+        if runs
+    ]
+    return TextTable(
+        "CPU seconds of the runs of each placer", ["placer", ">runs", ">median", ">most"], rows
+    )
