@@ -328,7 +328,13 @@ def test_published_graphs_are_priced_as_in_their_papers(tmp_path: Path) -> None:
     assert placed["fork"]["evaluator"] == "contention-free"
     assert placed["fork"]["runtime"] == 1 + 1 + 3
     report = succeed_json("inspect", doppler, "--set", "devices=3")
-    assert len(report["devices"]) == 3
+    assert [device["runtime"] for device in report["devices"]] == [7.0, 7.0, 7.0]
+    report = succeed_json("inspect", partitioning)
+    assert [device["runtime"] for device in report["devices"]] == pytest.approx([7e-3, 7e-3, 0.27])
+    assert [device["peak_memory"] for device in report["devices"]] == [3_000_000] * 3
+    text = succeed("inspect", partitioning)
+    assert "time per sample" in text
+    assert "no placement" not in text  # of bytes of tensors that are not known
     message = (
         "--evaluator: expected one, as these sources have several: throughput of chain, "
         "contention-free of fork"

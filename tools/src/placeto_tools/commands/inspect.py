@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from placeto.placing.costs import bound_text
+from placeto.placing.evaluators import evaluator_spec
 from placeto.problems.inspection import inspect_problem
-from placeto.problems.making import read_problem
+from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
-from placeto.texts import TextTable, bytes_text, flops_text, seconds_text
-from placeto_tools.options import Command, json_option
+from placeto.texts import TextTable, bytes_text, cost_text, flops_text, seconds_text
+from placeto_tools.options import Command, evaluator_option, json_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.tables import show, show_json
 
@@ -30,25 +31,31 @@ SUM_COLUMNS = [">ops", ">FLOPs", ">read, written", ">parameters", ">outputs", ">
     show_default=True,
     help="Number of parts of a scope that count.",
 )
+@evaluator_option
 @problem_options()
 @json_option
-def inspect(file: str, scope_depth: int, asked: ProblemOptions, as_json: bool) -> None:
+def inspect(
+    file: str, scope_depth: int, evaluator: str | None, asked: ProblemOptions, as_json: bool
+) -> None:
     """Show the contents of a problem: ops, bytes, groups, memory, the lower bound.
 
     FILE is a problem file, or any other SOURCE of `placeto build`, with its options. Times are
-    those of the fastest device of each op. The lower bound is a runtime that no placement beats. If
-    none fits the memory, that is said, too.
+    those of the fastest device of each op. The lower bound is a runtime that no placement beats,
+    known of simulated steps. If none fits the memory, that is said, too.
 
     \b
     placeto inspect problem.json.gz
     placeto inspect problem.json.gz --scope-depth 3 --json
     """
-    report = inspect_problem(read_problem(file, asked), scope_depth)
+    source = read_source(file, asked)
+    priced_by = evaluator_spec(evaluator or source.evaluator)
+    report = inspect_problem(problem_of(source, asked), scope_depth, priced_by)
     if as_json:
         show_json(report)
     else:
         show(*_tables(report))
-        click.echo(f"\n{bound_text(report['lower_bound'], report['least_excess'])}")
+        if priced_by.simulates:
+            click.echo(f"\n{bound_text(report['lower_bound'], report['least_excess'])}")
 
 
 def _tables(report: dict[str, Any]) -> list[TextTable]:
@@ -82,8 +89,8 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
         ),
         TextTable(
             "All on one device",
-            ["device", "kind", ">runtime", ">peak memory", ">memory", ""],
-            [_device_row(row) for row in report["devices"]],
+            ["device", "kind", f">{report['objective']}", ">peak memory", ">memory", ""],
+            [_device_row(row, report["unit"]) for row in report["devices"]],
         ),
         _link_table(report["links"]),
     ]
@@ -132,11 +139,11 @@ def _sums(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _device_row(row: dict[str, Any]) -> list[str]:
+def _device_row(row: dict[str, Any], unit: str) -> list[str]:
     verdict = "fits" if row["fits"] else "does not fit"
     if row["too_large_groups"]:
         verdict += f"; the parameters of {len(row['too_large_groups'])} groups alone are too large"
     runtime, peak = "cannot run all", ""
     if row["runtime"] is not None:
-        runtime, peak = seconds_text(row["runtime"]), bytes_text(row["peak_memory"])
+        runtime, peak = cost_text(row["runtime"], unit), bytes_text(row["peak_memory"])
     return [row["device"], row["kind"], runtime, peak, bytes_text(row["memory_bytes"]), verdict]

@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines import least_excess, lower_bound
+from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto_baselines import least_excess
 from placeto_graphs import Cluster, Phase, PlacementProblem
-from placeto_simulator import Simulator
 
 Report = dict[str, Any]
 NUM_LARGEST = 10
 
 
-def inspect_problem(problem: PlacementProblem, scope_depth: int = 2) -> Report:
+def inspect_problem(
+    problem: PlacementProblem, scope_depth: int = 2, evaluator: EvaluatorSpec = STEP
+) -> Report:
     """Return what is in a problem; parts of a scope beyond the depth are added up."""
     graph = problem.graph
     return {
@@ -28,10 +30,12 @@ def inspect_problem(problem: PlacementProblem, scope_depth: int = 2) -> Report:
         ],
         "scopes": _scopes(problem, scope_depth),
         "groups": _groups(problem),
-        "devices": _devices(problem),
+        "devices": _devices(problem, evaluator),
         "links": _links(problem.cluster),
-        "lower_bound": lower_bound(problem),
-        "least_excess": least_excess(problem),
+        "objective": evaluator.objective,
+        "unit": evaluator.unit,
+        "lower_bound": evaluator.lower_bound(problem),
+        "least_excess": least_excess(problem) if evaluator.simulates else 0,
     }
 
 
@@ -102,12 +106,12 @@ def _links(cluster: Cluster) -> list[Report]:
     return reports
 
 
-def _devices(problem: PlacementProblem) -> list[Report]:
+def _devices(problem: PlacementProblem, evaluator: EvaluatorSpec) -> list[Report]:
     """Return what each device is, and what becomes of the whole step on it alone."""
     runs_all = np.isfinite(problem.group_graph.compute_time).all(axis=0)
     able = np.flatnonzero(runs_all).astype(np.int32)
     alone = np.repeat(able[:, None], problem.num_groups, axis=1)
-    found = Simulator(problem).evaluate(alone)
+    found = evaluator.make(problem, None).evaluate(alone)
     row_of = {device: row for row, device in enumerate(able.tolist())}
     reports = []
     for index, device in enumerate(problem.cluster.devices):
