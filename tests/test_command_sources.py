@@ -335,6 +335,7 @@ def test_published_graphs_are_priced_as_in_their_papers(tmp_path: Path) -> None:
     text = succeed("inspect", partitioning)
     assert "time per sample" in text
     assert "no placement" not in text  # of bytes of tensors that are not known
+    assert "no placement is faster than 5.000 s" in succeed("inspect", doppler)
     message = (
         "--evaluator: expected one, as these sources have several: throughput of chain, "
         "contention-free of fork"

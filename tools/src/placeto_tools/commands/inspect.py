@@ -54,7 +54,7 @@ def inspect(
         show_json(report)
     else:
         show(*_tables(report))
-        if priced_by.simulates:
+        if report["lower_bound"]:
             click.echo(f"\n{bound_text(report['lower_bound'], report['least_excess'])}")
 
 

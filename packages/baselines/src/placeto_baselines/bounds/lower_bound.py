@@ -20,7 +20,8 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
     """Return seconds that no placement beats, as the simulated step of the design counts them.
 
     It bounds the memory-penalised runtime, which is the runtime for a placement that fits the
-    memory. (The bare runtime of one that does not may be lower.) It is the largest of
+    memory. (The bare runtime of one that does not may be lower: a scale of 0 bounds that, also
+    where no transfer waits for a link.) It is the largest of
 
     - the longest path of ops, each on the device of its group where that path is shortest,
       transfers between groups, waits and overheads included (`bounds.paths`);

@@ -33,7 +33,10 @@ class EvaluatorSpec:
 
     def lower_bound(self, problem: PlacementProblem) -> float:
         """Return what no placement costs less than; 0 where nothing better is known."""
-        return lower_bound(problem) if self.simulates else 0.0
+        if self.simulates:
+            return lower_bound(problem)
+        # Transfers that do not wait are as long as those of a simulated step at the least.
+        return lower_bound(problem, scale=0.0) if self.name == WITHOUT_CONTENTION else 0.0
 
 
 def _simulator(problem: PlacementProblem, num_threads: int | None) -> Evaluator:
