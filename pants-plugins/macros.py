@@ -6,11 +6,18 @@ PACKAGES = (
     *("placeto", "experiments"),
 )
 WITHOUT_TORCH = ("graphs", "simulator")
+# Compiled code is kept by all sources of its package, so that every test has to see all of them.
+COMPILED = ("graphs", "simulator", "policy", "baselines")
 
 
 def sources():
     """Declare the modules of a package, and what lies beside them."""
-    python_sources(sources=["**/*.py"], dependencies=[":data"])
+    whole = [":src"] if build_file_dir().parent.name in COMPILED else []
+    python_sources(
+        sources=["**/*.py"],
+        dependencies=[":data"],
+        overrides={"*/__init__.py": {"dependencies": [":data", *whole]}},
+    )
     resources(name="data", sources=["**/*", "!**/*.py", "!**/BUILD"])
 
 

@@ -19,7 +19,7 @@ from placeto_graphs import (
     SchedulingEvaluator,
 )
 from placeto_simulator import SimulationError, Simulator
-from placeto_simulator.batches import loops_of
+from placeto_simulator.event_loop import FEW
 from simulated_problems import (
     Placed,
     difference,
@@ -36,17 +36,6 @@ def test_every_event_time_and_byte_is_that_of_the_reference(placed: Placed) -> N
     problem, placements = placed
     for placement in placements:
         assert difference(problem, placement) is None
-
-
-@given(placed_problems())
-def test_the_loop_for_many_resources_does_what_the_one_for_few_does(placed: Placed) -> None:
-    problem, placements = placed
-    loops = Simulator(problem, num_threads=1), Simulator(problem, num_threads=1)
-    for simulator, num_resources in zip(loops, (2, 200), strict=True):
-        simulator._loops = loops_of("fifo", num_resources, problem.graph.num_waits)
-    few, many = (simulator.schedule(placements) for simulator in loops)
-    assert few == many
-    assert loops[0].runtimes(placements).tolist() == loops[1].runtimes(placements).tolist()
 
 
 @given(placed_problems())
@@ -420,14 +409,16 @@ def test_backward_that_comes_during_an_overhead_is_still_the_first() -> None:
 
 
 def test_random_problems_have_ties_overheads_and_things_of_no_length_together() -> None:
-    """What an early pick could get wrong has to be drawn at all."""
+    """What an early pick could get wrong has to be drawn at all, and few resources and many."""
     generator = np.random.default_rng(0)
-    together = 0
+    together = many = 0
     for _ in range(200):
         problem = random_problem(generator)
         overheads = any(device.op_overhead > 0 for device in problem.cluster.devices)
         together += overheads and bool((problem.compute_time == 0).any(axis=0).any())
+        many += problem.num_devices + problem.cluster.num_links > FEW
     assert together > 100
+    assert 50 < many < 150
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,6 @@ from placeto_simulator.event_loop import simulate
 from placeto_simulator.state import NEVER, Log, Memory, State
 from placeto_simulator.tables import Sets, Tables
 
-FEW = 16
-"""Events of so many resources are looked through one by one; among more a knockout is faster."""
-
 
 class Loops(NamedTuple):
     """One variant of the event loop: one placement with a log, and what goes through many."""
@@ -26,29 +23,16 @@ class Loops(NamedTuple):
     critical: Callable[..., None]
 
 
-def loops_of(queue: str, num_resources: int, num_waits: int) -> Loops:
-    """Return the loops for a queue discipline (`Cluster.queue`) and so many resources and waits."""
-    backward_first = queue == "backward-first"
-    return variant(
-        has_many_resources=backward_first or num_resources > FEW,
-        backward_first=backward_first,
-        has_waits=num_waits > 0,
-    )
-
-
 @cache
-def variant(*, has_many_resources: bool, backward_first: bool, has_waits: bool) -> Loops:
-    """Return the loops, compiled for some kind of problem, under names of their own."""
-    queue = "backward_first" if backward_first else "fifo"
-    name = f"{queue}_{'many' if has_many_resources else 'few'}{'_waits' * has_waits}"
+def loops_of(queue: str) -> Loops:
+    """Return the loops for a queue discipline (`Cluster.queue`), compiled under its name."""
+    name = queue.replace("-", "_")
 
     def loop(kind: str, *, tracks_memory: bool, keeps_log: bool) -> Callable[..., float]:
         constants = {
             "TRACKS_MEMORY": tracks_memory,
             "KEEPS_LOG": keeps_log,
-            "HAS_MANY_RESOURCES": has_many_resources,
-            "BACKWARD_FIRST": backward_first,
-            "HAS_WAITS": has_waits,
+            "BACKWARD_FIRST": queue == "backward-first",
         }
         return compiled(simulate, name=f"simulate_{kind}_{name}", constants=constants)
 
@@ -141,6 +125,13 @@ def walk(
     peak = np.empty(peak_memory.shape[1], np.int64)
     before = np.empty(placements.shape[1], np.int32)
 
+    def keep_best(row: int) -> None:
+        """Keep the placement that was simulated."""
+        for number in range(len(peak)):
+            peak_memory[row, number] = peak[number]
+        for group in range(placements.shape[1]):
+            best[row, group] = placements[row, group]
+
     def penalised(seconds: float) -> float:
         """Return what the placement that was simulated costs."""
         excess = 0
@@ -152,8 +143,7 @@ def walk(
         placement = placements[row]
         runtime[row] = simulate(tables, state, memory, log, placement)
         add_parameters(tables, memory, placement, peak)
-        peak_memory[row] = peak
-        best[row] = placement
+        keep_best(row)
         now = best_cost = cost[row, 0] = penalised(runtime[row])
         for move in range(set_of.shape[1]):
             chosen, there = set_of[row, move], device[row, move]
@@ -176,8 +166,7 @@ def walk(
                 if now < best_cost:
                     best_cost = now
                     runtime[row] = seconds
-                    peak_memory[row] = peak
-                    best[row] = placement
+                    keep_best(row)
             else:
                 for position in range(start, end):
                     placement[sets.members[position]] = before[position - start]
@@ -242,6 +231,7 @@ def add_parameters(
     peak_memory: NDArray[np.int64],
 ) -> None:
     """Write the peak memory of each device: parameters stay for the whole step."""
-    peak_memory[:] = memory.peak
+    for device in range(len(peak_memory)):  # the errors of a slice take two seconds to compile
+        peak_memory[device] = memory.peak[device]
     for group in range(len(placement)):
         peak_memory[placement[group]] += tables.group_parameter_bytes[group]

@@ -37,12 +37,13 @@ unsigned = cast(Callable[[Any], int], np.uint64)
 ZERO = unsigned(0)
 ONE = unsigned(1)
 
-# What a variant of the loop does (`batches.variant`): each is compiled with values of its own.
+# Events of so many resources are looked through one by one; among more a knockout is faster.
+FEW = unsigned(16)
+
+# What a variant of the loop does (`batches.loops_of`): each is compiled with values of its own.
 TRACKS_MEMORY = True
 KEEPS_LOG = True
-HAS_MANY_RESOURCES = True
 BACKWARD_FIRST = True
-HAS_WAITS = True
 
 
 def simulate(  # noqa: PLR0915
@@ -105,6 +106,8 @@ def simulate(  # noqa: PLR0915
     num_resources = unsigned(len(free_at))
     num_leaves = unsigned(len(next_time))
     first_sentinel = num_ops + num_reads
+    has_many_resources = num_resources > FEW
+    has_waits = len(waiters) > 0
 
     # --- queues of which the first is backward, or else of the earliest micro-batch ----------
 
@@ -173,7 +176,7 @@ def simulate(  # noqa: PLR0915
             is_waking[resource] = False
         for resource in range(num_leaves):
             next_time[resource] = NEVER
-        if HAS_MANY_RESOURCES:
+        if has_many_resources:
             for resource in range(num_leaves):
                 winner[num_leaves + resource] = np.uint32(resource)
             for distance in range(ONE, num_leaves):
@@ -198,7 +201,7 @@ def simulate(  # noqa: PLR0915
     def put_ahead(resource: int, time: float) -> None:
         """Set when a resource has its event; among many, let it play its knockout again."""
         next_time[resource] = time
-        if HAS_MANY_RESOURCES:
+        if has_many_resources:
             first, first_time = resource, time
             node = num_leaves + resource
             while node > ONE:
@@ -211,7 +214,7 @@ def simulate(  # noqa: PLR0915
 
     def earliest() -> int:
         """Return the resource whose event comes first; of several, the first one."""
-        if HAS_MANY_RESOURCES:
+        if has_many_resources:
             return unsigned(winner[ONE])
         first, time = ZERO, next_time[ZERO]
         for resource in range(ONE, num_resources):
@@ -219,10 +222,10 @@ def simulate(  # noqa: PLR0915
                 first, time = resource, next_time[resource]
         return first
 
-    def comes_before(one: int, other: int) -> bool:
-        """Return whether the event of one resource comes before that of another."""
+    def earlier(one: int, other: int) -> int:
+        """Return the resource of two whose event comes first."""
         time, other_time = next_time[one], next_time[other]
-        return bool(time < other_time or (time == other_time and one < other))
+        return one if time < other_time or (time == other_time and one < other) else other
 
     # --- what happened -----------------------------------------------------------------------
 
@@ -338,18 +341,24 @@ def simulate(  # noqa: PLR0915
                 break
         last[device] = np.uint32(last_op)
 
-    def release_waiters(op: int) -> None:
-        """Enqueue the ops, wherever they run, that lacked nothing but that an op is done."""
+    def release_waiters(op: int) -> bool:
+        """Enqueue the ops, wherever they run, that lacked nothing but that an op is done.
+
+        Return whether there are any.
+        """
+        fills = False
         for position in range(first_waiter[op], first_waiter[op + ONE]):
             waiter = unsigned(waiters[position])
             missing[waiter] -= np.int32(1)
             if missing[waiter] == 0:
+                fills = True
                 there = unsigned(device_of[waiter])
                 if BACKWARD_FIRST:
                     push(there, waiter)
                 else:
                     after[last[there]] = np.uint32(waiter)
                     last[there] = np.uint32(waiter)
+        return fills
 
     def transfer_done(now: float, link: int) -> int:
         """Hand a copy to its readers on the device where it arrived, and return that."""
@@ -430,13 +439,27 @@ def simulate(  # noqa: PLR0915
 
     begin()
     now = 0.0
-    num_done = ZERO
-    for device in range(num_devices):
-        if has_waiting(device):
-            start_op(now, device)
-    event = earliest()
-    bus = device = ZERO
+    num_done = count = event = bus = device = ZERO
+    fills_all = True  # at first every device may have something in its queue
     while True:
+        # Every resource at rest picks, of those whose queues may have got something ...
+        if fills_all:
+            fills_all = False
+            for each in range(num_devices):
+                if next_time[each] == NEVER and has_waiting(each):
+                    start_op(now, each)
+                    event = earlier(each, event)
+        for number in range(count):
+            if count > ONE:
+                device, bus = unsigned(fed_device[number]), unsigned(completed[number])
+            if next_time[device] == NEVER and has_waiting(device):
+                start_op(now, device)
+                event = earlier(device, event)
+            for position in range(first_fed_link[bus], first_fed_link[bus + ONE]):
+                link = unsigned(fed_links[position])
+                if next_time[link] == NEVER and taken[link] != last[link]:
+                    start_transfer(now, link)
+                    event = earlier(link, event)
         then = next_time[event]
         if then > now:
             if TRACKS_MEMORY:
@@ -444,7 +467,7 @@ def simulate(  # noqa: PLR0915
             if then == NEVER:
                 break
             now = then
-        # Everything that completes now is delivered ...
+        # ... then everything that completes at the next time is delivered.
         count = ZERO
         if KEEPS_LOG:
             log.round[ZERO] += 1
@@ -459,8 +482,8 @@ def simulate(  # noqa: PLR0915
                     log_event(now, event, False)
                 num_done += ONE
                 op_done(now, event)
-                if HAS_WAITS:
-                    release_waiters(unsigned(taken[event]))
+                if has_waits:
+                    fills_all |= release_waiters(unsigned(taken[event]))
             else:
                 if KEEPS_LOG:
                     log_event(now, event, False)
@@ -469,24 +492,4 @@ def simulate(  # noqa: PLR0915
             bus = event
             count += ONE
             event = earliest()
-        # ... then every resource at rest picks, of those whose queues may have got something.
-        if HAS_WAITS:
-            for device in range(num_devices):
-                if next_time[device] == NEVER and has_waiting(device):
-                    start_op(now, device)
-                    if comes_before(device, event):
-                        event = device
-        for number in range(count):
-            if count > ONE:
-                device, bus = unsigned(fed_device[number]), unsigned(completed[number])
-            if next_time[device] == NEVER and has_waiting(device):
-                start_op(now, device)
-                if comes_before(device, event):
-                    event = device
-            for position in range(first_fed_link[bus], first_fed_link[bus + ONE]):
-                link = unsigned(fed_links[position])
-                if next_time[link] == NEVER and taken[link] != last[link]:
-                    start_transfer(now, link)
-                    if comes_before(link, event):
-                        event = link
     return now if num_done == num_ops else np.nan

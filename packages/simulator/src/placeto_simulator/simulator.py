@@ -75,9 +75,7 @@ class Simulator:
         self.problem = problem
         self.num_threads = threads
         self._tables = tables_of(problem)
-        self._loops = loops_of(
-            problem.cluster.queue, self._tables.num_resources, problem.graph.num_waits
-        )
+        self._loops = loops_of(problem.cluster.queue)
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
         # As many states as batches are simulated at once, each used by one thread at a time.
         self._states: SimpleQueue[tuple[State, Memory]] = SimpleQueue()
