@@ -191,14 +191,14 @@ def test_the_command_tells_what_cells_are_like(
 
 @pytest.mark.slow
 def test_a_training_that_is_killed_comes_to_the_same_end(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "placeto_experiments.enas", "train", "text", *TINY_TEXT]
-    arguments += ["--rounds=6", "--controller-steps=8"]
-    subprocess.run([*arguments, "--out", str(tmp_path / "whole")], check=True)
+    train = ["train", "text", *TINY_TEXT, "--rounds=6", "--controller-steps=8"]
+    assert main([*train, "--out", str(tmp_path / "whole")]) == 0
     generator = np.random.default_rng(0)
-    again = [*arguments, "--out", str(tmp_path / "killed")]
+    again = [*train, "--out", str(tmp_path / "killed")]
     kills = 0
     for _ in range(2):
-        process = subprocess.Popen(again, stderr=subprocess.PIPE)
+        command = [sys.executable, "-m", "placeto_experiments.enas", *again]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE)
         assert process.stderr is not None
         process.stderr.readline()  # a round is over
         time.sleep(float(generator.uniform(0, 0.05)))
@@ -206,7 +206,7 @@ def test_a_training_that_is_killed_comes_to_the_same_end(tmp_path: Path) -> None
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
     assert kills
-    subprocess.run(again, check=True)
+    assert main(again) == 0
     whole, killed = (load_file(tmp_path / n / "search.safetensors") for n in ("whole", "killed"))
     assert whole.keys() == killed.keys()
     assert [name for name in whole if not whole[name].equal(killed[name])] == []

@@ -59,7 +59,7 @@ def test_a_policy_is_searched_for_trained_and_evaluated(
     monkeypatch.setattr(learning, "STEPS_BETWEEN_CHECKPOINTS", 2)
     monkeypatch.setattr(learning, "STEPS_BETWEEN_VALIDATIONS", 2)
     training: list[str | Path] = ["demonstrate", tmp_path, "--part", "training"]
-    again = run(*training, "--limit", "4", *SMALL)
+    again = run(*training, "--limit", "4", "--jobs", "2", *SMALL)
     assert again.count(" placements in ") == 1  # the three are there already
     assert "begun with 40 evaluations, not 50 evaluations; name another" in fail(
         *training, "--evaluations", "50"

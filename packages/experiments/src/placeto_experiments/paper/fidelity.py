@@ -81,7 +81,7 @@ def fidelity(chosen: Sequence[str], plan: Plan) -> Experiment:
     """Return the experiment on two workers of this machine; ``seeds`` are runs that count."""
     models = runnable_models(chosen, plan)
     shares = SHARES[1:2] if plan.is_smoke else SHARES
-    paced_seconds = 0.1 if plan.is_smoke else 1.0
+    paced_seconds = 0.05 if plan.is_smoke else 1.0
     trials: list[Trial] = []
     for graph, model in models.items():
         profile = profiling(graph, model)

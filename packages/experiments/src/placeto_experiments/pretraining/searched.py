@@ -1,7 +1,7 @@
 """Problems of the set with good placements of them, which a long search has found."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -66,7 +66,7 @@ def search_part(
     variants
         Number of problems of each graph.
     jobs
-        Number of processes that search.
+        Number of processes that search; with one it is this process.
     limit
         Number of problems of that order; by default all.
     report
@@ -78,12 +78,23 @@ def search_part(
         for entry in _mixed(part, variants)[:limit]
         if not _file(folder, part, entry.name).exists()
     ]
+    for number, line in enumerate(_searches(folder, missing, budget, jobs), 1):
+        report(f"{number} of {len(missing)}: {line}")
+
+
+def _searches(
+    folder: Path, missing: Sequence[ProblemEntry], budget: Budget, jobs: int
+) -> Iterator[str]:
+    """Yield a line for each problem as soon as it is searched; one job is done in this process."""
+    if jobs == 1:
+        yield from (_search(folder, entry, budget) for entry in missing)
+        return
     spawning = get_context("spawn")
     with ProcessPoolExecutor(min(jobs, max(1, len(missing))), mp_context=spawning) as pool:
         tasks = [pool.submit(_search, folder, entry, budget) for entry in missing]
         try:
-            for number, task in enumerate(as_completed(tasks), 1):
-                report(f"{number} of {len(tasks)}: {task.result()}")
+            for task in as_completed(tasks):
+                yield task.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
