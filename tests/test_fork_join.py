@@ -13,7 +13,7 @@ from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, Trainer, tr
 from placeto_simulator import Simulator
 
 SMALL = Settings(
-    updates=50,
+    updates=25,
     message_rounds=4,
     hidden_units=64,
     minibatches=2,
