@@ -117,7 +117,7 @@ SCALES = {
         "full": Scale(seeds=9),
     },
     "measured-curves": {
-        "smoke": replace(SMOKE, evaluations=120, settings={**SMOKE.settings, **ONE_RUN_AN_EPISODE}),
+        "smoke": replace(SMOKE, evaluations=60, settings={**SMOKE.settings, **ONE_RUN_AN_EPISODE}),
         "small": Scale(evaluations=1620, settings=ONE_RUN_AN_EPISODE),
         "full": Scale(seeds=5, evaluations=30_000, settings=ONE_RUN_AN_EPISODE),
     },
