@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from memory_loops import MemoryLoop
 from memory_steps import MemoryStep
 from torch.utils import _pytree as pytree
 
@@ -37,6 +38,19 @@ def peak_bytes(step: MemoryStep) -> int:
         optimizer.zero_grad()
         state = [value for values in optimizer.state.values() for value in values.values()]
         return _peak(train, [*model.parameters(), *model.buffers(), *state, *batch, target])
+
+
+def peak_bytes_of_loop(loop: MemoryLoop) -> int:
+    """Return the most bytes of tensors during a step of a loop, after one of before."""
+    with torch.random.fork_rng(devices=[]), _one_thread():
+        torch.manual_seed(0)
+        made = loop.make()
+        made.step(*made.batch)
+        for module in made.modules:
+            module.zero_grad()
+        weights = [weight for module in made.modules for weight in module.parameters()]
+        state = [dict(optimizer.state) for optimizer in made.optimizers]
+        return _peak(lambda: made.step(*made.batch), [*weights, *made.batch, *state])
 
 
 @contextmanager

@@ -38,8 +38,6 @@ class MemoryStep:
         What is done with it.
     within
         How far off the simulated peak may be, as a fraction; more than that of most for a reason.
-    side_by_side
-        Whether ops of a queue run in another order than those of PyTorch, which takes more memory.
     """
 
     make: Callable[[], Made]
@@ -47,7 +45,6 @@ class MemoryStep:
     optimizer: Optimizer = torch.optim.Adam
     is_training: bool = True
     within: float = 0.05
-    side_by_side: bool = False
 
 
 def perceptron(*sizes: int, rows: int, inplace: bool = False, dropout: float = 0.0) -> Made:
@@ -264,6 +261,48 @@ def accumulating() -> Made:
     return Accumulating(model), inputs, target
 
 
+class RowsOfLayers(nn.Module):
+    """Takes the first rows of what each layer makes, before or after the next one reads it."""
+
+    def __init__(self, size: int, count: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(count))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        rows = []
+        for number, layer in enumerate(self.layers):
+            if number % 2:
+                rows.append(hidden[:, 0])
+                hidden = layer(hidden)
+            else:
+                hidden = layer(hidden)
+                rows.append(hidden[:, 0])
+        return torch.stack(rows, 1)
+
+
+def rows_of_layers() -> Made:
+    return RowsOfLayers(64, 10), (torch.randn(32, 64, 64),), torch.randn(32, 10, 64)
+
+
+class TwoHeads(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.body, self.small = nn.Linear(size, size), nn.Linear(size, size)
+        self.large = perceptron(*[size] * 7, rows=1)[0]
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.body(inputs)
+        return self.small(hidden), self.large(hidden)
+
+
+def two_heads() -> Made:
+    return TwoHeads(64), (torch.randn(1024, 64),), torch.randn(1024, 64)
+
+
+def loss_of_one(outputs: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+    return classification(outputs[0], target)
+
+
 def clipped(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     """Return AdamW that clips gradients before each step, as training loops do."""
     weights = list(parameters)
@@ -317,6 +356,9 @@ STEPS = {
     "logits": MemoryStep(lambda: language_model(4_000, 512, tied=False), F.cross_entropy),
     "LSTM": MemoryStep(recurrent, classification),
     "autocast": MemoryStep(autocast),
-    # In a queue, the parts of the batch go backward side by side, and not one after the other.
-    "accumulation": MemoryStep(accumulating, side_by_side=True),
+    # In a queue, a part of the batch begins to go backward before the one before it is done.
+    "accumulation": MemoryStep(accumulating, within=0.1),
+    # PyTorch adds the gradients of rows in place, which counts as two tensors here.
+    "rows of each layer": MemoryStep(rows_of_layers, within=0.1),
+    "output that the loss leaves out": MemoryStep(two_heads, loss_of_one),
 }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from captured_models import CASES, Function, Recomputed, case
-from placeto_capture import CaptureError, capture
+from placeto_capture import CaptureError, capture, capture_function
 from placeto_capture.tracing import versions
 from placeto_capture.tracing.trace import UPDATES
 from placeto_graphs import OpGraph, Phase, colocate
@@ -180,6 +180,96 @@ def test_gradients_within_a_forward_pass_wait_for_their_own() -> None:
     assert graph.op_names[before] == "aten.ones_like"
 
 
+def test_a_forward_pass_waits_for_the_backward_pass_before_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    parts = torch.ones(3, 2, 4).unbind()
+
+    def step(*parts: torch.Tensor) -> None:
+        for part in parts:
+            (model(part) * torch.ones(4).cumsum(0)).sum().backward()
+
+    graph = capture_function(step, model, example_inputs=parts)
+    order, computed = order_of(graph), graph.phases.tolist()
+    begins = [op for op, kind in enumerate(graph.op_types) if kind == "placeto.barrier"]
+    assert len(begins) == 2
+    for barrier, end in zip(begins, [begins[1], graph.num_ops], strict=True):
+        backward = {op for op in range(barrier) if computed[op] == Phase.BACKWARD}
+        assert backward <= nx.ancestors(order, barrier)
+        later = {
+            op for op in range(barrier + 1, end) if graph.op_types[op] not in ("parameter", "input")
+        }
+        assert later <= nx.descendants(order, barrier)
+    without = capture_function(step, model, example_inputs=parts[:1])
+    begun = len(graph.waits) - 3 * len(without.waits)
+    assert begun <= 2 * (2 + 2 + 2)  # gradients, and ops that read no result
+
+
+def test_a_backward_pass_waits_for_the_one_right_before_it() -> None:
+    def step(inputs: torch.Tensor) -> None:
+        outputs = model(inputs)
+        outputs.sum().backward(retain_graph=True)
+        outputs.mean().backward()
+
+    model = nn.Linear(4, 4)
+    graph = capture_function(step, model, example_inputs=torch.ones(2, 4))
+    first, second = (op for op, kind in enumerate(graph.op_types) if kind == "aten.ones_like")
+    mean = graph.op_names.index("loss/aten.mean")
+    assert first < mean < second  # which the second pass alone reads
+    assert {first, second - 2} <= nx.ancestors(order_of(graph), second)
+
+
+def test_gradients_of_rows_are_made_one_after_the_other() -> None:
+    def rows(inputs: torch.Tensor) -> torch.Tensor:
+        hidden = inputs * 2
+        return torch.stack([torch.sin(hidden[row]) for row in range(5)])
+
+    inputs = torch.ones(5, 3, requires_grad=True)
+    graph = capture(Function(rows), inputs, optimizer=lambda _: SGD([torch.ones(1)]))
+    order = order_of(graph)
+    made = [op for op, kind in enumerate(graph.op_types) if kind == "aten.select_backward"]
+    sums = [op for op in range(made[0], graph.num_ops) if graph.op_types[op] == "aten.add"]
+    assert len(made) == 5
+    for row, total in zip(made[2:], sums, strict=False):
+        assert total in nx.ancestors(order, row)
+
+
+def test_of_a_weight_that_is_used_twice_one_gradient_is_made_after_the_other() -> None:
+    shared = CASES["called twice"]()
+    graph = capture(shared.model, shared.inputs, optimizer=SGD)
+    order, backward = order_of(graph), sorted(ops_of(graph, Phase.BACKWARD))
+    first, last = (op for op in backward if graph.op_names[op].startswith("shared.0/aten.sum"))
+    of_input, of_weight, of_weight_again = (
+        op for op in backward if graph.op_names[op].startswith("shared.0/aten.mm")
+    )
+    assert first in nx.ancestors(order, last)
+    assert first in nx.ancestors(order, of_weight_again)
+    assert {of_input, of_weight} & nx.ancestors(order, first) == set()
+
+
+def test_branches_that_share_no_weights_may_go_backward_at_once() -> None:
+    class Towers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.towers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return torch.cat([tower(inputs).tanh() for tower in self.towers])
+
+    inputs = torch.ones(2, 4, requires_grad=True)
+    graph = capture(nn.Sequential(nn.Linear(4, 4), Towers()), inputs, optimizer=SGD)
+    order = order_of(graph)
+    made = [op for op, kind in enumerate(graph.op_types) if kind == "aten.tanh_backward"]
+    products = [op for op in ops_of(graph, Phase.BACKWARD) if graph.op_types[op] == "aten.mm"]
+    of_tower = [
+        {op for op in products if graph.scopes[op] == f"1.towers.{tower}"} for tower in range(3)
+    ]
+    assert [len(ops) for ops in of_tower] == [2, 2, 2]
+    for ops in of_tower:
+        before = set().union(*(nx.ancestors(order, op) for op in ops))
+        assert len(before & set().union(*of_tower)) == 0
+    assert len(made) == 3
+
+
 def test_what_a_training_loop_holds_stays_until_the_end() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU())
     target = torch.empty(2, 5)
@@ -244,3 +334,45 @@ def test_what_a_hook_keeps_of_an_inference_is_held() -> None:
     graph = capture(model, torch.ones(16, 4), mode="inference")
     held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
     assert held == {"input.0", "1/aten.tanh", "3/aten.tanh"}
+
+
+def test_what_an_error_has_left_is_not_held() -> None:
+    class Stops(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            hidden = inputs.tanh()
+            raise ArithmeticError(str(hidden.shape))
+
+    class Goes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stops = Stops()
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            try:
+                inputs = self.stops(inputs)
+            except ArithmeticError:
+                inputs = inputs.sin()
+            return inputs.cos()
+
+    graph = capture(Goes(), torch.ones(3), mode="inference")
+    held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
+    assert held == {"input.0", "aten.cos"}
+
+
+def test_what_a_step_has_in_variables_and_lists_is_held() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    optimizer, kept = SGD(model.parameters()), []
+    model[1].register_forward_hook(lambda _module, _inputs, output: kept.append(output))
+
+    def step(inputs: torch.Tensor) -> None:
+        for _ in range(2):
+            outputs = model(inputs).exp()
+            kept[:] = kept[-1:]
+            outputs.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    graph = capture_function(step, model, optimizer, example_inputs=torch.ones(2, 4), others=[kept])
+    held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
+    gradients = {"0/aten.mm_2", "0/aten.sum_2", "2/aten.mm_4", "2/aten.sum_2"}
+    assert held == {"input.0", "1/aten.tanh_2", "loss/aten.exp_2", *gradients}

@@ -278,7 +278,6 @@ def trace_step(
         model.eval()
         with torch.no_grad(), around:
             outputs = model(*args, **kwargs)
-        step.tracer.hold_what_lives()
         return _outputs(outputs)
 
     def training(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
@@ -292,7 +291,6 @@ def trace_step(
             step.part = "loss_fn"
             loss = (loss_fn or default_loss)(outputs)
         _check_loss(loss)
-        step.tracer.hold(tensors_in(outputs))
         loss.backward()  # type: ignore[no-untyped-call]
         step.part = "optimizer"
         update.step()

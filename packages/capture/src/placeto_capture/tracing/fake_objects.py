@@ -43,6 +43,8 @@ class FakeObjects:
     ----------
     memory : `FakeMemory`
         Memory of parameters, buffers and inputs.
+    optimizers
+        The optimizers.
     inputs
         A copy of the inputs, with fake tensors.
     parameters : dict of str to nn.Parameter
@@ -81,6 +83,7 @@ class FakeObjects:
         self._fake_mode = fake_mode
         self._held: dict[int, Any] = {}
         self._stack = ExitStack()
+        self.optimizers = optimizers
         self._begun: set[int] = set()
         for optimizer in optimizers:
             self._fake_state(optimizer)
@@ -116,9 +119,9 @@ class FakeObjects:
                         "optimizers: expected parameters of the modules, got an optimizer "
                         f"{type(optimizer).__name__} of another of shape {tuple(weight.shape)}"
                     )
-        for value in [value for kept in optimizer.state.values() for value in kept.values()]:
-            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
-                self._memo[id(value)] = _fake_like(value, self._fake_mode)
+        for _, tensor in tensors_in_state("", optimizer.state):
+            if not isinstance(tensor, FakeTensor):
+                self._memo[id(tensor)] = _fake_like(tensor, self._fake_mode)
                 self._begun.add(id(optimizer))
 
     @contextmanager
@@ -189,6 +192,13 @@ def _tensors_in(inputs: Any) -> list[tuple[str, torch.Tensor]]:
         for number, tensor in enumerate(inside):
             named.setdefault(id(tensor), (f"{name}.{number}", tensor))
     return list(named.values())
+
+
+def tensors_in_state(name: str, state: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what an optimizer keeps for a weight, also in lists, such as ``"weight.exp_avg"``."""
+    for path, leaf in pytree.tree_flatten_with_path(dict(state))[0]:
+        if isinstance(leaf, torch.Tensor):
+            yield ".".join([name, *map(_key, path)]), leaf
 
 
 def input_name(path: Iterable[Any]) -> str:

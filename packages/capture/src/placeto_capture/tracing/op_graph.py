@@ -110,6 +110,7 @@ class TensorsOfTrace:
         self._last_backward_ops: dict[int, None] = {}  # from which no other one is reached
         self._barrier: int | None = None
         self._before_barrier: set[int] = set()
+        self._after_barrier: set[int] = set()  # it and the ops that come after it
         self._versions = Versions()
         self._version_of_home: dict[int, int] = {}
         self._version_of_part: dict[tuple[int, int], int] = {}  # by storage and part
@@ -162,6 +163,9 @@ class TensorsOfTrace:
             self._last_backward_ops[op] = None
         if call.is_barrier:
             self._barrier, self._before_barrier = op, self._ancestors(op)
+            self._after_barrier = {op}
+        elif not self._after_barrier.isdisjoint(before):
+            self._after_barrier.add(op)
 
         for storage, use in uses.items():
             for part in use.read:
@@ -198,8 +202,10 @@ class TensorsOfTrace:
         earlier = self._replaced_by(uses)
         if not self.is_dataflow:
             earlier.update(call.waits_for)
-        if call.phase == Phase.UPDATE and self._barrier is not None:
-            earlier = earlier - self._before_barrier | {self._barrier}
+        if self._barrier is not None:
+            earlier -= self._before_barrier
+            if self._after_barrier.isdisjoint((*inputs, *earlier)):
+                earlier.add(self._barrier)
         to_wait_for: list[int] = []
         earlier_ops = EarlierOps(self._before, inputs)
         for other in sorted(earlier, reverse=True):

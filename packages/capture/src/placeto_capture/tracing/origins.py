@@ -2,20 +2,21 @@
 
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._python_dispatch import _disable_current_modes
 
 from placeto_capture.tracing.trace import tensor_leaves
 
 # Code that is not the model's: PyTorch's own modules, and this package.
 OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+
+
+LEFT_MODULE = "_placeto_left_module"  # an attribute of errors
 
 
 class ModuleScopes:
@@ -25,11 +26,13 @@ class ModuleScopes:
     ----------
     paths : list of str
         The paths of the modules that are being called, the innermost last.
+    after_outermost : callable
+        What is called when a module has returned that no other one has called.
     """
 
     def __init__(self) -> None:
         self.paths: list[str] = []
-        self._failed: tuple[BaseException, str] | None = None
+        self.after_outermost: Callable[[], None] = lambda: None
 
     def follow(self, modules: Mapping[str, nn.Module]) -> None:
         """Follow modules by their names."""
@@ -40,7 +43,8 @@ class ModuleScopes:
 
     def failed(self, error: BaseException) -> str | None:
         """Return the path of the innermost module that an exception left, if it left one."""
-        return self._failed[1] if self._failed is not None and self._failed[0] is error else None
+        path: str | None = getattr(error, LEFT_MODULE, None)
+        return path
 
     def _follow(self, path: str, module: nn.Module) -> None:
         def enter(_module: nn.Module, _args: Any) -> None:
@@ -50,7 +54,10 @@ class ModuleScopes:
             self.paths.pop()
             error = sys.exc_info()[1]
             if error is not None and self.failed(error) is None:
-                self._failed = error, path
+                # An error that was kept here would keep the variables of what it has left.
+                setattr(error, LEFT_MODULE, path)
+            if not self.paths:
+                self.after_outermost()
 
         module.register_forward_pre_hook(enter, prepend=True)
         module.register_forward_hook(leave, always_call=True)
@@ -126,79 +133,6 @@ class AutogradNodes:
             leaf: torch.Tensor = node.variable
             return leaf
         return self._op_of_node.get(number)
-
-
-Gradients = Iterable[torch.Tensor | None]
-
-
-class BackwardPasses:
-    """Follows what comes before the node of autograd that runs.
-
-    Autograd comes to a node when the gradients that go into it are there. Where the node that made
-    them has computed activations again, those that it alone needs are freed by then: the next one
-    waits for all that it has run. A pass inside of a node begins when its roots are there, which
-    that node has computed again.
-
-    Parameters
-    ----------
-    makers_of
-        Returns the ops that made some tensors.
-
-    Attributes
-    ----------
-    comes_after : list of int
-        Ops that come before the node; none where no node runs.
-    """
-
-    def __init__(self, makers_of: Callable[[Gradients], list[int]]) -> None:
-        self.comes_after: list[int] = []
-        self._makers_of = makers_of
-        self._ops: list[int] = []  # of the node that runs
-        self._computes_again = False
-        self._ops_with: dict[int, list[int]] = {}  # by op, of nodes that have computed again
-
-    def reach(self, gradients: Gradients, begun_by: Iterable[int] = ()) -> None:
-        """Note that a node is about to run, and the gradients that go into it."""
-        if self._computes_again:
-            self._ops_with.update(dict.fromkeys(self._ops, self._ops))
-        self._ops, self._computes_again = [], False
-        makers = [*begun_by, *self._makers_of(gradients)]
-        self.comes_after = [op for maker in makers for op in self._ops_with.get(maker, [maker])]
-
-    def after_op(self, op: int) -> None:
-        """Note an op that the node has run."""
-        self._ops.append(op)
-        self._computes_again |= torch.is_grad_enabled()
-
-    def run(
-        self, run_backward: Callable[..., Any], roots: Sequence[Any], *args: Any, **keywords: Any
-    ) -> Any:
-        """Run a backward pass, which may be inside a node of another one."""
-        begun_by: list[int] = []
-        if torch._C._current_autograd_node() is not None:
-            begun_by = self._makers_of(root for root in roots if isinstance(root, torch.Tensor))
-        outside = self.comes_after, self._ops, self._computes_again
-        reach = partial(self.reach, begun_by=begun_by)
-        handles = [node.register_prehook(reach) for node in nodes_behind(roots)]
-        try:
-            return run_backward(roots, *args, **keywords)
-        finally:
-            self.comes_after, self._ops, self._computes_again = outside
-            for handle in handles:
-                handle.remove()
-
-
-def nodes_behind(roots: Iterable[Any]) -> set[Any]:
-    """Return the nodes of autograd's graph behind some tensors, or edges of gradients."""
-    waiting = [
-        (root if isinstance(root, GradientEdge) else get_gradient_edge(root)).node for root in roots
-    ]
-    seen: set[Any] = set(waiting)
-    while waiting:
-        before = {node for node, _ in waiting.pop().next_functions if node is not None}
-        waiting += before - seen
-        seen |= before
-    return seen
 
 
 def _next_number() -> int:

@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
-from placeto_capture.tracing.fake_objects import FakeObjects
+from placeto_capture.tracing.fake_objects import FakeObjects, tensors_in_state
 from placeto_capture.tracing.tracer import Tracer
 from placeto_graphs import Phase
 
@@ -76,6 +76,9 @@ class StepPhases:
             self._enter(Phase.FORWARD)
             yield
             self._settle()
+            for optimizer in self._objects.optimizers:
+                if not any(optimizer is each for each in self._stepped):
+                    self._add_state(optimizer)  # it is there nevertheless
 
     def _patch_scaler(self) -> Any:
         """Put back what is in a gradient scaler, also in one that was not given."""
@@ -113,11 +116,15 @@ class StepPhases:
     @contextmanager
     def _backward_phase(self) -> Iterator[None]:
         phase = self._tracer.phase
+        if phase != Phase.BACKWARD:
+            self._tracer.passes.begin(self._tracer.ops)
         self._enter(Phase.BACKWARD)
         yield
         self._enter(phase)
         if phase != Phase.BACKWARD:
+            self._tracer.passes.comes_after = []
             self._unsettled = len(self._tracer.ops)
+            self._tracer.hold_what_lives()
 
     def _settle(self) -> None:
         """Let what ran since the last backward pass, or update, be a part of the update."""
@@ -146,16 +153,19 @@ class StepPhases:
             if not self._objects.has_begun(optimizer):
                 with self.unrecorded():  # the first update only makes the optimizer's state
                     optimizer.step(*args[1:], **keywords)
-        for weight in [weight for group in optimizer.param_groups for weight in group["params"]]:
-            name = self._objects.names.get(id(weight))
-            if name is not None:  # else it was made in the step
-                kept = optimizer.state.get(weight, {}).items()
-                state = {f"{name}.{k}": v for k, v in kept if isinstance(v, torch.Tensor)}
-                self._tracer.add_state(weight, state)
+        self._add_state(optimizer)
         self._settle()
         self._enter(Phase.UPDATE)
         self._tracer.update += 1
+        self._tracer.hold_what_lives()
         return args, keywords
+
+    def _add_state(self, optimizer: torch.optim.Optimizer) -> None:
+        for weight in [weight for group in optimizer.param_groups for weight in group["params"]]:
+            name = self._objects.names.get(id(weight))
+            if name is not None:  # else it was made in the step
+                state = dict(tensors_in_state(name, optimizer.state.get(weight, {})))
+                self._tracer.add_state(weight, state)
 
     def _after_update(self, _optimizer: Any, _args: Any, _keywords: Any) -> None:
         self._depth -= 1

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.backward_passes import BackwardPasses
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
 from placeto_capture.tracing.fake_results import Picking, list_function, own_result, picked_result
 from placeto_capture.tracing.functions import (
@@ -30,12 +31,7 @@ from placeto_capture.tracing.functions import (
     function_of,
 )
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
-from placeto_capture.tracing.origins import (
-    AutogradNodes,
-    BackwardPasses,
-    ModuleScopes,
-    RandomDraws,
-)
+from placeto_capture.tracing.origins import AutogradNodes, ModuleScopes, RandomDraws
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, tensor_leaves
 from placeto_graphs import Phase
 
@@ -91,37 +87,43 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._cut_storages: set[int] = set()  # that overlap with others in a way not followed
         self._known_values = KnownValues(self._storages)
         self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
-        self._held: set[int] = set()  # storages
+        self._living: list[int] = []  # storages that lived when they were looked at last
+        self._num_seen = 0  # storages that there were then
+        scopes.after_outermost = self.hold_what_lives
         for region in memory.regions:
             name = next(iter(region.tensors))
             scope = "" if region.op_type == "input" else name.rpartition(".")[0]
             self._add_placeholder(name, scope, region)
 
-    def hold(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Note tensors that what runs the step holds until its end."""
-        dense = (tensor for tensor in tensors if tensor.layout is torch.strided)
-        self._held.update(self._known_storages(dense))
-
     def hold_what_lives(self) -> None:
-        """Note the storages that something but the tracer refers to, which outlives their readers.
+        """Note the storages that something but the tracer refers to now.
 
-        Such as caches and lists that hooks have filled, or outputs in objects.
+        Those of the last time are held until the end of the step: what the step has in variables,
+        caches, and lists that hooks have filled, and what autograd has saved for another pass.
         """
-        self._held.update(
-            index
-            for index, storage in enumerate(self._storages)
-            if torch._C._storage_Use_Count(storage._cdata) > 1 and index not in self._allocations
-        )
+        if self.phase != Phase.BACKWARD:
+            candidates = (*self._living, *range(self._num_seen, len(self._storages)))
+            self._living = [storage for storage in candidates if self._lives(storage)]
+            self._num_seen = len(self._storages)
+
+    def _lives(self, storage: int) -> bool:
+        count: int = torch._C._storage_Use_Count(self._storages[storage]._cdata)
+        return count > 1
 
     def trace(self, results: dict[str, torch.Tensor]) -> Trace:
-        """Return what was recorded; results are held, as are inputs."""
-        self.hold(results.values())
+        """Return what was recorded; what outlives the step is held, as are results and inputs."""
+        for op, before in self.passes.turns.items():
+            call = self.ops[op]
+            if isinstance(call, Call):
+                call.waits_for = (*call.waits_for, before)
+        outliving = {storage for storage in range(len(self._storages)) if self._lives(storage)}
+        held = outliving.union(self._living).difference(self._allocations)
         inputs = (op for op in self.ops if isinstance(op, Placeholder) and not op.is_resident)
         return Trace(
             ops=self.ops,
             storage_bytes=[storage.nbytes() for storage in self._storages],
             results={name: self._look_up(tensor) for name, tensor in results.items()},
-            held=frozenset({*self._held, *(s for op in inputs for s in op.storages)}),
+            held=frozenset(held.union(*(op.storages for op in inputs))),
         )
 
     def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
@@ -252,12 +254,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.waits_for = tuple(self.passes.comes_after)
 
         op = len(self.ops)
+        makers = [self._maker_of_storage[s] for s in (*call.reads, *call.writes)]
         self.ops.append(call)
         for storage in (*call.creates, *call.writes):
             self._maker_of_storage[storage] = op
         self._known_values.follow(op, call)
         self._nodes.after_op(op, call.scope, node)
-        self.passes.after_op(op)
+        self.passes.after_op(op, call, makers)
 
     def _fold(self, outputs: tuple[View | None, ...], node: int | None) -> None:
         """Let gradient ops of a view belong to the op that made its storage."""

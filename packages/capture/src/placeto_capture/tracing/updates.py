@@ -53,18 +53,22 @@ def with_barriers(trace: Trace) -> Trace:
     phase = Phase.FORWARD
     for op, made in enumerate(trace.ops):
         if isinstance(made, Call):
-            if made.phase == Phase.UPDATE and phase != Phase.UPDATE:
-                ops.append(_moved(_barrier_before(trace, op), place))
+            begins_update = made.phase == Phase.UPDATE and phase != Phase.UPDATE
+            if begins_update or (made.phase == Phase.FORWARD and phase == Phase.BACKWARD):
+                ops.append(_moved(_barrier_before(trace, op, made.phase), place))
             phase = made.phase
         place[op] = len(ops)
         ops.append(_moved(made, place))
     return replace(trace, ops=ops)
 
 
-def _barrier_before(trace: Trace, op: int) -> Call:
-    calls = _calls(trace, range(op, len(trace.ops)))
-    updates = takewhile(lambda call: call.phase == Phase.UPDATE, calls)
-    owners = (call.belongs_to for call in updates if call.belongs_to is not None)
+def _barrier_before(trace: Trace, op: int, phase: Phase) -> Call:
+    if phase == Phase.UPDATE:
+        calls = _calls(trace, range(op, len(trace.ops)))
+        calls = [*takewhile(lambda call: call.phase == Phase.UPDATE, calls)]
+    else:
+        calls = _calls(trace, range(op))[::-1]
+    owners = (call.belongs_to for call in calls if call.belongs_to is not None)
     return Call(
         function=None,
         arguments=(),
@@ -73,8 +77,8 @@ def _barrier_before(trace: Trace, op: int) -> Call:
         reads=(),
         writes=(),
         creates=(),
-        scope="optimizer",
-        phase=Phase.UPDATE,
+        scope="optimizer" if phase == Phase.UPDATE else "loss",
+        phase=phase,
         flops=0,
         bytes_accessed=0,
         belongs_to=next(owners, None),

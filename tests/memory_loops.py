@@ -1,0 +1,144 @@
+"""Small steps of training loops with variables, lists and optimizers of their own."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from memory_steps import SGD, perceptron, squares
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A step that is called with a batch, and what it works with."""
+
+    step: Callable[..., object]
+    modules: Sequence[nn.Module]
+    batch: tuple[Tensor, ...]
+    optimizers: Sequence[torch.optim.Optimizer] = ()
+
+
+@dataclass(frozen=True)
+class MemoryLoop:
+    """A loop, made anew each time, and how far off its simulated peak may be, as a fraction."""
+
+    make: Callable[[], Loop]
+    within: float = 0.05
+
+
+def layers(*sizes: int) -> nn.Module:
+    return perceptron(*sizes, rows=1)[0]
+
+
+def output_in_a_variable() -> Loop:
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2_000))
+    optimizer = SGD(model.parameters())
+
+    def step(batch: Tensor, target: Tensor) -> None:
+        outputs = model(batch)
+        loss = F.cross_entropy(outputs, target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return Loop(step, [model], (torch.randn(512, 32), torch.randint(2_000, (512,))), [optimizer])
+
+
+def features_of_hooks() -> Loop:
+    model = nn.Sequential(layers(*[64] * 9).requires_grad_(False), nn.Linear(64, 8))
+    features: list[Tensor] = []
+    for layer in model[0].children():
+        layer.register_forward_hook(lambda _module, _inputs, output: features.append(output))
+
+    def step(batch: Tensor) -> None:
+        squares(model(batch), torch.zeros(())).backward()  # type: ignore[no-untyped-call]
+        features.clear()
+
+    return Loop(step, [model], (torch.randn(1024, 64),))
+
+
+def accumulation(passes: int) -> Loop:
+    model = layers(*[64] * 9)
+    optimizer = SGD(model.parameters())
+
+    def step(*batches: Tensor) -> None:
+        for batch in batches:
+            F.cross_entropy(model(batch), batch).backward()
+        optimizer.step()
+
+    return Loop(step, [model], tuple(torch.randn(passes, 512, 64)), [optimizer])
+
+
+def two_passes(retain: bool) -> Loop:
+    """Return one with two backward passes of one graph, or with one that keeps it."""
+    model = layers(*[64] * 9)
+    optimizer = SGD(model.parameters())
+
+    def step(batch: Tensor) -> None:
+        outputs = model(batch)
+        first, second = F.cross_entropy(outputs, batch), F.cross_entropy(-outputs, batch)
+        first.backward(retain_graph=True)
+        if not retain:
+            second.backward()
+        optimizer.step()
+
+    return Loop(step, [model], (torch.randn(1024, 64),), [optimizer])
+
+
+def idle_optimizer(steps: bool) -> Loop:
+    """Return one with two optimizers, of which one steps, or none."""
+    modules = layers(256, 256, 256), layers(256, 256, 256)
+    optimizers = [torch.optim.Adam(module.parameters(), foreach=False) for module in modules]
+    batch = torch.randn(4, 256)
+
+    def step(batch: Tensor) -> None:
+        squares(modules[1](modules[0](batch)), batch).backward()  # type: ignore[no-untyped-call]
+        if steps:
+            optimizers[0].step()
+
+    step(batch)
+    for optimizer in optimizers:
+        optimizer.step()
+    return Loop(step, modules, (batch,), optimizers)
+
+
+class Preconditioned(torch.optim.Optimizer):
+    """Keeps a matrix of each dimension of a weight, in a list."""
+
+    def __init__(self, weights: Iterable[Tensor]) -> None:
+        super().__init__(weights, {})
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:  # type: ignore[override]
+        for weight in self.param_groups[0]["params"]:
+            kept = self.state[weight]
+            if not kept:
+                kept["factors"] = [torch.zeros(size, size) for size in weight.shape]
+            left, right = kept["factors"]
+            left.addmm_(weight.grad, weight.grad.T)
+            right.addmm_(weight.grad.T, weight.grad)
+            weight.sub_(weight.grad)
+
+
+def state_in_lists() -> Loop:
+    model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(3)))
+    optimizer = Preconditioned(model.parameters())
+
+    def step(batch: Tensor) -> None:
+        squares(model(batch), batch).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return Loop(step, [model], (torch.randn(4, 256),), [optimizer])
+
+
+LOOPS = {
+    "output in a variable": MemoryLoop(output_in_a_variable),
+    "features of hooks": MemoryLoop(features_of_hooks),
+    "accumulation over 8 passes": MemoryLoop(lambda: accumulation(8)),
+    "two backward passes": MemoryLoop(lambda: two_passes(retain=False)),
+    "graph that is kept": MemoryLoop(lambda: two_passes(retain=True)),
+    "two optimizers, one steps": MemoryLoop(lambda: idle_optimizer(steps=True)),
+    "no optimizer steps": MemoryLoop(lambda: idle_optimizer(steps=False)),
+    "state in lists": MemoryLoop(state_in_lists),
+}
