@@ -27,7 +27,7 @@ class OpClass(StrEnum):
 
 
 # Types that are no work: their tensors are there when the step begins, or they make none.
-RESIDENT_TYPES = frozenset({"parameter", "buffer", "input", "placeto.barrier"})
+RESIDENT_TYPES = frozenset({"parameter", "buffer", "input", "placeto.barrier", "placeto.free"})
 
 # Input channels from which on the groups of a convolution are products of matrices: tensor cores
 # multiply 8 numbers of 16 bits at a time, and cuDNN uses them for multiples of that (NVIDIA,

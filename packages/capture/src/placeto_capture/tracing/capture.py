@@ -18,6 +18,7 @@ from placeto_capture.errors import CaptureError, StepError
 from placeto_capture.tracing.default_loss import default_loss, tensors_in
 from placeto_capture.tracing.devices import TARGETS, Target, autocast_around
 from placeto_capture.tracing.fake_objects import FakeObjects
+from placeto_capture.tracing.lifetimes import with_frees
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.origins import ModuleScopes, failed_line
 from placeto_capture.tracing.patches import patched_torch
@@ -245,7 +246,7 @@ def trace_function(
         with around:
             return _outputs(step_fn(*args, **kwargs))
 
-    return with_barriers(step.trace(call, "step_fn", step_fn))
+    return with_barriers(with_frees(step.trace(call, "step_fn", step_fn)))
 
 
 def trace_step(
@@ -298,7 +299,9 @@ def trace_step(
 
     step_fn = inference if mode == "inference" else training
     trace = step.trace(step_fn, "model", loss_fn, optimizer)
-    return replace(trace, updates=updates) if updates == "as-ready" else with_barriers(trace)
+    if updates == "as-ready":
+        return replace(trace, updates=updates)
+    return with_barriers(with_frees(trace))
 
 
 class _Step:

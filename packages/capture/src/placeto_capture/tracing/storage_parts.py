@@ -286,6 +286,9 @@ class StorageAccesses:
 def _accesses(call: Call) -> dict[int, _Views]:
     """Return what a call, or each of its parts, reads and changes in each storage."""
     accesses: defaultdict[int, _Views] = defaultdict(_Views)
+    if call.is_free:
+        for view in views_in(call.arguments):
+            accesses[view.storage].read.add(view)
     for part in call.single_calls:
         function = function_of(part.function)
         written = list(views_in(function.written(part.arguments, part.keywords)))

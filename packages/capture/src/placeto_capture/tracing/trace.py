@@ -14,6 +14,7 @@ from placeto_graphs import Phase
 
 UPDATE_TYPE = "placeto.update"
 BARRIER_TYPE = "placeto.barrier"
+FREE_TYPE = "placeto.free"
 
 Updates = Literal["after-backward", "as-ready"]
 UPDATES: tuple[Updates, ...] = get_args(Updates)
@@ -158,20 +159,25 @@ class Call:
 
     @property
     def is_barrier(self) -> bool:
-        """Whether it is the barrier between the backward pass and the updates."""
-        return self.function is None
+        """Whether it is a barrier behind a backward pass."""
+        return self.function is None and not self.reads
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it keeps what nothing else reads any more."""
+        return self.function is None and bool(self.reads)
 
     @property
     def op_type(self) -> str:
         """Such as ``"aten.mm"``: the name of the function without the overload."""
-        if self.is_barrier:
-            return BARRIER_TYPE
+        if self.function is None:
+            return FREE_TYPE if self.is_free else BARRIER_TYPE
         return UPDATE_TYPE if self.parts else str(self.function.overloadpacket)
 
     @property
     def single_calls(self) -> "tuple[Call, ...]":
-        """The ops that it stands for, or it alone; none for the barrier."""
-        return () if self.is_barrier else self.parts or (self,)
+        """The ops that it stands for, or it alone; none for one that only waits."""
+        return () if self.function is None else self.parts or (self,)
 
 
 @dataclass(frozen=True)
@@ -189,6 +195,8 @@ class Trace:
         the output tensors (``"output.0"``).
     held : frozenset of int
         Storages that what runs the step holds until its end: of inputs, outputs, loss, gradients.
+    deaths : mapping of int to int
+        Of storages that nothing referred to any more the number of ops that had run then.
     updates : "after-backward" or "as-ready"
         As for `capture`. Where updates run as soon as they can, an op waits for tensors alone.
     """
@@ -197,6 +205,7 @@ class Trace:
     storage_bytes: Sequence[int] | Mapping[int, int]
     results: dict[str, View]
     held: frozenset[int] = frozenset()
+    deaths: Mapping[int, int] = field(default_factory=dict)
     updates: Updates = "after-backward"
 
     @property

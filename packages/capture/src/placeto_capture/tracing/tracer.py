@@ -31,6 +31,7 @@ from placeto_capture.tracing.functions import (
     function_of,
 )
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
+from placeto_capture.tracing.lifetimes import Lifetimes
 from placeto_capture.tracing.origins import AutogradNodes, ModuleScopes, RandomDraws
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, tensor_leaves
 from placeto_graphs import Phase
@@ -87,8 +88,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._cut_storages: set[int] = set()  # that overlap with others in a way not followed
         self._known_values = KnownValues(self._storages)
         self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
-        self._living: list[int] = []  # storages that lived when they were looked at last
-        self._num_seen = 0  # storages that there were then
+        self._lifetimes = Lifetimes(self._storages)
         scopes.after_outermost = self.hold_what_lives
         for region in memory.regions:
             name = next(iter(region.tensors))
@@ -102,13 +102,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         caches, and lists that hooks have filled, and what autograd has saved for another pass.
         """
         if self.phase != Phase.BACKWARD:
-            candidates = (*self._living, *range(self._num_seen, len(self._storages)))
-            self._living = [storage for storage in candidates if self._lives(storage)]
-            self._num_seen = len(self._storages)
-
-    def _lives(self, storage: int) -> bool:
-        count: int = torch._C._storage_Use_Count(self._storages[storage]._cdata)
-        return count > 1
+            self._lifetimes.look()
 
     def trace(self, results: dict[str, torch.Tensor]) -> Trace:
         """Return what was recorded; what outlives the step is held, as are results and inputs."""
@@ -116,14 +110,17 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call = self.ops[op]
             if isinstance(call, Call):
                 call.waits_for = (*call.waits_for, before)
-        outliving = {storage for storage in range(len(self._storages)) if self._lives(storage)}
-        held = outliving.union(self._living).difference(self._allocations)
+        self._lifetimes.before_op(len(self.ops))
+        storages = range(len(self._storages))
+        outliving = {storage for storage in storages if self._lifetimes.lives(storage)}
+        held = outliving.union(self._lifetimes.living).difference(self._allocations)
         inputs = (op for op in self.ops if isinstance(op, Placeholder) and not op.is_resident)
         return Trace(
             ops=self.ops,
             storage_bytes=[storage.nbytes() for storage in self._storages],
             results={name: self._look_up(tensor) for name, tensor in results.items()},
             held=frozenset(held.union(*(op.storages for op in inputs))),
+            deaths=self._lifetimes.deaths,
         )
 
     def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
@@ -190,6 +187,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(
         self, func: Any, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        self._lifetimes.before_op(len(self.ops))
         # An op may change what its arguments look like, so they are described before it runs.
         inputs: list[View] = []
         arguments, keywords = self._described(args, inputs), self._described(kwargs, inputs)
@@ -204,10 +202,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = self._of_values(func, (args, kwargs), (arguments, keywords), error)
 
         storages_before = len(self._storages)
+        leaves = tuple(tensor_leaves(result))
         outputs = tuple(
-            None if leaf is None else self._look_up(leaf, maker=len(self.ops))
-            for leaf in tensor_leaves(result)
+            None if leaf is None else self._look_up(leaf, maker=len(self.ops)) for leaf in leaves
         )
+        for leaf, view in zip(leaves, outputs, strict=True):
+            if leaf is not None and view is not None:
+                self._lifetimes.follow(leaf, view.storage)
         if len(self._storages) == storages_before and not written:
             self._fold(outputs, node)
             return result

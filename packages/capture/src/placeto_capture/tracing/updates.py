@@ -39,7 +39,7 @@ def with_whole_updates(trace: Trace) -> Trace:
         if op in merged:
             made = _whole(trace, merged[op], users)
         ops.append(_moved(made, place))
-    return replace(trace, ops=ops)
+    return replace(trace, ops=ops, deaths=_moved_deaths(trace, place, len(ops)))
 
 
 def with_barriers(trace: Trace) -> Trace:
@@ -48,18 +48,31 @@ def with_barriers(trace: Trace) -> Trace:
     It belongs to the first weight that is updated, so that it is in no group of its own. Where
     other ops run between updates, as in a step with two optimizers, there are several barriers.
     """
-    ops: list[Placeholder | Call] = []
-    place: dict[int, int] = {}
+    barriers: dict[int, list[Call]] = {}
     phase = Phase.FORWARD
     for op, made in enumerate(trace.ops):
         if isinstance(made, Call):
             begins_update = made.phase == Phase.UPDATE and phase != Phase.UPDATE
             if begins_update or (made.phase == Phase.FORWARD and phase == Phase.BACKWARD):
-                ops.append(_moved(_barrier_before(trace, op, made.phase), place))
+                barriers[op] = [_barrier_before(trace, op, made.phase)]
             phase = made.phase
-        place[op] = len(ops)
-        ops.append(_moved(made, place))
-    return replace(trace, ops=ops)
+    return with_calls(trace, barriers)
+
+
+def with_calls(trace: Trace, calls: Mapping[int, Sequence[Call]]) -> Trace:
+    """Return a trace with calls before some of its ops, or after all; they name ops of before."""
+    ops: list[Placeholder | Call] = []
+    place: dict[int, int] = {}
+    for op in range(len(trace.ops) + 1):
+        ops += [_moved(call, place) for call in calls.get(op, ())]
+        if op < len(trace.ops):
+            place[op] = len(ops)
+            ops.append(_moved(trace.ops[op], place))
+    return replace(trace, ops=ops, deaths=_moved_deaths(trace, place, len(ops)))
+
+
+def _moved_deaths(trace: Trace, place: Mapping[int, int], end: int) -> dict[int, int]:
+    return {storage: place.get(op, end) for storage, op in trace.deaths.items()}
 
 
 def _barrier_before(trace: Trace, op: int, phase: Phase) -> Call:

@@ -1,0 +1,189 @@
+"""How long PyTorch has a storage in memory: until nothing refers to it any more.
+
+`Lifetimes` follows that while a step is traced. `with_frees` puts ops into a trace that keep what
+variables and slices keep alive when nothing reads it any more.
+"""
+
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from placeto_capture.tracing.storage_parts import whole_storage
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
+from placeto_capture.tracing.updates import with_calls
+
+# Of what is kept, parts of the peak of a step that are too small for an op.
+SMALL_DIFFERENCE = 0.02
+SMALL_STORAGE = 0.002
+
+
+class Lifetimes:
+    """Follows which storages something but the tracer refers to.
+
+    Parameters
+    ----------
+    storages
+        All storages, to which others are added.
+
+    Attributes
+    ----------
+    living : list of int
+        The storages that lived when they were looked at last.
+    deaths : dict of int to int
+        The number of ops that had run when a storage died.
+    """
+
+    def __init__(self, storages: Sequence[torch.UntypedStorage]) -> None:
+        self.living: list[int] = []
+        self.deaths: dict[int, int] = {}
+        self._storages = storages
+        self._num_seen = 0
+        self._tensors: list[weakref.ref[torch.Tensor]] = []
+        self._without_tensor: list[int] = []
+
+    def follow(self, tensor: torch.Tensor, storage: int) -> None:
+        """Note a tensor of a storage."""
+        # When the tensor goes its storage is still there.
+        gone = self._without_tensor
+        self._tensors.append(weakref.ref(tensor, lambda _: gone.append(storage)))
+
+    def before_op(self, op: int) -> None:
+        """Note the storages that have died before an op."""
+        while self._without_tensor:
+            storage = self._without_tensor.pop()
+            if not self.lives(storage):
+                self.deaths[storage] = op
+
+    def lives(self, storage: int) -> bool:
+        """Return whether something but the tracer refers to a storage."""
+        count: int = torch._C._storage_Use_Count(self._storages[storage]._cdata)
+        return count > 1
+
+    def look(self) -> None:
+        """Note the storages that live now."""
+        candidates = (*self.living, *range(self._num_seen, len(self._storages)))
+        self.living = [storage for storage in candidates if self.lives(storage)]
+        self._num_seen = len(self._storages)
+
+
+def with_frees(trace: Trace) -> Trace:
+    """Return a trace with ops of type ``"placeto.free"``, which read what is kept until then.
+
+    They are where something is kept when it is needed least: where the peak of the step in the
+    order of its ops would be lower without what variables and slices of tensors keep. Each is on
+    the device of the op that made the storage, and takes no time.
+    """
+    calls: defaultdict[int, list[Call]] = defaultdict(list)
+    for life in _kept_at_the_peak(trace):
+        calls[life.end].append(_free(trace, life))
+    return with_calls(trace, calls)
+
+
+@dataclass
+class _Life:
+    """The life of a storage, from the op that makes it up to another one.
+
+    ``kept`` are the bytes that nothing reads any more, with the ops from which up to which that is.
+    """
+
+    storage: int
+    maker: int
+    end: int
+    kept: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def kept_at(self, op: int) -> int:
+        """Return the bytes that are kept while an op runs."""
+        return sum(num_bytes for start, end, num_bytes in self.kept if start <= op < end)
+
+
+def _kept_at_the_peak(trace: Trace) -> list[_Life]:
+    """Return the lives without which the peak would be too low."""
+    lives = _lives(trace)
+    resident = sum(
+        trace.storage_bytes[storage] for made in trace.placeholders for storage in made.storages
+    )
+    intervals = [(life.maker, life.end, trace.storage_bytes[life.storage]) for life in lives]
+    real = resident + _curve(intervals, len(trace.ops))
+    read = real - _curve((each for life in lives for each in life.kept), len(trace.ops))
+    found: list[_Life] = []
+    while real.max(initial=0) > (1 + SMALL_DIFFERENCE) * read.max(initial=0):
+        op = int(real.argmax())
+        least = SMALL_STORAGE * real[op]
+        more = [life for life in lives if life not in found and life.kept_at(op) > least]
+        if not more:
+            break
+        found += more
+        read += _curve((each for life in more for each in life.kept), len(trace.ops))
+    return found
+
+
+def _curve(intervals: Iterable[tuple[int, int, int]], num_ops: int) -> NDArray[np.int64]:
+    """Return int64[V], the bytes while each op runs, of bytes from one op up to another one."""
+    changes = np.zeros(num_ops + 1, np.int64)
+    for start, end, num_bytes in intervals:
+        changes[start] += num_bytes
+        changes[end] -= num_bytes
+    return changes.cumsum()[:-1]
+
+
+def _lives(trace: Trace) -> list[_Life]:
+    """Return the lives of the storages that ops make."""
+    maker: dict[int, int] = {}
+    accesses: defaultdict[int, list[tuple[int, View]]] = defaultdict(list)
+    for op, call in enumerate(trace.ops):
+        if isinstance(call, Placeholder):
+            continue
+        maker.update(dict.fromkeys(call.creates, op))
+        for part in call.single_calls:
+            for view in views_in((part.arguments, part.keywords)):
+                accesses[view.storage].append((op, view))
+    lives = []
+    for storage, made in maker.items():
+        if storage in trace.held:
+            lives.append(_Life(storage, made, len(trace.ops)))
+            continue
+        last = max((op for op, _ in accesses[storage]), default=made)
+        life = _Life(storage, made, max(last + 1, trace.deaths.get(storage, 0)))
+        life.kept = _kept(life, trace.storage_bytes[storage], accesses[storage])
+        lives.append(life)
+    return lives
+
+
+def _kept(
+    life: _Life, num_bytes: int, accesses: Sequence[tuple[int, View]]
+) -> list[tuple[int, int, int]]:
+    """Return from which op up to which how many bytes are there that nothing reads any more."""
+    kept = []
+    end, views = life.end, set[View]()
+    for op, view in reversed(accesses):
+        read = min(num_bytes, sum(each.num_bytes for each in views))
+        if op + 1 < end and read < num_bytes:
+            kept.append((op + 1, end, num_bytes - read))
+        end = min(end, op + 1)
+        views.add(view)
+    return kept
+
+
+def _free(trace: Trace, life: _Life) -> Call:
+    before = range(life.maker, life.end)[::-1]
+    last, call = next((op, call) for op in before if isinstance(call := trace.ops[op], Call))
+    return Call(
+        function=None,
+        arguments=(whole_storage(life.storage, trace.storage_bytes[life.storage]),),
+        keywords={},
+        outputs=(),
+        reads=(life.storage,),
+        writes=(),
+        creates=(),
+        scope=trace.ops[life.maker].scope,
+        phase=call.phase,
+        flops=0,
+        bytes_accessed=0,
+        belongs_to=life.maker,
+        waits_for=(last,),
+    )
