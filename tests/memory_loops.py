@@ -64,7 +64,7 @@ def accumulation(passes: int) -> Loop:
 
     def step(*batches: Tensor) -> None:
         for batch in batches:
-            F.cross_entropy(model(batch), batch).backward()
+            F.cross_entropy(model(batch), batch).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return Loop(step, [model], tuple(torch.randn(passes, 512, 64)), [optimizer])
@@ -78,9 +78,9 @@ def two_passes(retain: bool) -> Loop:
     def step(batch: Tensor) -> None:
         outputs = model(batch)
         first, second = F.cross_entropy(outputs, batch), F.cross_entropy(-outputs, batch)
-        first.backward(retain_graph=True)
+        first.backward(retain_graph=True)  # type: ignore[no-untyped-call]
         if not retain:
-            second.backward()
+            second.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return Loop(step, [model], (torch.randn(1024, 64),), [optimizer])

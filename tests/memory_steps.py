@@ -267,6 +267,7 @@ class RowsOfLayers(nn.Module):
     def __init__(self, size: int, count: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(count))
+        self.head = nn.Linear(size, 8)
 
     def forward(self, hidden: Tensor) -> Tensor:
         rows = []
@@ -277,11 +278,14 @@ class RowsOfLayers(nn.Module):
             else:
                 hidden = layer(hidden)
                 rows.append(hidden[:, 0])
-        return torch.stack(rows, 1)
+        result: Tensor = self.head(torch.stack(rows, 1))
+        return result
 
 
-def rows_of_layers() -> Made:
-    return RowsOfLayers(64, 10), (torch.randn(32, 64, 64),), torch.randn(32, 10, 64)
+def rows_of_layers(frozen: bool = False) -> Made:
+    model = RowsOfLayers(64, 10)
+    model.layers.requires_grad_(not frozen)
+    return model, (torch.randn(32, 64, 64),), torch.randn(32, 10, 8)
 
 
 class TwoHeads(nn.Module):
@@ -327,8 +331,7 @@ STEPS = {
         lambda: perceptron(512, 512, 512, 512, rows=8), optimizer=clipped, within=0.1
     ),
     "activations": MemoryStep(lambda: perceptron(*[64] * 9, rows=2048), classification),
-    # A node of autograd keeps what it makes and has read until it is done.
-    "activations, squares": MemoryStep(lambda: perceptron(*[64] * 17, rows=1024), within=0.1),
+    "activations, squares": MemoryStep(lambda: perceptron(*[64] * 17, rows=1024)),
     "activations in place": MemoryStep(
         lambda: perceptron(*[64] * 9, rows=2048, inplace=True), classification
     ),
@@ -340,9 +343,8 @@ STEPS = {
     "torch's RMSNorm": MemoryStep(lambda: blocks(64, 1024, norm=nn.RMSNorm)),
     "inference": MemoryStep(lambda: blocks(64, 1024), is_training=False),
     "inference of convolutions": MemoryStep(convolutions, is_training=False),
-    # Variables hold tensors after their last readers.
     "inference with variables": MemoryStep(
-        lambda: convolutions(block=ConvBlockOfVariables), is_training=False, within=0.4
+        lambda: convolutions(block=ConvBlockOfVariables), is_training=False
     ),
     "attention": MemoryStep(lambda: attention(128, None)),
     "attention with dropout": MemoryStep(lambda: attention(128, 0.1)),
@@ -360,5 +362,7 @@ STEPS = {
     "accumulation": MemoryStep(accumulating, within=0.1),
     # PyTorch adds the gradients of rows in place, which counts as two tensors here.
     "rows of each layer": MemoryStep(rows_of_layers, within=0.1),
+    "rows of frozen layers": MemoryStep(lambda: rows_of_layers(frozen=True)),
+    "inference of rows": MemoryStep(rows_of_layers, is_training=False),
     "output that the loss leaves out": MemoryStep(two_heads, loss_of_one),
 }

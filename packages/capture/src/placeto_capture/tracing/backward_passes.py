@@ -88,9 +88,9 @@ class BackwardPasses:
         node = self._node_of[op] = self._node
         terms = sorted(set(makers))
         if call.op_type in ("aten.add", "aten.add_") and len(terms) == 2:
-            before, added = terms
-            if before in self._node_of and self._node_of[before] is not self._node_of.get(added):
-                self._add_sum(op, before, added)
+            nodes = [self._node_of.get(term) for term in terms]
+            if None not in nodes and nodes[0] is not nodes[1]:
+                self._add_sum(op, *terms)
         elif class_of_type(call.op_type) != OpClass.COPY:
             node.copies = False
         node.ops.append(op)

@@ -18,7 +18,7 @@ from placeto_capture.errors import CaptureError, StepError
 from placeto_capture.tracing.default_loss import default_loss, tensors_in
 from placeto_capture.tracing.devices import TARGETS, Target, autocast_around
 from placeto_capture.tracing.fake_objects import FakeObjects
-from placeto_capture.tracing.lifetimes import with_frees
+from placeto_capture.tracing.lifetimes import with_frees, without_collection
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.origins import ModuleScopes, failed_line
 from placeto_capture.tracing.patches import patched_torch
@@ -364,6 +364,7 @@ class _Step:
                 self._scopes.follow(self._modules)
                 with (
                     self._naming_failures(),
+                    without_collection(),
                     torch.enable_grad(),
                     self._fake_mode,
                     self.tracer,

@@ -99,11 +99,19 @@ def autocast_around(target: Target, dtype: torch.dtype | None) -> AbstractContex
         return nullcontext() if dtype == torch.float32 else torch.autocast(FAKE, dtype)
     for device in (GPU, FAKE) if target == "gpu" else (FAKE,):
         if torch.is_autocast_enabled(device):
-            return torch.autocast(FAKE, torch.get_autocast_dtype(device))
+            return _like_the_outermost(torch.autocast(FAKE, torch.get_autocast_dtype(device)))
     torch.autocast_increment_nesting()
     if torch.autocast_decrement_nesting() and target == "gpu" and not torch.cuda.is_available():
         warnings.warn(_SWITCHED_OFF, CaptureWarning, stacklevel=4)
     return nullcontext()
+
+
+@contextmanager
+def _like_the_outermost(autocast: AbstractContextManager[object]) -> Iterator[None]:
+    """Forget weights in another dtype at the end, as an autocast in no other one does."""
+    with autocast:
+        yield
+    torch.clear_autocast_cache()
 
 
 @contextmanager

@@ -4,9 +4,11 @@
 variables and slices keep alive when nothing reads it any more.
 """
 
+import gc
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +19,11 @@ from placeto_capture.tracing.storage_parts import whole_storage
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
 from placeto_capture.tracing.updates import with_calls
 
-# Of what is kept, parts of the peak of a step that are too small for an op.
+# What is too small for an op: parts of the peak of a step, and bytes, those of the smallest block
+# that PyTorch's allocator of GPUs hands out.
 SMALL_DIFFERENCE = 0.02
 SMALL_STORAGE = 0.002
+SMALLEST_BLOCK = 512
 
 
 class Lifetimes:
@@ -71,6 +75,18 @@ class Lifetimes:
         self._num_seen = len(self._storages)
 
 
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Let no tensors die by chance: those in cycles, when Python's garbage collector runs."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
 def with_frees(trace: Trace) -> Trace:
     """Return a trace with ops of type ``"placeto.free"``, which read what is kept until then.
 
@@ -113,8 +129,8 @@ def _kept_at_the_peak(trace: Trace) -> list[_Life]:
     found: list[_Life] = []
     while real.max(initial=0) > (1 + SMALL_DIFFERENCE) * read.max(initial=0):
         op = int(real.argmax())
-        least = SMALL_STORAGE * real[op]
-        more = [life for life in lives if life not in found and life.kept_at(op) > least]
+        least = max(SMALLEST_BLOCK, SMALL_STORAGE * real[op])
+        more = [life for life in lives if life not in found and life.kept_at(op) >= least]
         if not more:
             break
         found += more
@@ -147,7 +163,7 @@ def _lives(trace: Trace) -> list[_Life]:
         if storage in trace.held:
             lives.append(_Life(storage, made, len(trace.ops)))
             continue
-        last = max((op for op, _ in accesses[storage]), default=made)
+        last = accesses[storage][-1][0] if accesses[storage] else made
         life = _Life(storage, made, max(last + 1, trace.deaths.get(storage, 0)))
         life.kept = _kept(life, trace.storage_bytes[storage], accesses[storage])
         lives.append(life)
@@ -159,13 +175,14 @@ def _kept(
 ) -> list[tuple[int, int, int]]:
     """Return from which op up to which how many bytes are there that nothing reads any more."""
     kept = []
-    end, views = life.end, set[View]()
-    for op, view in reversed(accesses):
-        read = min(num_bytes, sum(each.num_bytes for each in views))
+    end, read, views = life.end, 0, set[View]()
+    for op, view in [(life.maker, None), *accesses][::-1]:
         if op + 1 < end and read < num_bytes:
             kept.append((op + 1, end, num_bytes - read))
         end = min(end, op + 1)
-        views.add(view)
+        if view is not None and view not in views:
+            views.add(view)
+            read += view.num_bytes
     return kept
 
 

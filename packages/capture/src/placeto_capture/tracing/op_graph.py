@@ -200,7 +200,9 @@ class TensorsOfTrace:
         if call.is_barrier:
             return list(self._last_backward_ops)
         earlier = self._replaced_by(uses)
-        if not self.is_dataflow:
+        if call.is_free:
+            earlier.update(self._before_last(last, inputs) for last in call.waits_for)
+        elif not self.is_dataflow:
             earlier.update(call.waits_for)
         if self._barrier is not None:
             earlier -= self._before_barrier
@@ -213,6 +215,14 @@ class TensorsOfTrace:
                 earlier_ops.add(other)
                 to_wait_for.append(other)
         return to_wait_for
+
+    def _before_last(self, last: int, inputs: Sequence[int]) -> int:
+        """Return what a free has to wait for to queue right behind the last op that it is for.
+
+        If it waited for that op, it would queue behind the next one as well.
+        """
+        before = max(self._before[last], default=last)
+        return before if before > max(inputs) else last
 
     def _ancestors(self, op: int) -> set[int]:
         found = {op}
