@@ -55,7 +55,7 @@ def profile(
     -------
     float64[V]
         Seconds of each op of ``capture(model, example_inputs, ...)``; 0 for parameters, buffers,
-        inputs and the barrier before the updates.
+        inputs, barriers and frees.
 
     Raises
     ------

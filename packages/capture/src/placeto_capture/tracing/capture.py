@@ -116,10 +116,12 @@ def capture(
         ``waits`` say what comes first where tensors do not: an op of type ``"placeto.barrier"``,
         which takes no time, waits for the end of the backward pass, and updates wait for it; a
         gradient op of saved values alone, such as one that computes activations again, waits until
-        the backward pass has come to it; a write waits for what reads the values that it replaces.
-        ``held_tensors`` are inputs, outputs, loss and gradients, which a training loop holds until
-        the end of the step. ``workspace_bytes`` of an update are those of an optimizer with
-        ``foreach=False``.
+        the backward pass has come to it; so do gradients of slices, and of a weight that is used
+        several times; a write waits for what reads the values that it replaces. ``held_tensors``
+        are inputs, outputs, loss and gradients, and what else something refers to, such as lists
+        that hooks fill, which stay until the end of the step. What variables and slices keep in
+        memory at the peak is read by ops of type ``"placeto.free"``, which take no time.
+        ``workspace_bytes`` of an update are those of an optimizer with ``foreach=False``.
 
     Raises
     ------
@@ -170,14 +172,15 @@ def capture_function(
     Parameters
     ----------
     step_fn
-        The step. What it returns stays until the end of the step.
+        The step. What it returns, and what it has in variables, stays until the end of the step.
     modules
         The modules that it calls, in the modes that they are in: one, or several by their names,
         which their scopes and parameters then begin with. Those of a sequence are called ``"0"``,
         ``"1"`` and so on.
     optimizers
         The optimizers that it works with. One that has no state yet gets it before its first step,
-        so that the step is not the first one of the training.
+        so that the step is not the first one of the training. One that does not step has the state
+        that it came with.
     example_inputs
         Arguments of the function, as `capture` takes those of the model.
     others

@@ -23,9 +23,10 @@ reads saved values alone, as recomputation does, would run during the forward pa
 no other path says so, these are ``waits``. Any order of the ops that keeps to tensors and waits may
 thus run in the memory that the model and autograd use.
 
-The barrier waits for the backward ops from which no other backward op is reached, and so for the
-backward pass; updates wait for the barrier. What a training loop holds (inputs, outputs, loss,
-gradients) stays until the end of the step: ``held_tensors``.
+A barrier waits for the backward ops from which no other backward op is reached, and so for the
+backward pass; what runs after it waits for the barrier. What a training loop holds (inputs,
+outputs, loss, gradients, variables) stays until the end of the step: ``held_tensors``. What is kept
+for a shorter time is read by a free (`placeto_capture.tracing.lifetimes`).
 
 Of a step whose updates run as soon as they can, as those of TensorFlow, the graph says by tensors
 alone what comes first, and nothing is held: a write reads a tensor of 0 bytes of what it waits for.

@@ -136,7 +136,8 @@ class Call:
     workspace_bytes : int
         The most bytes that are there only between these parts.
     waits_for : tuple of int
-        Ops that come before the node of autograd that has run it, see `BackwardPasses`.
+        Ops that come before the node of autograd that has run it, see `BackwardPasses`; of a free
+        the last op for which it keeps something.
     """
 
     function: Any
@@ -194,7 +195,8 @@ class Trace:
         The loss (``"loss"``) and the gradients (``"layer.0.weight.grad"``); of an inference step
         the output tensors (``"output.0"``).
     held : frozenset of int
-        Storages that what runs the step holds until its end: of inputs, outputs, loss, gradients.
+        Storages that stay until the end of the step: of inputs, outputs, loss, gradients, and what
+        else the step refers to.
     deaths : mapping of int to int
         Of storages that nothing referred to any more the number of ops that had run then.
     updates : "after-backward" or "as-ready"

@@ -1,7 +1,7 @@
-"""The updates of a trace: each one op, and a barrier before them.
+"""The updates of a trace: each one op, and barriers behind the backward passes.
 
 `with_whole_updates` joins the ops of each update, as fused optimizers and TensorFlow run it;
-`with_barriers` puts an op before the updates, which begin when the backward pass has ended.
+`with_barriers` puts an op before what begins when the backward pass has ended.
 """
 
 from collections import defaultdict
@@ -47,6 +47,7 @@ def with_barriers(trace: Trace) -> Trace:
 
     It belongs to the first weight that is updated, so that it is in no group of its own. Where
     other ops run between updates, as in a step with two optimizers, there are several barriers.
+    There is also one before a forward pass that begins right after a backward pass.
     """
     barriers: dict[int, list[Call]] = {}
     phase = Phase.FORWARD
