@@ -1,11 +1,18 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch, PlacementProblem, Placer, memory_penalised_runtime
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    PlacementProblem,
+    PlacementResult,
+    Placer,
+    memory_penalised_runtime,
+)
 from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
 from random_states import random_problem
@@ -267,3 +274,55 @@ def test_each_update_is_reported() -> None:
     result = placer.place(evaluator.problem, evaluator)
     assert [(update, total) for update, _, total in reports] == [(1, 3), (2, 3), (3, 3)]
     assert [evaluations for _, evaluations, _ in reports] == result.curve[:3, 0].tolist()
+
+
+@dataclass
+class Given:
+    """A placer that says one placement, and that it took three evaluations to find it."""
+
+    placement: NDArray[np.int32]
+    name: str = "given"
+
+    def place(
+        self, _problem: PlacementProblem, evaluator: Evaluator, **_: object
+    ) -> PlacementResult:
+        found = evaluator.evaluate(self.placement[None])
+        return PlacementResult(
+            placement=self.placement,
+            runtime=float(found.runtime[0]),
+            peak_memory=found.peak_memory[0],
+            evaluations=3,
+            seconds=0.0,
+            curve=np.array([[3.0, found.runtime[0]]]),
+        )
+
+
+def test_where_others_place_counts_and_sweeps_go_on_from_the_best() -> None:
+    evaluator = ListSchedule(two_chains())
+    untrained = PlacementPolicy(num_devices=2)
+    best, worse = np.array([[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]], np.int32)
+    # The network does not find the best placement of two chains before it has learned.
+    alone = PlacetoPlacer(policy=untrained).place(evaluator.problem, evaluator)
+    assert alone.runtime > 3.0
+    starts = [Given(worse), Given(best)]
+    result = PlacetoPlacer(policy=untrained, starts=starts).place(evaluator.problem, evaluator)
+    np.testing.assert_array_equal(result.placement, best)
+    assert (result.runtime, result.evaluations) == (3.0, 3 + 3 + alone.evaluations)
+    assert result.curve[:2].tolist() == [[3.0, 6.2], [6.0, 3.0]]
+    swept = PlacetoPlacer(policy=untrained, starts=[Given(worse)], sweeps=2)
+    assert swept.place(evaluator.problem, evaluator).runtime == 3.0
+
+
+def test_where_others_place_is_compared_by_the_memory_penalty() -> None:
+    problem = too_large_for_one()
+    evaluator = ListSchedule(problem)
+    everything = np.zeros(problem.num_groups, np.int32)
+    apart = np.arange(problem.num_groups, dtype=np.int32) % 2
+    fits = memory_penalised_runtime(
+        evaluator.evaluate(np.array([everything, apart])), 10_700_000_000
+    )
+    assert fits[1] < fits[0]
+    starts = [Given(everything), Given(apart)]
+    untrained = PlacementPolicy(num_devices=problem.num_devices)
+    result = PlacetoPlacer(policy=untrained, starts=starts).place(problem, evaluator)
+    assert result.fits(problem.cluster)

@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
+from placeto_policy.costs import PlacementCosts
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import Episodes, greedy, run_episodes, sampling
 from placeto_policy.errors import PolicyError
@@ -42,6 +43,9 @@ class PlacetoPlacer:
         How many placements may be sampled in training, at most.
     samples
         How many passes are sampled after the greedy one.
+    starts
+        Placers whose placements count, too, such as one device for all and list schedulers: cheap
+        beside the passes, and sometimes better.
     sweeps
         How often, at most, each group is then moved to where the evaluator likes it best, in
         topological order; see `sweep`.
@@ -70,6 +74,7 @@ class PlacetoPlacer:
     policy: PlacementPolicy | None = None
     training_evaluations: int = 0
     samples: int = 0
+    starts: Sequence[Placer] = ()
     sweeps: int = 0
     settings: Settings | None = None
     on_update: Callable[[UpdateSummary, int], None] | None = None
@@ -100,6 +105,7 @@ class PlacetoPlacer:
         if self.policy:
             self.policy.check_devices(problem.num_devices)
         search = _Search(evaluator)
+        self._start(search, seed)
         if self.policy:
             self._pass(self.policy, search, seed)
         if self.training_evaluations:
@@ -108,7 +114,10 @@ class PlacetoPlacer:
         return search.result(time.perf_counter() - began)
 
     def most_evaluations(self, problem: PlacementProblem) -> int:
-        """Return how many placements `place` samples at most, training included."""
+        """Return how many placements `place` samples at most, training included.
+
+        Those of ``starts`` come on top.
+        """
         settings = self.policy.settings if self.policy else self.settings or Settings()
         each = most_evaluations(problem, "terminal", settings)
         rounds = 2 if self.policy and self.training_evaluations else 1
@@ -119,6 +128,14 @@ class PlacetoPlacer:
     def _chosen(self) -> Settings:
         """The settings of the training, whose memory penalty is that of all costs."""
         return self.settings or (self.policy.settings if self.policy else Settings())
+
+    def _start(self, search: "_Search", seed: int) -> None:
+        """Take the best of what other placers place."""
+        costs = PlacementCosts(search.evaluator, self._chosen.memory_penalty)
+        for placer in self.starts:
+            found = placer.place(search.evaluator.problem, search.evaluator, seed=seed)
+            cost = float(costs.costs_of(found.placement[None])[0])
+            search.offer(found.placement, cost, search.evaluations + found.evaluations)
 
     def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
         settings = self._chosen
