@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+
 from move_values.learning import LabelledMoves, LearningSettings, labelled_moves, learn
 from move_values.network import MoveValues, load_move_values, save_move_values
 from move_values.placer import MoveValuePlacer
-
 from placeto_baselines import CriticalPathPlacer, Heft, MultilevelSearch
 from placeto_capture.costs.roofline import cost_models
 from placeto_experiments.problem_set import problem_set

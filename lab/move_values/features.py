@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +142,7 @@ class MoveFeatures:
         crowded = sizes @ (per_byte * link_load) + count @ (per_transfer * link_load)
         times = self._times / runtime
         time_here = times[rows, here]
-        load = np.bincount(here, time_here, num_devices)
+        load = np.bincount(here, time_here, num_devices).astype(np.float64)
         over = load - load.mean()
         used = simulated.peak_memory / self._memory
         lacking = simulated.peak_memory - self._memory
@@ -149,7 +150,7 @@ class MoveFeatures:
         penalty = SECONDS_PER_BYTE * max(0.0, float(lacking.max()))
         degree = np.maximum(self._degree, 1)[:, None]
 
-        def of_group(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        def of_group(values: NDArray[Any]) -> NDArray[Any]:
             return values[:, None]
 
         columns = [

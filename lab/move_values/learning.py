@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from move_values.features import Simulated
-from move_values.network import MoveValues, logarithm_of_gain
-from move_values.placer import Costs, Level, MoveValuePlacer, improve, levels_of
 from numpy.typing import NDArray
 from torch import nn
 
+from move_values.features import Simulated
+from move_values.network import MoveValues, logarithm_of_gain
+from move_values.placer import Costs, Level, MoveValuePlacer, improve, levels_of
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.errors import PolicyError
 from placeto_policy.threads import one_thread_of_torch

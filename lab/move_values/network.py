@@ -4,12 +4,12 @@ import os
 
 import numpy as np
 import torch
-from move_values.features import FEATURES
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
+from move_values.features import FEATURES
 from placeto_graphs import write_atomically
 from placeto_policy.errors import PolicyError
 from placeto_policy.stored_tensors import check_like

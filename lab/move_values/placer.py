@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from move_values.features import MoveFeatures, Simulated
-from move_values.network import MoveValues
 from numpy.typing import NDArray
 
+from move_values.features import MoveFeatures, Simulated
+from move_values.network import MoveValues
 from placeto_graphs import (
     CriticalEvaluator,
     EvaluationBatch,
