@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import placeto_graphs
 from example_graphs import diamond_problem, refused
@@ -222,6 +223,78 @@ def test_the_best_is_kept_when_a_walk_leaves_it() -> None:
     assert equal.best_placement.tolist() == start.tolist()  # the first of several
 
 
+def test_a_placement_that_fits_comes_before_a_faster_one_that_does_not() -> None:
+    evaluator = BusiestDevice()
+    devices = evaluator.problem.cluster.devices
+    scarce = tuple(replace(device, memory_bytes=2) for device in devices)
+    cluster = replace(evaluator.problem.cluster, devices=scarce)
+    evaluator.problem = replace(evaluator.problem, cluster=cluster)
+    evaluate = evaluator.evaluate
+    # 2 groups on each device fit, and take 5 s more.
+    evaluator.evaluate = lambda placements: replace(  # type: ignore[method-assign]
+        evaluate(placements), runtime=evaluate(placements).runtime + 5.0 * (placements[:, 0] == 1)
+    )
+    start = np.array([[0, 0, 0, 1]], np.int32)
+    tried = moves([0, 0], [1, 0], [9.0, 9.0])
+    walks = plain_walk(evaluator, start, tried)
+    assert walks.best_placement.tolist() == [[1, 0, 0, 1]]
+    assert walks.placement.tolist() == start.tolist()
+    np.testing.assert_allclose(walks.cost, [[3 + 2e-9, 7, 3 + 2e-9]], rtol=1e-15)
+    dear = plain_walk(evaluator, start, replace(tried, seconds_per_byte=0.5))
+    np.testing.assert_array_equal(dear.cost, [[3.5, 7, 3.5]])
+
+
+class FullerDevice(BusiestDevice):
+    """The same, and the groups on the fuller device are critical; of two that are full, on 0."""
+
+    def critical_groups(self, placements: Any) -> NDArray[np.bool_]:
+        busy = np.stack([(placements == device).sum(axis=1) for device in (0, 1)], axis=1)
+        is_critical: NDArray[np.bool_] = placements == busy.argmax(axis=1)[:, None]
+        return is_critical
+
+
+def critical_moves(set_of: list[int], device: list[int], pick: list[float]) -> Moves:
+    return moves(
+        set_of,
+        device,
+        [9.0] * len(set_of),
+        pick=[pick],
+        neighbours=[[0, 1], [1, 0], [1, 2], [2, 3]],
+        set_with=[[0, 1, 2, 3], [4, 4, 2, 3]],
+    )
+
+
+def test_critical_moves_pick_of_the_pairs_that_are_there_then() -> None:
+    evaluator = FullerDevice()
+    start = np.array([[0, 1, 0, 0]], np.int32)
+    # Of critical 0, 2, 3 only 0 has a neighbour on the other device. Then no pair is left of 2, 3
+    # on device 0, and with 2 on device 1 critical 2 has its neighbour 3 on device 0.
+    tried = critical_moves([0, 0, 2, 0], [0, 0, 1, 0], [0.9, 0.0, np.inf, 0.9])
+    walks = plain_walk(evaluator, start, tried)
+    assert evaluator.asked == [[0, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0]]
+    np.testing.assert_array_equal(walks.cost, [[3, 2, np.nan, 3, 2]])
+    # At another level it takes 0 and 1 together.
+    walks = plain_walk(evaluator, start, critical_moves([1], [0], [0.0]))
+    assert walks.placement.tolist() == [[1, 1, 0, 0]]
+
+
+def test_critical_moves_are_checked() -> None:
+    one = critical_moves([1], [0], [0.5])
+    start = np.zeros((1, 4), np.int32)
+    with refused("pick: expected numbers below 1, or infinity, got 1.0"):
+        replace(one, pick=np.array([[1.0]]))
+    with refused("set_of: expected levels from 0 to 1 of critical moves, got 2"):
+        replace(one, set_of=np.array([[2]], np.int32))
+    with refused("set_with[0, 0]: expected an integer from 0 to 4, got 5"):
+        replace(one, set_with=np.array([[5]], np.int32))
+    with refused("pick: expected no critical moves, as the evaluator has no critical_groups"):
+        plain_walk(BusiestDevice(), start, one)
+    with refused("neighbours: expected numbers from 0 to 3, got 4"):
+        plain_walk(FullerDevice(), start, replace(one, neighbours=np.array([[0, 4]], np.int32)))
+    with refused("set_with: expected 4 groups, got 3"):
+        plain_walk(FullerDevice(), start, replace(one, set_with=one.set_with[:, :3]))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -248,7 +321,7 @@ def test_moves_are_checked(changes: dict[str, Any], message: str) -> None:
         ({"members": [0, 1, 2, 3, 0, 4]}, "members: expected numbers from 0 to 3, got 4"),
         ({"device": [[2]]}, "device: expected numbers from 0 to 1, got 2"),
         (
-            {"set_of": [[0]] * 2, "device": [[0]] * 2, "allowance": [[0.0]] * 2},
+            {"set_of": [[0]] * 2, "device": [[0]] * 2, "allowance": [[0.0]] * 2, "pick": None},
             "set_of: expected moves of 1 walks, got 2",
         ),
     ],

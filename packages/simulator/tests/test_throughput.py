@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from test_simulator import two_chains
-from test_walking import assert_same, random_moves
+from test_walking import random_moves
 
 from placeto_graphs import Cluster, Device, MoveEvaluator, PlacementProblem, plain_walk
+from placeto_graphs.testing import check_walks
 from placeto_simulator import SimulationError, ThroughputEvaluator
 from simulated_problems import Placed, placed_problems
 
@@ -71,7 +72,7 @@ def test_walks_are_those_of_one_evaluation_after_the_other(
     problem, placements = placed
     evaluator = ThroughputEvaluator(problem)
     moves = random_moves(problem, len(placements), 40, seed, most)
-    assert_same(evaluator.walk(placements, moves), plain_walk(evaluator, placements, moves))
+    check_walks(evaluator.walk(placements, moves), plain_walk(evaluator, placements, moves))
 
 
 def test_loads_by_hand() -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from test_simulator import two_chains
 
 from placeto_graphs import PlacementProblem
-from placeto_simulator import SimulationError, Simulator, Timeline
+from placeto_simulator import SimulationError, Simulator, Timeline, reference
 from simulated_problems import Placed, placed_problems
 
 
@@ -190,6 +190,50 @@ def test_on_one_device_critical_groups_go_from_the_beginning_to_the_end(placed: 
     is_critical = marked[problem.grouping.group_of]
     assert is_critical[np.argmax(timeline.op_end)]
     assert (timeline.op_start[is_critical] == 0).any()
+
+
+@given(placed_problems())
+def test_critical_groups_are_those_of_the_way_back_through_the_reference(placed: Placed) -> None:
+    problem, placements = placed
+    step = reference.simulate(problem, placements[0].tolist())
+    graph, cluster, device = problem.graph, problem.cluster, problem.expand(placements[0])
+    begin, end = step.op_start, step.op_end
+    done = [e.element for e in step.events if e.kind == "op-done" and isinstance(e.element, int)]
+
+    def cause(op: int) -> int | None:
+        """Return what an op waited for: something here that was over just then, or a transfer."""
+        inputs = [t for t, reader in graph.edges.tolist() if reader == op]
+        makers = [(t, int(graph.tensor_producer[t])) for t in inputs]
+        for _, maker in makers:
+            if device[maker] == device[op] and end[maker] == begin[op]:
+                return maker
+        for one, awaited in graph.waits.tolist():
+            if one == op and end[awaited] == begin[op]:
+                return int(awaited)
+        earlier = [each for each in done[: done.index(op)] if device[each] == device[op]]
+        if earlier:
+            takes = problem.compute_time[earlier[-1], device[op]] > 0
+            overhead = cluster.devices[device[op]].op_overhead if takes else 0.0
+            if end[earlier[-1]] + overhead >= begin[op]:
+                return earlier[-1]
+        arrivals = {
+            maker: end[maker]
+            + cluster.latency[device[maker], device[op]]
+            + graph.tensor_bytes[t] / cluster.bandwidth[device[maker], device[op]]
+            for t, maker in reversed(makers)
+            if device[maker] != device[op]
+        }
+        return max(
+            (maker for _, maker in makers if maker in arrivals), key=arrivals.get, default=None
+        )
+
+    op: int | None = int(np.argmax(end))
+    critical = set()
+    while op is not None:
+        critical.add(int(problem.grouping.group_of[op]))
+        op = cause(op)
+    marked = Simulator(problem, num_threads=1).critical_groups(placements[:1])[0]
+    assert set(np.flatnonzero(marked).tolist()) == critical
 
 
 def test_a_group_on_another_device_is_critical_through_its_transfer() -> None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_graphs import (
+    CriticalEvaluator,
     EvaluationBatch,
     Evaluator,
     MoveEvaluator,
@@ -28,7 +28,8 @@ Result = TypeVar("Result")
 class Trials:
     """Evaluates placements and keeps the one with the lowest memory-penalised runtime.
 
-    Of equally good placements the first is kept. The clock runs from construction on. An evaluator
+    One that fits the memory of its devices comes before all that do not, whatever they cost. Of
+    equally good placements the first is kept. The clock runs from construction on. An evaluator
     that fails stops the search; what else fails is an error of the search.
 
     Parameters
@@ -55,6 +56,7 @@ class Trials:
         self.memory = np.array([device.memory_bytes for device in problem.cluster.devices])
         self.count = 0
         self.best_cost = np.inf
+        self.best_fits = False
         self._best: tuple[NDArray[np.int32], float, NDArray[np.int64]] | None = None
         self._curve: list[tuple[int, float]] = []
         self._start = time.perf_counter()
@@ -70,8 +72,10 @@ class Trials:
     def record(self, placements: NDArray[np.int32], batch: EvaluationBatch) -> NDArray[np.float64]:
         """Count placements that were evaluated, and return their penalised runtimes."""
         costs = self.cost(batch)
-        for row in np.flatnonzero(costs < self.best_cost):
-            if costs[row] < self.best_cost:
+        fits = self._fits(batch, costs)
+        first_that_fits = np.logical_and(fits, not self.best_fits)
+        for row in np.flatnonzero(first_that_fits | (costs < self.best_cost)):
+            if (not fits[row], costs[row]) < (not self.best_fits, self.best_cost):
                 self._keep(placements[row], batch, int(row), float(costs[row]))
         self.count += len(costs)
         return costs
@@ -81,24 +85,19 @@ class Trials:
         if isinstance(self.evaluator, MoveEvaluator):
             walks = self._ask(self.evaluator.walk, placements, moves)
         else:
-            asked = _Function(self.problem, partial(self._ask, self.evaluator.evaluate))
-            walks = plain_walk(asked, placements, moves)
-        costs = self.cost_of_best(walks)
-        best = int(costs.argmin())
+            walks = plain_walk(_Asked(self), placements, moves)
+        found = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
+        costs = self.cost(found)
+        fits = self._fits(found, costs)
+        best = int(np.lexsort((costs, ~fits))[0])
         before = self.count
-        if costs[best] < self.best_cost:
+        if (not fits[best], costs[best]) < (not self.best_fits, self.best_cost):
             tried = walks.cost[~np.isnan(walks.cost)]
-            self.count += int(np.argmax(tried == costs[best])) - best  # `_keep` adds the row
-            found = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
+            paid = memory_penalised_runtime(found, self.memory, moves.seconds_per_byte)[best]
+            self.count += int(np.argmax(tried == paid)) - best  # `_keep` adds the row
             self._keep(walks.best_placement[best], found, best, float(costs[best]))
         self.count = before + walks.evaluations
         return walks
-
-    def cost_of_best(self, walks: Walks) -> NDArray[np.float64]:
-        """Return float64[C], the memory-penalised runtime of the best placement of each walk."""
-        return self.cost(
-            EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
-        )
 
     @property
     def best_placement(self) -> NDArray[np.int32]:
@@ -108,8 +107,9 @@ class Trials:
     def result(self) -> PlacementResult:
         """Return the best placement so far.
 
-        Its curve holds the lowest memory-penalised runtime after so many placements: that is what
-        the search minimises, and the runtime itself wherever placements fit the memory.
+        Its curve holds the memory-penalised runtime of the best after so many placements: that is
+        what the search minimises, and the runtime itself wherever placements fit the memory. It
+        rises where the first placement that fits costs more than one that does not.
         """
         if self._best is None:
             raise BaselineError("evaluator: expected a placement that can run, got none")
@@ -122,6 +122,10 @@ class Trials:
             seconds=time.perf_counter() - self._start,
             curve=np.array([*self._curve, (self.count, self.best_cost)]),
         )
+
+    def _fits(self, batch: EvaluationBatch, costs: NDArray[np.float64]) -> NDArray[np.bool_]:
+        fits: NDArray[np.bool_] = (batch.peak_memory <= self.memory).all(axis=1)
+        return fits & (costs < np.inf)
 
     def _ask(self, function: Callable[..., Result], *arguments: object) -> Result:
         """Call the evaluator; where it fails, what has been found is kept."""
@@ -136,19 +140,19 @@ class Trials:
         self, placement: NDArray[np.int32], batch: EvaluationBatch, row: int, cost: float
     ) -> None:
         self.best_cost = cost
+        self.best_fits = bool((batch.peak_memory[row] <= self.memory).all())
         self._best = (placement.copy(), float(batch.runtime[row]), batch.peak_memory[row].copy())
         self._curve.append((self.count + row + 1, cost))
 
 
-@dataclass(frozen=True)
-class _Function:
-    """An evaluator made of a function."""
+class _Asked:
+    """The evaluator of trials, whose failures stop the search."""
 
-    problem: PlacementProblem
-    function: Callable[[NDArray[np.int32]], EvaluationBatch]
-
-    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        return self.function(placements)
+    def __init__(self, trials: Trials) -> None:
+        self.problem = trials.problem
+        self.evaluate = partial(trials._ask, trials.evaluator.evaluate)
+        if isinstance(trials.evaluator, CriticalEvaluator):
+            self.critical_groups = partial(trials._ask, trials.evaluator.critical_groups)
 
 
 class RulePlacer:

@@ -8,6 +8,7 @@ from typing import Any
 
 RUN_FAILED = 1
 WRONG_INPUT = 2
+DOES_NOT_FIT = 3  # of a placement that was found and written
 STOPPED = 130  # as shells count what Ctrl-C ends
 
 

@@ -9,8 +9,11 @@ from numpy.typing import NDArray
 
 from placeto_graphs import compiled
 from placeto_simulator.event_loop import simulate
+from placeto_simulator.placements import list_pairs
 from placeto_simulator.state import NEVER, Log, Memory, State
 from placeto_simulator.tables import Sets, Tables
+
+runtime_of = simulate  # in `walk` the variant without memory
 
 
 class Loops(NamedTuple):
@@ -37,14 +40,15 @@ def loops_of(queue: str) -> Loops:
         return compiled(simulate, name=f"simulate_{kind}_{name}", constants=constants)
 
     def over(function: Callable[..., Any], simulated: Callable[..., float]) -> Callable[..., Any]:
-        constants = {"simulate": simulated}
+        constants = {"simulate": simulated, "runtime_of": without_memory}
         return compiled(function, name=f"{function.__name__}_{name}", constants=constants)
 
     with_memory = loop("memory", tracks_memory=True, keeps_log=False)
+    without_memory = loop("runtime", tracks_memory=False, keeps_log=False)
     return Loops(
         log=loop("log", tracks_memory=True, keeps_log=True),
         walk=over(walk, with_memory),
-        runtimes=over(runtimes, loop("runtime", tracks_memory=False, keeps_log=False)),
+        runtimes=over(runtimes, without_memory),
         evaluate=over(evaluate, with_memory),
         critical=over(critical, with_memory),
     )
@@ -102,11 +106,10 @@ def critical(
     """Simulate placements int32[B, G] into runtime[B], and mark their critical groups[B, G]."""
     for row in range(len(placements)):
         runtime[row] = simulate(tables, state, memory, log, placements[row])
-        is_critical[row] = False
         mark_critical(tables, state, is_critical[row])
 
 
-def walk(
+def walk(  # noqa: PLR0915
     tables: Tables,
     state: State,
     memory: Memory,
@@ -119,11 +122,13 @@ def walk(
     set_of: NDArray[np.int32],
     device: NDArray[np.int32],
     allowance: NDArray[np.float64],
+    pick: NDArray[np.float64],
     sets: Sets,
 ) -> None:
     """Move placements int32[C, G]; write runtime[C] and peak_memory[C, D] of best[C, G]."""
     peak = np.empty(peak_memory.shape[1], np.int64)
     before = np.empty(placements.shape[1], np.int32)
+    pairs = np.empty_like(sets.neighbours)
 
     def keep_best(row: int) -> None:
         """Keep the placement that was simulated."""
@@ -132,21 +137,30 @@ def walk(
         for group in range(placements.shape[1]):
             best[row, group] = placements[row, group]
 
-    def penalised(seconds: float) -> float:
-        """Return what the placement that was simulated costs."""
+    def lacking(placement: NDArray[np.int32]) -> int:
+        """Return the bytes that a device lacks for what was simulated."""
+        add_parameters(tables, memory, placement, peak)
         excess = 0
         for number in range(len(peak)):
             excess = max(excess, peak[number] - sets.memory_bytes[number])
-        return seconds + sets.seconds_per_byte * excess
+        return excess
 
     for row in range(len(placements)):
         placement = placements[row]
         runtime[row] = simulate(tables, state, memory, log, placement)
-        add_parameters(tables, memory, placement, peak)
+        best_lacks = lacking(placement)
         keep_best(row)
-        now = best_cost = cost[row, 0] = penalised(runtime[row])
+        now = best_cost = cost[row, 0] = runtime[row] + sets.seconds_per_byte * best_lacks
+        num_pairs = critical_pairs(tables, state, sets, placement, pairs)
+        num_tried = num_likely = 0
         for move in range(set_of.shape[1]):
             chosen, there = set_of[row, move], device[row, move]
+            if pick[row, move] < 1:
+                if num_pairs == 0:
+                    cost[row, 1 + move] = np.nan
+                    continue
+                group, neighbour = pairs[int(pick[row, move] * num_pairs)]
+                chosen, there = sets.set_with[chosen, group], placement[neighbour]
             start, end = sets.first_member[chosen], sets.first_member[chosen + 1]
             changes = False
             for position in range(start, end):
@@ -158,13 +172,24 @@ def walk(
                 continue
             for position in range(start, end):
                 placement[sets.members[position]] = there
-            seconds = simulate(tables, state, memory, log, placement)
-            add_parameters(tables, memory, placement, peak)
-            then = cost[row, 1 + move] = penalised(seconds)
-            if then <= now + allowance[row, move]:
+            most = now + allowance[row, move]
+            # Without memory it is simulated in about half of the time, which often is enough.
+            then, seconds, lacks = np.inf, np.inf, 0
+            num_tried += 1
+            if (
+                2 * num_likely > num_tried
+                or runtime_of(tables, state, memory, log, placement) <= most
+            ):
+                seconds = simulate(tables, state, memory, log, placement)
+                lacks = lacking(placement)
+                then = seconds + sets.seconds_per_byte * lacks
+            cost[row, 1 + move] = then
+            num_likely += seconds <= most
+            if then <= most:
                 now = then
-                if now < best_cost:
-                    best_cost = now
+                num_pairs = critical_pairs(tables, state, sets, placement, pairs)
+                if now < best_cost if (lacks > 0) == (best_lacks > 0) else lacks == 0:
+                    best_cost, best_lacks = now, lacks
                     runtime[row] = seconds
                     keep_best(row)
             else:
@@ -173,54 +198,68 @@ def walk(
 
 
 @compiled
+def critical_pairs(
+    tables: Tables,
+    state: State,
+    sets: Sets,
+    placement: NDArray[np.int32],
+    pairs: NDArray[np.int32],
+) -> int:
+    """List what critical moves pick from, of what was simulated last; return how many pairs."""
+    if len(pairs) == 0:
+        return 0
+    is_critical = np.empty(len(placement), np.bool_)
+    mark_critical(tables, state, is_critical)
+    return list_pairs(sets.neighbours, placement, is_critical, pairs)
+
+
+@compiled
 def mark_critical(tables: Tables, state: State, is_critical: NDArray[np.bool_]) -> None:
     """Mark the groups of bool[G] whose ops are on the critical path of what was simulated last.
 
     From the op that ends last it goes back to what each op waited for: an input that was made on
     its device, an op that had to be done, the op before it on its device, or else the input from
-    another device that could be there last. Queues of links are passed over. Each comes earlier
-    by start, end and topological order, so that the way ends.
+    another device that could be there last. Queues of links are passed over. Each was done before
+    the op was taken, so that the way ends.
     """
-    in_order = tables.topological_order
-    in_order = in_order[np.argsort(state.op_end[in_order], kind="mergesort")]
-    in_order = in_order[np.argsort(state.op_start[in_order], kind="mergesort")]
-    before = np.full(len(tables.num_awaited), -1)
-    last = np.full(len(tables.op_overhead), -1)
-    for each in in_order:
-        before[each] = last[state.device_of[each]]
-        last[state.device_of[each]] = each
-    op = int(np.argmax(state.op_end))
+    group_of, compute_time = tables.group_of, tables.compute_time
+    first_input, producer_of_input = tables.first_input, tables.producer_of_input
+    tensor_of_input, tensor_bytes = tables.tensor_of_input, tables.tensor_bytes
+    first_awaited, awaited = tables.first_awaited, tables.awaited
+    latency, bandwidth, op_overhead = tables.latency, tables.bandwidth, tables.op_overhead
+    device_of, op_start, op_end = state.device_of, state.op_start, state.op_end
+    op_before = state.op_before
+    is_critical[:] = False
+    op = int(np.argmax(op_end))
     while op >= 0:
-        is_critical[tables.group_of[op]] = True
-        op = waited_for(tables, state, op, before[op])
-
-
-@compiled
-def waited_for(tables: Tables, state: State, op: int, before: int) -> int:
-    """Return what an op waited for last, or -1; ``before`` is the op before it on its device."""
-    start, here = state.op_start[op], state.device_of[op]
-    arrival, cause = -1.0, -1
-    for position in range(tables.first_input[op], tables.first_input[op + 1]):
-        producer, tensor = tables.producer_of_input[position], tables.tensor_of_input[position]
-        there = state.device_of[producer]
-        then = state.op_end[producer]
-        if there != here:
-            then += tables.latency[there, here]
-            then += tables.tensor_bytes[tensor] / tables.bandwidth[there, here]
-        elif then == start:
-            return int(producer)
-        if there != here and then > arrival:
-            arrival, cause = then, int(producer)
-    for position in range(tables.first_awaited[op], tables.first_awaited[op + 1]):
-        if state.op_end[tables.awaited[position]] == start:
-            return int(tables.awaited[position])
-    if before >= 0:
-        free = state.op_end[before]
-        if tables.compute_time[before, here] > 0:
-            free += tables.op_overhead[here]
-        if free >= start:
-            return before
-    return cause
+        is_critical[group_of[op]] = True
+        start, here = op_start[op], device_of[op]
+        arrival, local, cause = -1.0, -1, -1
+        for position in range(first_input[op], first_input[op + 1]):
+            producer = int(producer_of_input[position])
+            there, then = device_of[producer], op_end[producer]
+            if there == here:
+                if then == start:
+                    local = producer
+                    break
+                continue
+            size = tensor_bytes[tensor_of_input[position]]
+            then += latency[there, here] + size / bandwidth[there, here]
+            if then > arrival:
+                arrival, cause = then, producer
+        if local < 0:
+            for position in range(first_awaited[op], first_awaited[op + 1]):
+                if op_end[awaited[position]] == start:
+                    local = int(awaited[position])
+                    break
+        before = int(op_before[op])
+        if local < 0 and before < len(op_end):
+            free = op_end[before]
+            if compute_time[before, here] > 0:
+                free += op_overhead[here]
+            if free >= start:
+                local = before
+        op = local if local >= 0 else cause
 
 
 @compiled

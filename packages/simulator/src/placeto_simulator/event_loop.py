@@ -86,6 +86,7 @@ def simulate(  # noqa: PLR0915
     fed_device = state.fed_device
     op_start = state.op_start
     op_end = state.op_end
+    op_before = state.op_before
     first_input = tables.first_input
     input_of_read = tables.input_of_read
     store_bytes = tables.store_bytes
@@ -403,6 +404,8 @@ def simulate(  # noqa: PLR0915
             is_waking[device] = True
             put_ahead(device, start)
             return
+        if TRACKS_MEMORY:
+            op_before[op] = taken[device]
         taken[device] = np.uint32(op)
         if KEEPS_LOG and free_at[device] < now:
             log_event(now, device, True)

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import (
-    SECONDS_PER_BYTE,
     EvaluationBatch,
     Moves,
     PlacementProblem,
@@ -189,9 +188,11 @@ class Simulator:
         sets = Sets(
             moves.first_member,
             moves.members,
+            moves.neighbours,
+            moves.set_with,
             check_moves(self.problem, rows, moves),
             np.array([device.memory_bytes for device in cluster.devices]),
-            SECONDS_PER_BYTE,
+            moves.seconds_per_byte,
         )
 
         def walk(*arguments: Any) -> None:
@@ -200,7 +201,7 @@ class Simulator:
         runtime, best = np.empty(len(rows)), np.empty_like(rows)
         peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
         cost = np.empty((len(rows), 1 + moves.num_moves))
-        given = (moves.set_of, moves.device, moves.allowance)
+        given = (moves.set_of, moves.device, moves.allowance, moves.pick)
         self._share_out(walk, rows, runtime, peak_memory, best, cost, *given)
         return Walks(
             placement=rows,

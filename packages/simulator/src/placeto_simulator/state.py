@@ -60,6 +60,8 @@ class State(NamedTuple):
         Start of the heap of each device, and the number of ops on it.
     op_start, op_end : float64[V]
         When each op ran, seconds; not written where only runtimes are wanted.
+    op_before : uint32[V]
+        The element that the device of each op took before it; not written there either.
     """
 
     device_of: NDArray[np.uint16]
@@ -79,6 +81,7 @@ class State(NamedTuple):
     num_ready: NDArray[np.uint32]
     op_start: NDArray[np.float64]
     op_end: NDArray[np.float64]
+    op_before: NDArray[np.uint32]
 
 
 class Memory(NamedTuple):
@@ -166,6 +169,7 @@ def new_state(tables: Tables) -> State:
         num_ready=_alone(devices, np.uint32),
         op_start=_alone(ops),
         op_end=_alone(ops),
+        op_before=_alone(ops, np.uint32),
     )
 
 

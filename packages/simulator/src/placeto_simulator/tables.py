@@ -39,8 +39,6 @@ class Tables(NamedTuple):
     rank, op_of_rank : uint32[V]
         The place of each op among all where backward comes first: update, backward, forward, by
         number within each; and the op of each place.
-    topological_order : int32[V]
-        The ops so that each comes behind those that it depends on.
     ready_ops : uint32[]
         The ops that read none and wait for none.
     first_waiter, waiters : uint32[V + 1], uint32[W]
@@ -90,7 +88,6 @@ class Tables(NamedTuple):
     num_awaited: NDArray[np.int32]
     rank: NDArray[np.uint32]
     op_of_rank: NDArray[np.uint32]
-    topological_order: NDArray[np.int32]
     ready_ops: NDArray[np.uint32]
     first_waiter: NDArray[np.uint32]
     waiters: NDArray[np.uint32]
@@ -125,6 +122,8 @@ class Sets(NamedTuple):
     ----------
     first_member, members : int32[S + 1], int32[]
         As of `placeto_graphs.Moves`.
+    neighbours, set_with : int32[P, 2], int32[L, G]
+        The same.
     cannot_run : bool[S, D]
         Devices where a group of a set cannot run.
     memory_bytes : int64[D]
@@ -135,6 +134,8 @@ class Sets(NamedTuple):
 
     first_member: NDArray[np.int32]
     members: NDArray[np.int32]
+    neighbours: NDArray[np.int32]
+    set_with: NDArray[np.int32]
     cannot_run: NDArray[np.bool_]
     memory_bytes: NDArray[np.int64]
     seconds_per_byte: float
@@ -176,7 +177,6 @@ def tables_of(problem: PlacementProblem) -> Tables:
         num_awaited=num_awaited.astype(np.int32),
         rank=np.argsort(op_of_rank).astype(np.uint32),
         op_of_rank=op_of_rank.astype(np.uint32),
-        topological_order=graph.topological_order,
         ready_ops=np.flatnonzero(num_awaited == 0).astype(np.uint32),
         first_waiter=graph.waiters_of_op.offsets.astype(np.uint32),
         waiters=graph.waiters_of_op.values.astype(np.uint32),

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import (
-    SECONDS_PER_BYTE,
     EvaluationBatch,
     Moves,
     PlacementProblem,
@@ -19,7 +18,7 @@ from placeto_graphs import (
     compiled,
 )
 from placeto_simulator.errors import SimulationError
-from placeto_simulator.placements import checked_placements, held_bytes
+from placeto_simulator.placements import checked_placements, held_bytes, list_pairs
 
 HOST_KIND = "cpu"
 TICKS = 2**60  # of all times of a problem together
@@ -45,8 +44,8 @@ class Nets(NamedTuple):
         Ticks that each device spends to send each net, or to receive it.
     memory_bytes : int64[D]
         Memory of each device.
-    seconds_per_tick, seconds_per_byte : float
-        Of the load of a device, and of memory that it lacks.
+    seconds_per_tick : float
+        Seconds of each tick.
     """
 
     compute: NDArray[np.int64]
@@ -60,7 +59,6 @@ class Nets(NamedTuple):
     enters: NDArray[np.int64]
     memory_bytes: NDArray[np.int64]
     seconds_per_tick: float
-    seconds_per_byte: float
 
 
 class ThroughputEvaluator:
@@ -184,6 +182,10 @@ class ThroughputEvaluator:
             moves.first_member,
             moves.members,
             cannot_run,
+            moves.pick,
+            moves.neighbours,
+            moves.set_with,
+            moves.seconds_per_byte,
             cost,
             best,
             runtime,
@@ -278,7 +280,6 @@ def _nets_of(problem: PlacementProblem) -> Nets:
         enters=added_up(net_of_tensor, enters, len(tensors_of)),
         memory_bytes=np.array([device.memory_bytes for device in problem.cluster.devices]),
         seconds_per_tick=seconds_per_tick,
-        seconds_per_byte=SECONDS_PER_BYTE,
     )
 
 
@@ -384,13 +385,12 @@ def move_group(
 
 
 @compiled
-def penalised(nets: Nets, loads: NDArray[np.int64], memory: NDArray[np.int64]) -> float:
-    """Return the memory-penalised time per sample, in seconds."""
-    largest, excess = np.int64(0), np.int64(0)
-    for device in range(len(loads)):
-        largest = max(largest, loads[device])
+def lacking(nets: Nets, memory: NDArray[np.int64]) -> int:
+    """Return the bytes that a device lacks."""
+    excess = 0
+    for device in range(len(memory)):
         excess = max(excess, memory[device] - nets.memory_bytes[device])
-    return largest * nets.seconds_per_tick + nets.seconds_per_byte * excess
+    return excess
 
 
 @compiled
@@ -403,6 +403,10 @@ def walk(
     first_member: NDArray[np.int32],
     members: NDArray[np.int32],
     cannot_run: NDArray[np.bool_],
+    pick: NDArray[np.float64],
+    neighbours: NDArray[np.int32],
+    set_with: NDArray[np.int32],
+    seconds_per_byte: float,
     cost: NDArray[np.float64],
     best: NDArray[np.int32],
     runtime: NDArray[np.float64],
@@ -412,15 +416,29 @@ def walk(
     loads = np.empty(nets.compute.shape[1], np.int64)
     memory = np.empty(nets.compute.shape[1], np.int64)
     before = np.empty(placements.shape[1], np.int32)
+    pairs = np.empty_like(neighbours)
     for row in range(len(placements)):
         placement = placements[row]
         loads_of(nets, placement, loads, memory)
-        now = best_cost = cost[row, 0] = penalised(nets, loads, memory)
+        best_lacks = lacking(nets, memory)
+        seconds = loads.max() * nets.seconds_per_tick
+        now = best_cost = cost[row, 0] = seconds + seconds_per_byte * best_lacks
         best[row] = placement
-        runtime[row] = loads.max() * nets.seconds_per_tick
+        runtime[row] = seconds
         peak_memory[row] = memory
+        num_pairs = -1
         for move in range(set_of.shape[1]):
             chosen, there = set_of[row, move], device[row, move]
+            if pick[row, move] < 1:
+                if num_pairs < 0:
+                    num_pairs = list_pairs(
+                        neighbours, placement, placement == np.argmax(loads), pairs
+                    )
+                if num_pairs == 0:
+                    cost[row, 1 + move] = np.nan
+                    continue
+                group, neighbour = pairs[int(pick[row, move] * num_pairs)]
+                chosen, there = set_with[chosen, group], placement[neighbour]
             start, end = first_member[chosen], first_member[chosen + 1]
             changes = False
             for position in range(start, end):
@@ -431,13 +449,16 @@ def walk(
                 continue
             for position in range(start, end):
                 move_group(nets, members[position], there, placement, loads, memory)
-            then = cost[row, 1 + move] = penalised(nets, loads, memory)
+            lacks = lacking(nets, memory)
+            seconds = loads.max() * nets.seconds_per_tick
+            then = cost[row, 1 + move] = seconds + seconds_per_byte * lacks
             if then <= now + allowance[row, move]:
                 now = then
-                if now < best_cost:
-                    best_cost = now
+                num_pairs = -1
+                if now < best_cost if (lacks > 0) == (best_lacks > 0) else lacks == 0:
+                    best_cost, best_lacks = now, lacks
                     best[row] = placement
-                    runtime[row] = loads.max() * nets.seconds_per_tick
+                    runtime[row] = seconds
                     peak_memory[row] = memory
             else:
                 for position in range(start, end):

@@ -1,14 +1,15 @@
 """``placeto place``."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from placeto.errors import InputError, writing
+from placeto.errors import DOES_NOT_FIT, InputError, writing
 from placeto.outputs import check_file
-from placeto.placing.costs import bound_text, cost_of_result, overflow_text
-from placeto.placing.evaluators import evaluator_spec
+from placeto.placing.costs import bound_text, cost_of_result, levels_hint, overflow_text
+from placeto.placing.evaluators import EvaluatorSpec, evaluator_spec
 from placeto.placing.placements import (
     run_placer,
     search,
@@ -120,6 +121,9 @@ def place(
     far the lower bound is. Its placement has more groups than the problem, unless --groups says how
     many: `placeto simulate` recognises the level by the names of the groups.
 
+    A placement that fits the memory comes before faster ones that do not. If none was found, the
+    best other one is written, and the exit code is 3.
+
     PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. A placement
     of any but a problem file needs the same options again, wherever it is used.
 
@@ -144,6 +148,7 @@ def place(
         raise InputError(f"--start: expected nothing beside --evaluator {priced_by.name}")
     read = problem_of(source, asked)
     finest = read if placer or asked.grouping.fixes_how_many else search_problem(read)
+    hint = "" if asked.grouping.fixes_how_many else levels_hint(problem, read)
     bound = 0.0
     with showing_progress() as progress:
         if placer is not None and spec is not None:
@@ -198,15 +203,30 @@ def place(
     if as_json:
         show_json(report)
     else:
-        overflow = overflow_text(read.cluster, result.peak_memory)
-        said = "" if priced_by.simulates else f"{priced_by.objective} "
-        peaks = ", ".join(bytes_text(peak) for peak in report["peak_memory"])
-        click.echo(
-            f"{output}: {name}, {said}{priced_by.text(result.runtime)}{overflow}; peak memory "
-            f"{peaks}; {result.evaluations:,} evaluations in {result.seconds:.1f} s"
-        )
-        if bound:
-            click.echo(_distance(read, result, bound, report["least_excess"]))
+        _show(report, read, result, priced_by, bound)
+    if hint and not placer and not policy:
+        click.echo(hint, err=True)
+    if not report["fits"]:
+        click.echo("no placement that fits the memory was found", err=True)
+        sys.exit(DOES_NOT_FIT)
+
+
+def _show(
+    report: dict[str, Any],
+    problem: PlacementProblem,
+    result: PlacementResult,
+    priced_by: EvaluatorSpec,
+    bound: float,
+) -> None:
+    overflow = overflow_text(problem.cluster, result.peak_memory)
+    said = "" if priced_by.simulates else f"{priced_by.objective} "
+    peaks = ", ".join(bytes_text(peak) for peak in report["peak_memory"])
+    click.echo(
+        f"{report['output']}: {report['placer']}, {said}{priced_by.text(result.runtime)}{overflow}"
+        f"; peak memory {peaks}; {result.evaluations:,} evaluations in {result.seconds:.1f} s"
+    )
+    if bound:
+        click.echo(_distance(problem, result, bound, report["least_excess"]))
 
 
 def _checked_placer(

@@ -40,7 +40,7 @@ class MoveSets:
     def draw(
         self, levels: NDArray[np.int64], generator: np.random.Generator
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Return a set of each of int64[N] levels and a device for it, all equally likely."""
+        """Return a set of each of some levels and a device for it, all equally likely."""
         set_of = generator.integers(self.first_set[levels], self.first_set[levels + 1])
         return set_of.astype(np.int32), self._choices.draw(set_of, generator)
 
@@ -53,6 +53,15 @@ class MoveSets:
         lengths = np.diff(self.first_member[first : end + 1])
         placement[self.members[start:stop]] = np.repeat(device, lengths)
         return placement
+
+    @cached_property
+    def set_with(self) -> NDArray[np.int32]:
+        """int32[L, G], the set of each level with each group of the finest one."""
+        sets = np.repeat(np.arange(len(self.allowed), dtype=np.int32), np.diff(self.first_member))
+        result = np.empty((self.num_levels, self.sizes[-1]), np.int32)
+        rows = np.repeat(np.arange(self.num_levels), self.sizes[-1])
+        result[rows, self.members] = sets
+        return result
 
     @cached_property
     def _choices(self) -> DeviceChoices:

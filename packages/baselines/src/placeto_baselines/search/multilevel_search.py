@@ -1,11 +1,11 @@
 """Multilevel search: annealing from coarse groups to fine ones, as well as a given time allows.
 
-Read `MultilevelSearch.place` and `_search` first, then how `_Walkers` move.
+Read `MultilevelSearch.place` and `_search` first, then how `_Chains` move.
 """
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,14 @@ from placeto_baselines.errors import BaselineError, check_at_least
 from placeto_baselines.search.exhaustive_search import all_placements, num_placements
 from placeto_baselines.search.move_sets import MoveSets, move_sets
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator, Moves, PlacementProblem, PlacementResult
+from placeto_graphs import (
+    SECONDS_PER_BYTE,
+    CriticalEvaluator,
+    Evaluator,
+    Moves,
+    PlacementProblem,
+    PlacementResult,
+)
 
 FEW_PLACEMENTS = 4096  # so many are evaluated one and all
 MOVES_OF_FIRST_ROUND = 64
@@ -25,13 +32,16 @@ SECONDS_OF_ROUND = 0.05
 SHARE_OF_COARSER = 0.3  # of the moves ...
 COARSER_LEVELS = 2  # ... take groups of one of so many coarser levels
 AT_THE_BOUND = 1 + 1e-6
+SHARE_OF_CRITICAL = 0.6  # of the moves, where the evaluator says which groups are critical
+USUAL_UPHILL = 0.01  # part of the cost, where no move uphill was seen
+RISE_OF_PENALTY = 2.0  # for memory, at each level at the end of which nothing fits
 
 Report = Callable[[int, float], None]
 
 
 @dataclass(frozen=True)
 class Temperatures:
-    """Between which temperatures annealing cools, in parts of the cost where it begins."""
+    """Between which temperatures annealing cools, in parts of what a random move uphill costs."""
 
     first: float
     last: float
@@ -44,13 +54,14 @@ class Temperatures:
 class MultilevelSearch:
     """Anneals the groups of coarse levels first, then those of finer ones, from where it is.
 
-    Two walks go side by side. One starts from a random placement of the coarsest level, the other
-    of the level of about 128 groups: where memory is scarce, coarse groups do not fit. Once the
-    first has come to that level, too, the better placement goes on, in both walks, to the next
-    levels. The levels have equal shares of the budget. On the first one of a walk the temperature
-    falls from where nearly every move is accepted, on all others it is low from the beginning, so
-    that what coarse moves have found is kept; some moves still take groups of coarser levels. What
-    is minimised is the memory-penalised runtime.
+    An annealing chain begins at a random placement of the level of about 128 groups: coarser groups
+    do not fit where memory is scarce. For half of the budget it is hot there; then the best
+    placement of all continues at the finer levels, which have equal shares of the rest. There the
+    temperature is low from the beginning, so that what was found is kept. Some moves still take
+    groups of coarser levels. Of an evaluator that says which groups are critical, such as those on
+    the critical path of the step, most moves take one of these to the device of a neighbour. What
+    is minimised is the memory-penalised runtime among placements that fit the memory; as long as
+    none is known, the penalty rises.
 
     It is an anytime search: `KeyboardInterrupt` ends it with the best placement so far, and so does
     reaching a bound that is known. Where there are few placements, all are evaluated. Multilevel
@@ -87,12 +98,12 @@ class MultilevelSearch:
 
     name = "multilevel"
 
-    walks = 2
     coarsest = 32
-    meeting = 128  # groups of the level at which the walks meet
-    hot = Temperatures(0.03, 1e-3)
-    warm = Temperatures(3e-3, 3e-4)  # from a placement that is given
-    cold = Temperatures(3e-4, 3e-5)
+    first = 128  # groups of the level at which chains begin
+    hot_share = 0.5  # of the budget
+    hot = Temperatures(3.0, 0.1)
+    warm = Temperatures(0.3, 0.03)  # from a placement that is given
+    cold = Temperatures(0.03, 3e-3)
 
     def __init__(
         self,
@@ -135,7 +146,7 @@ class MultilevelSearch:
             Fixes every random choice.
         start : int32[G]
             A placement to start from, such as that of a policy: no result is worse than it, and the
-            second walk goes on from there, at a lower temperature than from a random one.
+            second chain begins there, at a lower temperature than from a random one.
         """
         trials = Trials(problem, evaluator)
         seconds = math.inf if self.seconds is None else self.seconds
@@ -162,23 +173,16 @@ class MultilevelSearch:
         start: NDArray[np.int32] | None,
     ) -> None:
         sets = move_sets(trials.problem, self.coarsest)
-        meeting = max(
-            number for number, size in enumerate(sets.sizes) if number == 0 or size <= self.meeting
-        )
-        first_level = [0 if walk % 2 == 0 else meeting for walk in range(self.walks)]
-        first_cooling = [self.hot, self.hot if start is None else self.warm]
-        walkers = _Walkers(sets, trials, budget, np.random.default_rng(seed), self.report)
-        walkers.start(first_level, start)
-        shares = (np.arange(sets.num_levels) + 1) / sets.num_levels
-        for walk, first in enumerate(first_level):
-            walkers.cool(walk, first, first_cooling[walk], shares[first])
-        for level, share in enumerate(shares.tolist()):
-            for walk, first in enumerate(first_level):
-                if level > first:
-                    walkers.cool(walk, level, self.cold, share)
-            walkers.walk(share)
-            if level >= meeting:
-                walkers.gather()
+        first = max(n for n, size in enumerate(sets.sizes) if n == 0 or size <= self.first)
+        chains = _Chains(sets, trials, budget, np.random.default_rng(seed), self.report)
+        chains.start(first, start)
+        chains.measure(first)
+        chains.anneal(first, [self.hot, self.warm], self.hot_share)
+        finer = range(first + 1, sets.num_levels) or [first]
+        for number, level in enumerate(finer, start=1):
+            chains.gather()
+            share = self.hot_share + (1 - self.hot_share) * number / len(finer)
+            chains.anneal(level, [self.cold], share)
 
 
 class _Budget:
@@ -214,8 +218,8 @@ class _Budget:
         return self.evaluations - self.trials.count
 
 
-class _Walkers:
-    """The placements of all walks, their levels, and their temperatures."""
+class _Chains:
+    """The placements of all chains, their level, and their temperatures."""
 
     def __init__(
         self,
@@ -231,85 +235,87 @@ class _Walkers:
         self.generator = generator
         self.report = report
         self.num_moves = MOVES_OF_FIRST_ROUND
-
-    def start(self, levels: list[int], given: NDArray[np.int32] | None) -> None:
-        """Go to random placements of some levels, and the last walk to one that is given."""
-        self.placements = np.array(
-            [self.sets.random_placement(level, self.generator) for level in levels]
+        self.uphill = USUAL_UPHILL
+        self.seconds_per_byte = SECONDS_PER_BYTE
+        edges = trials.problem.group_graph.edges
+        self.neighbours = np.concatenate([edges, edges[:, ::-1]])
+        self.share_of_critical = (
+            SHARE_OF_CRITICAL if isinstance(trials.evaluator, CriticalEvaluator) else 0.0
         )
+
+    def start(self, level: int, given: NDArray[np.int32] | None) -> None:
+        """Go to a random placement of a level, and to one that is given."""
+        self.placements = self.sets.random_placement(level, self.generator)[None]
         if given is not None:
-            self.placements[-1] = given
-        self.best = self.placements.copy()
-        self.best_cost = np.full(len(levels), np.inf)
-        paid = int(min(len(levels), self.budget.evaluations_left))
-        self.best_cost[:paid] = self.trials.evaluate(self.placements[:paid])
-        self.level = list(levels)
-        self.cooling = [Temperatures(1.0, 1.0)] * len(levels)
-        self.begin = np.zeros(len(levels))
-        self.end = np.ones(len(levels))
+            self.placements = np.append(self.placements, given[None], axis=0)
 
-    def cool(self, walk: int, level: int, cooling: Temperatures, end: float) -> None:
-        """Let a walk cool from its best placement on, until a share of the budget is spent."""
-        self.placements[walk] = self.best[walk]
-        self.level[walk], self.cooling[walk] = level, cooling
-        self.begin[walk], self.end[walk] = self.budget.share, end
+    def measure(self, level: int) -> None:
+        """Find out by how much random moves uphill raise the cost, on average, in parts of it."""
+        if not self._can_walk:
+            return
+        num_moves = int(min(MOVES_OF_FIRST_ROUND, self.budget.evaluations_left - 1))
+        moves = self._moves(level, [math.inf], num_moves)
+        costs = self.trials.walk(self.placements[:1], moves).cost[0]
+        costs = costs[np.isfinite(costs)]
+        steps = np.diff(costs)
+        if (steps > 0).any():
+            self.uphill = float(steps[steps > 0].mean() / costs.mean())
 
-    def walk(self, until: float) -> None:
-        """Try moves until a share of the budget is spent."""
+    def gather(self) -> None:
+        """Go on in one chain from the best placement of all that were evaluated."""
+        self.placements = self.trials.best_placement[None].copy()
+
+    def anneal(self, level: int, cooling: Sequence[Temperatures], until: float) -> None:
+        """Try moves at a level, cooling, until a share of the budget is spent."""
+        begin = self.budget.share
         while self.budget.share < until and self._can_walk:
             began = self.budget.clock()
-            self._round()
+            way = (self.budget.share - begin) / (until - begin)
+            self._round(level, [each.at(way) for each in cooling[: len(self.placements)]])
             if self.budget.seconds < math.inf:
                 self._pace(self.budget.clock() - began)
             if self.report:
                 self.report(self.trials.count, self.trials.best_cost)
-
-    def gather(self) -> None:
-        """Let all walks go on from the best placement of all that were evaluated."""
-        self.placements[:] = self.best[:] = self.trials.best_placement
-        self.best_cost[:] = self.trials.best_cost
+        if not self.trials.best_fits:
+            self.seconds_per_byte *= RISE_OF_PENALTY
 
     @property
     def _can_walk(self) -> bool:
         return not self.budget.is_spent and self.budget.evaluations_left >= FEWEST_OF_WALK
 
-    def _round(self) -> None:
+    def _round(self, level: int, temperatures: list[float]) -> None:
         left = self.budget.evaluations_left
-        walks = len(self.placements) if left >= len(self.placements) * FEWEST_OF_WALK else 1
-        moves = self._moves(walks, int(min(self.num_moves, left // walks - 1)))
-        walked = self.trials.walk(self.placements[:walks], moves)
-        self.placements[:walks] = walked.placement
-        for walk, cost in enumerate(self.trials.cost_of_best(walked)):
-            if cost < self.best_cost[walk]:
-                self.best_cost[walk] = cost
-                self.best[walk] = walked.best_placement[walk]
+        chains = len(self.placements) if left >= len(self.placements) * FEWEST_OF_WALK else 1
+        moves = self._moves(
+            level, temperatures[:chains], int(min(self.num_moves, left // chains - 1))
+        )
+        walked = self.trials.walk(self.placements[:chains], moves)
+        self.placements[:chains] = walked.placement
 
-    def _moves(self, walks: int, num_moves: int) -> Moves:
-        share = self.budget.share
-        set_of = np.empty((walks, num_moves), np.int32)
-        device = np.empty((walks, num_moves), np.int32)
-        allowance = np.empty((walks, num_moves))
-        for walk in range(walks):
-            levels = self._levels_of_moves(self.level[walk], num_moves)
-            set_of[walk], device[walk] = self.sets.draw(levels, self.generator)
-            begin, end = self.begin[walk], self.end[walk]
-            way = (share - begin) / (end - begin) if end > begin else 1.0
-            temperature = self.best_cost[walk] * self.cooling[walk].at(min(max(way, 0.0), 1.0))
-            allowance[walk] = temperature * self.generator.exponential(size=num_moves)
+    def _moves(self, level: int, temperatures: list[float], num_moves: int) -> Moves:
+        shape = len(temperatures), num_moves
+        levels = self._levels_of_moves(level, shape)
+        set_of, device = self.sets.draw(levels, self.generator)
+        is_critical = self.generator.random(shape) < self.share_of_critical
         return Moves(
-            set_of=set_of,
+            set_of=np.where(is_critical, levels, set_of),
             device=device,
-            allowance=allowance,
+            allowance=np.multiply(temperatures, self.uphill * self.trials.best_cost)[:, None]
+            * self.generator.exponential(size=shape),
             first_member=self.sets.first_member,
             members=self.sets.members,
+            pick=np.where(is_critical, self.generator.random(shape), np.inf),
+            neighbours=self.neighbours,
+            set_with=self.sets.set_with,
+            seconds_per_byte=self.seconds_per_byte,
         )
 
-    def _levels_of_moves(self, level: int, num_moves: int) -> NDArray[np.int64]:
-        """Return int64[N]: the level of a walk, and for some moves one of the next coarser ones."""
-        levels = np.full(num_moves, level)
+    def _levels_of_moves(self, level: int, shape: tuple[int, int]) -> NDArray[np.int64]:
+        """Return int64[C, N]: a level, and for some moves one of the next coarser ones."""
+        levels = np.full(shape, level)
         first = max(0, level - COARSER_LEVELS)
         if first < level:
-            coarser = self.generator.random(num_moves) < SHARE_OF_COARSER
+            coarser = self.generator.random(shape) < SHARE_OF_COARSER
             levels[coarser] = self.generator.integers(first, level, int(coarser.sum()))
         return levels
 

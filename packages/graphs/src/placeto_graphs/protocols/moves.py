@@ -1,15 +1,23 @@
 """Walks through the placements of a problem: many moves in one call of an evaluator."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
-from placeto_graphs.protocols.evaluation import Evaluator, memory_penalised_runtime
-from placeto_graphs.schema.arrays import Record, check_rows_differ, float_array, int_array
+from placeto_graphs.protocols.evaluation import (
+    SECONDS_PER_BYTE,
+    CriticalEvaluator,
+    Evaluator,
+    memory_penalised_runtime,
+)
+from placeto_graphs.schema.arrays import Record, check_rows_differ, float_array, int_array, number
 from placeto_graphs.schema.problem import PlacementProblem
+from placeto_graphs.schema.results import EvaluationBatch
+
+_DEFAULT: Any = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -20,6 +28,10 @@ class Moves(Record):
     ``allowance`` seconds more than before; otherwise the groups go back. With allowances of
     ``-T log(u)``, ``u`` uniform between 0 and 1, that is the criterion of simulated annealing at
     temperature ``T`` (Metropolis et al. 1953); with allowances of 0 it is hill climbing.
+
+    A critical move depends on where the walk is. Of all neighbours whose first group is critical
+    (`CriticalEvaluator`) and whose second group is on another device, it picks one; it takes the
+    set with the first group to the device of the second.
 
     Attributes
     ----------
@@ -33,6 +45,16 @@ class Moves(Record):
         Start of each of the S sets in ``members``.
     members : int32[K]
         The groups of the sets, each at most once in a set.
+    pick : float64[C, N], optional
+        For a critical move the neighbours that it picks, as a fraction of all that it may pick:
+        from 0 to below 1. Infinity for any other move, as all are by default.
+    neighbours : int32[P, 2], optional
+        Pairs of groups that critical moves pick from; by default none.
+    set_with : int32[L, G], optional
+        For each of L levels the set with each group; ``set_of`` of a critical move is a level.
+    seconds_per_byte : float, optional
+        Seconds that a byte of memory costs that a device lacks; by default those of the
+        memory-penalised runtime. A search raises it where nothing fits.
 
     Raises
     ------
@@ -56,6 +78,10 @@ class Moves(Record):
     allowance: NDArray[np.float64]
     first_member: NDArray[np.int32]
     members: NDArray[np.int32]
+    pick: NDArray[np.float64] = _DEFAULT
+    neighbours: NDArray[np.int32] = _DEFAULT
+    set_with: NDArray[np.int32] = _DEFAULT
+    seconds_per_byte: float = SECONDS_PER_BYTE
 
     def __post_init__(self) -> None:
         self._check("members", int_array, np.int32, (None,))
@@ -70,6 +96,29 @@ class Moves(Record):
         self._check("set_of", int_array, np.int32, (None, None), maximum=self.num_sets - 1)
         self._check("device", int_array, np.int32, self.set_of.shape)
         self._check("allowance", float_array, self.set_of.shape, infinity_is="any")
+        if self.pick is _DEFAULT:
+            object.__setattr__(self, "pick", np.full(self.set_of.shape, np.inf))
+        for name, columns in (("neighbours", 2), ("set_with", 0)):
+            if getattr(self, name) is _DEFAULT:
+                object.__setattr__(self, name, np.empty((0, columns), np.int32))
+        self._check("seconds_per_byte", number)
+        self._check("pick", float_array, self.set_of.shape, infinity_is="not critical")
+        self._check("neighbours", int_array, np.int32, (None, 2))
+        self._check("set_with", int_array, np.int32, (None, None), maximum=self.num_sets - 1)
+        levels = self.set_of[self.is_critical]
+        if (self.pick[self.is_critical] >= 1).any():
+            raise GraphError(f"pick: expected numbers below 1, or infinity, got {self.pick.max()}")
+        if levels.size and levels.max() >= len(self.set_with):
+            raise GraphError(
+                f"set_of: expected levels from 0 to {len(self.set_with) - 1} of critical moves, "
+                f"got {levels.max()}"
+            )
+
+    @property
+    def is_critical(self) -> NDArray[np.bool_]:
+        """bool[C, N], which moves are critical moves."""
+        is_critical: NDArray[np.bool_] = np.isfinite(self.pick)
+        return is_critical
 
     @property
     def num_walks(self) -> int:
@@ -103,6 +152,7 @@ class Moves(Record):
             set_of=self.set_of[:, :count],
             device=self.device[:, :count],
             allowance=self.allowance[:, :count],
+            pick=self.pick[:, :count],
         )
 
 
@@ -115,11 +165,12 @@ class Walks(Record):
     placement : int32[C, G]
         End of each walk.
     cost : float64[C, 1 + N]
-        The memory-penalised runtime in seconds of the start, and of what each move led to.
+        Seconds that the start costs, and what each move led to: runtime and penalty for memory.
         Infinity where it costs more than is allowed, and how much is not known; NaN where a move
         was not tried, as it changes nothing, or a group cannot run there.
     best_placement : int32[C, G]
-        Placement of the lowest cost of the start and all that was accepted; the first of several.
+        Placement of the lowest cost of the start and all that was accepted, the first of several.
+        One that fits the memory of its devices comes before all that do not.
     best_runtime : float64[C]
         Its runtime in seconds.
     best_peak_memory : int64[C, D]
@@ -188,7 +239,7 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
     ------
     GraphError
         When the moves are of another number of walks, or of groups or devices that the problem
-        does not have.
+        does not have; or some are critical, and the evaluator does not say which groups are.
 
     Examples
     --------
@@ -221,6 +272,7 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
     problem = evaluator.problem
     cannot_run = check_moves(problem, placements, moves)
     limits = np.array([device.memory_bytes for device in problem.cluster.devices])
+    scale = moves.seconds_per_byte
     placement = np.array(placements, np.int32)
     cost = np.full((moves.num_walks, 1 + moves.num_moves), np.nan)
     best = placement.copy()
@@ -228,22 +280,32 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
     best_peak_memory = np.empty((moves.num_walks, problem.num_devices), np.int64)
     for walk in range(moves.num_walks):
         batch = evaluator.evaluate(placement[walk][None])
-        now = best_cost = cost[walk, 0] = memory_penalised_runtime(batch, limits)[0]
+        now = cost[walk, 0] = memory_penalised_runtime(batch, limits, scale)[0]
+        best_rank = (_lacks_memory(batch, limits), now)
         best_runtime[walk], best_peak_memory[walk] = batch.runtime[0], batch.peak_memory[0]
+        pairs = None
         for move in range(moves.num_moves):
             chosen, device = moves.set_of[walk, move], moves.device[walk, move]
+            if moves.is_critical[walk, move]:
+                if pairs is None:
+                    pairs = _pairs_to_pick(evaluator, placement[walk], moves.neighbours)
+                if not len(pairs):
+                    continue
+                group, neighbour = pairs[int(moves.pick[walk, move] * len(pairs))]
+                chosen, device = moves.set_with[chosen, group], placement[walk, neighbour]
             start, end = moves.first_member[chosen], moves.first_member[chosen + 1]
             moved = placement[walk].copy()
             moved[moves.members[start:end]] = device
             if cannot_run[chosen, device] or np.array_equal(moved, placement[walk]):
                 continue
             batch = evaluator.evaluate(moved[None])
-            then = cost[walk, 1 + move] = memory_penalised_runtime(batch, limits)[0]
+            then = cost[walk, 1 + move] = memory_penalised_runtime(batch, limits, scale)[0]
             if then > now + moves.allowance[walk, move]:
                 continue
-            placement[walk], now = moved, then
-            if now < best_cost:
-                best_cost, best[walk] = now, moved
+            placement[walk], now, pairs = moved, then, None
+            rank = (_lacks_memory(batch, limits), now)
+            if rank < best_rank:
+                best_rank, best[walk] = rank, moved
                 best_runtime[walk], best_peak_memory[walk] = batch.runtime[0], batch.peak_memory[0]
     return Walks(
         placement=placement,
@@ -252,6 +314,25 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
         best_runtime=best_runtime,
         best_peak_memory=best_peak_memory,
     )
+
+
+def _lacks_memory(batch: EvaluationBatch, limits: NDArray[np.int64]) -> bool:
+    return bool((batch.peak_memory[0] > limits).any())
+
+
+def _pairs_to_pick(
+    evaluator: Evaluator, placement: NDArray[np.int32], neighbours: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    if not isinstance(evaluator, CriticalEvaluator):
+        raise GraphError(
+            "pick: expected no critical moves, as the evaluator has no critical_groups"
+        )
+    is_critical = evaluator.critical_groups(placement[None])[0]
+    group, neighbour = neighbours.T
+    pairs: NDArray[np.int32] = neighbours[
+        is_critical[group] & (placement[group] != placement[neighbour])
+    ]
+    return pairs
 
 
 def check_moves(
@@ -286,9 +367,14 @@ def check_moves(
         )
     for name, values, known in (
         ("members", moves.members, problem.num_groups),
+        ("neighbours", moves.neighbours, problem.num_groups),
         ("device", moves.device, problem.num_devices),
     ):
         if values.size and values.max() >= known:
             raise GraphError(f"{name}: expected numbers from 0 to {known - 1}, got {values.max()}")
+    if moves.is_critical.any() and moves.set_with.shape[1] != problem.num_groups:
+        raise GraphError(
+            f"set_with: expected {problem.num_groups} groups, got {moves.set_with.shape[1]}"
+        )
     nowhere = np.isinf(problem.group_graph.compute_time)
     return np.logical_or.reduceat(nowhere[moves.members], moves.first_member[:-1], axis=0)

@@ -7,12 +7,14 @@ from numpy.typing import NDArray
 
 from placeto.texts import bytes_text, seconds_text
 from placeto_graphs import (
+    DEFAULT_RULES,
     Cluster,
     EvaluationBatch,
     Evaluator,
     PlacementProblem,
     PlacementResult,
     memory_penalised_runtime,
+    names_of_rules,
 )
 from placeto_simulator import Timeline
 
@@ -94,6 +96,18 @@ def bound_text(bound: float, least_excess: int, where: str = "") -> str:
     return (
         f"no placement{where} fits: a device lacks {bytes_text(least_excess)} or more; none costs "
         f"less than {seconds_text(bound)}"
+    )
+
+
+def levels_hint(source: str, problem: PlacementProblem) -> str:
+    """Return how to make a problem file whose groups can be finer; nothing where they can be."""
+    in_micro_batches = problem.cluster.queue == "backward-first"  # its groups follow no rules
+    if problem.rules is not None or problem.hierarchy is not None or in_micro_batches:
+        return ""
+    rules = " ".join(f"--rule {name}" for name in names_of_rules(DEFAULT_RULES) or ())
+    return (
+        f"{source} has no co-location rules, so a search stays at its {problem.num_groups:,} "
+        f"groups; finer ones have faster placements: placeto build {source} {rules} -o FILE"
     )
 
 

@@ -1,5 +1,6 @@
 """From a model to where its ops run best, in one call."""
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -250,6 +251,11 @@ def place(
         called with the problem and makes a `placeto_graphs.Evaluator`; or
         ``"package.module:Class"``.
 
+    Warns
+    -----
+    UserWarning
+        When no placement that fits the memory of the devices was found.
+
     Raises
     ------
     InputError
@@ -286,7 +292,10 @@ def place(
             placer=placer,
             evaluator=priced_by,
         )
-    return ModelPlacement(step, *found, autocast)
+    placed = ModelPlacement(step, *found, autocast)
+    if not placed.fits:
+        warnings.warn(f"no placement that fits the memory was found: {placed!r}", stacklevel=2)
+    return placed
 
 
 def _autocast_of_caller() -> torch.dtype | None:
