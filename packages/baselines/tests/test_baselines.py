@@ -54,6 +54,11 @@ def penalised(problem: PlacementProblem, result: PlacementResult) -> float:
     return float(memory_penalised_runtime(batch, memory)[0])
 
 
+def rank(problem: PlacementProblem, result: PlacementResult) -> tuple[bool, float]:
+    """Return what is lower for a better result: what fits comes before what does not."""
+    return not result.fits(problem.cluster), penalised(problem, result)
+
+
 def check(problem: PlacementProblem, result: PlacementResult) -> None:
     """A result is what the evaluator says of its placement, and its curve ends there."""
     problem.check_placement(result.placement)
@@ -63,7 +68,8 @@ def check(problem: PlacementProblem, result: PlacementResult) -> None:
     memory = [device.memory_bytes for device in problem.cluster.devices]
     assert result.fits(problem.cluster) == bool((batch.peak_memory[0] <= memory).all())
     assert result.curve[-1].tolist() == [result.evaluations, penalised(problem, result)]
-    assert (np.diff(result.curve[:, 1]) <= 0).all()
+    rises = (np.diff(result.curve[:, 1]) > 0).sum()
+    assert rises <= result.fits(problem.cluster)  # where the first that fits costs more
 
 
 def test_the_version_is_a_valid_one() -> None:
@@ -94,15 +100,15 @@ def test_no_placer_beats_the_optimum_of_sixty_problems() -> None:
     found = 0
     for problem in random_problems(60):
         evaluator = PlainEvaluator(problem)
-        best = penalised(problem, exhaustive_search(problem, evaluator))
+        best = rank(problem, exhaustive_search(problem, evaluator))
         has_cpu = any(device.kind == "cpu" for device in problem.cluster.devices)
         for placer in PLACERS:
             if placer.name != "cpu" or has_cpu:
                 result = placer.place(problem, evaluator, seed=3)
                 check(problem, result)
-                assert penalised(problem, result) >= best
+                assert rank(problem, result) >= best
         searched = LocalSearch(budget=400).place(problem, evaluator)
-        found += penalised(problem, searched) == best
+        found += rank(problem, searched) == best
     assert found >= 57
 
 

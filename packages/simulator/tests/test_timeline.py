@@ -224,7 +224,9 @@ def test_critical_groups_are_those_of_the_way_back_through_the_reference(placed:
             if device[maker] != device[op]
         }
         return max(
-            (maker for _, maker in makers if maker in arrivals), key=arrivals.get, default=None
+            (maker for _, maker in makers if maker in arrivals),
+            key=arrivals.__getitem__,
+            default=None,
         )
 
     op: int | None = int(np.argmax(end))
