@@ -203,7 +203,8 @@ def test_critical_groups_are_those_of_the_way_back_through_the_reference(placed:
     def cause(op: int) -> int | None:
         """Return what an op waited for: something here that was over just then, or a transfer."""
         inputs = [t for t, reader in graph.edges.tolist() if reader == op]
-        makers = [(t, int(graph.tensor_producer[t])) for t in inputs]
+        # Of several that were over just then the op with the lowest number counts.
+        makers = sorted(((t, int(graph.tensor_producer[t])) for t in inputs), key=lambda of: of[1])
         for _, maker in makers:
             if device[maker] == device[op] and end[maker] == begin[op]:
                 return maker
