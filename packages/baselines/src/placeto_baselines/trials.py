@@ -124,9 +124,8 @@ class Trials:
         )
 
     def _fits(self, batch: EvaluationBatch, costs: NDArray[np.float64]) -> NDArray[np.bool_]:
-        fits: NDArray[np.bool_] = (batch.peak_memory <= self.memory).all(axis=1)
-        fits &= costs < np.inf
-        return fits
+        fits: NDArray[np.bool_] = np.logical_and.reduce(batch.peak_memory <= self.memory, axis=1)
+        return fits & (costs < np.inf)
 
     def _ask(self, function: Callable[..., Result], *arguments: object) -> Result:
         """Call the evaluator; where it fails, what has been found is kept."""
