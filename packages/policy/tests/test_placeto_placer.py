@@ -284,8 +284,9 @@ class Given:
     name: str = "given"
 
     def place(
-        self, _problem: PlacementProblem, evaluator: Evaluator, **_: object
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
+        del problem, seed
         found = evaluator.evaluate(self.placement[None])
         return PlacementResult(
             placement=self.placement,

@@ -96,7 +96,8 @@ def autocast_around(target: Target, dtype: torch.dtype | None) -> AbstractContex
         if dtype not in AUTOCAST_DTYPES:
             names = ", ".join(map(str, AUTOCAST_DTYPES))
             raise CaptureError(f"autocast: expected one of {names}, or None, got {dtype}")
-        return nullcontext() if dtype == torch.float32 else torch.autocast(FAKE, dtype)
+        around = nullcontext() if dtype == torch.float32 else torch.autocast(FAKE, dtype)
+        return _like_the_outermost(around)
     for device in (GPU, FAKE) if target == "gpu" else (FAKE,):
         if torch.is_autocast_enabled(device):
             return _like_the_outermost(torch.autocast(FAKE, torch.get_autocast_dtype(device)))
