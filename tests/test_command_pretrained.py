@@ -38,7 +38,7 @@ def test_it_places_on_any_number_and_kind_of_devices(cluster: str, tmp_path: Pat
     assert report["evaluations"] == expected.evaluations
 
 
-def test_a_search_starts_from_it_unless_told_otherwise(problem: Path, tmp_path: Path) -> None:
+def test_a_search_starts_from_it_if_told_so(problem: Path, tmp_path: Path) -> None:
     finest = search_problem(load_problem(problem))
     place = [
         "place",
@@ -55,12 +55,12 @@ def test_a_search_starts_from_it_unless_told_otherwise(problem: Path, tmp_path: 
         from_policy, _ = search_from_policy(finest, progress, seconds=None, max_evaluations=300)
         alone, _ = search(finest, progress, seconds=None, max_evaluations=300)
         coarse, placed = zero_shot(finest, progress) or pytest.fail("expected a placement")
-    for report in (usual, named):
-        assert report["runtime"] == from_policy.runtime
-        assert report["evaluations"] == from_policy.evaluations <= 300
-        assert report["placer"] == "pretrained, multilevel"
-    assert nothing["runtime"] == alone.runtime
-    assert nothing["placer"] == "multilevel"
+    assert named["runtime"] == from_policy.runtime
+    assert named["evaluations"] == from_policy.evaluations <= 300
+    assert named["placer"] == "pretrained, multilevel"
+    for report in (usual, nothing):
+        assert report["runtime"] == alone.runtime
+        assert report["placer"] == "multilevel"
     assert from_policy.runtime <= placed.runtime
     finer, found = load_placement_of_any_level(tmp_path / "placement.json", finest)
     assert Simulator(finer).runtimes(found[None])[0] == nothing["runtime"]

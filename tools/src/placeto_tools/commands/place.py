@@ -1,6 +1,7 @@
 """``placeto place``."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from placeto_policy import PlacetoPlacer
 
 DEFAULT_SECONDS = 10.0
-STARTS = ("pretrained", "nothing")
+STARTS = ("nothing", "pretrained")
 DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more than a rollout
 
 
@@ -72,7 +73,7 @@ DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more tha
 @click.option(
     "--start",
     type=NearestChoice(STARTS),
-    help="Start of the search: a placement of the bundled pretrained policy, or nothing.  "
+    help="Start of the search: nothing, or a placement of the bundled pretrained policy.  "
     f"[default: {STARTS[0]}]",
 )
 @click.option(
@@ -116,10 +117,10 @@ def place(
 ) -> None:
     """Place a problem with a search, another placer, or a trained policy.
 
-    Without --placer and --policy, the bundled pretrained policy places the problem, and a
-    multilevel search starts from there. It shows the best so far, keeps it at Ctrl-C, and says how
-    far the lower bound is. Its placement has more groups than the problem, unless --groups says how
-    many: `placeto simulate` recognises the level by the names of the groups.
+    Without --placer and --policy a multilevel search places it. It shows the best so far, keeps it
+    at Ctrl-C, and says how far the lower bound is. Its placement has more groups than the problem,
+    unless --groups says how many: `placeto simulate` recognises the level by the names of the
+    groups.
 
     A placement that fits the memory comes before faster ones that do not. If none was found, the
     best other one is written, and the exit code is 3.
@@ -144,7 +145,7 @@ def place(
     check_file(output, force=force, suffixes=(".json",))
     source = read_source(problem, asked)
     priced_by = evaluator_spec(evaluator or source.evaluator)
-    if start == STARTS[0] and not priced_by.simulates:
+    if start == "pretrained" and not priced_by.simulates:
         raise InputError(f"--start: expected nothing beside --evaluator {priced_by.name}")
     read = problem_of(source, asked)
     finest = read if placer or asked.grouping.fixes_how_many else search_problem(read)
@@ -177,16 +178,16 @@ def place(
                 )
                 read = finest
         else:
-            alone = start == "nothing" or not priced_by.simulates
-            name = MultilevelSearch.name if alone else f"pretrained, {MultilevelSearch.name}"
-            find, read = search if alone else search_from_policy, finest
+            from_policy = start == "pretrained"
+            name = f"pretrained, {MultilevelSearch.name}" if from_policy else MultilevelSearch.name
+            find = search_from_policy if from_policy else partial(search, evaluator=priced_by)
+            read = finest
             result, bound = find(
                 read,
                 progress,
                 seconds=seconds or (None if max_evaluations else DEFAULT_SECONDS),
                 max_evaluations=max_evaluations,
                 seed=seed,
-                evaluator=priced_by,
             )
     with writing(output):
         save_placement(result.placement, read, output)

@@ -281,7 +281,7 @@ def place(
     if autocast is None:
         autocast = _autocast_of_caller()
     graph = capture_step(step, target_of(described), autocast=autocast)
-    with torch.autocast("cpu", enabled=False):  # the policy computes, too
+    with torch.autocast("cpu", enabled=False):  # a placer may compute, too
         found = place_graph(
             name,
             graph,

@@ -139,24 +139,16 @@ def search_from_policy(
     seconds: float | None,
     max_evaluations: int | None = None,
     seed: int = 0,
-    evaluator: EvaluatorSpec = STEP,
 ) -> tuple[PlacementResult, float]:
     """Place a problem with the bundled pretrained policy, and search from there; see `search`.
 
-    The limits are those of both. The policy is left out where it would leave nothing to the search,
-    and with another evaluator than the simulator, which it was trained for.
+    The limits are those of both. The policy is left out where it would leave nothing to the search.
     """
     enough = max_evaluations is None or max_evaluations > EVALUATIONS_OF_POLICY
-    helps = enough and evaluator.simulates
-    placed = zero_shot(problem, progress, seed=seed) if helps else None
+    placed = zero_shot(problem, progress, seed=seed) if enough else None
     if placed is None:
         return search(
-            problem,
-            progress,
-            seconds=seconds,
-            max_evaluations=max_evaluations,
-            seed=seed,
-            evaluator=evaluator,
+            problem, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed
         )
     coarse, found = placed
     return search_from(
@@ -215,7 +207,7 @@ def place_graph(
     placer: str | Placer | None = None,
     evaluator: EvaluatorSpec = STEP,
 ) -> tuple[PlacementProblem, PlacementResult, float]:
-    """Make a problem of a graph, and place it with a placer, or as `search_from_policy` does.
+    """Make a problem of a graph, and place it with a placer, or by `search`.
 
     Returns
     -------
@@ -226,9 +218,7 @@ def place_graph(
     progress = PlainProgress(None if quiet else sys.stderr)
     if placer is None:
         problem = search_problem(problem)
-        result, bound = search_from_policy(
-            problem, progress, seconds=seconds, seed=seed, evaluator=evaluator
-        )
+        result, bound = search(problem, progress, seconds=seconds, seed=seed, evaluator=evaluator)
         return problem, result, bound
     chosen = make_placer(placer, problem, seconds=seconds)
     limits = Limits(seconds=seconds)
