@@ -320,6 +320,33 @@ def test_a_chain_from_a_given_placement_begins_warm() -> None:
     assert temperature(first, 1, best=160.0) == is_about(0.3 * uphill(measured))
 
 
+@pytest.mark.parametrize("start", [None, (np.arange(300) >= 150).astype(np.int32)])
+def test_several_chains_begin_apart_and_go_on_from_the_best_of_all(
+    start: NDArray[np.int32] | None,
+) -> None:
+    evaluator = Listening(ladder(150))
+    search = MultilevelSearch(evaluations=3000, chains=3)
+    search.place(evaluator.problem, evaluator, start=start)
+    measured, first, *others = evaluator.rounds
+    unit = uphill(measured)
+    last = 3 if start is None else 0.3
+    for chain, expected in enumerate((3, 3, last)):
+        assert temperature(first, chain, best=160.0) == is_about(expected * unit)
+    assert len({tuple(row) for row in first.placements.tolist()}) == 3
+    if start is not None:
+        assert first.placements[2].tolist() == start.tolist()
+    finer = next(each for each in others if each.evaluated >= 1500)
+    assert finer.placements[0].tolist() == finer.placements[1].tolist()
+    assert len(finer.placements) == 3
+    before = evaluator.rounds[: evaluator.rounds.index(finer)]
+    found = [each.walks.best_runtime.min() for each in before]
+    if start is not None:
+        found += evaluator.evaluate(start[None]).runtime.tolist()
+    assert evaluator.evaluate(finer.placements[:1]).runtime[0] == min(found)
+    # They try moves of their own.
+    assert (finer.moves.set_of[0] != finer.moves.set_of[1]).any()
+
+
 def test_a_level_begins_with_the_best_of_all() -> None:
     measured, by_level = rounds_by_level()
     best = float(measured.walks.best_runtime[0])
@@ -487,6 +514,7 @@ def test_seconds_end_a_search() -> None:
     [
         ({}, "seconds, evaluations: expected one of the two, got neither"),
         ({"evaluations": 0}, "evaluations: expected at least 1, got 0"),
+        ({"evaluations": 9, "chains": 0}, "chains: expected at least 1, got 0"),
         ({"seconds": 0.0}, r"seconds: expected a number above 0, got 0\.0"),
         ({"seconds": float("nan")}, "seconds: expected a number above 0, got nan"),
     ],

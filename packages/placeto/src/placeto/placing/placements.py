@@ -35,6 +35,7 @@ MOST_GROUPS_OF_SEARCH = 1024
 # no coarser ones, up to where it takes many seconds.
 GROUPS_OF_POLICY = 128
 MOST_GROUPS_OF_POLICY = 2048
+CHAINS = 2  # of a search, where there are as many cores
 EVALUATIONS_OF_POLICY = 100  # of fewer, its sixteen would be too large a part
 
 if TYPE_CHECKING:
@@ -109,7 +110,9 @@ def search(
         far = how_far(count, max_evaluations, time.monotonic() - began)
         progress.update(f"best {evaluator.text(best)}, evaluated {far}")
 
-    placer = MultilevelSearch(seconds, max_evaluations, bound=bound, report=report)
+    # A second core costs no time, but its evaluations count.
+    chains = 1 if max_evaluations else min(CHAINS, getattr(priced, "num_threads", 1))
+    placer = MultilevelSearch(seconds, max_evaluations, bound=bound, report=report, chains=chains)
     return placer.place(problem, priced, seed=seed, start=start), bound
 
 
