@@ -393,7 +393,9 @@ def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> Non
         tmp_path / "results",
     )
     curves = read_curves([tmp_path / "results"])
-    assert list(curves) == ["Random, problem on 2xv100", "Random, problem on 2xv100 (2)"]
+    assert list(curves) == [f"Random, problem ({path}) on 2xv100" for path in paths]
+    again = succeed_json("compare", paths[0], paths[0], "--placers=heft")
+    assert [one["source"] for one in again["problems"]] == ["problem"]
     folder = tmp_path / "results" / "problems"
     names = ["problem-2xv100", "problem-2xv100-2"]
     groups = [load_problem(folder / f"{name}.json.gz").num_groups for name in names]

@@ -1,6 +1,7 @@
 """Placers and evaluators of a user's own, in `compare`, `place` and `placeto.place`."""
 
 import json
+import sys
 from pathlib import Path
 
 import networkx as nx
@@ -15,7 +16,7 @@ from placeto.placing import watching
 from placeto.placing.placers import PLACERS, placer_spec
 from placeto.trials.comparing import PlaceIfPossible
 from placeto.trials.placing_tasks import PlaceByName
-from placeto.trials.store import files_digest
+from placeto.trials.store import files_digest, imports_digest
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_graphs import (
     PlacementProblem,
@@ -99,6 +100,8 @@ class Walker(Spread):
 
 class Boasts(Spread):
     def place(self, problem, evaluator, *, seed=0):
+        for _ in range(5):
+            evaluator.evaluate(np.ones((2, problem.num_groups), np.int32))
         return PlacementResult(
             placement=np.zeros(problem.num_groups, np.int32), runtime=1e-9, peak_memory=[0, 0],
             evaluations=1, seconds=0.0, curve=[[1, 1e-9]],
@@ -132,6 +135,17 @@ class Walking(MaxLoad):
 
 class NoPlace:
     name = "no-place"
+
+
+class PlaceIsNone(Spread):
+    place = None
+
+
+class FailsWithASeed(Spread):
+    def place(self, problem, evaluator, *, seed=0):
+        if seed:
+            raise KeyError("seed")
+        return super().place(problem, evaluator)
 
 
 class Nothing(Spread):
@@ -176,6 +190,10 @@ class Leaves(Spread):
 class NoEvaluate:
     def __init__(self, problem):
         self.problem = problem
+
+
+class EvaluateIsNone(MaxLoad):
+    evaluate = None
 
 
 class List(MaxLoad):
@@ -349,7 +367,14 @@ def test_seconds_end_every_placer_and_searches_use_them_all(own: str) -> None:
 
 def test_costs_are_those_of_the_evaluator_whatever_a_placer_says(own: str) -> None:
     place = ["place", "uneven.json", f"--placer={own}:Boasts", "-o", "placement.json"]
-    assert succeed_json(*place)["runtime"] == pytest.approx(10.0, rel=1e-5)
+    found = succeed_json(*place)
+    assert found["runtime"] == pytest.approx(10.0, rel=1e-5)
+    assert found["evaluations"] == 10
+    report = succeed_json("compare", "uneven.json", f"--placers={own}:Boasts,{own}:Spread")
+    boasts, spread = (one["runs"][0] for one in report["problems"][0]["schemes"])
+    assert (boasts["evaluations"], spread["evaluations"]) == (10, 1)
+    assert [point[0] for point in boasts["curve"]] == [2, 10]
+    assert boasts["curve"][-1][1] == boasts["runtime"] == found["runtime"]
     # 4 + 2 seconds on one device, 3 + 1 on the other.
     simulated = succeed_json("simulate", "uneven.json", f"{own}:Spread")["runtime"]
     assert simulated == pytest.approx(6.0, rel=1e-5)
@@ -361,6 +386,7 @@ WRONG_PLACERS = {
     "OWN:np.pi": "expected something that can be called",
     "OWN:Spread:depth=3": "OWN:Spread:depth=3: TypeError: Spread.__init__() got an unexpected",
     "OWN:NoPlace": "OWN:NoPlace: expected a placer, got one without 'place'",
+    "OWN:PlaceIsNone": "OWN:PlaceIsNone: expected a placer, got one without 'place'",
     "OWN:Limited": "missing 1 required positional argument: 'max_evaluations'",
     "heft:depth=3": "heft:depth=3: expected no arguments of heft; its class takes them",
     "hefty": "expected heft, or another of",
@@ -370,17 +396,18 @@ WRONG_RESULTS = {
     "Short": "placement: expected shape (4,), got (1,)",
     "NotANumber": "OWN:NotANumber: runtime: expected",
     "Nowhere": "OWN:Nowhere: placement[0]: expected an integer from 0 to 1, got 2",
-    "Fails": "KeyError: 'no such group' (OWN.py, line 139)",
-    "Leaves": "SystemExit: 0 (OWN.py, line 144)",
+    "Fails": "KeyError: 'no such group' (OWN.py, line 152)",
+    "Leaves": "SystemExit: 0 (OWN.py, line 157)",
 }
 WRONG_EVALUATORS = {
     "no_such_module:E": "expected a module that can be imported",
     "OWN:MaxLoad:power=2": "MaxLoad.__init__() got an unexpected keyword argument 'power'",
     "OWN:NoEvaluate": "expected an evaluator, got one without 'evaluate'",
+    "OWN:EvaluateIsNone": "expected an evaluator, got one without 'evaluate'",
     "OWN:List": "expected evaluate to return an EvaluationBatch, got list",
     "OWN:OneCost": "expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
     "OWN:NegativeCost": "OWN:NegativeCost: runtime[0]: expected",
-    "OWN:Breaks": "OWN:Breaks: ZeroDivisionError: division by zero (OWN.py, line 169)",
+    "OWN:Breaks": "OWN:Breaks: ZeroDivisionError: division by zero (OWN.py, line 186)",
     "steps": "expected step, or another of step, throughput",
 }
 
@@ -420,6 +447,30 @@ def test_a_wrong_evaluator_is_one_line(text: str, own: str) -> None:
         assert expected in line
 
 
+def test_what_fails_with_one_seed_is_no_median_of_the_others(own: str) -> None:
+    result = invoke("compare", "uneven.json", f"--placers={own}:FailsWithASeed", "--seeds=2")
+    assert result.exit_code == 1
+    (row,) = (line for line in result.stdout.splitlines() if line.startswith(f"{own}:Fails"))
+    assert row.split()[1:] == ["6.000", "s", "1", "of", "2", "failed", *row.split()[7:]]
+    report = json.loads(
+        invoke(
+            "compare", "uneven.json", f"--placers={own}:FailsWithASeed", "--seeds=2", "--json"
+        ).stdout
+    )
+    assert report["profiles"][0]["ratios"] == [None]
+    assert report["problems"][0]["schemes"][0]["failed"] == 1
+
+
+def test_arguments_of_a_placer_may_be_lists(own: str) -> None:
+    placers = f"--placers=single,{own}:Spread:width=[2],{own}:Spread:width=1"
+    (problem,) = succeed_json("compare", "uneven.json", placers)["problems"]
+    assert [one["name"] for one in problem["schemes"]] == [
+        "single",
+        f"{own}:Spread:width=[2]",
+        f"{own}:Spread:width=1",
+    ]
+
+
 @pytest.mark.slow
 def test_other_processes_find_what_is_ones_own(own: str) -> None:
     compare = ["compare", "uneven.json", "even.json", f"--placers={own}:Spread,{own}:Fails"]
@@ -434,14 +485,15 @@ def test_debug_shows_where_a_placer_failed(own: str) -> None:
     assert 'raise KeyError("no such  group")' in invoke(*place, "--debug").stderr
 
 
-def test_an_edit_of_a_placer_runs_it_anew(
+def test_an_edit_of_a_placer_or_of_what_it_imports_runs_it_anew(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trials() -> list[dict[str, object]]:
         placers = f"--placers=heft,{own}:Spread"
-        for name in (own, f"{own}:Spread"):
-            monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+        for name in [name for name in sys.modules if name.startswith(own)]:
+            monkeypatch.delitem(sys.modules, name)
         files_digest.cache_clear()  # each command is a process of its own
+        imports_digest.cache_clear()
         succeed("compare", "uneven.json", placers, "-o", "results")
         return [json.loads(line) for line in Path("results/trials.jsonl").read_text().splitlines()]
 
@@ -453,6 +505,21 @@ def test_an_edit_of_a_placer_runs_it_anew(
     *same, new = trials()
     assert same == first
     assert new["placement"] == [0, 0, 1, 1]
+    # A package beside it, which it imports when it is called, and which has parts of its own.
+    package = tmp_path / f"{own}_parts"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "turns.py").write_text("from .sizes import WIDTH\n")
+    (package / "sizes.py").write_text("WIDTH = 4\n")
+    imports = f"        from {own}_parts import turns\n        self.width = turns.WIDTH\n"
+    file.write_text(file.read_text().replace("        self.width = width\n", imports, 1))
+    assert trials()[-1]["placement"] == [0, 0, 0, 0]
+    (package / "other.py").write_text("WIDTH = 3\n")
+    count = len(trials())
+    (package / "sizes.py").write_text("WIDTH = 1 + 1\n")
+    *before, last = trials()
+    assert len(before) == count
+    assert last["placement"] == [0, 0, 1, 1]
 
 
 @pytest.fixture

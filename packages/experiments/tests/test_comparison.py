@@ -1,3 +1,5 @@
+import warnings
+
 import msgspec
 import numpy as np
 import pytest
@@ -10,13 +12,14 @@ from placeto.trials.comparison import (
     NOTHING,
     ProblemReport,
     SchemeReport,
+    micro_batch_table,
     paper_table,
     profile_table,
     profiles,
     scheme_table,
     typical,
 )
-from placeto.trials.curves import evaluations_to_best
+from placeto.trials.curves import evaluations_to_best, short_curve
 from placeto.trials.records import Placed
 from placeto_policy.example import two_chains
 from placeto_tools.plots.curves import curves_figure
@@ -41,6 +44,10 @@ def test_what_did_not_fit_the_memory_was_not_the_best() -> None:
 def test_a_curve_without_a_runtime_yet_is_one() -> None:
     assert evaluations_to_best(np.array([[1, np.inf], [8, 2.0]])) == 8
     assert evaluations_to_best(np.zeros((0, 2))) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert evaluations_to_best(np.array([[1, np.inf], [8, np.inf]])) == 1
+        assert short_curve(np.array([[1, np.inf], [8, np.inf], [9, 2.0]])) == [(1, None), (9, 2.0)]
 
 
 def run(
@@ -59,8 +66,8 @@ def run(
     )
 
 
-def scheme(*runs: Placed, name: str = "scheme") -> SchemeReport:
-    return SchemeReport(name, name, list(runs))
+def scheme(*runs: Placed, name: str = "scheme", failed: int = 0) -> SchemeReport:
+    return SchemeReport(name, name, list(runs), failed=failed)
 
 
 def test_the_typical_runtime_is_the_median_of_what_fits() -> None:
@@ -153,6 +160,49 @@ def test_profiles_are_of_medians_in_which_what_does_not_fit_is_infinite() -> Non
     assert ">of lower bound" not in table.columns
     assert [row[3] for row in table.rows] == ["0.050", "1.000", "2.000", ""]
     assert b[1] == "1.414"
+
+
+def test_runs_that_fail_count_as_infinite_and_sums_in_another_order_as_equal() -> None:
+    report = ProblemReport(
+        source="model",
+        cluster="2xk80",
+        devices=["k80:0", "k80:1"],
+        gpus=2,
+        ops=10,
+        groups=2,
+        lower_bound=0.0,
+        schemes=[
+            scheme(run(0.3), name="best"),
+            scheme(run(0.1 + 0.2), name="as good"),  # 0.30000000000000004
+            scheme(run(0.3), run(0.6), failed=1, name="fails once"),
+            scheme(run(0.1), failed=1, name="fails"),
+            scheme(run(0.3000001), name="worse"),
+        ],
+    )
+    ratios = [one.ratios[0] for one in profiles([report])]
+    assert ratios == [1.0, 1.0, 2.0, None, pytest.approx(1.0, abs=1e-6)]
+    within = [one.within["1.00"] for one in profiles([report])]
+    assert within == [1.0, 1.0, 0.0, 0.0, 0.0]
+    rows = {row[0]: row for row in scheme_table(report).rows}
+    assert rows["fails once"][2:4] == ["300.0 ms to 600.0 ms, 1 of 3 failed", "2.000"]
+    assert rows["fails"][2:4] == ["1 of 2 failed", ""]
+
+
+def test_costs_of_nothing_have_tables() -> None:
+    free = run(0.0)
+    report = ProblemReport(
+        source="model",
+        cluster="2xk80",
+        devices=["k80:0", "k80:1"],
+        gpus=2,
+        ops=10,
+        groups=2,
+        lower_bound=0.0,
+        schemes=[scheme(free, name="single"), scheme(free, name="a"), scheme(run(1.0), name="b")],
+    )
+    assert [one.ratios for one in profiles([report])] == [[1.0], [1.0], [None]]
+    (row,) = micro_batch_table([("model", 1, report)]).rows
+    assert row[-1] == "0.00"
 
 
 def test_placements_until_a_runtime_are_those_of_all_runs() -> None:

@@ -4,6 +4,7 @@ An option is a decorator; several that make one argument of a command are `gathe
 """
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -30,6 +31,8 @@ RENAMED = {
     "--samples": "--rollouts",
     "--sweeps": "--refinement-rounds",
 }
+# A comma that is not within the brackets of an argument such as widths=[1,2].
+BETWEEN_PLACERS = re.compile(r",(?![^\[\]{}]*[\]}])")
 Decorator = Callable[[Any], Any]
 
 
@@ -139,7 +142,7 @@ class PlacerNames(_Joined, click.ParamType[tuple[str, ...]]):
     ) -> tuple[str, ...]:
         """Return the names, if all are known."""
         choice = PlacerName()
-        given = value if isinstance(value, tuple) else str(value).split(",")
+        given = value if isinstance(value, tuple) else BETWEEN_PLACERS.split(str(value))
         return tuple(choice.convert(name.strip(), param, ctx) for name in given)
 
 

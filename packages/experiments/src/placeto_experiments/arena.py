@@ -16,7 +16,13 @@ from placeto.problems.making import make_problem, read_cluster, read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import JSON_SUFFIXES, load_source
 from placeto.texts import TextTable
-from placeto.trials.comparing import Case, Comparison, chosen_budgets, comparison_page
+from placeto.trials.comparing import (
+    Case,
+    Comparison,
+    chosen_budgets,
+    comparison_page,
+    told_apart,
+)
 from placeto.trials.comparison import MEDIANS, ProblemReport, profile_table, profiles
 from placeto.trials.conducting import conduct
 from placeto.trials.folder import PAGE, TRIALS, experiment_folder
@@ -107,7 +113,7 @@ def arena(
     InputError
         When there is no problem, or a file that was named is none.
     """
-    cases: dict[str, list[Case]] = {}  # by evaluator
+    found: list[tuple[str, Case]] = []  # with the evaluator of each
     left_out: list[str] = []
     taken: set[str] = set()
     for path, is_named in _files(files):
@@ -118,11 +124,15 @@ def arena(
                 raise
             left_out.append(str(error).replace(str(path), path.name))
         else:
-            cases.setdefault(evaluator, []).append(replace(case, name=_new(case.name, taken)))
-    for name in (*OF_TABLE_1, *OF_FAMILIES) if with_models else ():
-        cases.setdefault(STEP, []).append(_case_of_model(name))
-    if not cases:
+            found.append((evaluator, replace(case, name=_new(case.name, taken))))
+    if with_models:
+        found += [(STEP, _case_of_model(name)) for name in (*OF_TABLE_1, *OF_FAMILIES)]
+    if not found:
         raise InputError("arena: expected a file of a graph, got none")
+    evaluators, all_cases = zip(*found, strict=True)
+    cases: dict[str, list[Case]] = {}  # by evaluator
+    for evaluator, case in zip(evaluators, told_apart(all_cases), strict=True):
+        cases.setdefault(evaluator, []).append(case)
     comparisons = [
         Comparison(
             some,
@@ -168,7 +178,7 @@ def _case_of_file(path: Path) -> tuple[str, Case]:
     kinds = [device.kind for device in problem.cluster.devices]
     cluster = "+".join(f"{kinds.count(kind)}x{kind}" for kind in dict.fromkeys(kinds))
     name = f"{path.resolve().parent.name}-{source.name}"
-    return source.evaluator, Case(source.name, cluster, _plain(name), lambda: problem)
+    return source.evaluator, Case(source.name, cluster, _plain(name), lambda: problem, str(path))
 
 
 def _new(name: str, taken: set[str]) -> str:

@@ -19,7 +19,13 @@ from placeto.problems.options import GroupingOptions, SourceOptions
 from placeto.problems.sources import Source, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable
-from placeto.trials.comparing import Case, Comparison, chosen_budgets, comparison_page
+from placeto.trials.comparing import (
+    Case,
+    Comparison,
+    chosen_budgets,
+    comparison_page,
+    told_apart,
+)
 from placeto.trials.comparison import (
     ABBREVIATIONS,
     MEDIANS,
@@ -193,13 +199,14 @@ def compare(
     with showing_progress() as progress:
         read = [
             (text, _read(text, choice, number, progress))
-            for text in sources
+            for text in dict.fromkeys(sources)
             for number in dict.fromkeys(micro_batches or (1,))
         ]
         cases: list[Case] = []
         for text, source in read:
             for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
                 cases.append(_case(text, source, cluster, problem, cases))
+        cases = told_apart(cases)
     priced_by = evaluator_spec(evaluator or _objective([source for _, source in read]))
     limits = Limits(max_evaluations, seconds)
     budgets = chosen_budgets(

@@ -123,6 +123,11 @@ def _place(error: BaseException, code: object) -> str:
     return f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
 
 
+def _lack(given: Any, *parts: str) -> str:
+    """Return what is missing of something that has not all of these parts."""
+    return f"one without {next(part for part in parts if getattr(given, part, None) is None)!r}"
+
+
 class CheckedPlacer:
     """A placer of a user's own, whose errors name it, and whose results are placements.
 
@@ -141,8 +146,7 @@ class CheckedPlacer:
 
     def __init__(self, name: str, placer: Any) -> None:
         if not isinstance(placer, Placer):
-            missing = next(part for part in ("name", "place") if not hasattr(placer, part))
-            raise InputError(f"{name}: expected a placer, got one without {missing!r}")
+            raise InputError(f"{name}: expected a placer, got {_lack(placer, 'name', 'place')}")
         self.name = name
         self._placer = placer
 
@@ -172,8 +176,8 @@ def checked_evaluator(name: str, evaluator: Any, problem: PlacementProblem) -> E
         returns something else.
     """
     if not isinstance(evaluator, Evaluator):
-        missing = next(part for part in ("problem", "evaluate") if not hasattr(evaluator, part))
-        raise InputError(f"{name}: expected an evaluator, got one without {missing!r}")
+        lack = _lack(evaluator, "problem", "evaluate")
+        raise InputError(f"{name}: expected an evaluator, got {lack}")
     if evaluator.problem is not problem and evaluator.problem != problem:
         raise InputError(f"{name}: expected an evaluator of the problem that it is made with")
     return _CheckedEvaluator(name, evaluator)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto.placing.own import PLACER_PLUGINS, is_own
+from placeto.placing.own import PLACER_PLUGINS, CheckedPlacer, is_own
 from placeto.placing.placers import PLACERS, current_name, make_placer, start_of_search
 from placeto.placing.warming import warm_up, warm_up_placer
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
@@ -246,7 +246,8 @@ def run_placer(
     A budget is the number of placements that it evaluates, if that is known; at the limits it is
     stopped, and the best placement that it evaluated is the result. The label is its name on the
     display, by default its own. The simulator has by default a thread for each core. Costs of the
-    result are those that the evaluator returns for its placement, whatever the placer says.
+    result are those that the evaluator returns for its placement, and of a placer of a user's own
+    evaluations, seconds and curve are counted here, whatever the placer says.
     """
     name = label or placer.name
     progress.update(f"{name}: compiling, once ...")
@@ -279,4 +280,7 @@ def run_placer(
     except SpentError:
         result = watched.result()
     costs = priced.evaluate(result.placement[None])
-    return replace(result, runtime=float(costs.runtime[0]), peak_memory=costs.peak_memory[0].copy())
+    result = replace(
+        result, runtime=float(costs.runtime[0]), peak_memory=costs.peak_memory[0].copy()
+    )
+    return watched.counted(result) if isinstance(placer, CheckedPlacer) else result

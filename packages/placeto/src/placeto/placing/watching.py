@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.placing.costs import costs_of
+from placeto.placing.costs import cost_of_result, costs_of
 from placeto.progress import cpu_seconds
 from placeto_graphs import (
     CriticalEvaluator,
@@ -78,6 +78,20 @@ class WatchedEvaluator:
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the runtime and memory of each placement."""
         return self._evaluated(self._evaluator.evaluate, placements)
+
+    def counted(self, result: PlacementResult) -> PlacementResult:
+        """Return a result with the evaluations, seconds and curve of what was evaluated here.
+
+        If that is nothing, it is what its placement costs.
+        """
+        cost = cost_of_result(self.problem, result)
+        count = max(self.evaluations, 1)
+        return replace(
+            result,
+            evaluations=count,
+            seconds=cpu_seconds() - self._began,
+            curve=np.array([*self._curve, (count, min(self.best, cost))]),
+        )
 
     def result(self) -> PlacementResult:
         """Return the best placement of all that were evaluated.

@@ -1,5 +1,6 @@
 """Every placer on some problems: what ``placeto compare`` and the experiment ``table1`` share."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -95,8 +96,22 @@ class Case:
     cluster: str  # name of the devices
     name: str  # name of the problem in the folder
     make: Callable[[], PlacementProblem]  # makes the problem
-    step: str = ""  # name of the undivided step, which no other has
+    step: str = ""  # the undivided step as it was named, as no other was
     micro_batches: int = 1  # number of micro-batches of the step
+
+
+def told_apart(cases: Sequence[Case]) -> list[Case]:
+    """Return cases, with what was named where some would look alike in tables.
+
+    Profiles of PipeDream are all called ``graph.txt``.
+    """
+    shown = Counter((case.source, case.cluster) for case in cases)
+    return [
+        replace(case, source=f"{case.source} ({case.step})")
+        if shown[case.source, case.cluster] > 1
+        else case
+        for case in cases
+    ]
 
 
 def chosen_budgets(
@@ -252,12 +267,14 @@ class Comparison:
         spec = self.schemes[name]
         seeds = self.seeds if spec.random else [0]
         found = [results.find(name, case.name, seed) for seed in seeds]
+        errors = [record.error for record in found if isinstance(record, Failed)]
         return SchemeReport(
             name=name,
             title=spec.title,
             searches=spec.searches,
             runs=[record for record in found if isinstance(record, Placed)],
-            error=next((record.error for record in found if isinstance(record, Failed)), None),
+            error=next(iter(errors), None),
+            failed=len(errors),
         )
 
 
@@ -298,4 +315,4 @@ def failure(problem: Case | ProblemReport, scheme: str, error: str) -> str:
 
 
 def _cost(run: Placed) -> tuple[bool, float]:
-    return not run.fits, np.inf if run.runtime is None else run.runtime
+    return not run.fits, np.inf if run.cost is None else run.cost

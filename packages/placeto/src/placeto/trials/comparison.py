@@ -15,11 +15,12 @@ CPU = "cpu"
 NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 NEVER = "never"
 OF_BOUND = ">of lower bound"
+ROUNDING = 1e-9  # in parts of a cost: sums in another order are as good
 WITHIN = (1.0, 1.01, 1.05, 1.1, 1.25, 1.5)  # factors of the best
 MEDIANS = (
     "Medians over the seeds; where some runs do not fit the memory, of those that do, whose number "
     "is given. OOM: the memory of a device does not suffice. Of the best: ratio to the lowest "
-    "median of all placers; in these medians a run that does not fit counts as infinite."
+    "median of all placers; in these medians a run that does not fit, or fails, counts as infinite."
 )
 ABBREVIATIONS = (
     "Placements: sampled until the search was within 1 % of its own best. Search: CPU seconds of "
@@ -36,6 +37,7 @@ class SchemeReport(msgspec.Struct, frozen=True):
     title: str = ""
     runs: list[Placed] = []
     error: str | None = None
+    failed: int = 0  # number of runs that did not succeed
     searches: bool = False  # whether it goes on as long as it may
 
 
@@ -216,10 +218,9 @@ def _competing(problem: ProblemReport) -> list[SchemeReport]:
 
 
 def _cost_over_seeds(scheme: SchemeReport) -> float:
-    """Return the median over the seeds; of a run that does not fit infinity, and NaN of none."""
-    fits = [run.fits and run.runtime is not None for run in scheme.runs]
-    costs = zip(scheme.runs, fits, strict=True)
-    return _median([(run.runtime or 0.0) if fit else inf for run, fit in costs])
+    """Return the median over the seeds, NaN of none; runs that do not fit or fail are infinite."""
+    costs = [inf if run.runtime is None or not run.fits else run.runtime for run in scheme.runs]
+    return _median([*costs, *[inf] * scheme.failed])
 
 
 def _best_cost(problem: ProblemReport) -> float:
@@ -232,7 +233,7 @@ def _ratio(cost: float, best: float) -> float | None:
     """Return a cost in parts of the best one; None where it is not known, or none fits."""
     if not cost < inf:
         return None
-    if cost == best:
+    if abs(cost - best) <= ROUNDING * best:
         return 1.0
     return cost / best if best > 0 else None
 
@@ -262,7 +263,7 @@ def _paper_row(problem: ProblemReport, scheme: str) -> list[str]:
 
 def _speed_up(scheme: SchemeReport, alone: float) -> str:
     runtime = typical(scheme, "runtime")
-    return _text(alone / runtime, "{:.2f}", "OOM" if scheme.runs else NOTHING)
+    return _text(alone / (runtime or nan), "{:.2f}", "OOM" if scheme.runs else NOTHING)
 
 
 def _runtime(scheme: SchemeReport) -> str:
@@ -293,6 +294,8 @@ def _scheme_row(problem: ProblemReport, scheme: SchemeReport, best: float) -> li
     fitting = [run.runtime for run in placed if run.runtime is not None]
     some = _those_that_fit(scheme)
     over_seeds = [some] if some else []
+    if scheme.failed:
+        over_seeds.append(f"{scheme.failed} of {len(runs) + scheme.failed} failed")
     if len(fitting) > 1:
         over_seeds.insert(0, f"{cost_text(min(fitting), unit)} to {cost_text(max(fitting), unit)}")
     evaluations = _median([run.evaluations for run in runs])

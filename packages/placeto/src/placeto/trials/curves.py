@@ -41,8 +41,8 @@ def short_curve(curve: NDArray[np.float64]) -> Curve:
     """
     if not len(curve):
         return []
-    changes = np.flatnonzero(np.diff(curve[:, 1], prepend=np.nan) != 0)
-    chosen = evenly_thinned(np.union1d(changes, [len(curve) - 1]).tolist())
+    changes = np.flatnonzero(curve[1:, 1] != curve[:-1, 1]) + 1
+    chosen = evenly_thinned(np.union1d(changes, [0, len(curve) - 1]).tolist())
     return [(int(count), finite(best)) for count, best in curve[chosen].tolist()]
 
 
@@ -103,6 +103,7 @@ def evaluations_to_best(curve: NDArray[np.float64]) -> int:
     if not len(curve):
         return 0
     last = curve[-1, 1]
-    far = np.abs(curve[:, 1] - last) > NEAR_BEST * last
+    with np.errstate(invalid="ignore"):  # infinity is near infinity
+        far = np.abs(curve[:, 1] - last) > NEAR_BEST * last
     row = int(np.flatnonzero(far).max(initial=-1)) + 1
     return int(curve[min(row, len(curve) - 1), 0])

@@ -6,6 +6,7 @@ for what is measured the machine. An equal key is an equal trial, whatever else 
 nothing has to compare options. Seconds are in records, not in keys.
 """
 
+import ast
 import hashlib
 import importlib
 import os
@@ -79,9 +80,11 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
     libraries = {name: _version(name) for name in LIBRARIES}
     for trial in trials:
         packages = {*(MEASURED_BY if trial.measured else RUN_BY), *_packages(trial.task)}
+        own = getattr(getattr(trial.task, "task", trial.task), "modules", ())
         decisive = (
             libraries,
             {name: files_digest(name) for name in packages},
+            {name: imports_digest(name) for name in own},
             trial.task,
             [keys[name] for name in trial.needs],
             machine() if trial.measured else None,
@@ -109,6 +112,51 @@ def files_digest(package: str) -> str:
             for path in files
         }
     )
+
+
+@cache
+def imports_digest(module: str) -> str:
+    """Return the SHA-256 of what a module of a user's own imports from beside it, and that imports.
+
+    Files are read, and nothing is imported. An installed module has only libraries beside it.
+    """
+    source = Path(getattr(importlib.import_module(module), "__file__", None) or "")
+    depth = module.count(".") + (source.name == "__init__.py")
+    if source.suffix != ".py" or {"site-packages", "dist-packages"} & {*source.parts}:
+        return content_digest({})
+    root = source.parents[depth]
+    found: dict[str, str] = {}
+    left = [source]
+    while left:
+        path = left.pop()
+        name = path.relative_to(root).as_posix()
+        if name not in found:
+            content = path.read_bytes()
+            found[name] = hashlib.sha256(content).hexdigest()
+            files = [root / file for one in _imported(content, name) for file in _files_of(one)]
+            left += [file for file in files if file.is_file()]
+    return content_digest(found)
+
+
+def _imported(content: bytes, name: str) -> Iterator[str]:
+    """Yield the modules that a file may import, of its content and its name such as ``a/b.py``."""
+    package = name.split("/")[:-1]
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*above, *([node.module] if node.module else [])])
+            yield start
+            yield from (f"{start}.{alias.name}".removeprefix(".") for alias in node.names)
+
+
+def _files_of(module: str) -> Iterator[str]:
+    """Yield the files that a module and the packages around it may be."""
+    parts = module.split(".")
+    for count in range(1, len(parts) + 1):
+        path = "/".join(parts[:count])
+        yield from (f"{path}.py", f"{path}/__init__.py")
 
 
 def machine() -> str:
