@@ -196,6 +196,18 @@ class EvaluateIsNone(MaxLoad):
     evaluate = None
 
 
+class OfAnother(MaxLoad):
+    def __init__(self, problem):
+        from placeto_graphs.testing import example_problem
+
+        super().__init__(example_problem(problem.num_groups, ("v100", "v100")))
+
+
+class WalksNowhere(MaxLoad):
+    def walk(self, placements, moves):
+        pass
+
+
 class List(MaxLoad):
     def evaluate(self, placements):
         return [1.0]
@@ -404,10 +416,11 @@ WRONG_EVALUATORS = {
     "OWN:MaxLoad:power=2": "MaxLoad.__init__() got an unexpected keyword argument 'power'",
     "OWN:NoEvaluate": "expected an evaluator, got one without 'evaluate'",
     "OWN:EvaluateIsNone": "expected an evaluator, got one without 'evaluate'",
-    "OWN:List": "expected evaluate to return an EvaluationBatch, got list",
+    "OWN:OfAnother": "expected an evaluator of the problem that it is made with",
+    "OWN:List": "expected evaluate to return EvaluationBatch, got list",
     "OWN:OneCost": "expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
     "OWN:NegativeCost": "OWN:NegativeCost: runtime[0]: expected",
-    "OWN:Breaks": "OWN:Breaks: ZeroDivisionError: division by zero (OWN.py, line 186)",
+    "OWN:Breaks": "OWN:Breaks: ZeroDivisionError: division by zero (OWN.py, line 198)",
     "steps": "expected step, or another of step, throughput",
 }
 
@@ -445,6 +458,12 @@ def test_a_wrong_evaluator_is_one_line(text: str, own: str) -> None:
     for placer in ([], *others):
         line = fail("place", "uneven.json", *placer, "--evaluator", name, "-o", "placement.json")
         assert expected in line
+
+
+def test_walks_that_are_none_are_one_line(own: str) -> None:
+    save_problem(independent_ops(*range(1, 14)), "many.json")
+    place = ["place", "many.json", "-o", "placement.json", f"--evaluator={own}:WalksNowhere"]
+    assert f"{own}:WalksNowhere: expected walk to return Walks, got NoneType" in fail(*place)
 
 
 def test_what_fails_with_one_seed_is_no_median_of_the_others(own: str) -> None:

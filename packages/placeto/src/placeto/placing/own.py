@@ -26,6 +26,8 @@ from placeto_graphs import (
     PlacementProblem,
     PlacementResult,
     Placer,
+    ScheduleBatch,
+    Walks,
     error_line,
 )
 
@@ -188,19 +190,20 @@ class _CheckedEvaluator:
         self.problem = evaluator.problem
         self._name = name
         self._evaluator = evaluator
-        for method in ("schedule", "walk", "critical_groups"):  # which not every evaluator has
+        # What not every evaluator has.
+        for method, kind in {
+            "schedule": ScheduleBatch,
+            "walk": Walks,
+            "critical_groups": np.ndarray,
+        }.items():
             if hasattr(evaluator, method):
-                setattr(self, method, self._named(getattr(evaluator, method)))
+                setattr(self, method, self._named(getattr(evaluator, method), kind))
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the costs of placements, if they are some."""
-        batch = self._named(self._evaluator.evaluate)(placements)
+        batch: EvaluationBatch
+        batch = self._named(self._evaluator.evaluate, EvaluationBatch)(placements)
         expected = (len(placements), self.problem.num_devices)
-        if not isinstance(batch, EvaluationBatch):
-            raise InputError(
-                f"{self._name}: expected evaluate to return an EvaluationBatch, "
-                f"got {type(batch).__name__}"
-            )
         if batch.peak_memory.shape != expected:
             raise InputError(
                 f"{self._name}: expected costs of {expected[0]} placements on {expected[1]} "
@@ -208,9 +211,17 @@ class _CheckedEvaluator:
             )
         return batch
 
-    def _named(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _named(self, method: Callable[..., Any], kind: type) -> Callable[..., Any]:
+        """Return a method whose errors name the evaluator, and whose result is of a kind."""
+
         def call(*arguments: Any) -> Any:
             with naming(self._name, self._evaluator):
-                return method(*arguments)
+                found = method(*arguments)
+            if not isinstance(found, kind):
+                raise InputError(
+                    f"{self._name}: expected {method.__name__} to return {kind.__name__}, "
+                    f"got {type(found).__name__}"
+                )
+            return found
 
         return call
