@@ -114,6 +114,17 @@ def test_an_op_that_may_take_no_time_holds_nothing() -> None:
     assert least_excess(problem) == least_penalty(problem) == 0
 
 
+def test_an_op_whose_time_vanishes_beside_that_of_the_step_holds_nothing() -> None:
+    # 1 + 1e-20 is 1 in float64: the second one ends when it starts.
+    workspace = np.array([0, 50])
+    graph = op_graph(2, [(0, 1)], tensor_bytes=np.array([10, 0]), workspace_bytes=workspace)
+    on = cluster(["k80"] * 2, memory=20, bandwidth=np.inf)
+    problem = problem_of(graph, on, np.array([[1.0, 1.0], [1e-20, 1e-20]]))
+    assert least_excess(problem) == least_penalty(problem) == 0
+    problem = problem_of(graph, on, np.array([[1.0, 1.0], [1e-9, 1e-9]]))
+    assert least_excess(problem) == least_penalty(problem) == 40
+
+
 def test_the_op_with_most_alive_in_order_may_hold_less() -> None:
     # The third op runs after the first two, but does not wait for them.
     graph = op_graph(

@@ -1,18 +1,22 @@
 """An evaluator that counts changes no search, and tells how far it is."""
 
 import re
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
+import pytest
+from numpy.typing import NDArray
 
 from placeto.placing import watching
 from placeto.placing.placements import run_placer
 from placeto.placing.placers import make_placer
-from placeto.placing.watching import WatchedEvaluator
+from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
 from placeto_baselines import LocalSearch
 from placeto_graphs import (
+    EvaluationBatch,
     PlacementProblem,
     SchedulingEvaluator,
     colocate,
@@ -20,6 +24,36 @@ from placeto_graphs import (
     parse_cluster,
 )
 from placeto_simulator import Simulator
+
+
+def test_the_best_until_a_limit_is_the_least_penalised() -> None:
+    problem = ladder()
+    small = replace(problem.cluster.devices[0], memory_bytes=1)
+    roomy = replace(
+        problem,
+        cluster=replace(problem.cluster, devices=(small, *problem.cluster.devices[1:])),
+    )
+
+    class FullThenRoomy:
+        """Costs 1 s on a device that is 1 GB too small, 1.5 s on the other."""
+
+        problem = roomy
+
+        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+            elsewhere = placements.any(axis=1)
+            peaks = np.zeros((len(placements), roomy.num_devices), np.int64)
+            peaks[~elsewhere, 0] = 10**9
+            return EvaluationBatch(runtime=np.where(elsewhere, 1.5, 1.0), peak_memory=peaks)
+
+    watched = WatchedEvaluator(FullThenRoomy(), lambda _count, _best: None, Limits(evaluations=3))
+    both = np.zeros((4, problem.num_groups), np.int32)
+    both[1] = 1
+    with pytest.raises(SpentError):
+        watched.evaluate(both)
+    result = watched.result()
+    assert (result.runtime, result.evaluations) == (1.5, 3)
+    assert result.placement.tolist() == both[1].tolist()
+    assert result.curve[-1].tolist() == [3.0, 1.5]
 
 
 def ladder() -> PlacementProblem:
