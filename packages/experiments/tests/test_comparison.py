@@ -21,6 +21,7 @@ from placeto.trials.comparison import (
 )
 from placeto.trials.curves import evaluations_to_best, short_curve
 from placeto.trials.records import Placed
+from placeto.trials.trials import Results
 from placeto_policy.example import two_chains
 from placeto_tools.plots.curves import curves_figure
 
@@ -240,6 +241,23 @@ def test_a_problem_is_described_before_any_scheme_places_it() -> None:
     described, *others = Comparison([case], schemes, range(2), chosen_budgets(schemes)).trials
     assert described.needs == ()
     assert [trial.needs for trial in others] == [(described.name,)] * 5
+
+
+def test_the_best_of_runs_that_do_not_fit_lacks_least() -> None:
+    case = Case("two chains", "2xk80", "two-chains", two_chains)
+    comparison = Comparison([case], {"random": PLACERS["random"]}, range(3), {"random": 9})
+    _, *placing = comparison.trials
+
+    def best(*runs: Placed) -> Placed | None:
+        names = [trial.name for trial in placing]
+        return comparison.best(Results(dict(zip(names, runs, strict=True))), case, "random")
+
+    fast, slow = (
+        msgspec.structs.replace(run(runtime, fits=False), cost=cost)
+        for runtime, cost in ((1.0, 9.0), (2.0, 3.0))
+    )
+    assert best(fast, slow, fast) == slow
+    assert best(fast, run(5.0), slow) == run(5.0)
 
 
 def test_curves_are_medians_in_a_band_and_schemes_without_a_runtime_are_left_out() -> None:

@@ -56,6 +56,17 @@ def test_the_best_until_a_limit_is_the_least_penalised() -> None:
     assert result.curve[-1].tolist() == [3.0, 1.5]
 
 
+def test_what_comes_first_is_evaluated_however_short_the_time() -> None:
+    problem = ladder()
+    simulator = Simulator(problem, num_threads=1)
+    watched = WatchedEvaluator(simulator, lambda _count, _best: None, Limits(seconds=1e-9))
+    rows = np.zeros((2, problem.num_groups), np.int32)
+    runtime = watched.evaluate(rows).runtime[0]
+    with pytest.raises(SpentError):
+        watched.evaluate(rows)
+    assert (watched.result().runtime, watched.result().evaluations) == (runtime, 2)
+
+
 def ladder() -> PlacementProblem:
     grid = nx.grid_2d_graph(3, 6, create_using=nx.DiGraph)
     edges = [(a, b) for a, b in grid.edges if a < b]
