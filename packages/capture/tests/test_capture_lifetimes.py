@@ -70,6 +70,42 @@ def test_a_slice_keeps_its_storage() -> None:
         assert waits_of(graph, free) == expected
 
 
+def test_what_several_ops_have_written_is_read_where_each_of_them_is() -> None:
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        first = torch.empty(ROWS, 8)
+        first[:16] = inputs[:16].sin()
+        first[16:] = inputs[16:].cos()
+        first[16:].mul_(2)
+        last = first.exp().tanh().abs()
+        del first
+        return last.cos()
+
+    graph = capture(Function(forward), torch.ones(ROWS, 8), mode="inference")
+    row = 8 * 4
+    assert [read_by(graph, free) for free in frees(graph)] == [
+        {"aten.copy_": 16 * row},
+        {"aten.mul_": 48 * row},
+    ]
+    for free in frees(graph):  # so that no placement sends anything to it
+        (maker,) = graph.tensor_producer[graph.inputs_of_op[free]]
+        assert graph.colocation[free] == graph.colocation[maker] >= 0
+    assert len(set(graph.colocation[frees(graph)])) == 2
+
+
+def test_a_variable_is_kept_until_all_is_done_that_the_last_op_for_it_reads() -> None:
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        kept = inputs.sin()
+        row = kept[:1].exp()
+        slow = row.neg().repeat(ROWS, 1).tanh().sum(0)
+        total = row.abs() + slow  # where one that goes by the width comes to the first of these
+        del kept
+        return total.cos()
+
+    graph = capture(Function(forward), torch.ones(ROWS, 8), mode="inference")
+    (free,) = (free for free in frees(graph) if "aten.sin" in read_by(graph, free))
+    assert sorted(waits_of(graph, free)) == ["aten.abs", "aten.sum"]
+
+
 def test_where_the_peak_is_elsewhere_there_are_no_ops_for_it() -> None:
     def forward(inputs: torch.Tensor) -> torch.Tensor:
         small = inputs[:8].sin()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_capture.tracing.storage_parts import whole_storage
+from placeto_capture.tracing.storage_parts import StorageAccesses
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
 from placeto_capture.tracing.updates import with_calls
 
@@ -92,11 +92,24 @@ def with_frees(trace: Trace) -> Trace:
 
     They are where something is kept when it is needed least: where the peak of the step in the
     order of its ops would be lower without what variables and slices of tensors keep. Each is on
-    the device of the op that made the storage, and takes no time.
+    the device of an op and reads what that has written last, and takes no time.
     """
+    kept = {life.storage: life for life in _kept_at_the_peak(trace)}
+    if not kept:
+        return trace
+    accesses = StorageAccesses(trace)
+    writer_of_part: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for op, call in enumerate(trace.ops):
+        if isinstance(call, Call):
+            for storage in kept.keys() & {*call.creates, *call.writes}:
+                written = accesses.made(op, storage)
+                writer_of_part[storage].update(dict.fromkeys(written, op))
     calls: defaultdict[int, list[Call]] = defaultdict(list)
-    for life in _kept_at_the_peak(trace):
-        calls[life.end].append(_free(trace, life))
+    for storage, life in kept.items():
+        views: defaultdict[int, list[View]] = defaultdict(list)
+        for part, writer in writer_of_part[storage].items():
+            views[writer].append(accesses.parts(storage)[part])
+        calls[life.end] += [_free(trace, life, writer, read) for writer, read in views.items()]
     return with_calls(trace, calls)
 
 
@@ -186,21 +199,21 @@ def _kept(
     return kept
 
 
-def _free(trace: Trace, life: _Life) -> Call:
+def _free(trace: Trace, life: _Life, writer: int, read: Sequence[View]) -> Call:
     before = range(life.maker, life.end)[::-1]
     last, call = next((op, call) for op in before if isinstance(call := trace.ops[op], Call))
     return Call(
         function=None,
-        arguments=(whole_storage(life.storage, trace.storage_bytes[life.storage]),),
+        arguments=tuple(read),
         keywords={},
         outputs=(),
         reads=(life.storage,),
         writes=(),
         creates=(),
-        scope=trace.ops[life.maker].scope,
+        scope=trace.ops[writer].scope,
         phase=call.phase,
         flops=0,
         bytes_accessed=0,
-        belongs_to=life.maker,
+        belongs_to=writer,
         waits_for=(last,),
     )

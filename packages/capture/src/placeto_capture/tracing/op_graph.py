@@ -171,10 +171,8 @@ class TensorsOfTrace:
         for storage, use in uses.items():
             for part in use.read:
                 self._readers[storage, part].append(op)
-        for storage in call.creates:
-            self._add_version(op, storage, self.parts.created(op, storage))
-        for storage in call.writes:
-            self._add_version(op, storage, uses[storage].written)
+        for storage in (*call.creates, *call.writes):
+            self._add_version(op, storage, self.parts.made(op, storage))
 
     def _read_versions(self, uses: Mapping[int, Access]) -> dict[int, set[int]]:
         """Return the versions that a call reads, and which of their parts."""
@@ -202,7 +200,8 @@ class TensorsOfTrace:
             return list(self._last_backward_ops)
         earlier = self._replaced_by(uses)
         if call.is_free:
-            earlier.update(self._before_last(last, inputs) for last in call.waits_for)
+            for last in call.waits_for:
+                earlier.update(self._right_before(last, inputs))
         elif not self.is_dataflow:
             earlier.update(call.waits_for)
         if self._barrier is not None:
@@ -217,13 +216,13 @@ class TensorsOfTrace:
                 to_wait_for.append(other)
         return to_wait_for
 
-    def _before_last(self, last: int, inputs: Sequence[int]) -> int:
+    def _right_before(self, last: int, inputs: Sequence[int]) -> tuple[int, ...]:
         """Return what a free has to wait for to queue right behind the last op that it is for.
 
         If it waited for that op, it would queue behind the next one as well.
         """
-        before = max(self._before[last], default=last)
-        return before if before > max(inputs) else last
+        before = self._before[last]
+        return before if max(before, default=-1) > max(inputs) else (last,)
 
     def _ancestors(self, op: int) -> set[int]:
         found = {op}

@@ -276,11 +276,13 @@ class StorageAccesses:
         written = {part for coverage in coverages for part in coverage.parts}
         return Access(tuple(sorted(read | kept)), tuple(sorted(written)))
 
-    def created(self, op: int, storage: int) -> Iterable[int]:
-        """Return the parts that an op makes of a storage: those that it writes, or all."""
-        call, access = self._trace.ops[op], self._accesses[op].get(storage)
-        is_written = access is not None and isinstance(call, Call) and not call.parts
-        return self.access(op, storage).written if is_written else range(len(self.sizes(storage)))
+    def made(self, op: int, storage: int) -> Iterable[int]:
+        """Return the parts that a call makes of a storage: those that it writes, or all."""
+        call = self._trace.ops[op]
+        is_written = storage in self._accesses[op]
+        if isinstance(call, Call) and storage in call.creates and (call.parts or not is_written):
+            return range(len(self.sizes(storage)))
+        return self.access(op, storage).written
 
 
 def _accesses(call: Call) -> dict[int, _Views]:
