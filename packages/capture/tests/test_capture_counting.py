@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -269,6 +270,40 @@ def test_a_gradient_is_added_to_new_zeros_in_place(name: str, change: str, moved
     assert bytes_of(graph, f"aten.{change}") == moved
     zeros = "aten.zeros_like" if name == "take" else "aten.new_zeros"
     assert bytes_of(graph, zeros) == ROWS * ROW
+
+
+def two_sums(gradient: torch.Tensor) -> torch.Tensor:
+    zeros = torch.zeros(ROWS, WIDTH)
+    once = zeros.scatter_add(0, PLACES, gradient)
+    return once * zeros.scatter_add(0, PLACES, gradient)
+
+
+class TwoSums(torch.autograd.Function):
+    """Puts gradients twice into the same zeros, which are a variable."""
+
+    @staticmethod
+    def forward(_: Any, table: torch.Tensor) -> torch.Tensor:
+        return table.gather(0, PLACES)
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return two_sums(*gradients)
+
+
+def of_hook(table: torch.Tensor) -> torch.Tensor:
+    rows = table.gather(0, PLACES)
+    rows.register_hook(lambda gradient: two_sums(gradient)[:2])  # type: ignore[no-untyped-call]
+    return rows * 2
+
+
+@pytest.mark.parametrize("pick", [TwoSums.apply, of_hook])
+def test_zeros_of_functions_and_hooks_are_not_changed(pick: Any) -> None:
+    graph = capture(Table(pick), (), loss_fn=torch.Tensor.sum)
+    sums = [op for op, kind in enumerate(graph.op_types) if kind == "aten.scatter_add"]
+    zeros = graph.op_types.index("aten.zeros")
+    assert len(sums) == 2
+    for op in sums:
+        assert zeros in graph.tensor_producer[graph.inputs_of_op[op]]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from placeto_capture.tracing.trace import tensor_leaves
 # Code that is not the model's: PyTorch's own modules, and this package.
 OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
-
 LEFT_MODULE = "_placeto_left_module"  # an attribute of errors
 
 
@@ -75,6 +74,16 @@ def failed_line(error: BaseException) -> str:
         if file.is_absolute() and not others:
             return f" (line {line} of {file.name})"
     return ""
+
+
+def is_run_by_engine() -> bool:
+    """Return whether autograd itself runs an op, not a function or hook that is someone's own."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_name != "_engine_run_backward":
+        if not any(Path(frame.f_code.co_filename).is_relative_to(folder) for folder in OTHERS):
+            return False
+        frame = frame.f_back
+    return True
 
 
 LEAF_NUMBER = 2**64 - 1  # of the nodes that accumulate the gradients of leaves

@@ -32,7 +32,12 @@ from placeto_capture.tracing.functions import (
 )
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
 from placeto_capture.tracing.lifetimes import Lifetimes
-from placeto_capture.tracing.origins import AutogradNodes, ModuleScopes, RandomDraws
+from placeto_capture.tracing.origins import (
+    AutogradNodes,
+    ModuleScopes,
+    RandomDraws,
+    is_run_by_engine,
+)
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, tensor_leaves
 from placeto_graphs import Phase
 
@@ -182,7 +187,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return whether the last op made a tensor of zeros for autograd alone."""
         last = self.ops[-1]
         is_new = isinstance(last, Call) and self._look_up(tensor).storage in last.creates
-        return is_new and last.op_type in ZEROS and not torch.is_grad_enabled()
+        return (
+            is_new and last.op_type in ZEROS and not torch.is_grad_enabled() and is_run_by_engine()
+        )
 
     def _record(
         self, func: Any, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
