@@ -151,6 +151,36 @@ def test_what_a_step_changes_in_variables_around_it_is_as_before() -> None:
     assert (schedule.last_epoch, optimizer.param_groups[0]["lr"]) == (0, 0.1)
 
 
+class Cache(dict[str, torch.Tensor]):
+    """A dictionary of the caller's own, with an attribute."""
+
+    num_writes = 0
+
+
+class Recent(collections.OrderedDict[str, int]):
+    """A container of the caller's own that has an order."""
+
+
+CACHE, RECENT = Cache(), Recent(first=1, last=2)
+
+
+def test_what_is_new_and_containers_of_ones_own_are_as_before() -> None:
+    model = nn.Linear(4, 2)
+
+    def step(inputs: torch.Tensor) -> None:
+        global FOUND  # noqa: PLW0603 (as users do)
+        FOUND = CACHE["outputs"] = model(inputs)  # type: ignore[name-defined]
+        CACHE.num_writes += 1
+        Cache.newest = CACHE["outputs"]  # type: ignore[attr-defined]
+        RECENT.move_to_end("first")
+
+    capture_function(step, model, example_inputs=torch.ones(3, 4))
+    assert (CACHE, CACHE.num_writes, vars(CACHE)) == ({}, 0, {})
+    assert [*RECENT] == ["first", "last"]
+    assert "FOUND" not in globals()
+    assert not hasattr(Cache, "newest")
+
+
 def test_settings_of_torch_stay_as_they_were() -> None:
     def settings() -> tuple[Any, ...]:
         return (
@@ -205,6 +235,29 @@ def test_captures_of_several_threads_leave_nothing_behind() -> None:
     first_is_out.set()
     threads[1].join()
     assert (nn.functional.dropout, nn.Module._apply) == (dropout, apply)
+
+
+def test_what_steps_of_several_threads_change_is_as_before() -> None:
+    kept: list[torch.Tensor] = []
+    second_has_begun = threading.Event()
+
+    def loss(outputs: torch.Tensor) -> torch.Tensor:
+        kept.append(outputs)
+        if not threads[1].is_alive() and not second_has_begun.is_set():
+            second_has_begun.set()
+            threads[1].start()
+            threads[1].join(0.3)
+        return outputs.sum()
+
+    def run() -> None:
+        capture(nn.Linear(2, 2), torch.ones(2, 2), loss_fn=loss)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    threads[0].start()
+    for thread in threads:
+        second_has_begun.wait(30)
+        thread.join()
+    assert kept == []
 
 
 def test_a_loss_may_look_at_the_model_itself() -> None:

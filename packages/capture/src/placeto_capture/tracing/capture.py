@@ -353,8 +353,8 @@ class _Step:
         """
         self.part = part
         with (
+            patched_torch(self._target, self._fake_mode),  # one step at a time
             put_back([*called, *self._modules.values()]),
-            patched_torch(self._target, self._fake_mode),
         ):
             objects = FakeObjects(
                 self._modules, self._optimizers, self._others, self._inputs, self._fake_mode

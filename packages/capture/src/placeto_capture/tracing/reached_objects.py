@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 CONTAINERS = {list, set, dict, deque, Counter, OrderedDict, defaultdict}
+BASES = OrderedDict, dict, list, set, deque  # what empties and fills containers
 MAX_LOOKED_INTO = 1_000  # elements of a container; one with more is put back all the same
 REFERENCES = "__self__", "__func__", "__wrapped__", "fget", "func", "args", "keywords"
 LIBRARIES = {*sys.stdlib_module_names, "torch", "placeto_capture"}
@@ -21,10 +22,11 @@ STATEFUL = "torch.amp.", "torch.nn.", "torch.optim."  # those of a library that 
 def put_back(roots: Iterable[Any]) -> Iterator[None]:
     """Let what is reached from functions and objects be afterwards as it was.
 
-    These are lists, dictionaries and sets; attributes of classes and objects that are the caller's
-    own, or PyTorch's modules and schedules; and variables that functions name, but those of other
-    modules. Caches of `functools.lru_cache` are emptied. Not put back are iterators, generators of
-    random numbers, arrays, slots, and objects of other libraries.
+    These are lists, dictionaries and sets, also of classes of the caller's own; attributes of
+    classes and objects that are the caller's own, or PyTorch's modules and schedules; and variables
+    that functions name, but those of other modules. What is new among these is taken away again.
+    Caches of `functools.lru_cache` are emptied. Not put back are iterators, generators of random
+    numbers, arrays, slots, and objects of other libraries.
     """
     undo: list[Callable[[], Any]] = []
     seen: dict[int, Any] = {}
@@ -44,18 +46,23 @@ def put_back(roots: Iterable[Any]) -> Iterator[None]:
 def _inside(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
     """Return what is in an object, and add what puts it back."""
     kind, inside = type(found), []
-    if kind in CONTAINERS:
-        undo.append(partial(_refill, found, found.copy()))
-        if len(found) <= MAX_LOOKED_INTO:
-            inside = [*found, *(found.values() if isinstance(found, dict) else ())]
+    is_own_container = isinstance(found, BASES) and _is_own(kind)
+    if kind in CONTAINERS or is_own_container:
+        base: Any = next(base for base in BASES if isinstance(found, base))
+        kept = dict(base.items(found)) if issubclass(base, dict) else [*base.__iter__(found)]
+        undo.append(partial(_refill, base, found, kept))
+        if len(kept) <= MAX_LOOKED_INTO:
+            inside = [*kept, *(kept.values() if isinstance(kept, dict) else ())]
+        if is_own_container:
+            inside += [kind, getattr(found, "__dict__", None)]
     elif kind is CellType:
         with suppress(ValueError):  # it is empty
             inside = [found.cell_contents]
             undo.append(partial(setattr, found, "cell_contents", *inside))
     elif kind is FunctionType:
-        scope, names = found.__globals__, _names(found.__code__) if _is_own(found) else ()
+        scope, names = found.__globals__, _names(found.__code__) if _is_own(found) else set()
         kept = {name: scope[name] for name in names if name in scope}
-        undo.append(partial(scope.update, kept))
+        undo.append(partial(_put_variables, scope, kept, names - kept.keys()))
         inside = [found.__closure__ or (), found.__defaults__, found.__kwdefaults__, *kept.values()]
     elif isinstance(found, type) and _is_own(found):
         kept = {name: each for name, each in vars(found).items() if not name.startswith("__")}
@@ -71,15 +78,28 @@ def _inside(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
     return inside
 
 
-def _refill(container: Any, kept: Any) -> None:
-    container.clear()
-    (container.extend if hasattr(container, "extend") else container.update)(kept)
+def _refill(base: Any, container: Any, kept: dict[Any, Any] | list[Any]) -> None:
+    base.clear(container)
+    if isinstance(kept, dict):
+        for key, value in kept.items():
+            base.__setitem__(container, key, value)
+    else:
+        (base.update if base is set else base.extend)(container, kept)
+
+
+def _put_variables(scope: dict[str, Any], kept: dict[str, Any], missing: set[str]) -> None:
+    scope.update(kept)
+    for name in missing & scope.keys():
+        if not isinstance(scope[name], ModuleType):  # which has been imported, once and for all
+            del scope[name]
 
 
 def _put_attributes(owner: type, kept: dict[str, Any]) -> None:
     for name, value in kept.items():
         if vars(owner).get(name) is not value:
             type.__setattr__(owner, name, value)
+    for name in [name for name in vars(owner) if name not in kept and not name.startswith("__")]:
+        type.__delattr__(owner, name)
 
 
 def _names(code: CodeType) -> set[str]:
