@@ -419,6 +419,21 @@ def test_terms_of_gradients_are_as_large_in_every_micro_batch() -> None:
         assert [sizes[f"{name}@{number}"] for name in ("term 1", "term 2", "sum")] == [64] * 3
 
 
+def test_what_is_kept_until_the_update_is_no_gradient_of_weights() -> None:
+    step = training_step()
+    step.add_node("kept", phase=1, measured_time={"k80": 0.0})
+    step.add_node("until", op_type="placeto.free", phase=2, measured_time={"k80": 0.0})
+    step.add_edge("layer", "kept", bytes=20)
+    step.add_edge("kept", "until", bytes=64)
+    without = micro_batched(from_networkx(training_step()), 4)
+    whole = micro_batched(from_networkx(step), 4)
+    assert whole.op_types.count("placeto.add_gradients") == (
+        without.op_types.count("placeto.add_gradients")
+    )
+    read = whole.inputs_of_op[whole.op_names.index("until")]
+    assert whole.tensor_bytes[read].tolist() == [16] * 4
+
+
 def test_weights_that_a_layer_holds_itself_are_there_once() -> None:
     step = nx.DiGraph([("images", "layer"), ("layer", "loss")])
     step.nodes["layer"]["parameter_bytes"] = 64

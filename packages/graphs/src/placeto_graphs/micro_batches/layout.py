@@ -11,6 +11,7 @@ from placeto_graphs.grouping.reachability import reached
 from placeto_graphs.schema.op_graph import OpGraph, Phase
 
 ONCE = -1  # the micro-batch of an op that runs once
+FREE_TYPE = "placeto.free"  # of ops that only keep what they read, in whatever phase that ends
 
 
 def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
@@ -38,7 +39,7 @@ def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
 
 def _results(graph: OpGraph) -> NDArray[np.int32]:
     """Return the ops that make gradients of weights; without any, those before the update."""
-    of_update = graph.phases[graph.edge_consumers] == Phase.UPDATE
+    of_update = _edges_to_update(graph)
     of_backward = graph.phases[graph.edge_producers] == Phase.BACKWARD
     makers: NDArray[np.int32] = graph.edge_producers[of_update & of_backward]
     if len(makers):
@@ -48,11 +49,16 @@ def _results(graph: OpGraph) -> NDArray[np.int32]:
     return np.flatnonzero(~is_read & (graph.phases != Phase.UPDATE)).astype(np.int32)
 
 
+def _edges_to_update(graph: OpGraph) -> NDArray[np.bool_]:
+    is_free = np.array([op_type == FREE_TYPE for op_type in graph.op_types], np.bool_)
+    of_update: NDArray[np.bool_] = (graph.phases == Phase.UPDATE) & ~is_free
+    return of_update[graph.edge_consumers]
+
+
 def _accumulated_gradients(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool[T], the gradients of weights: what the update reads of the backward pass."""
-    tensors, consumers = graph.edges.T
     read_by_update = np.zeros(graph.num_tensors, np.bool_)
-    read_by_update[tensors[graph.phases[consumers] == Phase.UPDATE]] = True
+    read_by_update[graph.edges[_edges_to_update(graph), 0]] = True
     return read_by_update & _made_by_backward(graph, of_batch)
 
 
