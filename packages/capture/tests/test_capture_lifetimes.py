@@ -11,7 +11,7 @@ from captured_models import Function, case
 from placed_runs import check_placements, placed_run, random_devices
 from placeto_capture import capture, cost_model, executable_step
 from placeto_capture.tracing import lifetimes
-from placeto_graphs import OpGraph
+from placeto_graphs import OpGraph, colocate
 
 ROWS = 64
 
@@ -104,6 +104,23 @@ def test_a_variable_is_kept_until_all_is_done_that_the_last_op_for_it_reads() ->
     graph = capture(Function(forward), torch.ones(ROWS, 8), mode="inference")
     (free,) = (free for free in frees(graph) if "aten.sin" in read_by(graph, free))
     assert sorted(waits_of(graph, free)) == ["aten.abs", "aten.sum"]
+
+
+def test_groups_are_those_of_the_step_without_frees(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        first = inputs.sin()
+        second = first.exp().neg()
+        last = second.tanh().abs()
+        del first, second
+        return last.cos() + inputs
+
+    step = Function(forward), torch.ones(ROWS, 8)
+    graph = capture(*step, mode="inference")
+    kept = [op for op in range(graph.num_ops) if op not in frees(graph)]
+    assert len(kept) < graph.num_ops
+    monkeypatch.setattr(lifetimes, "SMALL_DIFFERENCE", np.inf)
+    without = capture(*step, mode="inference")
+    assert colocate(graph).group_of[kept].tolist() == colocate(without).group_of.tolist()
 
 
 def test_where_the_peak_is_elsewhere_there_are_no_ops_for_it() -> None:

@@ -15,7 +15,7 @@ from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.grouping.labels import grouping_of_labels, join_pairs
 from placeto_graphs.grouping.reachability import reached
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
+from placeto_graphs.schema.op_graph import FREE, FREE_TYPE, OpGraph, Phase
 
 Rule = Callable[[OpGraph], Grouping]
 
@@ -119,6 +119,7 @@ def colocate_updates(graph: OpGraph) -> Grouping:
 def colocate_single_consumers(graph: OpGraph) -> Grouping:
     """Put an op whose output is read by one op only into the group of that op, recursively.
 
+    Ops of type ``"placeto.free"`` do not count: they only keep what they read.
     In a training graph most activations are read by a backward op, too, and so stay apart. The
     gradient of an input that weights make stays apart as well: their update comes after it, whether
     a tensor says so or not, and without that all layers of a chain would be one group. Where
@@ -140,8 +141,9 @@ def colocate_single_consumers(graph: OpGraph) -> Grouping:
     """
     lowest = np.full(graph.num_ops, graph.num_ops, np.int32)
     highest = np.full(graph.num_ops, -1, np.int32)
-    np.minimum.at(lowest, graph.edge_producers, graph.edge_consumers)
-    np.maximum.at(highest, graph.edge_producers, graph.edge_consumers)
+    counted = np.array(graph.op_types, np.str_)[graph.edge_consumers] != FREE_TYPE
+    np.minimum.at(lowest, graph.edge_producers[counted], graph.edge_consumers[counted])
+    np.maximum.at(highest, graph.edge_producers[counted], graph.edge_consumers[counted])
     reads_weights = graph.edge_consumers[_made_of_weights(graph)[graph.edge_producers]]
     backward = graph.phases == Phase.BACKWARD
     apart = np.zeros(graph.num_ops, np.bool_)

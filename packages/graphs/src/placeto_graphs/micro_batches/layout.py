@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.grouping.reachability import reached
-from placeto_graphs.schema.op_graph import OpGraph, Phase
+from placeto_graphs.schema.op_graph import FREE_TYPE, OpGraph, Phase
 
 ONCE = -1  # the micro-batch of an op that runs once
-FREE_TYPE = "placeto.free"  # of ops that only keep what they read, in whatever phase that ends
 
 
 def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
@@ -50,8 +49,8 @@ def _results(graph: OpGraph) -> NDArray[np.int32]:
 
 
 def _edges_to_update(graph: OpGraph) -> NDArray[np.bool_]:
-    is_free = np.array([op_type == FREE_TYPE for op_type in graph.op_types], np.bool_)
-    of_update: NDArray[np.bool_] = (graph.phases == Phase.UPDATE) & ~is_free
+    computes = np.array(graph.op_types, np.str_) != FREE_TYPE
+    of_update: NDArray[np.bool_] = (graph.phases == Phase.UPDATE) & computes
     return of_update[graph.edge_consumers]
 
 
