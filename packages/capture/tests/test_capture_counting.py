@@ -249,6 +249,32 @@ def test_what_is_picked_of_a_table_counts_and_not_the_table(name: str) -> None:
     assert bytes_of(graph, f"aten.{name}") == moved
 
 
+def test_gradients_of_weights_in_bags_read_the_rows_that_were_picked() -> None:
+    def weighted(table: torch.Tensor) -> torch.Tensor:
+        weights = table[:5].sum(1)
+        return functional.embedding_bag(
+            FIVE, table, BAGS, mode="sum", per_sample_weights=weights
+        ).exp()
+
+    graph = capture(Table(weighted), (), loss_fn=torch.Tensor.sum)
+    places = (5 + 2) * 8  # the indices, and where the bags begin
+    read = 2 * ROW + 5 * ROW + places
+    assert bytes_of(graph, "aten._embedding_bag_per_sample_weights_backward") == read + 5 * FLOAT
+
+
+def test_a_ctc_loss_reads_the_numbers_of_its_targets() -> None:
+    times, length, classes = 20, 3, 1000
+    targets = torch.ones(1, length, dtype=torch.long)
+    sizes = torch.tensor([times]), torch.tensor([length])
+
+    def forward(scores: torch.Tensor) -> torch.Tensor:
+        return functional.ctc_loss(scores, targets, *sizes)
+
+    graph = forward_pass(forward, torch.zeros(times, 1, classes))
+    states = times * (2 * length + 1) * FLOAT  # the targets with blanks between them
+    assert bytes_of(graph, "aten._ctc_loss") == pytest.approx(2 * states, rel=0.1)
+
+
 def test_rows_that_bags_sum_up_are_additions() -> None:
     graph = capture(Table(PICKS["_embedding_bag"][0]), (), loss_fn=torch.Tensor.sum)
     assert flops_of(graph, "aten._embedding_bag") == 5 * WIDTH

@@ -106,6 +106,21 @@ def test_a_variable_is_kept_until_all_is_done_that_the_last_op_for_it_reads() ->
     assert sorted(waits_of(graph, free)) == ["aten.abs", "aten.sum"]
 
 
+@pytest.mark.parametrize(("rows", "num_columns"), [(ROWS, 64), (16 * ROWS, 256)])
+def test_what_is_small_has_no_ops_for_it(rows: int, num_columns: int) -> None:
+    """Less than a block of 512 bytes is small, and less than 2 of 1,000 parts of the peak."""
+
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        large, small = inputs.sin(), inputs[:1].cos()
+        last = (large.exp() + small.neg()).tanh().abs()
+        del large, small
+        return last.cos()
+
+    graph = capture(Function(forward), torch.ones(rows, num_columns), mode="inference")
+    (free,) = frees(graph)
+    assert read_by(graph, free) == {"aten.sin": rows * num_columns * 4}
+
+
 def test_groups_are_those_of_the_step_without_frees(monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(inputs: torch.Tensor) -> torch.Tensor:
         first = inputs.sin()

@@ -204,18 +204,24 @@ def test_a_forward_pass_waits_for_the_backward_pass_before_it() -> None:
     assert begun <= 2 * (2 + 2 + 2)  # gradients, and ops that read no result
 
 
-def test_a_backward_pass_waits_for_the_one_right_before_it() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_backward_pass_waits_for_the_one_right_before_it(at_once: bool) -> None:
     def step(inputs: torch.Tensor) -> None:
         outputs = model(inputs)
-        outputs.sum().backward(retain_graph=True)
-        outputs.mean().backward()
+        total = outputs.sum()
+        mean = outputs.mean() if at_once else None
+        total.backward(retain_graph=True)
+        (outputs.mean() if mean is None else mean).backward()
 
     model = nn.Linear(4, 4)
     graph = capture_function(step, model, example_inputs=torch.ones(2, 4))
     first, second = (op for op, kind in enumerate(graph.op_types) if kind == "aten.ones_like")
-    mean = graph.op_names.index("loss/aten.mean")
-    assert first < mean < second  # which the second pass alone reads
-    assert {first, second - 2} <= nx.ancestors(order_of(graph), second)
+    mean = graph.op_names.index("loss/aten.mean")  # which the second pass alone reads
+    assert (mean < first) if at_once else (first < mean < second)
+    of_first = {op for op in ops_of(graph, Phase.BACKWARD) if op < second}
+    assert first in of_first
+    last_of_first = {op for op in of_first if not of_first & nx.descendants(order_of(graph), op)}
+    assert last_of_first & nx.ancestors(order_of(graph), second)
 
 
 def test_gradients_of_rows_are_made_one_after_the_other() -> None:
