@@ -153,8 +153,10 @@ class Upsampling(nn.Module):
         self.end = nn.Conv2d(7, 2, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        halves = self.up(self.down(images)).clamp(0.0, 6.0)
-        result: torch.Tensor = self.end(torch.cat([halves, images], 1))
+        # Without variables, which would keep in memory what the file does not.
+        result: torch.Tensor = self.end(
+            torch.cat([self.up(self.down(images)).clamp(0.0, 6.0), images], 1)
+        )
         return result
 
 

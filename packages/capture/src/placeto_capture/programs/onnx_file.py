@@ -157,8 +157,16 @@ class OnnxModule(nn.Module):
         tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         values = {**self.constants, **dict(zip(self.inputs, inputs, strict=True)), "": None}
         values |= {value: tensors[name] for value, name in self.tensor_of_value.items()}
+        last_use: dict[str, _Node | None] = {
+            name: node for node in self.nodes for name in node.inputs
+        }
+        last_use.update(dict.fromkeys(["", *self._outputs]))
         for node in self.nodes:
             arguments = [values[name] for name in node.inputs]
+            # What nothing reads any more is in memory no longer than in the module of the file.
+            for name in set(node.inputs):
+                if last_use[name] is node:
+                    del values[name]
             if node.scope:
                 result = scopes[node.scope](node.function, *arguments)
             else:
@@ -166,7 +174,8 @@ class OnnxModule(nn.Module):
             if not isinstance(result, (list, tuple)):
                 result = [result, *[None] * (len(node.outputs) - 1)]
             named = zip(node.outputs, result, strict=True)
-            values.update((name, value) for name, value in named if name)
+            values.update((name, value) for name, value in named if name in last_use)
+            del arguments, result
         found = {name: values[name] for name in self._outputs}
         return next(iter(found.values())) if len(found) == 1 and "loss" not in found else found
 

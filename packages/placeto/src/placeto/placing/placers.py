@@ -28,7 +28,7 @@ from placeto_baselines import (
 from placeto_graphs import PlacementProblem, Placer
 
 if TYPE_CHECKING:
-    from placeto_policy import PlacementPolicy
+    from placeto_policy import PlacementPolicy, PlacetoPlacer
 
 # A narrow RNN learns as much from as many placements as one of 512 units, each of which takes it a
 # quarter of the time (lab/notes/recurrent-policy.md).
@@ -91,21 +91,26 @@ def _published(_problem: PlacementProblem, budget: Budget) -> Placer:
     return PlacetoPlacer(training_evaluations=budget.evaluations, settings=preset("paper"))
 
 
-def pretrained(problem: PlacementProblem, policy: "PlacementPolicy | None" = None) -> Placer:
+def _pretrained(problem: PlacementProblem, _budget: Budget) -> Placer:
+    """Return the bundled pretrained policy, beside others whose placements count, too."""
+    starts = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
+    return replace(pretrained(problem), starts=starts)
+
+
+def pretrained(
+    problem: PlacementProblem, policy: "PlacementPolicy | None" = None
+) -> "PlacetoPlacer":
     """Return the bundled pretrained policy, or another one, as it places without a search."""
     is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_SWEEP
     return start_of_search(policy, SWEEPS_OF_PRETRAINED if is_quick else 0)
 
 
-def start_of_search(policy: "PlacementPolicy | None" = None, sweeps: int = 0) -> Placer:
+def start_of_search(policy: "PlacementPolicy | None" = None, sweeps: int = 0) -> "PlacetoPlacer":
     """Return the bundled pretrained policy, or another one, as it places before a search."""
     from placeto_policy import PlacetoPlacer, load_pretrained  # noqa: PLC0415
 
     return PlacetoPlacer(
-        policy=policy or load_pretrained(),
-        samples=SAMPLES_OF_PRETRAINED,
-        starts=(SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct()),
-        sweeps=sweeps,
+        policy=policy or load_pretrained(), samples=SAMPLES_OF_PRETRAINED, sweeps=sweeps
     )
 
 
@@ -141,9 +146,7 @@ PLACERS: Mapping[str, PlacerSpec] = {
     "heft": PlacerSpec("HEFT", lambda _problem, _budget: Heft()),
     "m-etf": PlacerSpec("m-ETF", lambda _problem, _budget: MEtf()),
     "m-sct": PlacerSpec("m-SCT", lambda _problem, _budget: MSct()),
-    "pretrained": PlacerSpec(
-        "Placeto, pretrained", lambda problem, _budget: pretrained(problem), random=True
-    ),
+    "pretrained": PlacerSpec("Placeto, pretrained", _pretrained, random=True),
     "random": PlacerSpec("Random", _random, budget=10_000, random=True),
     "multilevel": PlacerSpec("Coarse to fine", _multilevel, budget=50_000, random=True),
     "local-search": PlacerSpec("Local search", _local_search, budget=50_000, random=True),
