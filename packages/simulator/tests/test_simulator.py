@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,8 @@ from placeto_graphs import (
     OpGraph,
     PlacementProblem,
     SchedulingEvaluator,
+    colocate,
+    from_networkx,
 )
 from placeto_simulator import SimulationError, Simulator
 from placeto_simulator.event_loop import FEW
@@ -452,3 +455,39 @@ def test_an_op_without_compute_time_on_its_device_is_named() -> None:
 def test_a_simulator_needs_a_thread() -> None:
     with pytest.raises(ValueError, match="num_threads: expected at least 1, got 0"):
         Simulator(two_chains(), num_threads=0)
+
+
+def resting(op_overhead: float, transfer_overhead: float, graph: nx.DiGraph) -> Simulator:
+    """Return the simulator of ops of a second on two devices that rest, at 10 bytes a second."""
+    ops = from_networkx(graph)
+    devices = tuple(Device(name, "kind", 100, op_overhead, transfer_overhead) for name in "ab")
+    bandwidth, latency = np.full((2, 2), 10.0), np.zeros((2, 2))
+    return Simulator(
+        PlacementProblem(
+            graph=ops,
+            cluster=Cluster(devices=devices, bandwidth=bandwidth, latency=latency),
+            compute_time=np.ones((ops.num_ops, 2)),
+            grouping=colocate(ops, rules=()),
+        ),
+        num_threads=1,
+    )
+
+
+def test_an_op_that_starts_as_a_rest_ends_takes_memory_after_what_is_freed_then() -> None:
+    graph = nx.DiGraph()
+    graph.add_edge("first", "reader", bytes=5)
+    graph.add_edge("second", "sink", bytes=7)
+    # The device rests from 1 to 1.5, and the tensor of 5 bytes has been sent just then.
+    simulator = resting(0.5, 0.0, graph)
+    found = simulator.evaluate(np.array([[0, 1, 0, 0]], np.int32))
+    assert found.peak_memory[0].tolist() == [7, 5]
+
+
+def test_a_copy_takes_memory_when_its_link_has_rested() -> None:
+    graph = nx.DiGraph()
+    graph.add_edge("source", "early", bytes=5)
+    graph.add_edge("other", "late", bytes=7)
+    # The first copy comes at 1.5, and is read until 2.5; the link rests from 1.5 to 3.5.
+    simulator = resting(0.0, 2.0, graph)
+    found = simulator.evaluate(np.array([[0, 1, 0, 1]], np.int32))
+    assert found.peak_memory[0, 1] == 7
