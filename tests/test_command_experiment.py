@@ -16,6 +16,7 @@ from command_runs import build_profile, check_picture, fail, start_paused, succe
 from fork_join_graphs import fork_join_problem
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.progress import clock
+from placeto.texts import share_text
 from placeto.trials.folder import TRIALS
 from placeto.trials.records import Failed, Trained
 from placeto.trials.store import TrialStore, content_digest
@@ -160,13 +161,12 @@ def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
     rows = record["rows"]
     assert len(rows) == 25
     assert len({row["placement"] for row in rows}) == 25
-    # On one device no order is faster than another, and no op than the problem says.
     (single,) = (row for row in rows if row["placement"] == "single")
-    assert single["paced"] >= 0.999 * single["simulated"]
+    assert all(row["measured"] > 0 for row in rows)
     assert single["slowed"] == single["simulated"]
     assert any(row["slowed"] > row["simulated"] for row in rows)
-    paced = [row["simulated"] / row["paced"] - 1 for row in rows]
-    assert cell(page, "nmt-2", 4) == f"{np.mean(np.abs(paced)):.2%}"
+    errors = [abs(row["simulated"] / row["measured"] - 1) for row in rows]
+    assert cell(page, "nmt-2", 3) == share_text(np.mean(errors))
     refused = fail("experiment", "fidelity", "nmt-3", SMOKE, "-o", tmp_path / "other")
     assert "nmt-3: expected one of nmt-2" in refused
 

@@ -1,13 +1,14 @@
-"""``placeto calibrate``, ``profile`` and ``run``: steps on workers of this machine."""
+"""``placeto calibrate``, ``profile`` and ``run``: steps on devices of this machine."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from command_runs import SMALL_NMT, build_profile, fail, succeed, succeed_json
-from placeto_graphs import load_cluster, load_problem, save_placement
+from placeto_graphs import load_cluster, load_problem, save_placement, save_problem
 from placeto_simulator import Simulator
 
 STEP = ["nmt-2", *SMALL_NMT]
@@ -62,11 +63,16 @@ def test_a_run_is_shown_beside_the_simulation(problem: Path, tmp_path: Path) -> 
     assert "Ops whose seconds differ most" in shown
 
 
-def test_paced_runs_are_as_long_as_simulated_ones(problem: Path, tmp_path: Path) -> None:
+def test_emulated_links_make_a_step_longer(problem: Path, tmp_path: Path) -> None:
     placement = placement_of(problem, tmp_path)
-    options = ["--problem", problem, "--steps=1", "--pace=40", "--order=simulated"]
-    report = succeed_json("run", *STEP[:1], placement, *STEP[1:], *options)
-    assert report["measured_runtime"] >= 0.999 * report["simulated_runtime"]
+    slow = load_problem(problem)
+    latency = np.where(np.eye(2, dtype=bool), 0.0, 0.1)
+    slow = replace(slow, cluster=replace(slow.cluster, latency=latency))
+    save_problem(slow, tmp_path / "slow.json.gz")
+    run = ["run", *STEP[:1], placement, *STEP[1:], "--steps=1", "--problem"]
+    emulated = succeed_json(*run, tmp_path / "slow.json.gz", "--emulate-links")
+    assert emulated["measured_runtime"] >= emulated["simulated_runtime"] > 0.1
+    assert succeed_json(*run, tmp_path / "slow.json.gz")["simulated_runtime"] > 0.1
 
 
 def test_what_does_not_fit_together_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
@@ -89,8 +95,11 @@ def test_what_does_not_fit_together_is_said_in_one_line(problem: Path, tmp_path:
         "run", *STEP[:1], "cpu:0", *STEP[1:], "--micro-batches=2"
     )
     assert "other sources have no model to run" in fail("run", build_profile(tmp_path), "cpu:0")
-    assert "expected CPUs alone, got cuda:0" in fail(
-        "profile", *STEP, "--devices=cuda:0", "-o", tmp_path / "p.json"
+    assert "CUDA devices that PyTorch finds here" in fail(
+        "profile", *STEP, "--devices=cuda:99", "--cluster=1xv100", "-o", tmp_path / "p.json"
+    )
+    assert f"{tmp_path}/no/trace.json" in fail(
+        *run, *SMALL_NMT, "--steps=1", "--trace", tmp_path / "no" / "trace.json"
     )
 
 
@@ -100,9 +109,9 @@ def test_a_calibrated_cluster_can_be_used(tmp_path: Path) -> None:
     cluster = load_cluster(output)
     assert cluster.device_names == ("cpu:0", "cpu:1")
     assert cluster.latency[0, 1] == report["links"][0]["seconds"][0] > 0
-    assert np.isinf(cluster.bandwidth).all()
+    assert cluster.bandwidth[0, 1] > 0
     assert len(report["slowdowns"]) == 3
     assert "is there already" in fail("calibrate", "-o", output)
-    assert "expected CPUs alone" in fail(
-        "calibrate", "--devices=cuda:0", "-o", tmp_path / "other.toml"
+    assert "CUDA devices that PyTorch finds here" in fail(
+        "calibrate", "--devices=cuda:99,cpu:0", "-o", tmp_path / "other.toml"
     )

@@ -1,4 +1,4 @@
-"""What several workers compute of a step is what PyTorch computes of it, wherever its ops run."""
+"""What several devices compute of a step is what PyTorch computes of it, wherever its ops run."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -130,6 +130,7 @@ def test_random_placements_compute_what_pytorch_computes(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:devices")  # that share cores
 @pytest.mark.parametrize("name", IMAGE_STEPS)
 def test_random_placements_of_image_models(name: str) -> None:
     check_placements(IMAGE_STEPS[name](), NUM_PLACEMENTS_OF_IMAGES)

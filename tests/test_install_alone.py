@@ -37,22 +37,6 @@ result = Simulator(problem).evaluate(numpy.zeros((1, 5), numpy.int32))
 limit = problem.cluster.devices[0].memory_bytes
 print(problem.group_graph, memory_penalised_runtime(result, limit).round(3))
 """
-EXECUTE = """
-import networkx
-import numpy
-from placeto_execution import EmptyStep, Executor
-from placeto_graphs import PlacementProblem, colocate, from_networkx, parse_cluster
-
-graph = from_networkx(networkx.path_graph(5, create_using=networkx.DiGraph))
-problem = PlacementProblem(
-    graph=graph,
-    cluster=parse_cluster("2xk80"),
-    compute_time=numpy.full((5, 2), 1e-3),
-    grouping=colocate(graph, rules=()),
-)
-with Executor(problem, EmptyStep(graph), ["cpu:0", "cpu:1"], pace=1.0) as executor:
-    print(executor.evaluate(numpy.array([[0, 0, 1, 1, 1]])).runtime >= 5e-3)
-"""
 
 
 def run(*command: str | Path) -> str:
@@ -76,12 +60,9 @@ def install(python: Path, *folders: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_simulator_and_then_the_executor(tmp_path: Path) -> None:
+def test_the_simulator_without_torch(tmp_path: Path) -> None:
     venv.create(tmp_path, with_pip=False, symlinks=True)
     python = tmp_path / "bin" / "python"
     siblings = install(python, "./packages/graphs", "./packages/simulator")
     assert siblings == {"placeto-graphs", "placeto-simulator"}
     assert run(python, "-I", "-c", USE) == "GroupGraph(groups=5, devices=2, edges=4) [0.05]\n"
-    siblings = install(python, "./packages/graphs", "./packages/execution")
-    assert siblings == {"placeto-graphs", "placeto-simulator", "placeto-execution"}
-    assert run(python, "-I", "-c", EXECUTE) == "[ True]\n"

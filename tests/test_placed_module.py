@@ -1,6 +1,6 @@
 """A module that is placed trains as it does in eager PyTorch, and says what goes wrong."""
 
-import threading
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -65,12 +65,38 @@ def test_a_hundred_steps_follow_eager_training() -> None:
         torch.testing.assert_close(module.state_dict()[name], value, rtol=1e-2, atol=1e-4)
 
 
-def test_the_ops_run_on_both_workers_and_the_threads_end() -> None:
-    before = threading.active_count()
+def test_another_placement_goes_on_with_the_weights_and_processes_end() -> None:
+    first, second = batches(2)
+    losses = []
+    for placements in (("halves", "halves"), ("halves", "parity"), ("parity", "single")):
+        with placed(branches()) as module:
+            groups = np.arange(len(module.placement), dtype=np.int32)
+            where = {
+                "halves": groups * 2 // len(groups),
+                "parity": groups % 2,
+                "single": groups * 0,
+            }
+            for name in placements:
+                module.placement = where[name]
+                losses.append([module.step(batch) for batch in (first, second, first)])
+                assert len(multiprocessing.active_children()) == 2
+        assert not multiprocessing.active_children()
+    assert losses[0] == losses[2] == losses[4]
+    for others in (losses[3], losses[5]):
+        assert others == pytest.approx(losses[1], rel=1e-6)
+    assert losses[1] != losses[0]
+
+
+def test_the_weights_are_there_after_the_end() -> None:
     with placed(branches()) as module:
-        module.placement = np.arange(len(module.placement), dtype=np.int32) % 2
         module.step(batches(1)[0])
-    assert threading.active_count() == before
+        within = module.checkpoint()
+    after = module.checkpoint()
+    assert within.keys() == after.keys()
+    assert all(torch.equal(within[name], after[name]) for name in within)
+    assert not torch.equal(after["last.weight"], branches().last.weight)
+    assert module.step(batches(2)[1]) > 0
+    module.close()
 
 
 def test_a_checkpoint_goes_on_where_it_was_made() -> None:
@@ -94,8 +120,7 @@ def test_after_an_op_that_failed_the_weights_are_not_trusted(
             def fail(*_: object) -> None:
                 raise RuntimeError("the device is gone")
 
-            broken.setattr("placeto_capture.execution.traced_step.TracedRun.send", fail)
-            broken.setattr("placeto_capture.execution.traced_step.TracedRun.free", fail)
+            broken.setattr("placeto_capture.execution.traced_step.TracedDevice.free", fail)
             with pytest.raises(ExecutionError, match=r"on cpu:[01]: .*the device is gone$"):
                 module.step(batch)
         with pytest.raises(CaptureError, match=r"^weights: expected those that a whole step"):

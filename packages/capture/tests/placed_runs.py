@@ -1,7 +1,7 @@
 """Runs an executable step on several devices, one op at a time."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from capture_checks import SEED, Comparison
 from eager_step import plain_kernels
 from placeto_capture.execution.traced_step import TracedStep
 from placeto_capture.tracing.trace import Placeholder, View
-from placeto_graphs import ExecutableStep, OpGraph
+from placeto_graphs import DeviceStep, ExecutableStep, OpGraph
 from topological_orders import random_order
 
 
@@ -40,33 +40,72 @@ def placed_run(
     One that is held is given up at the end.
     """
     graph = step.graph
-    run = step.begin([f"cpu:{number}" for number in range(num_devices)], op_device)
+    devices = begun(step, op_device, num_devices)
     held = [0] * num_devices
     uses = Counter((tensor, int(op_device[op])) for tensor, op in graph.edges.tolist())
     home = op_device[graph.tensor_producer].tolist()
     held_to_the_end = [(tensor, home[tensor]) for tensor in graph.held_tensors.tolist()]
     uses.update(held_to_the_end)
-    with run.worker(0):
+
+    def used(tensor: int, here: int) -> None:
+        uses[tensor, here] -= 1
+        if uses[tensor, here] <= 0:
+            held[here] -= devices[here].free(tensor)
+
+    with devices[0].entered():
         for op in random_order(graph, seed):
             here = int(op_device[op])
-            held[here] += run.run(op)
+            held[here] += devices[here].run(op)
             for tensor in graph.tensors_of_op[op].tolist():
-                readers = op_device[graph.consumers_of_tensor[tensor]].tolist()
-                for there in dict.fromkeys(readers):
-                    if there != here:
-                        held[there] += run.receive(tensor, there, run.send(tensor, there))
+                for there, num_bytes in sent(graph, op_device, devices, tensor):
+                    held[there] += num_bytes
                 if not uses[tensor, here]:
-                    held[here] -= run.free(tensor, here)
+                    used(tensor, here)
             for tensor in graph.inputs_of_op[op].tolist():
-                uses[tensor, here] -= 1
-                if not uses[tensor, here]:
-                    held[here] -= run.free(tensor, here)
+                used(tensor, here)
         for tensor, here in held_to_the_end:
-            held[here] -= run.free(tensor, here)
-    return PlacedRun(run.results(), held)
+            used(tensor, here)
+    return PlacedRun(results_of(step, devices), held)
 
 
-def prepared(step: Comparison, shared_memory: bool) -> TracedStep:
+def begun(
+    step: ExecutableStep, op_device: NDArray[np.int32], num_devices: int
+) -> Sequence[DeviceStep]:
+    """Return the parts of a step on all devices, which this process has, at the beginning."""
+    names = [f"cpu:{number}" for number in range(num_devices)]
+    devices = [step.on_device(number, names, op_device) for number in range(num_devices)]
+    feed = step.feed()
+    with devices[0].entered():
+        for device in devices:
+            device.begin(feed)
+    return devices
+
+
+def sent(
+    graph: OpGraph, op_device: NDArray[np.int32], devices: Sequence[DeviceStep], tensor: int
+) -> Iterator[tuple[int, int]]:
+    """Send a tensor to all other devices that read it; yield them, and the bytes they hold more."""
+    here = int(op_device[graph.tensor_producer[tensor]])
+    readers = op_device[graph.consumers_of_tensor[tensor]].tolist()
+    for there in dict.fromkeys(readers):
+        if there != here:
+            buffers, num_bytes = devices[there].expect(tensor)
+            values = devices[here].buffers(tensor, there)
+            for buffer, value in zip(buffers, values, strict=True):
+                assert buffer.is_contiguous()
+                assert value.is_contiguous()
+                buffer.copy_(value)
+            devices[there].arrived(tensor)
+            yield there, num_bytes
+
+
+def results_of(step: ExecutableStep, devices: Sequence[DeviceStep]) -> Mapping[str, Any]:
+    """Return all results of a step that has run."""
+    pieces = {key: piece for device in devices for key, piece in device.pieces(None).items()}
+    return step.results(None, pieces)
+
+
+def prepared(step: Comparison) -> TracedStep:
     """Prepare a step with the values that PyTorch began with; all its results are wanted."""
 
     def value_of(source: Placeholder, name: str, _: View) -> torch.Tensor:
@@ -77,22 +116,20 @@ def prepared(step: Comparison, shared_memory: bool) -> TracedStep:
         value_of,
         results=list(step.trace.results),
         seed=SEED,
-        shared_memory=shared_memory,
     )
 
 
 def check_placements(step: Comparison, num_placements: int) -> None:
-    """Check what random placements on 1, 2 and 4 devices give, with one memory and with several."""
-    for shared_memory in (True, False):
-        ready = prepared(step, shared_memory)
-        for seed in range(num_placements):
-            num_devices = (1, 2, 4)[seed % 3]
-            devices = random_devices(ready.graph, num_devices, seed)
-            with plain_kernels():
-                found = placed_run(ready, devices, num_devices, seed)
-            assert found.results.keys() == step.after.keys()
-            for name, value in step.after.items():
-                torch.testing.assert_close(found.results[name], value, msg=partial(_named, name))
+    """Check what random placements on 1, 2 and 4 devices give."""
+    ready = prepared(step)
+    for seed in range(num_placements):
+        num_devices = (1, 2, 4)[seed % 3]
+        devices = random_devices(ready.graph, num_devices, seed)
+        with plain_kernels():
+            found = placed_run(ready, devices, num_devices, seed)
+        assert found.results.keys() == step.after.keys()
+        for name, value in step.after.items():
+            torch.testing.assert_close(found.results[name], value, msg=partial(_named, name))
 
 
 def _named(name: str, message: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from placed_runs import random_devices
+from placed_runs import begun, random_devices, results_of, sent
 from placeto_capture import CaptureError, ExecutableTraining, executable_training
 from placeto_graphs import OpGraph
 
@@ -55,29 +55,24 @@ def batches(count: int) -> torch.Tensor:
 
 def train_on(step: ExecutableTraining, batch: object, op_device: np.ndarray) -> float:
     step.load(batch)
-    run = step.begin(["cpu:0", "cpu:1"], op_device)
-    with run.worker(0):
+    devices = begun(step, op_device, 2)
+    with devices[0].entered():
         for op in range(step.graph.num_ops):
-            run.run(op)
+            devices[op_device[op]].run(op)
             for tensor in step.graph.tensors_of_op[op].tolist():
-                readers = set(op_device[step.graph.consumers_of_tensor[tensor]].tolist())
-                for there in readers - {int(op_device[op])}:
-                    run.receive(tensor, there, run.send(tensor, there))
-    return step.finish(run.results())
+                for _ in sent(step.graph, op_device, devices, tensor):
+                    pass
+    return step.finish(results_of(step, devices))
 
 
 def on_one_device(graph: OpGraph) -> np.ndarray:
     return np.zeros(graph.num_ops, np.int32)
 
 
-@pytest.mark.parametrize(
-    ("name", "shared_memory"), [*((name, True) for name in OPTIMIZERS), ("Adam", False)]
-)
-def test_many_steps_follow_eager_ones(name: str, shared_memory: bool) -> None:
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_many_steps_follow_eager_ones(name: str) -> None:
     eager, factory = model(), OPTIMIZERS[name]
-    step = executable_training(
-        eager, batches(1)[0], optimizer=factory, target="cpu", shared_memory=shared_memory
-    )
+    step = executable_training(eager, batches(1)[0], optimizer=factory, target="cpu")
     optimizer = factory(eager.parameters(), foreach=False)
     for number, batch in enumerate(batches(40)):
         optimizer.zero_grad()
@@ -158,7 +153,7 @@ def test_after_a_step_that_failed_the_weights_are_not_trusted() -> None:
     step = executable_training(model(), batch, target="cpu")
     before = step.state()
     step.load(batch)
-    step.begin(["cpu:0"], on_one_device(step.graph))  # and nothing runs
+    step.feed()  # and nothing runs
     with pytest.raises(CaptureError, match=r"^weights: expected those that a whole step has left"):
         step.load(batch)
     with pytest.raises(CaptureError, match=r"^weights: expected those that a whole step has left"):
@@ -167,20 +162,11 @@ def test_after_a_step_that_failed_the_weights_are_not_trusted() -> None:
     train_on(step, batch, on_one_device(step.graph))
 
 
-def test_a_device_that_is_not_there_spoils_nothing() -> None:
-    batch = batches(1)[0]
-    step = executable_training(model(), batch, target="cpu")
-    step.load(batch)
-    with pytest.raises(CaptureError, match=r"^devices\[0\]: expected one of"):
-        step.begin([f"cuda:{torch.cuda.device_count()}"], on_one_device(step.graph))
-    train_on(step, batch, on_one_device(step.graph))
-
-
 def test_bad_batches_are_said_in_one_line() -> None:
     batch = batches(1)[0]
     step = executable_training(model(), batch, target="cpu")
     with pytest.raises(CaptureError, match=r"^batch: expected one to be loaded before each run"):
-        step.begin(["cpu:0"], on_one_device(step.graph))
+        step.feed()
     with pytest.raises(
         CaptureError,
         match=r"^input\.0: expected float32\(6, 4\) as in the example, got float32\(5, 4\)$",

@@ -1,16 +1,19 @@
 """Steps of whole numbers: what each op computes follows from what it reads, and from no order."""
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from placeto_execution import ExecutionError
 from placeto_graphs import Cluster, Device, OpGraph, PlacementProblem, colocate
 
 MODULUS = 1_000_003
+FEED = 7
 Happens = Callable[[str, int], None]
 
 
@@ -22,71 +25,93 @@ class NumericStep:
     graph
         What runs.
     happens
-        Called with what is done (``"begin"``, ``"worker"``, ``"run"``, ``"send"``, ``"receive"``,
-        ``"free"``) and the number of the op, tensor or device; it may raise.
+        Called in the process of a device with what is done (``"begin"``, ``"run"``, ``"buffers"``,
+        ``"expect"``, ``"arrived"``, ``"free"``) and the number of the op, tensor or device; it may
+        raise.
     """
 
     def __init__(self, graph: OpGraph, happens: Happens = lambda _what, _number: None) -> None:
         self.graph = graph
         self.happens = happens
 
-    def begin(self, devices: Sequence[str], op_device: NDArray[np.int32]) -> "NumericRun":
-        self.happens("begin", len(devices))
-        return NumericRun(self, len(devices), op_device.tolist())
+    def check_devices(self, devices: Sequence[str]) -> None:
+        if "cuda:99" in devices:
+            raise ExecutionError("devices: no cuda:99")
+
+    def on_device(
+        self, number: int, devices: Sequence[str], op_device: NDArray[np.int32]
+    ) -> "NumericDevice":
+        del devices
+        return NumericDevice(self, number, op_device.tolist())
+
+    def feed(self) -> int:
+        return FEED
+
+    def results(
+        self, names: Collection[str] | None, pieces: Mapping[Any, Any]
+    ) -> Mapping[str, int]:
+        return {name: pieces[name] for name in (pieces if names is None else names)}
 
 
-class NumericRun:
-    """One run: the numbers on each device, and which thread works for it."""
+class NumericDevice:
+    """The numbers on one device: of each tensor a large and an empty buffer."""
 
-    def __init__(self, step: NumericStep, num_devices: int, op_device: list[int]) -> None:
-        self.step = step
-        self.op_device = op_device
-        self.values: list[dict[int, int]] = [{} for _ in range(num_devices)]
+    def __init__(self, step: NumericStep, number: int, op_device: list[int]) -> None:
+        self.step, self.number, self.op_device = step, number, op_device
+
+    def entered(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def begin(self, feed: int) -> None:
+        assert feed == FEED
+        self.step.happens("begin", self.number)
+        self.values: dict[int, torch.Tensor] = {}
+        self.missing: set[int] = set()
         self.computed: dict[str, int] = {}
-        self._thread_of_device: dict[int, int] = {}
-
-    @contextmanager
-    def worker(self, device: int) -> Iterator[None]:
-        self.step.happens("worker", device)
-        self._thread_of_device[device] = threading.get_ident()
-        yield
 
     def run(self, op: int) -> int:
-        graph, device = self.step.graph, self.op_device[op]
-        self._check_thread(device)
+        graph = self.step.graph
+        assert self.op_device[op] == self.number
         self.step.happens("run", op)
-        read = [self.values[device][tensor] for tensor in graph.inputs_of_op[op].tolist()]
-        value = computed(op, read)
+        read = graph.inputs_of_op[op].tolist()
+        assert not self.missing & set(read)
+        value = computed(op, [int(self.values[tensor][-1]) for tensor in read])
         self.computed[graph.op_names[op]] = value
         made = graph.tensors_of_op[op].tolist()
-        self.values[device].update({tensor: value + tensor for tensor in made})
+        self.values |= {tensor: buffer_of(value + tensor) for tensor in made}
         return sum(int(graph.tensor_bytes[tensor]) for tensor in made)
 
-    def send(self, tensor: int, destination: int) -> int:
-        home = self.op_device[int(self.step.graph.tensor_producer[tensor])]
-        self._check_thread(home)
-        assert home != destination
-        self.step.happens("send", tensor)
-        return self.values[home][tensor]
+    def buffers(self, tensor: int, destination: int) -> list[torch.Tensor]:
+        assert destination != self.number
+        self.step.happens("buffers", tensor)
+        return [self.values[tensor], torch.empty(0)]
 
-    def receive(self, tensor: int, destination: int, parcel: int) -> int:
-        self._check_thread(destination)
-        self.step.happens("receive", tensor)
-        assert tensor not in self.values[destination]
-        self.values[destination][tensor] = parcel
-        return int(self.step.graph.tensor_bytes[tensor])
+    def expect(self, tensor: int) -> tuple[list[torch.Tensor], int]:
+        self.step.happens("expect", tensor)
+        assert tensor not in self.values
+        self.values[tensor] = buffer_of(-1)
+        self.missing.add(tensor)
+        return [self.values[tensor], torch.empty(0)], int(self.step.graph.tensor_bytes[tensor])
 
-    def free(self, tensor: int, device: int) -> int:
-        self._check_thread(device)
+    def arrived(self, tensor: int) -> None:
+        self.step.happens("arrived", tensor)
+        self.missing.remove(tensor)
+
+    def free(self, tensor: int) -> int:
         self.step.happens("free", tensor)
-        del self.values[device][tensor]
+        assert tensor not in self.missing
+        del self.values[tensor]
         return int(self.step.graph.tensor_bytes[tensor])
 
-    def results(self) -> Mapping[str, int]:
-        return self.computed
+    def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
+        return {
+            name: value for name, value in self.computed.items() if names is None or name in names
+        }
 
-    def _check_thread(self, device: int) -> None:
-        assert self._thread_of_device[device] == threading.get_ident()
+
+def buffer_of(value: int) -> torch.Tensor:
+    """Return so many bytes that an emulated link carries them in more than one chunk."""
+    return torch.full((50_000,), value)
 
 
 def computed(op: int, read: Sequence[int]) -> int:
@@ -154,7 +179,7 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
     )
 
 
-def workers(count: int) -> list[str]:
+def cpus(count: int) -> list[str]:
     return [f"cpu:{number}" for number in range(count)]
 
 

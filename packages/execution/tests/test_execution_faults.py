@@ -1,102 +1,173 @@
-"""Whatever fails, and wherever: one line, no thread is left, and the next run is as ever."""
+"""Whatever fails, and wherever: one line, no process is left, and the next run is as ever."""
 
+import multiprocessing
+import os
 import signal
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from numeric_step import NumericStep, expected_results, random_problem, workers
-from placeto_execution import ExecutionError, Executor
+from numeric_step import Happens, NumericStep, cpus, expected_results, random_problem
+from placeto_execution import ExecutionError, Executor, processes
 
-NUM_FAULTS = 500
 NUM_OPS = 20
+HALVES: NDArray[np.int32] = np.array([0, 1] * (NUM_OPS // 2), np.int32)
 
 
-class Fault:
-    """Raises when something has happened so many times; 0 is never."""
+def raises(error: BaseException, what: str, number: int) -> Happens:
+    def happens(happened: str, of: int) -> None:
+        if (happened, of) == (what, number):
+            raise error
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-        self.countdown = 0
-        self.count = 0
-        self._lock = threading.Lock()
+    return happens
 
-    def __call__(self, *_what: object) -> None:
-        with self._lock:
-            self.count += 1
-            self.countdown -= 1
-            strikes = self.countdown == 0
+
+def check_failure(happens: Happens, line: str, *, most_seconds: float = 30.0) -> None:
+    """Check that a run fails with a line, and that one without the fault runs after it."""
+    problem = random_problem(0, NUM_OPS, 2, "fifo")
+    step = NumericStep(problem.graph, happens)
+    with Executor(problem, step, cpus(2)) as executor:
+        began = time.monotonic()
+        with pytest.raises(ExecutionError, match=line) as caught:
+            executor.execute(HALVES)
+        assert time.monotonic() - began < most_seconds
+        assert "\n" not in str(caught.value)
+        assert not multiprocessing.active_children()
+        step.happens = lambda _what, _number: None
+        assert executor.execute(HALVES).results() == expected_results(problem.graph)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("what", ["begin", "run", "buffers", "expect", "arrived", "free"])
+def test_whatever_fails_is_said_in_one_line(what: str) -> None:
+    happened = multiprocessing.get_context("fork").Value("i", 0)
+
+    def happens(each: str, _number: int) -> None:
+        with happened.get_lock():
+            happened.value += each == what
+            strikes = each == what and happened.value == 2
         if strikes:
-            raise self.error
+            raise RuntimeError("the device\nis on fire")
 
-
-def test_five_hundred_faults() -> None:
-    generator = np.random.default_rng(0)
-    threads = set(threading.enumerate())
-    for _ in range(NUM_FAULTS // 50):
-        seed = int(generator.integers(2**32))
-        problem = random_problem(seed, NUM_OPS, int(generator.integers(1, 5)), "fifo")
-        placement = generator.integers(0, problem.num_devices, NUM_OPS, np.int32)
-        fault = Fault(RuntimeError("the device\nis on fire"))
-        step = NumericStep(problem.graph, fault)
-        names = workers(problem.num_devices)
-        with Executor(problem, step, names, emulate_links=bool(seed % 2)) as executor:
-            executor.execute(placement)
-            num_calls = fault.count
-            for _ in range(50):
-                fault.countdown = int(generator.integers(1, num_calls + 1))
-                with pytest.raises(ExecutionError, match=r"RuntimeError: the device is on fire$"):
-                    executor.execute(placement)
-                assert set(threading.enumerate()) == threads
-                fault.countdown = 0
-            assert executor.execute(placement).results() == expected_results(problem.graph)
-    assert set(threading.enumerate()) == threads
+    check_failure(happens, r"^\w.* on cpu:[01]: RuntimeError: the device is on fire$")
 
 
 def test_the_line_names_the_op_and_the_device() -> None:
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-
-    def fails_at_seven(what: str, number: int) -> None:
-        if (what, number) == ("run", 7):
-            raise MemoryError("no more")
-
-    step = NumericStep(problem.graph, fails_at_seven)
-    with (
-        Executor(problem, step, workers(2)) as executor,
-        pytest.raises(ExecutionError, match=r"^op7 on cpu:1: MemoryError: no more$") as caught,
-    ):
-        executor.execute(np.ones(NUM_OPS, np.int32))
-    assert isinstance(caught.value.__cause__, MemoryError)
+    fault = raises(MemoryError("no more"), "run", 7)
+    check_failure(fault, r"^op7 on cpu:1: MemoryError: no more$")
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
-def test_an_op_that_wants_to_leave_stops_all_workers(error: BaseException) -> None:
+def test_an_op_that_wants_to_leave_stops_all_devices(error: BaseException) -> None:
+    check_failure(raises(error, "run", 12), rf"^op12 on cpu:0: {type(error).__name__}")
+
+
+def test_a_process_that_is_killed() -> None:
+    def happens(what: str, number: int) -> None:
+        if (what, number) == ("run", 9):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    check_failure(happens, r"^op9 on cpu:1: its process has ended \(SIGKILL\)$")
+
+
+def test_a_process_that_is_killed_between_two_steps() -> None:
     problem = random_problem(0, NUM_OPS, 2, "fifo")
-    fault = Fault(error)
-    threads = set(threading.enumerate())
-    with Executor(problem, NumericStep(problem.graph, fault), workers(2)) as executor:
-        fault.countdown = 12
-        with pytest.raises(ExecutionError, match=type(error).__name__):
-            executor.execute(np.array([0, 1] * (NUM_OPS // 2), np.int32))
-    assert set(threading.enumerate()) == threads
+    with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:
+        executor.execute(HALVES)
+        victim, _ = multiprocessing.active_children()
+        victim.kill()
+        with pytest.raises(ExecutionError, match=r"on cpu:[01]: its process has ended \(SIGKILL"):
+            executor.execute(HALVES)
+        assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("emulate_links", [True, False])
-def test_an_interrupt_in_the_middle_of_a_step(emulate_links: bool) -> None:
+def test_a_tensor_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 1.0)
+    send = "placeto_execution.device_process.DeviceProcess._send_chunk"
+    monkeypatch.setattr(send, lambda *_: None)
     problem = random_problem(0, NUM_OPS, 2, "fifo")
-    interrupted = threading.Event()
+    with (
+        Executor(problem, NumericStep(problem.graph), cpus(2)) as executor,
+        pytest.raises(
+            ExecutionError, match=r"^transfer of an output of op\d+ on cpu:[01]: it has w"
+        ),
+    ):
+        executor.execute(HALVES)
+    assert not multiprocessing.active_children()
 
-    def interrupt(what: str, number: int) -> None:
-        if what == "run" and number == NUM_OPS // 2 and not interrupted.is_set():
-            interrupted.set()
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    step = NumericStep(problem.graph, interrupt)
-    threads = set(threading.enumerate())
-    placement = np.array([0, 1] * (NUM_OPS // 2), np.int32)
-    with Executor(problem, step, workers(2), emulate_links=emulate_links, pace=20.0) as executor:
+def test_a_long_op_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 0.5)
+
+    def happens(what: str, number: int) -> None:
+        if (what, number) == ("run", 3):
+            time.sleep(3.5)
+
+    problem = random_problem(0, NUM_OPS, 2, "fifo")
+    with Executor(problem, NumericStep(problem.graph, happens), cpus(2)) as executor:
+        assert executor.execute(HALVES).results() == expected_results(problem.graph)
+
+
+def test_no_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placeto_execution.device_process.LOOPBACK", "203.0.113.1")  # not ours
+    problem = random_problem(0, NUM_OPS, 2, "fifo")
+    with (
+        Executor(problem, NumericStep(problem.graph), cpus(2)) as executor,
+        pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: RuntimeError: .*"),
+    ):
+        executor.execute(HALVES)
+    assert not multiprocessing.active_children()
+
+
+def test_an_interrupt_in_the_middle_of_a_step() -> None:
+    problem = random_problem(0, NUM_OPS, 2, "fifo")
+
+    def happens(what: str, number: int) -> None:
+        if (what, number) == ("run", NUM_OPS // 2):
+            time.sleep(60)
+
+    step = NumericStep(problem.graph, happens)
+    with Executor(problem, step, cpus(2)) as executor:
+        main = threading.main_thread().ident or 0
+        threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            executor.execute(placement)
-        assert set(threading.enumerate()) == threads
-        assert executor.execute(placement).results() == expected_results(problem.graph)
+            executor.execute(HALVES)
+        assert not multiprocessing.active_children()
+
+
+ORPHANS = """
+import numpy as np, os, signal, sys, time, multiprocessing, threading
+sys.path.insert(0, {tests!r})
+from numeric_step import NumericStep, cpus, random_problem
+from placeto_execution import Executor
+
+def happens(what, number):
+    if (what, number) == ("run", 5):
+        print("runs", os.getpid(), flush=True)
+        time.sleep(60)
+
+problem = random_problem(0, 20, 2, "fifo")
+executor = Executor(problem, NumericStep(problem.graph, happens), cpus(2))
+executor.execute(np.array([0, 1] * 10, np.int32))
+"""
+
+
+def test_no_process_outlives_a_parent_that_is_killed() -> None:
+    code = ORPHANS.format(tests=str(Path(__file__).parent))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        device = int(parent.stdout.readline().split()[1])
+        parent.kill()
+    for _ in range(100):
+        if not Path(f"/proc/{device}").exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError("the process of a device is still there")

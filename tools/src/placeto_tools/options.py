@@ -248,7 +248,7 @@ devices_options = gathered(
         default=DEFAULT_DEVICES,
         show_default=True,
         metavar="NAME,NAME,...",
-        help="Devices of this machine: cpu:NUMBER, a worker on that core, or cuda:NUMBER.",
+        help="Devices of this machine: cpu:NUMBER, a process on that core, or cuda:NUMBER.",
     ),
     click.option(
         "--threads",

@@ -5,15 +5,16 @@ It meets the other packages in what `placeto_graphs` exports: a step that can be
 simulator.
 """
 
-from placeto_execution.empty_step import EmptyStep
 from placeto_execution.errors import ExecutionError
 from placeto_execution.executor import ExecutedStep, Executor
+from placeto_execution.programs import StepProgram, compile_step
 
 __version__ = "0.3.0"
 
 __all__ = [
-    "EmptyStep",
     "ExecutedStep",
     "ExecutionError",
     "Executor",
+    "StepProgram",
+    "compile_step",
 ]

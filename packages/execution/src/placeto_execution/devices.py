@@ -1,6 +1,7 @@
-"""The names of real devices, and the cores of workers."""
+"""The names of real devices, and the cores of their processes."""
 
 import os
+import warnings
 from collections.abc import Sequence
 
 from placeto_execution.errors import ExecutionError
@@ -11,16 +12,21 @@ KINDS = ("cpu", "cuda")
 def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...]:
     """Return names of devices, one for each device of a cluster.
 
+    Warns
+    -----
+    UserWarning
+        If there are more CPUs among them than this process may use cores.
+
     Raises
     ------
     ExecutionError
-        When there are more or fewer, or one is none of ``"cpu:0"``, ``"cuda:3"`` and so on, or
+        If there are more or fewer, or one is none of ``"cpu:0"``, ``"cuda:3"`` and so on, or
         stands there twice.
 
     Examples
     --------
-    >>> check_device_names(["cpu:0", "cpu:1"], 2)
-    ('cpu:0', 'cpu:1')
+    >>> check_device_names(["cpu:0", "cuda:1"], 2)
+    ('cpu:0', 'cuda:1')
     """
     if len(names) != num_devices:
         raise ExecutionError(
@@ -34,16 +40,41 @@ def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...
             )
         if name in names[:number]:
             raise ExecutionError(f"devices[{number}]: expected each device once, got {name!r}")
+    num_processes, num_cores = sum(not is_cuda(name) for name in names), len(_usable_cores())
+    if num_processes > num_cores:
+        warnings.warn(
+            f"devices: {num_processes} CPU devices share {num_cores} cores, so that measured times "
+            "are longer than those of as many cores",
+            stacklevel=3,
+        )
     return tuple(names)
 
 
-def pin_to_core(name: str) -> None:
-    """Let the thread that calls this run on one core, if it works for a CPU and the system can.
+def is_cuda(name: str) -> bool:
+    """Return whether a device of this name is a GPU."""
+    return name.startswith("cuda")
 
-    ``"cpu:N"`` is the N-th core that the process may use; from the last one on, they are taken
-    from the first again.
+
+def pin_to_cores(name: str, count: int) -> None:
+    """Let the thread that calls this, and those that it starts, run on some cores.
+
+    ``"cpu:N"`` has the N-th so many of the cores that the process may use; after the last one
+    the first follows.
+
+    Parameters
+    ----------
+    name
+        Device.
+    count
+        Number of cores.
     """
-    kind, _, index = name.partition(":")
-    if kind == "cpu" and hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(os.getpid()))
-        os.sched_setaffinity(0, {cores[int(index) % len(cores)]})
+    cores, first = _usable_cores(), int(name.partition(":")[2]) * count
+    if hasattr(os, "sched_setaffinity"):
+        own = {cores[(first + number) % len(cores)] for number in range(count)}
+        os.sched_setaffinity(0, own)
+
+
+def _usable_cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(os.getpid()))
+    return list(range(os.cpu_count() or 1))

@@ -1,39 +1,48 @@
 """The executor: placements of one problem, run for real."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_execution.clock import Clock
-from placeto_execution.crew import Crew
-from placeto_execution.devices import check_device_names
+from placeto_execution.devices import check_device_names, is_cuda
 from placeto_execution.errors import ExecutionError
-from placeto_execution.halt import Halt
-from placeto_execution.inbox import Inbox
-from placeto_execution.lines import DirectLines, EmulatedLines
-from placeto_execution.links import Transfer
-from placeto_execution.order_check import check_order
-from placeto_execution.plan import Plan, plan_of
-from placeto_execution.queues import FirstInFirstOut, InOrder, LowestFirst, Queue
-from placeto_execution.records import timeline_of
-from placeto_execution.timing import AsFastAsItCan, Paced, Timing
-from placeto_execution.worker import Worker
+from placeto_execution.links import EmulatedLinks
+from placeto_execution.processes import DeviceProcesses
+from placeto_execution.programs import StepProgram, compile_step
+from placeto_execution.records import Record, timeline_of
+from placeto_execution.schedules import topological_schedule
+from placeto_execution.streams import StreamedDevices
 from placeto_graphs import (
+    Cluster,
     EvaluationBatch,
     ExecutableStep,
     GraphError,
     OpGraph,
     PlacementProblem,
-    StepOrder,
-    StepRun,
     StepTimeline,
-    error_line,
 )
 
-OrderOf = Callable[[NDArray[np.int32]], StepOrder]
+Schedule = Callable[[NDArray[np.int32]], StepTimeline]
+
+
+class Devices(Protocol):
+    """All devices with the programs of one placement."""
+
+    def run(self, feed: Any) -> tuple[list[Record], float]:
+        """Run a step; return what the devices noted, and the time at which it began."""
+        ...
+
+    def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
+        """Return the pieces of results of all devices."""
+        ...
+
+    def close(self) -> None:
+        """Give up all devices."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -44,25 +53,36 @@ class ExecutedStep:
     ----------
     timeline : `StepTimeline`
         What ran where and when.
-    run : `StepRun`
-        Holds what the step has left behind.
     """
 
     timeline: StepTimeline
-    run: StepRun
+    _results: Callable[[Collection[str] | None], Mapping[str, Any]]
 
-    def results(self) -> Mapping[str, Any]:
-        """Return by name what the step has computed and changed."""
-        return self.run.results()
+    def results(self, names: Collection[str] | None = None) -> Mapping[str, Any]:
+        """Return by name what the step has computed and changed.
+
+        Parameters
+        ----------
+        names
+            Names of the results; by default all.
+
+        Raises
+        ------
+        ExecutionError
+            If another step has begun since.
+        """
+        return self._results(names)
 
 
 class Executor:
     """Runs placements of one problem on real devices (an `Evaluator`).
 
-    Each device has a worker, a thread that runs one op at a time: by default the first one that was
-    ready, as the queue of the cluster says. All runs begin from the same values; a run that fails,
-    or is interrupted, is thrown away, and the step is as it was before. The threads end with
-    `close`, or the ``with`` block that the executor is used in, or when a run fails.
+    Each ``"cpu:N"`` is a process that is pinned to a core; all are forked from this one when a
+    placement runs that is not the one before, and end with `close`, with the ``with`` block that
+    the executor is used in, or when a run fails. Tensors are sent from process to process. As soon
+    as one device is a GPU, all devices are run by this process, with streams of CUDA.
+
+    Each device follows a program that is compiled before anything runs (`compile_step`).
 
     Parameters
     ----------
@@ -71,56 +91,45 @@ class Executor:
     step
         What runs; its graph is that of the problem, apart from measured times.
     devices
-        The real device behind each device of the cluster, such as ``["cpu:0", "cpu:1"]``. Each
-        ``"cpu:N"`` is a worker, pinned to the N-th core that this process may use where the
-        system can do that; with more workers than cores, some share one.
-    emulate_links
-        Whether a tensor arrives only when the links of the cluster would have carried it, each of
-        them one tensor after the other. No core is busy with that. Otherwise a tensor is there
-        as soon as it was handed over.
-    pace
-        If given, the result of an op is handed on when ``pace`` times its ``compute_time`` is over,
-        links and overheads take ``pace`` times what the cluster says, and times are divided by it.
-        If it is large enough for ops and interpreter to keep up, only queues, links and order
-        matter.
-    order_of
-        Gives the order for a placement of the groups, such as that of a simulated timeline; by
-        default the queues decide.
+        The real device behind each device of the cluster, such as ``["cpu:0", "cpu:1"]``.
+    emulated_links
+        Cluster of which the links are emulated: bytes leave the process of a CPU only when the
+        link would have carried them. By default they leave as fast as they can.
+    schedule
+        Returns the schedule of a placement of the groups, whose order devices keep, such as a
+        simulated step (``Simulator(problem).timeline``). By default ops run in topological order.
     repeats
-        How often `evaluate` runs a placement; the median of the runtimes counts.
+        Number of runs of a placement that count in `evaluate`; the median is its runtime.
+
+    Warns
+    -----
+    UserWarning
+        If there are more CPU devices than cores.
 
     Raises
     ------
     ExecutionError
-        When the step is of another graph, the devices are not as many as the cluster has or none
-        that can be, or a number is not above 0.
+        If the step is of another graph, or the devices are not as many as the cluster has, none
+        that can be, or not there.
 
     Examples
     --------
-    Two ops of 10 ms, one after the other, on two devices; the tensor between them takes 5 ms:
-
-    >>> import networkx as nx
-    >>> from placeto_execution import EmptyStep
-    >>> from placeto_graphs import Cluster, Device, colocate, from_networkx
-    >>> chain = nx.DiGraph()
-    >>> chain.add_edge("a", "b", bytes=50)
-    >>> graph = from_networkx(chain)
+    >>> import torch
+    >>> from placeto_capture import executable_step
+    >>> from placeto_graphs import colocate, parse_cluster
+    >>> step = executable_step(torch.nn.Linear(4, 2), torch.ones(8, 4), target="cpu")
     >>> problem = PlacementProblem(
-    ...     graph=graph,
-    ...     cluster=Cluster(
-    ...         devices=[Device(name, "cpu", 100, 0.0, 0.0) for name in ("left", "right")],
-    ...         bandwidth=np.full((2, 2), 1e4),
-    ...         latency=np.zeros((2, 2)),
-    ...     ),
-    ...     compute_time=np.full((2, 2), 0.01),
-    ...     grouping=colocate(graph, rules=()),
+    ...     graph=step.graph,
+    ...     cluster=parse_cluster("2xcpu"),
+    ...     compute_time=np.zeros((step.graph.num_ops, 2)),
+    ...     grouping=colocate(step.graph),
     ... )
-    >>> executor = Executor(problem, EmptyStep(graph), ["cpu:0", "cpu:1"], pace=4.0)
-    >>> timeline = executor.execute(np.array([0, 1], np.int32)).timeline
-    >>> timeline.runtime >= 0.025
-    True
-    >>> timeline.peak_memory
-    array([50, 50])
+    >>> halves = np.arange(problem.num_groups, dtype=np.int32) * 2 // problem.num_groups
+    >>> with Executor(problem, step, ["cpu:0", "cpu:1"]) as executor:
+    ...     executed = executor.execute(halves)
+    ...     loss = executed.results(["loss"])["loss"]
+    >>> executed.timeline.device_busy > 0
+    array([ True,  True])
     """
 
     def __init__(
@@ -129,28 +138,31 @@ class Executor:
         step: ExecutableStep,
         devices: Sequence[str],
         *,
-        emulate_links: bool = False,
-        pace: float | None = None,
-        order_of: OrderOf | None = None,
+        emulated_links: Cluster | None = None,
+        schedule: Schedule | None = None,
         repeats: int = 1,
     ) -> None:
-        if pace is not None and not 0 < pace < float("inf"):
-            raise ExecutionError(f"pace: expected a number above 0, got {pace}")
         if repeats < 1:
             raise ExecutionError(f"repeats: expected at least 1, got {repeats}")
         _check_same_graph(problem.graph, step.graph)
         self.problem = problem
         self.step = step
         self.devices = check_device_names(devices, problem.num_devices)
-        self.emulate_links = emulate_links or pace is not None
-        self.pace = pace
-        self.order_of = order_of
+        try:
+            step.check_devices(self.devices)
+        except ValueError as error:
+            raise ExecutionError(str(error)) from None
+        self.emulated_links = emulated_links
+        self.schedule = schedule or (lambda each: topological_schedule(problem, each))
         self.repeats = repeats
-        self._crew = Crew(self.devices)
+        self._placed: _Placed | None = None
+        self._num_runs = 0
 
     def close(self) -> None:
-        """End the threads; the next run begins new ones."""
-        self._crew.close()
+        """End the processes; the next run begins new ones, with what the step then is."""
+        if self._placed is not None:
+            self._placed.devices.close()
+            self._placed = None
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +174,7 @@ class Executor:
         return f"Executor({self.problem!r}, devices={list(self.devices)})"
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        """Run a batch of placements, one after the other.
+        """Run a batch of placements, one after the other, each first once without counting it.
 
         Parameters
         ----------
@@ -183,6 +195,7 @@ class Executor:
         runtime = np.empty(len(placements))
         peak_memory = np.empty((len(placements), self.problem.num_devices), np.int64)
         for row, placement in enumerate(placements):
+            self.execute(placement)
             timelines = [self.execute(placement).timeline for _ in range(self.repeats)]
             runtime[row] = np.median([timeline.runtime for timeline in timelines])
             peak_memory[row] = np.max([timeline.peak_memory for timeline in timelines], axis=0)
@@ -199,85 +212,57 @@ class Executor:
         Raises
         ------
         ExecutionError
-            When the placement is none of the problem, a device is not there, an op fails, or the
-            order cannot be kept.
+            If the placement is none of the problem, the order of the schedule cannot be kept, an op
+            fails, or a process ends. All processes have ended then.
         """
+        self._num_runs += 1
+        placed = self._place(placement)
+        try:
+            records, start = placed.devices.run(self.step.feed())
+        except BaseException:
+            self.close()
+            raise
+        timeline = timeline_of(self.problem, placed.op_device, placed.program, records, start)
+        return ExecutedStep(timeline, partial(self._results, self._num_runs))
+
+    def _place(self, placement: NDArray[np.int32]) -> "_Placed":
+        """Return the devices with the programs of a placement."""
+        if self._placed is not None and np.array_equal(self._placed.placement, placement):
+            return self._placed
+        self.close()
         try:
             op_device = self.problem.expand(placement)
         except GraphError as error:
             raise ExecutionError(str(error)) from None
-        plan = plan_of(self.problem.graph, op_device.tolist())
-        order = None if self.order_of is None else self.order_of(placement)
-        if order is not None:
-            check_order(self.problem, plan, order)
-        try:
-            step_run = self.step.begin(self.devices, op_device)
-        except Exception as error:
-            raise ExecutionError(_message_of(error)) from error
-        workers = self._run(plan, step_run, order)
-        records = [worker.record for worker in workers]
-        return ExecutedStep(timeline_of(self.problem, op_device, records), step_run)
+        program = compile_step(self.schedule(placement))
+        arguments = self.step, program, self.devices, op_device
+        devices: Devices
+        if any(is_cuda(name) for name in self.devices):
+            devices = StreamedDevices(*arguments)
+        else:
+            cluster = self.emulated_links
+            links = None if cluster is None else EmulatedLinks(cluster)
+            devices = DeviceProcesses(*arguments, links)
+        self._placed = _Placed(placement.copy(), op_device, program, devices)
+        return self._placed
 
-    def _run(self, plan: Plan, step_run: StepRun, order: StepOrder | None) -> list[Worker]:
-        clock = Clock(1.0 if self.pace is None else self.pace)
-        inboxes = [Inbox(clock) for _ in self.devices]
-        halt = Halt(inboxes)
-        lines = self._lines(plan, step_run, clock, inboxes, order)
-        missing_inputs = list(plan.num_inputs)
-        workers = [
-            Worker(
-                device,
-                name,
-                graph=self.problem.graph,
-                plan=plan,
-                step_run=step_run,
-                queue=self._queue(device, order),
-                timing=self._timing(device, step_run, clock, halt),
-                carry=lines.carry,
-                clock=clock,
-                inboxes=inboxes,
-                halt=halt,
-                missing_inputs=missing_inputs,
+    def _results(self, number: int, names: Collection[str] | None) -> Mapping[str, Any]:
+        if self._placed is None or number != self._num_runs:
+            raise ExecutionError(
+                "results: expected to be asked for before the next run begins or the executor "
+                "is closed, got asked after it"
             )
-            for device, name in enumerate(self.devices)
-        ]
-        self._crew.work(workers, clock, halt)
-        return workers
+        return self.step.results(names, self._placed.devices.pieces(names))
 
-    def _queue(self, device: int, order: StepOrder | None) -> Queue[int]:
-        if order is not None:
-            return InOrder(order.ops[device], key_of=int)
-        if self.problem.cluster.queue == "backward-first":
-            phases = self.problem.graph.phases.tolist()
-            return LowestFirst(rank_of=lambda op: (-phases[op], op))
-        return FirstInFirstOut()
 
-    def _lines(
-        self,
-        plan: Plan,
-        step_run: StepRun,
-        clock: Clock,
-        inboxes: Sequence[Inbox],
-        order: StepOrder | None,
-    ) -> DirectLines | EmulatedLines:
-        if not self.emulate_links:
-            return DirectLines(self.problem, plan, step_run, clock, inboxes)
+@dataclass(frozen=True)
+class _Placed:
+    """Devices with the programs of a placement."""
 
-        def new_queue(link: int) -> Queue[Transfer]:
-            if order is None:
-                return FirstInFirstOut()
-            return InOrder(
-                order.transfers[link], key_of=lambda each: (each.tensor, each.destination)
-            )
-
-        return EmulatedLines(self.problem, plan, step_run, inboxes, new_queue)
-
-    def _timing(self, device: int, step_run: StepRun, clock: Clock, halt: Halt) -> Timing:
-        if self.pace is None:
-            return AsFastAsItCan(step_run, clock)
-        seconds = self.problem.compute_time[:, device].tolist()
-        overhead = self.problem.cluster.devices[device].op_overhead
-        return Paced(step_run, clock, halt, seconds, overhead)
+    placement: NDArray[np.int32]
+    op_device: NDArray[np.int32]
+    program: StepProgram
+    devices: Devices
 
 
 def _check_same_graph(graph: OpGraph, other: OpGraph) -> None:
@@ -291,11 +276,3 @@ def _check_same_graph(graph: OpGraph, other: OpGraph) -> None:
     )
     if not same:
         raise ExecutionError(f"step: expected one of the problem's graph, {graph!r}, got {other!r}")
-
-
-def _tensor_and_destination(transfer: Transfer) -> tuple[int, int]:
-    return transfer.tensor, transfer.destination
-
-
-def _message_of(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else error_line(error)

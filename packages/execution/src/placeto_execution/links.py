@@ -1,74 +1,89 @@
-"""What carries tensors from one device to another."""
+"""Emulated links: bytes leave a process when the links of a cluster would have carried them."""
 
-import threading
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Sequence
+from itertools import accumulate
+from multiprocessing import get_context
+from multiprocessing.sharedctypes import RawArray
+from typing import Any, NamedTuple
 
-from placeto_execution.queues import Queue
-
-
-@dataclass(slots=True)
-class Transfer:
-    """A tensor on its way.
-
-    Attributes
-    ----------
-    tensor, source, destination, link : int
-        What goes from which device to which over which link.
-    seconds, overhead : float
-        How long it takes, and how long the link stays busy afterwards.
-    parcel
-        What `StepRun.send` has returned.
-    start, end : float
-        From when to when; seconds.
-    """
-
-    tensor: int
-    source: int
-    destination: int
-    link: int
-    seconds: float
-    overhead: float
-    parcel: Any
-    start: float = 0.0
-    end: float = 0.0
+from placeto_execution.programs import Message
+from placeto_graphs import Cluster
 
 
-class EmulatedLink:
-    """A link on which one transfer at a time is on its way, though nothing moves.
+class EmulatedLinks:
+    """The links of a cluster, each a token bucket that the processes of all its devices share.
 
-    It needs no thread: as soon as a transfer is next in its queue, it is known when it ends.
+    A bucket fills with the bandwidth of the link, from the latency of a transfer on. Each chunk of
+    a tensor leaves when there is a token for each of its bytes. Transfers of a link follow each
+    other. The real transfer of the last chunk comes on top.
 
     Parameters
     ----------
-    queue
-        Says which transfer is next.
+    cluster
+        Has the links.
 
     Examples
     --------
-    >>> from placeto_execution.queues import FirstInFirstOut
-    >>> link = EmulatedLink(FirstInFirstOut())
-    >>> for tensor in (0, 1):
-    ...     transfer = Transfer(tensor, 0, 1, 0, seconds=2.0, overhead=0.5, parcel=None)
-    ...     [(each.start, each.end) for each in link.offer(transfer, time=1.0)]
-    [(1.0, 3.0)]
-    [(3.5, 5.5)]
+    >>> import numpy as np
+    >>> from placeto_graphs import Device
+    >>> cluster = Cluster(
+    ...     devices=[Device(name, "cpu", 10**9, 0.0, 0.0) for name in ("left", "right")],
+    ...     bandwidth=np.full((2, 2), 100.0),
+    ...     latency=np.full((2, 2), 0.5),
+    ... )
+    >>> links = EmulatedLinks(cluster)
+    >>> message = Message(op=0, tensor=0, source=0, destination=1, link=0)
+    >>> links.reserve(message, [100, 50], ready=8.0)
+    Reservation(start=8.0, leaves=[9.5, 10.0])
+    >>> links.reserve(message, [50], ready=9.0)
+    Reservation(start=10.0, leaves=[11.0])
     """
 
-    def __init__(self, queue: Queue[Transfer]) -> None:
-        self._queue = queue
-        self._free_at = 0.0
-        self._lock = threading.Lock()
+    def __init__(self, cluster: Cluster) -> None:
+        self._latency: list[list[float]] = cluster.latency.tolist()
+        self._bandwidth: list[list[float]] = cluster.bandwidth.tolist()
+        self._overhead = [device.transfer_overhead for device in cluster.devices]
+        self._free_at: Any = RawArray("d", cluster.num_links)
+        self._locks = [get_context("fork").Lock() for _ in range(cluster.num_links)]
 
-    def offer(self, transfer: Transfer, time: float) -> list[Transfer]:
-        """Let a transfer queue from a time on; return those whose times are known now."""
-        settled = []
-        with self._lock:
-            transfer.start = time
-            self._queue.add(transfer)
-            while (next_one := self._queue.pop()) is not None:
-                next_one.start = max(next_one.start, self._free_at)
-                next_one.end = next_one.start + next_one.seconds
-                self._free_at = next_one.end + next_one.overhead
-                settled.append(next_one)
-        return settled
+    def reserve(self, message: Message, chunk_bytes: Sequence[int], ready: float) -> "Reservation":
+        """Reserve the link of a message, from when it is free.
+
+        Parameters
+        ----------
+        message
+            A tensor.
+        chunk_bytes
+            Number of bytes of its chunks.
+        ready
+            Time from which on it could be sent, by `time.monotonic`.
+        """
+        source, destination, link = message.source, message.destination, message.link
+        bandwidth = self._bandwidth[source][destination]
+        with self._locks[link]:
+            start = max(ready, self._free_at[link])
+            first = start + self._latency[source][destination]
+            leaves = [first + total / bandwidth for total in accumulate(chunk_bytes)]
+            self._free_at[link] = (leaves or [first])[-1] + self._overhead[source]
+        return Reservation(start, leaves)
+
+    @property
+    def are_busy(self) -> bool:
+        """Whether a link carries something now."""
+        return max(self._free_at, default=0.0) > time.monotonic()
+
+
+class Reservation(NamedTuple):
+    """When a link carries a message; seconds of `time.monotonic`.
+
+    Attributes
+    ----------
+    start : float
+        When it takes it.
+    leaves : list of float
+        When each chunk leaves.
+    """
+
+    start: float
+    leaves: list[float]

@@ -1,41 +1,84 @@
-"""Puts together what the workers have noted."""
+"""What devices note of a step that runs, and the timeline that it makes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_execution.worker import Record
+from placeto_execution.programs import StepProgram
 from placeto_graphs import PlacementProblem, StepTimeline
 
 
+@dataclass
+class Record:
+    """What one device has noted; times are seconds of the clock that all devices share.
+
+    Attributes
+    ----------
+    ops : list of (int, float, float)
+        Ops, with start and end.
+    sent, arrived : list of (int, float)
+        Messages, with the time when their link took them, and when they were there.
+    made : list of (float, int)
+        Times, and the bytes that the device then holds more.
+    freed : list of (int, float, int)
+        Tensors, with the times of their `Free`, and the bytes that the device holds fewer.
+    """
+
+    ops: list[tuple[int, float, float]] = field(default_factory=list)
+    sent: list[tuple[int, float]] = field(default_factory=list)
+    arrived: list[tuple[int, float]] = field(default_factory=list)
+    made: list[tuple[float, int]] = field(default_factory=list)
+    freed: list[tuple[int, float, int]] = field(default_factory=list)
+
+
 def timeline_of(
-    problem: PlacementProblem, op_device: NDArray[np.int32], records: Sequence[Record]
+    problem: PlacementProblem,
+    op_device: NDArray[np.int32],
+    program: StepProgram,
+    records: Sequence[Record],
+    origin: float,
 ) -> StepTimeline:
-    """Return the timeline of a step that is done."""
+    """Return the timeline of a step that began at a time of the clock.
+
+    A tensor that is sent is on its source until it has arrived.
+    """
     op_start, op_end = np.empty(problem.graph.num_ops), np.empty(problem.graph.num_ops)
-    for record in records:
+    memory: list[tuple[float, int, int]] = []
+    sent = dict(pair for record in records for pair in record.sent)
+    arrived = dict(pair for record in records for pair in record.arrived)
+    last_arrival: dict[tuple[int, int], float] = {}
+    transfers = []
+    for number, message in enumerate(program.messages):
+        if message.tensor is not None:
+            end = max(sent[number], arrived[number])
+            transfers.append((end, sent[number], message))
+            key = message.tensor, message.source
+            last_arrival[key] = max(end, last_arrival.get(key, end))
+    transfers.sort(key=lambda each: each[:2])
+    for device, record in enumerate(records):
         for op, start, end in record.ops:
             op_start[op], op_end[op] = start, end
-    arrived = [transfer for record in records for transfer in record.arrived]
-    arrived.sort(key=lambda transfer: (transfer.end, transfer.start))
-    memory = [
-        (time, device, num_bytes)
-        for device, record in enumerate(records)
-        for time, num_bytes in record.memory
-    ]
+            workspace = int(problem.graph.workspace_bytes[op])
+            memory += [(start, device, workspace), (end, device, -workspace)]
+        memory += [(time, device, num_bytes) for time, num_bytes in record.made]
+        for tensor, time, num_bytes in record.freed:
+            given_up = max(time, last_arrival.get((tensor, device), time))
+            memory.append((given_up, device, -num_bytes))
+    memory = [change for change in memory if change[2]]
     return StepTimeline(
         problem=problem,
         op_device=op_device,
-        op_start=op_start,
-        op_end=op_end,
-        transfer_tensor=np.array([each.tensor for each in arrived], np.int32),
-        transfer_source=np.array([each.source for each in arrived], np.int32),
-        transfer_destination=np.array([each.destination for each in arrived], np.int32),
-        transfer_link=np.array([each.link for each in arrived], np.int32),
-        transfer_start=np.array([each.start for each in arrived], np.float64),
-        transfer_end=np.array([each.end for each in arrived], np.float64),
-        memory_time=np.array([time for time, _, _ in memory], np.float64),
+        op_start=op_start - origin,
+        op_end=op_end - origin,
+        transfer_tensor=np.array([each.tensor for _, _, each in transfers], np.int32),
+        transfer_source=np.array([each.source for _, _, each in transfers], np.int32),
+        transfer_destination=np.array([each.destination for _, _, each in transfers], np.int32),
+        transfer_link=np.array([each.link for _, _, each in transfers], np.int32),
+        transfer_start=np.array([start for _, start, _ in transfers], np.float64) - origin,
+        transfer_end=np.array([end for end, _, _ in transfers], np.float64) - origin,
+        memory_time=np.array([time for time, _, _ in memory], np.float64) - origin,
         memory_device=np.array([device for _, device, _ in memory], np.int32),
         memory_bytes=np.array([num_bytes for _, _, num_bytes in memory], np.int64),
     )

@@ -52,7 +52,7 @@ from placeto_graphs.protocols.evaluation import (
     SchedulingEvaluator,
     memory_penalised_runtime,
 )
-from placeto_graphs.protocols.execution import ExecutableStep, StepOrder, StepRun
+from placeto_graphs.protocols.execution import DeviceStep, ExecutableStep
 from placeto_graphs.protocols.moves import MoveEvaluator, Moves, Walks, check_moves, plain_walk
 from placeto_graphs.schema.cluster import Cluster, Device
 from placeto_graphs.schema.device_kind import DeviceKind, Efficiency
@@ -76,6 +76,7 @@ __all__ = [
     "CriticalEvaluator",
     "Device",
     "DeviceKind",
+    "DeviceStep",
     "Efficiency",
     "EvaluationBatch",
     "Evaluator",
@@ -93,8 +94,6 @@ __all__ = [
     "Reachability",
     "ScheduleBatch",
     "SchedulingEvaluator",
-    "StepOrder",
-    "StepRun",
     "StepTimeline",
     "Walks",
     "check_moves",

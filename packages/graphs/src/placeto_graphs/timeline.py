@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.files.storage import write_atomically
-from placeto_graphs.protocols.execution import StepOrder
 from placeto_graphs.schema.arrays import sums_by_key
 from placeto_graphs.schema.problem import PlacementProblem
-from placeto_graphs.topology.adjacency import compress_rows
 
 MICROSECONDS = 1e6
 PROCESS = 1
@@ -69,8 +67,6 @@ class StepTimeline:
     ... )
     >>> timeline.runtime, timeline.device_busy
     (1.0, array([0.75, 0.  ]))
-    >>> timeline.order().ops
-    ((0, 1), ())
     """
 
     problem: PlacementProblem
@@ -134,25 +130,6 @@ class StepTimeline:
         moments, which = np.unique(np.append(0.0, self.memory_time[here]), return_inverse=True)
         changes = np.append(resident, self.memory_bytes[here])
         return moments, np.cumsum(sums_by_key(which, changes, len(moments)))
-
-    def order(self) -> StepOrder:
-        """Return in which order devices ran their ops, and links carried their tensors.
-
-        Of ops that take no time and start at once, the first in topological order is the first.
-        """
-        graph, cluster = self.problem.graph, self.problem.cluster
-        ops = np.lexsort((graph.topological_index, self.op_end, self.op_start))
-        transfers = np.lexsort((self.transfer_end, self.transfer_start))
-        tensor, destination = self.transfer_tensor, self.transfer_destination
-        ops_of = compress_rows(cluster.num_devices, self.op_device[ops], ops)
-        transfers_of = compress_rows(cluster.num_links, self.transfer_link[transfers], transfers)
-        return StepOrder(
-            ops=tuple(tuple(here.tolist()) for here in ops_of),
-            transfers=tuple(
-                tuple(zip(tensor[here].tolist(), destination[here].tolist(), strict=True))
-                for here in transfers_of
-            ),
-        )
 
     def transfer_name(self, transfer: int) -> str:
         """Return what a transfer carries and where to: ``"OP:OUTPUT -> DEVICE"``."""

@@ -1,6 +1,6 @@
 """A PyTorch module that is trained on several devices, each op where a placement puts it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -12,8 +12,9 @@ from placeto.errors import InputError
 from placeto.placing.placements import place_graph
 from placeto.problems.making import read_cluster
 from placeto_capture import ExecutableTraining, executable_training
-from placeto_execution import Executor
+from placeto_execution import ExecutedStep, Executor
 from placeto_graphs import PlacementProblem
+from placeto_simulator import Simulator
 
 CPU = "cpu:"
 
@@ -53,7 +54,10 @@ class PlacedModule:
         self.optimizer = training.optimizer
         self._training = training
         self._names = list(names)
-        self._executor = Executor(problem, training, devices)
+        simulator = Simulator(problem, num_threads=1)
+        self._executor = Executor(problem, training, devices, schedule=simulator.timeline)
+        self._last_step: ExecutedStep | None = None  # has the weights, in its processes
+        self._last_placement = placement
 
     def step(self, batch: Any) -> float:
         """Train for a step with a batch like the example; return its loss.
@@ -63,20 +67,26 @@ class PlacedModule:
         CaptureError
             When the batch is not like the example, or an earlier step has failed.
         ExecutionError
-            When an op fails. The weights are between two steps then, and are not trusted until
-            `load_checkpoint` puts others in their place.
+            When an op fails, or the process of a device ends. The weights are lost then; steps are
+            refused until `load_checkpoint` puts others in their place.
         """
+        if not np.array_equal(self.placement, self._last_placement):
+            self._bring_back()
+            self._last_placement = self.placement.copy()
         self._training.load(batch)
-        return self._training.finish(self._executor.execute(self.placement).results())
+        self._last_step = None
+        step = self._executor.execute(self.placement)
+        loss = self._training.finish(step.results(["loss"]))
+        self._last_step = step
+        return loss
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of the weights and buffers, which the module can load."""
-        state = self._training.state()
-        return {name: state[name] for name in self._names}
+        return self._state(self._names)
 
     def checkpoint(self) -> dict[str, torch.Tensor]:
         """Return copies of weights, buffers, and of what the optimizer keeps for each weight."""
-        return self._training.state()
+        return self._state(self._training.names_of_state)
 
     def load_checkpoint(self, checkpoint: dict[str, torch.Tensor]) -> None:
         """Go on from what `checkpoint` returned.
@@ -87,10 +97,24 @@ class PlacedModule:
             When it is of another module.
         """
         self._training.load_state(checkpoint)
+        self._last_step = None
+        self._executor.close()  # the next processes begin with what this one has
 
     def close(self) -> None:
-        """End the threads of the devices."""
+        """End the processes of the devices; the weights are kept, and the next step begins anew."""
+        self._bring_back()
+
+    def _bring_back(self) -> None:
+        """Bring weights, and what the optimizer keeps, from the devices to this process."""
+        if self._last_step is not None:
+            self.load_checkpoint(self.checkpoint())
         self._executor.close()
+
+    def _state(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+        if self._last_step is not None:
+            return dict(self._last_step.results(names))
+        state = self._training.state()
+        return {name: state[name] for name in names}
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from placeto.errors import InputError, writing
+from placeto.errors import writing
 from placeto.outputs import check_file
 from placeto.texts import TextTable, bytes_text, seconds_text
 from placeto_capture import executable_step
@@ -16,7 +16,7 @@ from placeto_tools.options import Command, devices_options, force_option, json_o
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show, show_json
 
-SIZES = (4, 4 << 10, 256 << 10, 16 << 20, 256 << 20)  # bytes
+SIZES = (4, 4 << 10, 256 << 10, 16 << 20)  # bytes
 
 
 @click.command(cls=Command)
@@ -43,18 +43,15 @@ def calibrate(
 ) -> None:
     """Measure the devices of this machine, and write them as a cluster file.
 
-    Measured are: how long a tensor takes from one device to another, what lies between two ops, and
-    how much slower ops are while all devices are busy. CPUs share their memory, so that a tensor is
-    handed over, and in the file its bytes take no time; what a large one takes here is for giving
-    memory back to the system. The last table is not in the file, as no simulated device knows what
-    others do.
+    Measured are the time of a tensor from one device to another, the time between two ops, and how
+    much slower ops are while all devices are busy. The file has the latency and the bandwidth of
+    the smallest and the largest tensor. The last table is not in the file, as ops of a simulated
+    device do not slow down those of others.
 
     \b
     placeto calibrate --devices cpu:0,cpu:1 -o cluster.toml
     """
     check_file(output, force=force, suffixes=(".toml",))
-    if not devices.are_cpus:
-        raise InputError(f"--devices: expected CPUs alone, got {', '.join(devices.names)}")
     calibration = Calibration(devices.names, executable_step, runs, devices.threads)
     sizes = [size for size in SIZES if size < most_bytes] + [most_bytes // 4 * 4]
     with showing_progress() as progress:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from placeto.errors import InputError, writing
+from placeto.errors import writing
 from placeto.outputs import check_file
 from placeto.problems.options import ProblemOptions
 from placeto.problems.runnable_steps import runnable_problem, runnable_source
@@ -57,17 +57,12 @@ def profile(
     kind, as a whole step, again and again; of each op the mean of its times counts, without the
     least and the greatest fifth, and of what is between ops a share for each. Devices of one kind
     take equal times. --cluster says what else is known of the devices, such as their links: a file
-    of `placeto calibrate`, or a text; for CPUs by default CPUs that share their memory.
+    of `placeto calibrate`, or a text; for CPUs by default CPUs whose transfers take no time.
 
     \b
     placeto profile inception-v3 --batch-size 2 --devices cpu:0,cpu:1 -o problem.json.gz
     """
     check_file(output, force=force, suffixes=JSON_SUFFIXES)
-    if not devices.are_cpus:
-        raise InputError(
-            f"--devices: expected CPUs alone, got {', '.join(devices.names)}; "
-            "placeto_capture.profile measures kernels of GPUs"
-        )
     with showing_progress() as progress:
         progress.update(f"{source}: making and capturing it ...")
         found = runnable_source(source, asked.choice)

@@ -14,7 +14,7 @@ from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import Report, run_steps, steps_report
 from placeto_execution.measuring.real_devices import RealDevices
 from placeto_simulator import Simulator
-from placeto_tools.options import Command, NearestChoice, devices_options, force_option, json_option
+from placeto_tools.options import Command, devices_options, force_option, json_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show, show_json
@@ -41,21 +41,8 @@ from placeto_tools.tables import show, show_json
 @click.option(
     "--emulate-links",
     is_flag=True,
-    help="Let a tensor arrive only when the links of the cluster would have carried it; CPUs share "
-    "their memory otherwise.",
-)
-@click.option(
-    "--pace",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Let each op and transfer take so many times what the problem says, and divide again: "
-    "what differs then is not the cost of ops.",
-)
-@click.option(
-    "--order",
-    type=NearestChoice(["dynamic", "simulated"]),
-    default="dynamic",
-    show_default=True,
-    help="Order of ops on a device: the first that is ready, or that of the simulated step.",
+    help="Let CPUs send at the latency and bandwidth of the cluster's links; by default as fast as "
+    "they can.",
 )
 @click.option(
     "--trace",
@@ -72,8 +59,6 @@ def run(
     problem_file: Path | None,
     steps: int,
     emulate_links: bool,
-    pace: float | None,
-    order: str,
     trace: Path | None,
     asked: ProblemOptions,
     as_json: bool,
@@ -84,6 +69,9 @@ def run(
     SOURCE is one of `placeto build` that has a model, with the sizes that it was built with; its
     weights, if the source has none, and its inputs are random. PLACEMENT is a placement file, the
     name of a device of the problem, or a placer.
+
+    Each CPU is a process; ops run in the order of the simulated step, and tensors are sent from
+    process to process. If one of the devices is a GPU, one process runs all of them.
 
     \b
     placeto profile inception-v3 --batch-size 2 --devices cpu:0,cpu:1 -o problem.json.gz
@@ -103,11 +91,8 @@ def run(
             problem,
             step,
             devices.names,
-            emulate_links=emulate_links,
-            pace=pace,
-            order_of=(lambda each: simulator.timeline(each).order())
-            if order == "simulated"
-            else None,
+            emulated_links=problem.cluster if emulate_links else None,
+            schedule=simulator.timeline,
         ) as executor:
             measured = run_steps(
                 executor,

@@ -1,10 +1,8 @@
 """The tensors of a running step that are on one device."""
 
-import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 
@@ -39,8 +37,6 @@ class StepParts:
         the weight's first tensor.
     last_op : dict of int to int
         Last op that makes each part; a part that no op makes is not there.
-    made_by_several : set of int
-        The storages of which several ops make something.
     """
 
     def __init__(self, trace: Trace, tensors: TensorsOfTrace) -> None:
@@ -70,81 +66,39 @@ class StepParts:
             for part in parts
         }
 
-        made = {
-            (self.views[part].storage, version.producer)
-            for version, parts in zip(tensors.made, self.of_tensor, strict=True)
-            for part in parts
-        }
-        ops_of_storage = Counter(storage for storage, _ in made)
-        self.made_by_several = {storage for storage, ops in ops_of_storage.items() if ops > 1}
-
     def storages_of(self, tensors: Collection[int]) -> set[int]:
         """Return the storages of which some tensors are parts."""
         return {self.views[part].storage for tensor in tensors for part in self.of_tensor[tensor]}
-
-
-class Pool:
-    """The storages of a step in one memory, which several devices may see.
-
-    It knows the owner, a tensor that looks at it, of each storage of which several ops make
-    something: these may be on devices that hand each other nothing. The storage is there as long as
-    a device, or what is on its way to one, has the owner. Several threads may ask for one at once;
-    all get the same.
-
-    Parameters
-    ----------
-    device
-        Device that has the memory.
-    storage_bytes
-        The size of each storage.
-    """
-
-    def __init__(
-        self, device: torch.device, storage_bytes: Sequence[int] | Mapping[int, int]
-    ) -> None:
-        self.device = device
-        self.storage_bytes = storage_bytes
-        self._owners: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
-        self._lock = threading.Lock()
-
-    def owner(self, storage: int) -> torch.Tensor:
-        """Return the owner of a storage; one that is not there begins without values."""
-        with self._lock:
-            owner = self._owners.get(storage)
-            if owner is None:
-                owner = torch.empty(
-                    self.storage_bytes[storage], dtype=torch.uint8, device=self.device
-                )
-                self._owners[storage] = owner
-            return owner
-
-    def put(self, storage: int, owner: torch.Tensor) -> None:
-        """Let a tensor be the owner of a storage."""
-        with self._lock:
-            self._owners[storage] = owner
 
 
 class DeviceMemory:
     """What of the storages of a step is on a device, and how many tensors of the graph hold it.
 
     A part of a storage is there while a tensor holds it, and a storage while a part of it is.
-    Several versions of a part, which an op in place makes of each other, are the same memory. On
-    devices with one pool, what one sends the other is one storage, which is gone when both have
-    given it up. Elsewhere each device has a storage of its own for what it has of a storage.
+    Several versions of a part, which an op in place makes of each other, are the same memory. Each
+    device has a storage of its own for what it has of a storage.
 
     Parameters
     ----------
-    pool
-        Pool of the storages.
+    device
+        Device.
+    storage_bytes
+        The size of each storage.
     parts
         The parts of the storages.
     slots
         The looks at storages.
     """
 
-    def __init__(self, pool: Pool, parts: StepParts, slots: Slots) -> None:
-        self.pool = pool
-        self.device = pool.device
+    def __init__(
+        self,
+        device: torch.device,
+        storage_bytes: Sequence[int] | Mapping[int, int],
+        parts: StepParts,
+        slots: Slots,
+    ) -> None:
+        self.device = device
+        self._storage_bytes = storage_bytes
         self.of_slot: list[torch.Tensor | None] = [None] * len(slots.views)
         self._parts = parts
         self._slots = slots
@@ -153,10 +107,12 @@ class DeviceMemory:
         self._num_held: dict[int, int] = {}  # parts of each storage
 
     def owner(self, storage: int) -> torch.Tensor:
-        """Return a tensor that keeps a storage alive; one that is not there comes from the pool."""
+        """Return a tensor that keeps a storage alive; one that is not there begins empty."""
         owner = self._owner.get(storage)
         if owner is None:
-            owner = self._owner[storage] = self.pool.owner(storage)
+            num_bytes = self._storage_bytes[storage]
+            owner = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+            self._owner[storage] = owner
         return owner
 
     def put(self, storage: int, owner: torch.Tensor) -> None:
@@ -164,13 +120,6 @@ class DeviceMemory:
         for slot in self._slots.of_storage[storage]:
             self.of_slot[slot] = None
         self._owner[storage] = owner
-        if storage in self._parts.made_by_several:
-            self.pool.put(storage, owner)
-
-    def adopt(self, storage: int, owner: torch.Tensor) -> None:
-        """Let a storage be the one of another device with the same pool."""
-        if self._owner.get(storage) is not owner:
-            self.put(storage, owner)
 
     def drop(self, storage: int) -> None:
         """Forget a storage, unless a tensor holds some of it."""
@@ -227,7 +176,7 @@ class DeviceMemory:
             tensor.stride() == view.stride
             and tensor.shape == view.size
             and tensor.storage_offset() == view.offset
-            and tensor.untyped_storage().nbytes() == self.pool.storage_bytes[view.storage]
+            and tensor.untyped_storage().nbytes() == self._storage_bytes[view.storage]
             and not (view.is_conjugated or view.is_negated)
         ):
             self.put(view.storage, tensor)

@@ -1,6 +1,5 @@
 """A traced step as an executable one (`placeto_graphs.ExecutableStep`)."""
 
-import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.execution.device_memory import DeviceMemory, Pool, StepParts
+from placeto_capture.execution.device_memory import DeviceMemory, StepParts
 from placeto_capture.execution.prepared_calls import PreparedCall, Slots, prepared
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
 from placeto_capture.tracing.devices import Target
@@ -20,11 +19,6 @@ from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
 from placeto_capture.tracing.replay import ValueOf, example_values, view_of
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import ExecutableStep, OpGraph
-
-# Storages and their owners where they are shared, else parts and copies of their bytes.
-Parcel = Sequence[tuple[int, torch.Tensor]]
-
-_DRAWING = threading.Lock()  # of the random numbers that all threads draw from
 
 
 class TracedStep:
@@ -42,8 +36,6 @@ class TracedStep:
         As for `placeto_capture.tracing.replay.replay`.
     threads_per_device
         Number of threads of one op on a CPU.
-    shared_memory
-        Whether all CPU workers see the same memory, so that what one sends the other is not copied.
     """
 
     def __init__(
@@ -54,7 +46,6 @@ class TracedStep:
         results: Collection[str],
         seed: int = 0,
         threads_per_device: int = 1,
-        shared_memory: bool = True,
     ) -> None:
         tensors = TensorsOfTrace(trace)
         self.graph: OpGraph = op_graph_of(trace, tensors)
@@ -62,7 +53,6 @@ class TracedStep:
         self.trace = trace
         self.seed = seed
         self.threads_per_device = threads_per_device
-        self.shared_memory = shared_memory
         self.slots = Slots()
         self.calls: list[tuple[PreparedCall, ...]] = []
         self.passing: list[tuple[int, ...]] = []  # storages that an op has and no tensor is of
@@ -76,16 +66,15 @@ class TracedStep:
             tuple(part for tensor in made.tolist() for part in self.parts.of_tensor[tensor])
             for made in self.graph.tensors_of_op
         ]
-        self.results: dict[str, View] = {name: trace.results[name] for name in results}
+        self.result_views: dict[str, View] = {name: trace.results[name] for name in results}
         for placeholder in trace.placeholders:
             if placeholder.is_resident:
-                self.results |= {**placeholder.tensors, **placeholder.state}
+                self.result_views |= {**placeholder.tensors, **placeholder.state}
         self._values: dict[int, list[tuple[View, torch.Tensor]]] = {
             op: _values_of(placeholder, value_of)
             for op, placeholder in enumerate(trace.ops)
             if isinstance(placeholder, Placeholder)
         }
-        self.last_run: TracedRun | None = None
         self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
         self.outliving: defaultdict[int, set[int]] = defaultdict(set)  # the parts that an op leaves
         for name in results:
@@ -93,83 +82,127 @@ class TracedStep:
                 if part in self.parts.last_op:
                     self.outliving[self.parts.last_op[part]].add(part)
 
-    def begin(self, devices: Sequence[str], op_device: NDArray[np.int32]) -> "TracedRun":
-        """Put what is there before the step where it belongs, and return a run.
+    def check_devices(self, devices: Sequence[str]) -> None:
+        """Check that PyTorch can run on devices of these names.
 
-        Weights lie in the same memory in every run, as they do in training: to get memory from the
-        system each time would take longer than many an op.
+        Raises
+        ------
+        CaptureError
+            If it cannot.
         """
-        return TracedRun(self, torch_devices(devices), op_device.tolist())
+        for number, name in enumerate(devices):
+            _device(number, name)
+
+    def on_device(
+        self, number: int, devices: Sequence[str], op_device: NDArray[np.int32]
+    ) -> "TracedDevice":
+        """Return the part of the step that is on one device."""
+        return TracedDevice(self, number, _device(number, devices[number]), op_device.tolist())
+
+    def feed(self) -> Any:
+        """Return nothing: all runs begin with the same values, which each process has."""
+
+    def take(self, feed: Any) -> None:
+        """Take what `feed` has returned, on the other side."""
+
+    def results(
+        self, names: Collection[str] | None, pieces: Mapping[int, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Return results, or weights, buffers and optimizer state after the step, by name."""
+        with torch.no_grad():
+            return {
+                name: self._put_together(self.result_views[name], pieces)
+                for name in self._known_results(names)
+            }
+
+    def parts_of_results(self, names: Collection[str] | None) -> set[int]:
+        """Return the parts that an op has made of some results; None is all."""
+        storages = {self.result_views[name].storage for name in self._known_results(names)}
+        parts = {part for storage in storages for part in self.parts.of_storage[storage]}
+        return parts & self.parts.last_op.keys()
+
+    def _known_results(self, names: Collection[str] | None) -> Collection[str]:
+        if names is None:
+            return self.result_views
+        _check_names("results", names, self.result_views.keys())
+        return names
+
+    def _put_together(self, view: View, pieces: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        num_bytes = self.trace.storage_bytes[view.storage]
+        storage = torch.empty(num_bytes, dtype=torch.uint8).untyped_storage()
+        for part in self.parts.of_storage[view.storage]:
+            if part in self.parts.last_op:
+                view_of(storage, self.parts.views[part]).copy_(pieces[part])
+        return view_of(storage, view)
 
     def values_before(self, op: int) -> Sequence[tuple[View, torch.Tensor]]:
         """Return what is to be put where the tensors of a placeholder are, before a run."""
         return self._values[op]
 
     def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
-        """Return the memory in which a storage of weights lies on a device in all runs."""
+        """Return the memory in which a storage of weights lies on a device in all runs.
+
+        It is the same, as in training: memory that comes anew from the system takes longer than
+        many an op.
+        """
         if (storage, device) not in self._resident:
             size = self.trace.storage_bytes[storage]
             self._resident[storage, device] = torch.empty(size, dtype=torch.uint8, device=device)
         return self._resident[storage, device]
 
 
-class TracedRun:
-    """One run of a traced step (`placeto_graphs.StepRun`)."""
+class TracedDevice:
+    """The part of a traced step that is on one device (`placeto_graphs.DeviceStep`)."""
 
     def __init__(
-        self, step: TracedStep, devices: Sequence[torch.device], op_device: Sequence[int]
+        self, step: TracedStep, number: int, device: torch.device, op_device: Sequence[int]
     ) -> None:
         self._step = step
+        self._number = number
+        self._device = device
         self._op_device = op_device
-        self._num_threads = torch.get_num_threads()
-        shared = Pool(torch.device("cpu"), step.trace.storage_bytes)
-        self._memories = [
-            DeviceMemory(
-                shared
-                if step.shared_memory and device.type == "cpu"
-                else Pool(device, step.trace.storage_bytes),
-                step.parts,
-                step.slots,
-            )
-            for device in devices
-        ]
-        self._memory_of_op = [self._memories[device] for device in op_device]
-        self._generators = [torch.Generator(device) for device in devices]
+        self._generator = torch.Generator(device)
+        self._memory = self._new_memory()
+        self._landing: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Let a thread run ops without gradients, on so many threads as an op may take."""
+        num_threads = torch.get_num_threads()
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if self._device.type == "cuda":
+                stack.enter_context(torch.cuda.device(self._device))
+            else:
+                stack.callback(torch.set_num_threads, num_threads)
+                torch.set_num_threads(self._step.threads_per_device)
+            yield
+
+    def begin(self, feed: Any) -> None:
+        """Put what is there before the step where it belongs."""
+        step = self._step
+        step.take(feed)
+        memory = self._memory = self._new_memory()
+        self._landing = {}
         for op, placeholder in enumerate(step.trace.ops):
-            if isinstance(placeholder, Placeholder):
-                memory = self._memory_of_op[op]
+            if isinstance(placeholder, Placeholder) and self._op_device[op] == self._number:
                 for storage in placeholder.storages if placeholder.is_resident else ():
-                    memory.put(storage, step.resident_memory(storage, memory.device))
+                    memory.put(storage, step.resident_memory(storage, self._device))
                     for part in step.parts.of_storage[storage]:
                         memory.hold(part)
                 for view, value in step.values_before(op):
                     memory.tensor(view).copy_(value)
-        step.last_run = self
-
-    @contextmanager
-    def worker(self, device: int) -> Iterator[None]:
-        """Let a thread run ops without gradients, on so many threads as an op may take."""
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            if self._memories[device].device.type == "cuda":
-                stack.enter_context(torch.cuda.device(self._memories[device].device))
-            else:
-                stack.callback(torch.set_num_threads, self._num_threads)
-                torch.set_num_threads(self._step.threads_per_device)
-            yield
 
     def run(self, op: int) -> int:
-        """Run an op on its device; return the bytes that the device holds more for its tensors."""
-        step, memory = self._step, self._memory_of_op[op]
+        """Run an op; return the bytes that the device holds more for its tensors."""
+        step, memory = self._step, self._memory
         for call in step.calls[op]:
             args, keywords = call.arguments(memory)
             if call.rng_index is None:
                 result = call.kernel(*args, **keywords)
             else:
-                result = self._drawn(op, call, args, keywords)
+                result = self._drawn(call, args, keywords)
             memory.keep(call, result)
-        if memory.device.type == "cuda":
-            torch.cuda.current_stream(memory.device).synchronize()
         more = 0
         for part in step.parts_of_op[op]:
             more += memory.hold(part)
@@ -179,60 +212,54 @@ class TracedRun:
             memory.drop(storage)
         return more
 
-    def send(self, tensor: int, destination: int) -> Parcel:
-        """Return the parts of a tensor; they are copied where the destination has other memory."""
-        placeholder, target = self._memories[self._home(tensor)], self._memories[destination]
+    def buffers(self, tensor: int, destination: int) -> list[torch.Tensor]:
+        """Return the parts of a tensor that another device has to get."""
+        views = self._step.parts.views
         parts = self._carried(tensor, destination)
-        if placeholder.pool is target.pool:
-            storages = {self._step.parts.views[part].storage for part in parts}
-            return [(storage, placeholder.owner(storage)) for storage in storages]
-        return [
-            (part, placeholder.tensor(self._step.parts.views[part]).to(target.device, copy=True))
-            for part in parts
-        ]
+        return [self._memory.tensor(views[part]).contiguous() for part in parts]
 
-    def receive(self, tensor: int, destination: int, parcel: Parcel) -> int:
-        """Take a tensor that was sent; return the bytes that the destination holds more."""
-        memory, more = self._memories[destination], 0
-        is_shared = memory.pool is self._memories[self._home(tensor)].pool
-        for storage, owner in parcel if is_shared else ():
-            memory.adopt(storage, owner)
-        for part in self._carried(tensor, destination):
+    def expect(self, tensor: int) -> tuple[list[torch.Tensor], int]:
+        """Make room for a tensor; return its parts, and the bytes that the device holds more."""
+        memory, more, buffers = self._memory, 0, []
+        for part in self._carried(tensor, self._number):
             more += memory.hold(part)
-        for part, values in () if is_shared else parcel:
-            memory.tensor(self._step.parts.views[part]).copy_(values)
-        return more
+            room = memory.tensor(self._step.parts.views[part])
+            buffers.append(room)
+            if not room.is_contiguous():
+                buffers[-1] = torch.empty(room.shape, dtype=room.dtype, device=room.device)
+                self._landing.setdefault(tensor, []).append((room, buffers[-1]))
+        return buffers, more
 
-    def free(self, tensor: int, device: int) -> int:
-        """Give up a tensor on a device; return the bytes that the device holds fewer."""
-        memory, fewer = self._memories[device], 0
-        for part in self._carried(tensor, device):
+    def arrived(self, tensor: int) -> None:
+        """Copy those parts of a tensor that are not contiguous to where they belong."""
+        for room, values in self._landing.pop(tensor, ()):
+            room.copy_(values)
+
+    def free(self, tensor: int) -> int:
+        """Give up a tensor; return the bytes that the device holds fewer."""
+        memory, fewer = self._memory, 0
+        for part in self._carried(tensor, self._number):
             fewer += memory.release(part)
         return fewer
 
-    def results(self) -> Mapping[str, torch.Tensor]:
-        """Return the results, and weights, buffers and optimizer state after the step."""
-        if self._step.last_run is not self:
-            raise CaptureError(
-                "results: expected to be asked for before the next run begins, got asked after it"
-            )
-        with torch.no_grad():
-            return {name: self._at_end(view) for name, view in self._step.results.items()}
+    def pieces(self, names: Collection[str] | None) -> dict[int, torch.Tensor]:
+        """Return those parts of results of which the last op that makes them is here."""
+        parts = self._step.parts
+        return {
+            part: self._memory.tensor(parts.views[part]).to("cpu", copy=True)
+            for part in self._step.parts_of_results(names)
+            if self._op_device[parts.last_op[part]] == self._number
+        }
 
-    def _at_end(self, view: View) -> torch.Tensor:
-        """Return a tensor of those values that the last op that made each part has left."""
-        parts, num_bytes = self._step.parts, self._step.trace.storage_bytes[view.storage]
-        storage = torch.empty(num_bytes, dtype=torch.uint8).untyped_storage()
-        for part in parts.of_storage[view.storage]:
-            if part in parts.last_op:
-                made = self._memory_of_op[parts.last_op[part]].tensor(parts.views[part])
-                view_of(storage, parts.views[part]).copy_(made)
-        return view_of(storage, view)
+    def _new_memory(self) -> DeviceMemory:
+        step = self._step
+        return DeviceMemory(self._device, step.trace.storage_bytes, step.parts, step.slots)
 
     def _carried(self, tensor: int, device: int) -> Sequence[int]:
         """Return the parts of a tensor that are on a device; the optimizer's state stays."""
         parts, views = self._step.parts.of_tensor[tensor], self._step.parts.views
-        if len(parts) < 2 or self._home(tensor) == device:
+        home = self._op_device[int(self._step.graph.tensor_producer[tensor])]
+        if len(parts) < 2 or home == device:
             return parts
         read = {
             storage
@@ -242,17 +269,13 @@ class TracedRun:
         }
         return [part for part in parts if views[part].storage in read]
 
-    def _home(self, tensor: int) -> int:
-        return self._op_device[int(self._step.graph.tensor_producer[tensor])]
-
-    def _drawn(self, op: int, call: PreparedCall, args: list[Any], keywords: dict[str, Any]) -> Any:
+    def _drawn(self, call: PreparedCall, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Call what draws random numbers; these follow from the seed and which draw it is."""
         seed = self._step.seed + (call.rng_index or 0)
         if call.takes_generator:
-            generator = self._generators[self._op_device[op]].manual_seed(seed)
+            generator = self._generator.manual_seed(seed)
             return call.kernel(*args, **{**keywords, "generator": generator})
-        device = self._memory_of_op[op].device
-        with _DRAWING, torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
             torch.manual_seed(seed)
             return call.kernel(*args, **keywords)
 
@@ -264,17 +287,6 @@ def _values_of(placeholder: Placeholder, value_of: ValueOf) -> list[tuple[View, 
 
 def _touched(op: Placeholder | Call) -> tuple[int, ...]:
     return (*op.reads, *op.writes) if isinstance(op, Call) else ()
-
-
-def torch_devices(names: Sequence[str]) -> list[torch.device]:
-    """Return the devices of some names; each ``"cpu:N"`` is a worker of the one CPU.
-
-    Raises
-    ------
-    CaptureError
-        If there is no such device.
-    """
-    return [_device(number, name) for number, name in enumerate(names)]
 
 
 def _device(number: int, name: str) -> torch.device:
@@ -310,7 +322,6 @@ def executable_step(
     results: Collection[str] | None = None,
     seed: int = 0,
     threads_per_device: int = 1,
-    shared_memory: bool = True,
 ) -> ExecutableStep:
     """Return one step of a model that can be run on several devices, op by op.
 
@@ -335,9 +346,6 @@ def executable_step(
         of the draw, on whatever device and in whatever order it runs.
     threads_per_device
         Number of threads of one op on each ``"cpu:N"``.
-    shared_memory
-        Whether all ``"cpu:N"`` see the same memory. Otherwise what one sends the other is copied,
-        as it is between GPUs.
 
     Raises
     ------
@@ -348,10 +356,11 @@ def executable_step(
     --------
     >>> import numpy as np
     >>> step = executable_step(torch.nn.Linear(4, 2), torch.ones(8, 4), mode="inference")
-    >>> run = step.begin(["cpu:0"], np.zeros(step.graph.num_ops, np.int32))
-    >>> with run.worker(0):
-    ...     held = [run.run(op) for op in range(step.graph.num_ops)]
-    >>> run.results()["output.0"].shape
+    >>> device = step.on_device(0, ["cpu:0"], np.zeros(step.graph.num_ops, np.int32))
+    >>> with device.entered():
+    ...     device.begin(step.feed())
+    ...     held = [device.run(op) for op in range(step.graph.num_ops)]
+    >>> step.results(["output.0"], device.pieces(["output.0"]))["output.0"].shape
     torch.Size([8, 2])
     """
     if threads_per_device < 1:
@@ -380,7 +389,6 @@ def executable_step(
         results=results,
         seed=seed,
         threads_per_device=threads_per_device,
-        shared_memory=shared_memory,
     )
 
 

@@ -1,20 +1,18 @@
 """Training with a traced step: many batches, one after the other."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.execution.optimizer_numbers import NumberedCall, OptimizerNumbers
+from placeto_capture.execution.optimizer_numbers import Number, OptimizerNumbers
 from placeto_capture.execution.prepared_calls import PreparedCall
-from placeto_capture.execution.traced_step import TracedRun, TracedStep
+from placeto_capture.execution.traced_step import TracedStep
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
 from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.fake_objects import input_name
@@ -32,7 +30,7 @@ class ExecutableTraining(TracedStep):
 
     Parameters
     ----------
-    trace, seed, threads_per_device, shared_memory
+    trace, seed, threads_per_device
         As for `TracedStep`. What an op draws depends on the number of the step, too.
     example_inputs
         The batch that the step was traced with.
@@ -70,7 +68,6 @@ class ExecutableTraining(TracedStep):
         *,
         seed: int = 0,
         threads_per_device: int = 1,
-        shared_memory: bool = True,
     ) -> None:
         super().__init__(
             trace,
@@ -78,9 +75,7 @@ class ExecutableTraining(TracedStep):
             results=["loss"],
             seed=seed,
             threads_per_device=threads_per_device,
-            shared_memory=shared_memory,
         )
-        self.results = {"loss": trace.results["loss"]}
         self.optimizer = numbers.optimizer
         self.num_steps = 0
         self._numbers = numbers
@@ -90,7 +85,8 @@ class ExecutableTraining(TracedStep):
             default=0,
         )
         self._example = _leaves(example_inputs)
-        self._batch: dict[str, torch.Tensor] = {}
+        self._batch: dict[str, Any] = {}
+        self._next_feed: _Feed | None = None
         self._is_spoiled = False
         self._has_begun = False  # whether what the optimizer keeps is what it begins with, or later
         self._updates = list(_updates(trace, self.calls, weights, numbers))
@@ -130,27 +126,47 @@ class ExecutableTraining(TracedStep):
                 "weights: expected those that a whole step has left, got those of a step that "
                 "failed; load_state puts others in their place"
             )
-        self._take_numbers()
-        self._batch = leaves
-        self.seed = self._first_seed + self.num_steps * self._num_draws
+        numbers = self._next_numbers()
+        self._next_feed = _Feed(
+            {name: _on_cpu(leaf) for name, leaf in leaves.items()},
+            self._first_seed + self.num_steps * self._num_draws,
+            numbers,
+            {} if self._has_begun else self._initial_state(numbers),
+        )
+        self._has_begun = True
         self.num_steps += 1
 
-    def begin(self, devices: Sequence[str], op_device: NDArray[np.int32]) -> TracedRun:
-        """Return a run for the batch that was loaded."""
-        if not self._batch:
+    def feed(self) -> "_Feed":
+        """Return the batch that was loaded, and the optimizer's numbers of its step."""
+        if self._next_feed is None:
             raise CaptureError("batch: expected one to be loaded before each run, got none")
-        run = super().begin(devices, op_device)
-        self._batch = {}
+        feed, self._next_feed = self._next_feed, None
         self._is_spoiled = True
-        return run
+        return feed
+
+    def take(self, feed: "_Feed") -> None:
+        """Take a batch, and put the optimizer's numbers into the calls of all updates."""
+        self._batch, self.seed = feed.batch, feed.seed
+        for name, value in feed.initial_state.items():
+            self._tensor(self._kept[name]).fill_(value)
+        for update, numbers in zip(self._updates, feed.numbers, strict=True):
+            for call, prepared in zip(numbers or (), update.calls, strict=numbers is not None):
+                _put_numbers(call, prepared)
 
     def finish(self, results: Mapping[str, Any]) -> float:
         """Return the loss among the results of a run; until then its weights are not trusted."""
         self._is_spoiled = False
         return float(results["loss"])
 
+    @property
+    def names_of_state(self) -> Collection[str]:
+        """Names of weights, buffers, and of what the optimizer keeps: results of each run."""
+        return self._kept.keys()
+
     def state(self) -> dict[str, torch.Tensor]:
         """Return copies of weights, buffers and what the optimizer keeps, by name.
+
+        They are those of this process: what a run in other processes leaves is among its results.
 
         Raises
         ------
@@ -202,7 +218,7 @@ class ExecutableTraining(TracedStep):
         placeholder = self.trace.ops[op]
         if not isinstance(placeholder, Placeholder) or placeholder.is_resident:
             return []
-        return [(view, self._batch[name].detach()) for name, view in placeholder.tensors.items()]
+        return [(view, self._batch[name]) for name, view in placeholder.tensors.items()]
 
     def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
         """Return the memory of a storage of weights, which moves to the device."""
@@ -213,20 +229,30 @@ class ExecutableTraining(TracedStep):
     def _tensor(self, view: View) -> torch.Tensor:
         return view_of(self._memory_of_storage[view.storage].untyped_storage(), view)
 
-    def _take_numbers(self) -> None:
-        """Put the numbers of the optimizer's next step into the calls of all updates."""
+    def _next_numbers(self) -> "list[Numbers | None]":
+        """Return the numbers of each update in the optimizer's next step; None as they were."""
         calls_of_group = self._numbers.step()
+        numbers: list[Numbers | None] = []
         for update in self._updates:
             calls = calls_of_group[update.group][-len(update.functions) :]
-            if [call.function for call in calls] != update.functions:
+            if [call.function for call in calls] == update.functions:
+                numbers.append([call.numbers for call in calls])
+            else:
                 self._check_first_step(update)
-                continue
-            for call, prepared in zip(calls, update.calls, strict=True):
-                _put_numbers(call, prepared)
-            if not self._has_begun:
-                for key, value in self._numbers.initial_state[update.group].items():
-                    self._tensor(self._kept[f"{update.weight}.{key}"]).fill_(value)
-        self._has_begun = True
+                numbers.append(None)
+        return numbers
+
+    def _initial_state(self, numbers: "Sequence[Numbers | None]") -> dict[str, float]:
+        """Return what the optimizer begins with, for updates whose first step is like the others.
+
+        The others begin with zeros, as `_check_first_step` says.
+        """
+        return {
+            f"{update.weight}.{key}": value
+            for update, own in zip(self._updates, numbers, strict=True)
+            if own is not None
+            for key, value in self._numbers.initial_state[update.group].items()
+        }
 
     def _check_first_step(self, update: "_Update") -> None:
         """Check that a first step that differs does what the others do to a state of zeros.
@@ -240,6 +266,36 @@ class ExecutableTraining(TracedStep):
                 f"optimizer: expected one that calls the same functions in each step, got "
                 f"{type(self.optimizer).__name__} with other ones in step {self.num_steps + 1}"
             )
+
+
+Numbers = list[dict[int | str, Number]]  # of each call of an update
+
+
+@dataclass(frozen=True)
+class _Feed:
+    """What all processes get before a step.
+
+    Attributes
+    ----------
+    batch : dict of str to anything
+        Leaves of the batch, by name.
+    seed : int
+        Seed of what the step draws.
+    numbers : list of (list of dict) or None
+        Numbers of the calls of each update; None where they stay.
+    initial_state : dict of str to float
+        What the optimizer begins with, before the first step.
+    """
+
+    batch: dict[str, Any]
+    seed: int
+    numbers: "list[Numbers | None]"
+    initial_state: dict[str, float]
+
+
+def _on_cpu(leaf: Any) -> Any:
+    """Return a leaf of a batch without the rest of its storage, which would be pickled, too."""
+    return leaf.detach().to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf
 
 
 @dataclass(frozen=True)
@@ -300,8 +356,8 @@ def _updates(
         )
 
 
-def _put_numbers(call: NumberedCall, prepared: PreparedCall) -> None:
-    for place, number in call.numbers.items():
+def _put_numbers(numbers: Mapping[int | str, Number], prepared: PreparedCall) -> None:
+    for place, number in numbers.items():
         if isinstance(place, int):
             prepared.positions[place] = number
         else:
@@ -334,7 +390,6 @@ def executable_training(
     updates: Updates = "after-backward",
     seed: int = 0,
     threads_per_device: int = 1,
-    shared_memory: bool = True,
 ) -> ExecutableTraining:
     """Return a training step that can be run on several devices, op by op, batch after batch.
 
@@ -347,7 +402,7 @@ def executable_training(
     model, example_inputs, loss_fn, optimizer, target, mask_fraction, autocast, updates
         As for `capture`. The optimizer's schedule of learning rates, if any, is
         made for the ``optimizer`` of what is returned.
-    seed, threads_per_device, shared_memory
+    seed, threads_per_device
         As for `executable_step`.
 
     Raises
@@ -362,12 +417,13 @@ def executable_training(
     >>> model = torch.nn.Linear(4, 1)
     >>> step = executable_training(model, torch.ones(8, 4), optimizer=torch.optim.SGD)
     >>> everything = np.zeros(step.graph.num_ops, np.int32)
+    >>> device = step.on_device(0, ["cpu:0"], everything)
     >>> for batch in torch.ones(3, 8, 4):
     ...     step.load(batch)
-    ...     run = step.begin(["cpu:0"], everything)
-    ...     with run.worker(0):
-    ...         held = [run.run(op) for op in range(step.graph.num_ops)]
-    ...     loss = step.finish(run.results())
+    ...     with device.entered():
+    ...         device.begin(step.feed())
+    ...         held = [device.run(op) for op in range(step.graph.num_ops)]
+    ...     loss = step.finish(step.results(["loss"], device.pieces(["loss"])))
     >>> torch.equal(step.state()["weight"], model.weight)
     False
     """
@@ -393,5 +449,4 @@ def executable_training(
         OptimizerNumbers(factory, list(weights.values())),
         seed=seed,
         threads_per_device=threads_per_device,
-        shared_memory=shared_memory,
     )

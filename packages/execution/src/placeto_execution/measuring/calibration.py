@@ -1,5 +1,6 @@
 """What this machine is as a cluster, measured by steps that run on it."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto_execution import Executor
+from placeto_execution.devices import is_cuda
 from placeto_graphs import Cluster, Device, ExecutableStep, PlacementProblem, StepTimeline, colocate
 
 BYTES_PER_NUMBER = 4
 HOPS = 24  # from one device to the other
+HOPS_OF_LARGE = 4
+LARGE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,12 @@ class LinkMeasurement:
     def latency(self) -> float:
         """Seconds of the smallest."""
         return self.seconds[0]
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second that the largest took longer than the smallest; inf if it did not."""
+        seconds = self.seconds[-1] - self.seconds[0]
+        return (self.num_bytes[-1] - self.num_bytes[0]) / seconds if seconds > 0 else math.inf
 
 
 @dataclass(frozen=True)
@@ -156,11 +166,12 @@ class Calibration:
         )
 
     def cluster(self, links: Sequence[LinkMeasurement], kinds: Sequence[str]) -> Cluster:
-        """Return the devices as a cluster; bytes take no time, as CPUs share their memory."""
+        """Return the devices as a cluster."""
         count = len(self.devices)
         bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
         for link in links:
             latency[link.source, link.destination] = link.latency
+            bandwidth[link.source, link.destination] = link.bandwidth
         memory = memory_of(self.devices)
         return Cluster(
             devices=tuple(
@@ -173,7 +184,8 @@ class Calibration:
 
     def _hops(self, num_bytes: int) -> dict[tuple[int, int], float]:
         """Return the median seconds of a tensor between each two devices, in both ways."""
-        step = self._step(torch.relu, HOPS, [torch.zeros(num_bytes // BYTES_PER_NUMBER)])
+        hops = HOPS if num_bytes < LARGE else HOPS_OF_LARGE
+        step = self._step(torch.relu, hops, [torch.zeros(num_bytes // BYTES_PER_NUMBER)])
         chain = _ops(step)
         medians = {}
         for one in range(len(self.devices)):
@@ -197,7 +209,7 @@ class Calibration:
             tuple(inputs),
             mode="inference",
             results=[],
-            target="cpu",
+            target="gpu" if any(is_cuda(name) for name in self.devices) else "cpu",
             threads_per_device=self.threads,
         )
 
@@ -230,9 +242,13 @@ class Calibration:
 
 
 def memory_of(devices: Sequence[str]) -> dict[str, int]:
-    """Return the bytes that each CPU may hold, which share those of the machine equally."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return dict.fromkeys(devices, physical // len(devices))
+    """Return the bytes that each device may hold; CPUs share those of the machine equally."""
+    num_cpus = max(1, sum(not is_cuda(name) for name in devices))
+    share = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // num_cpus
+    return {
+        name: torch.cuda.get_device_properties(name).total_memory if is_cuda(name) else share
+        for name in devices
+    }
 
 
 def _ops(step: ExecutableStep) -> NDArray[np.intp]:

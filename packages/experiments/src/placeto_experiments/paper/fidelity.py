@@ -18,7 +18,7 @@ from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of
 from placeto_experiments.paper.wording import markdown_table
 
-SHARES = (0.01, 0.1, 0.4)
+SHARES = (None, 0.1, 0.4)  # None: real links
 SINGLE = "single"
 # Models in sizes of which a step takes some tenths of a second on one core.
 MODELS: Mapping[str, Mapping[str, int]] = {
@@ -60,7 +60,7 @@ class Agreement:
 
 
 def runnable_models(chosen: Sequence[str], plan: Plan) -> dict[Graph, RunnableModel]:
-    """Return models that run on two workers of this machine, by their problems.
+    """Return models that run on two CPU devices of this machine, by their problems.
 
     They are those that were chosen, or all; to try it, there is one tiny model. Another one is an
     `InputError`.
@@ -78,16 +78,15 @@ def runnable_models(chosen: Sequence[str], plan: Plan) -> dict[Graph, RunnableMo
 
 
 def fidelity(chosen: Sequence[str], plan: Plan) -> Experiment:
-    """Return the experiment on two workers of this machine; ``seeds`` are runs that count."""
+    """Return the experiment on two CPU devices of this machine; ``seeds`` are runs that count."""
     models = runnable_models(chosen, plan)
     shares = SHARES[1:2] if plan.is_smoke else SHARES
-    paced_seconds = 0.05 if plan.is_smoke else 1.0
     trials: list[Trial] = []
     for graph, model in models.items():
         profile = profiling(graph, model)
         trials.append(profile)
         for share in shares:
-            task = MeasurePlacements(graph, model, share, plan.scale.seeds, paced_seconds)
+            task = MeasurePlacements(graph, model, share, plan.scale.seeds)
             trial = placing(task, f"{share}", graph, None, profile.name)
             trials.append(replace(trial, measured=True))
     names = [graph.name for graph in models]
@@ -101,7 +100,9 @@ def fidelity(chosen: Sequence[str], plan: Plan) -> Experiment:
     )
 
 
-def _page(results: Results, names: Sequence[str], shares: Sequence[float], runs: int) -> Page:
+def _page(
+    results: Results, names: Sequence[str], shares: Sequence[float | None], runs: int
+) -> Page:
     records = [
         (name, share, results.record(Measured, f"{share}", name, 0))
         for name in names
@@ -109,68 +110,45 @@ def _page(results: Results, names: Sequence[str], shares: Sequence[float], runs:
     ]
     return Page(
         [
-            f"Each placement ran {runs + 1} times on two workers, threads that are pinned to a "
-            "core; the first run does not count, of the others the median. Links are emulated, in "
-            "several speeds: *links* is the share of a step, cut in two halves, in which the "
-            "busier one carries tensors. Op times are those of the whole step on one worker. "
-            "*Error* is the mean, and the worst, of how far the simulated runtime is from the "
-            "measured one.",
-            "*Paced*: ops compute nothing, and their results are handed on at a multiple of their "
-            "times, so that only queues, links and order matter.",
-            _paced_table(records),
-            "*Free*: ops compute, as fast as they can.",
-            _free_table(records),
-            "- *with slowdown*: the error if each op is slower while the other worker is busy, by "
-            "as much as in runs of the whole step on both workers at once.\n"
+            f"Each placement ran {runs + 1} times on two CPU devices, processes that are each "
+            "pinned to a core; the first run does not count, of the others the median. Devices "
+            "keep the simulated order. *Links* are those between the processes (*real*), or "
+            "emulated ones: bytes leave a process at a bandwidth with which, in a step that is cut "
+            "in two halves, the busier link carries tensors for this share of it. Op times are "
+            "those of the whole step on one device. *Error* is the mean, and *worst* the largest, "
+            "difference of the simulated runtime from the measured one, as a fraction of that.",
+            _table(records),
+            "- *with slowdown*: the error if each op is slower in the simulation while the other "
+            "device is busy, by as much as in runs of the whole step on both devices at once.\n"
             "- *with own times*: the error that is left if each op takes in the simulation what it "
-            "took in these very runs. What is between it and the first error are ops that are "
-            "slower in a placed step than on one worker.\n"
+            "took in these very runs.\n"
             "- *winner*: by how much the placement that wins in simulation is slower than the "
             "fastest of all that were measured.\n"
-            "- *speed-up*: the measured step of the winner, against everything on one worker.",
+            "- *speed-up*: the measured step of the winner, relative to everything on one device.",
         ]
     )
 
 
-def _agreement(record: Measured, kind: str, simulated: str = "simulated") -> Agreement:
-    pairs = np.array([attrgetter(simulated, kind)(row) for row in record.rows])
+def _agreement(record: Measured, simulated: str = "simulated") -> Agreement:
+    pairs = np.array([attrgetter(simulated, "measured")(row) for row in record.rows])
     return Agreement(pairs[:, 0], pairs[:, 1])
 
 
-def _paced_table(records: Sequence[tuple[str, float, Measured]]) -> str:
-    rows = [(name, share, record, _agreement(record, "paced")) for name, share, record in records]
-    return markdown_table(
-        rows,
-        {
-            "model": lambda row: row[0],
-            ">links": lambda row: share_text(row[1]),
-            ">ops": lambda row: f"{row[2].ops:,}",
-            ">placements": lambda row: f"{len(row[2].rows)}",
-            ">error": lambda row: f"{row[3].errors.mean():.2%}",
-            ">worst": lambda row: f"{row[3].errors.max():.2%}",
-            ">rank correlation": lambda row: f"{row[3].rank_correlation:.3f}",
-        },
-    )
-
-
-def _free_table(records: Sequence[tuple[str, float, Measured]]) -> str:
+def _table(records: Sequence[tuple[str, float | None, Measured]]) -> str:
     def error_of(record: Measured, simulated: str) -> str:
-        return share_text(_agreement(record, "free", simulated).errors.mean())
+        return share_text(_agreement(record, simulated).errors.mean())
 
-    def speed_up(record: Measured, free: Agreement) -> float:
-        single = next(row.free for row in record.rows if row.placement == SINGLE)
-        return float(single / free.measured[free.simulated.argmin()])
+    def speed_up(record: Measured, agreement: Agreement) -> float:
+        single = next(row.measured for row in record.rows if row.placement == SINGLE)
+        return float(single / agreement.measured[agreement.simulated.argmin()])
 
-    rows = [(name, share, record, _agreement(record, "free")) for name, share, record in records]
+    rows = [(name, share, record, _agreement(record)) for name, share, record in records]
     return markdown_table(
         rows,
         {
             "model": lambda row: row[0],
-            ">links": lambda row: share_text(row[1]),
+            ">links": lambda row: "real" if row[1] is None else share_text(row[1]),
             ">an op": lambda row: seconds_text(row[2].op_seconds / row[2].ops),
-            ">slowest over fastest": lambda row: (
-                f"{row[3].measured.max() / row[3].measured.min():.2f}"
-            ),
             ">error": lambda row: share_text(row[3].errors.mean()),
             ">worst": lambda row: share_text(row[3].errors.max()),
             ">rank correlation": lambda row: f"{row[3].rank_correlation:.2f}",

@@ -1,4 +1,4 @@
-"""Trials that run placements on workers of this machine, beside the simulator."""
+"""Trials that run placements on CPU devices of this machine, beside the simulator."""
 
 import time
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.trials.records import Measured, MeasuredPlacement, Profiled, Record
 from placeto.trials.trials import Graph, Trial, Watch, Workspace, measuring_name
 from placeto_capture import executable_step
-from placeto_execution import EmptyStep, Executor
+from placeto_execution import Executor
 from placeto_execution.measuring.calibration import Calibration
 from placeto_execution.measuring.contention import contended_timeline, profile_beside
 from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
@@ -33,12 +33,12 @@ SEARCHES = ("expert", "metis", "heft", "m-etf", "m-sct", "local-search", "pretra
 NUM_RANDOM = 4
 NUM_NEIGHBOURS = 8
 NEIGHBOURHOOD = 0.08  # of the groups are elsewhere than in the best placement
-LEAST_PACE = 2.0  # times what the problem says
+SIZES = (4, 1 << 20)  # bytes of the tensors that say how fast links are
 
 
 @dataclass(frozen=True)
 class RunnableModel:
-    """A model whose steps run on two workers of this machine."""
+    """A model whose steps run on two CPU devices of this machine."""
 
     source: str
     sizes: tuple[tuple[str, Any], ...]
@@ -59,14 +59,15 @@ class RunnableModel:
         beside = profile_beside(step, one, other, PROFILE_RUNS, np.random.default_rng(0))
         problem = with_measured_times(problem, profiles)
         calibration = Calibration(WORKERS.names, executable_step, PROFILE_RUNS)
-        there, back = (link.latency for link in calibration.links((4,)))
+        there, back = calibration.links(SIZES)
         cluster = with_overheads(problem.cluster, profiles)
         measured = {**problem.graph.measured_time, BESIDE: beside.seconds}
-        latency = np.array([[0.0, there], [back, 0.0]])
+        latency = np.array([[0.0, there.latency], [back.latency, 0.0]])
+        bandwidth = np.array([[np.inf, there.bandwidth], [back.bandwidth, np.inf]])
         return replace(
             problem,
             graph=replace(problem.graph, measured_time=measured),
-            cluster=replace(cluster, latency=latency),
+            cluster=replace(cluster, latency=latency, bandwidth=bandwidth),
         )
 
 
@@ -100,14 +101,14 @@ def profiling(graph: Graph, model: RunnableModel) -> Trial:
 
 @dataclass(frozen=True)
 class MeasurePlacements:
-    """Runs some placements, freely and paced, over links of one speed."""
+    """Runs some placements, over real links or emulated ones of one speed."""
 
     graph: Graph
     model: RunnableModel
-    # Part of a step that is cut in two halves in which the busier link carries tensors
-    share: float
-    runs: int  # number of free runs of each placement that count
-    paced_seconds: float  # least duration of a paced step if all is on one device, in seconds
+    # Part of a step that is cut in two halves in which the busier emulated link carries tensors;
+    # None for real links
+    share: float | None
+    runs: int  # number of runs of each placement that count
 
     @property
     def kind(self) -> str:
@@ -116,27 +117,34 @@ class MeasurePlacements:
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return what each placement came to."""
-        problem = with_links_of_share(workspace.problem(self.graph), self.share)
+        problem, emulated = workspace.problem(self.graph), None
+        if self.share is not None:
+            problem = with_links_of_share(problem, self.share)
+            # Real latency comes on top of what is emulated.
+            emulated = replace(problem.cluster, latency=np.zeros((2, 2)))
         _, step = self.model.placed()
         placements = placements_of(problem)
         rows = []
-        with (
-            Executor(problem, step, WORKERS.names, emulate_links=True) as free,
-            _paced(problem, self.paced_seconds) as paced,
-        ):
+        with Executor(
+            problem,
+            step,
+            WORKERS.names,
+            emulated_links=emulated,
+            schedule=lambda placement: _simulated(problem, placement),
+        ) as executor:
             for number, (name, placement) in enumerate(placements):
                 watch.update(f"{name}, {number + 1} of {len(placements)}")
-                measured = run_steps(free, _simulated(problem, placement), placement, self.runs)
+                simulated = _simulated(problem, placement)
+                measured = run_steps(executor, simulated, placement, self.runs)
                 rows.append(
                     MeasuredPlacement(
                         placement=name,
                         simulated=measured.simulated.runtime,
-                        free=measured.runtime,
+                        measured=measured.runtime,
                         slowed=contended_timeline(
                             problem, problem.graph.measured_time[BESIDE], placement, _simulated
                         ).runtime,
                         own_times=_with_own_times(measured, placement),
-                        paced=paced.execute(placement).timeline.runtime,
                     )
                 )
         return Measured(
@@ -148,13 +156,6 @@ class MeasurePlacements:
 
 def _simulated(problem: PlacementProblem, placement: NDArray[np.int32]) -> StepTimeline:
     return Simulator(problem, num_threads=1).timeline(placement)
-
-
-def _paced(problem: PlacementProblem, seconds: float) -> Executor:
-    everything = np.zeros((1, problem.num_groups), np.int32)
-    runtime = Simulator(problem, num_threads=1).runtimes(everything)[0]
-    pace = max(LEAST_PACE, seconds / runtime)
-    return Executor(problem, EmptyStep(problem.graph), WORKERS.names, pace=pace)
 
 
 def _with_own_times(measured: MeasuredSteps, placement: NDArray[np.int32]) -> float:
@@ -171,7 +172,8 @@ def with_links_of_share(problem: PlacementProblem, share: float) -> PlacementPro
 
     The share is of the runtime of that placement while bytes take no time.
     """
-    timeline = Simulator(problem, num_threads=1).timeline(halves(problem, 0.5))
+    free = replace(problem, cluster=replace(problem.cluster, bandwidth=np.full((2, 2), np.inf)))
+    timeline = Simulator(free, num_threads=1).timeline(halves(problem, 0.5))
     sizes = problem.graph.tensor_bytes[timeline.transfer_tensor]
     busiest = np.bincount(timeline.transfer_link, sizes).max()
     bandwidth = np.full((2, 2), busiest / (share * timeline.runtime))

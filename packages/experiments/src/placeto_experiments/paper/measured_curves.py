@@ -58,8 +58,11 @@ class LearnOn:
         problem = workspace.problem(self.graph)
         _, step = self.model.placed()
         with ExitStack() as stack:
-            executor = stack.enter_context(Executor(problem, step, WORKERS.names))
-            cost: Evaluator = executor if self.where == HARDWARE else Simulator(problem, 1)
+            simulator = Simulator(problem, num_threads=1)
+            executor = stack.enter_context(
+                Executor(problem, step, WORKERS.names, schedule=simulator.timeline)
+            )
+            cost: Evaluator = executor if self.where == HARDWARE else simulator
             episodes: list[tuple[int, float]] = []
 
             def learn(summary: UpdateSummary, _updates: int) -> None:

@@ -190,7 +190,7 @@ class ModelPlacement:
         InputError
             When these are not as many.
         ExecutionError
-            When there is no such device, or an op fails.
+            When there is no such device, an op fails, or the process of a device ends.
         """
         if len(devices) != self.problem.num_devices:
             raise InputError(
@@ -199,8 +199,9 @@ class ModelPlacement:
             )
         target = target_of(self.problem.cluster)
         step = executable(self.step, target, threads, autocast=self.autocast)
-        with Executor(self.problem, step, devices) as executor:
-            return run_steps(executor, self.timeline(), self.placement, steps)
+        simulated = self.timeline()
+        with Executor(self.problem, step, devices, schedule=lambda _: simulated) as executor:
+            return run_steps(executor, simulated, self.placement, steps)
 
     @property
     def _op_devices(self) -> NDArray[np.int32]:

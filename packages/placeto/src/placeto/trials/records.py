@@ -107,13 +107,11 @@ class MeasuredPlacement(msgspec.Struct, frozen=True):
     simulated: float
     slowed: float
     own_times: float
-    # Measured, also with ops that only wait
-    free: float
-    paced: float
+    measured: float
 
 
 class Measured(_Record, frozen=True, kw_only=True):
-    """What the placements of a problem take on workers; ``op_seconds`` is the sum of its ops."""
+    """What placements of a problem take on CPU devices; ``op_seconds`` is the sum of its ops."""
 
     ops: int
     op_seconds: float

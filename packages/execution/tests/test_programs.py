@@ -1,0 +1,256 @@
+"""Programs are complete, never deadlock over any channels, and free what is no longer used."""
+
+from collections import Counter, defaultdict, deque
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from numeric_step import problems, random_problem
+from placeto_execution import ExecutionError, StepProgram, compile_step
+from placeto_execution.programs import Free, Instruction, Receive, Run, Send
+from placeto_execution.schedules import topological_schedule
+from placeto_graphs import PlacementProblem, StepTimeline
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def random_schedule(problem: PlacementProblem, seed: int) -> StepTimeline:
+    """Return a schedule whose ops start at random times that respect their inputs and waits."""
+    generator = np.random.default_rng(seed)
+    placement = generator.integers(0, problem.num_devices, problem.num_groups, np.int32)
+    plain = topological_schedule(problem, placement)
+    graph = problem.graph
+    start, end = np.zeros(graph.num_ops), np.zeros(graph.num_ops)
+    free_at = np.zeros(problem.num_devices)
+    sent: dict[tuple[int, int], tuple[float, float]] = {}
+    transfers = list(zip(plain.transfer_tensor, plain.transfer_destination, strict=True))
+    for op in graph.topological_order.tolist():
+        device = plain.op_device[op]
+        ready = [free_at[device]]
+        ready += [end[before] for waiter, before in graph.waits.tolist() if waiter == op]
+        for tensor in graph.inputs_of_op[op].tolist():
+            ready.append(sent.get((tensor, device), (0.0, end[graph.tensor_producer[tensor]]))[1])
+        start[op] = max(ready) + generator.choice([0.0, 1.0])
+        end[op] = free_at[device] = start[op] + generator.choice([0.0, 1.0, 5.0])
+        for tensor, destination in transfers:
+            if graph.tensor_producer[tensor] == op:
+                leaves = end[op] + generator.choice([0.0, 3.0])
+                sent[tensor, destination] = leaves, leaves + generator.choice([0.0, 2.0])
+    times = np.array([sent[transfer] for transfer in transfers]).reshape(-1, 2)
+    return replace(
+        plain, op_start=start, op_end=end, transfer_start=times[:, 0], transfer_end=times[:, 1]
+    )
+
+
+def simulate(program: StepProgram, num_devices: int, channel: str) -> list[tuple[int, Instruction]]:
+    """Follow the programs, one instruction of a random device after the other, until none can.
+
+    ``"unbounded"``: a Send never waits. ``"posted"``: it waits for the Receive to be posted, and
+    the device with it. ``"rendezvous"``: Send and Receive wait for each other, each pair of
+    devices has one channel, and a message has arrived as both are there.
+    """
+    left = {device: deque(program.of_device(device)) for device in range(num_devices)}
+    sent: set[int] = set()
+    received: set[int] = set()
+    done = []
+    moved = True
+    while moved:
+        moved = False
+        for device, instructions in left.items():
+            while instructions:
+                instruction = instructions[0]
+                if isinstance(instruction, Run):
+                    if not sent.issuperset(instruction.messages):
+                        break
+                elif isinstance(instruction, Send) and channel == "posted":
+                    if instruction.message not in received:
+                        break
+                elif isinstance(instruction, Receive) and channel == "rendezvous":
+                    source = program.messages[instruction.message].source
+                    if not left[source] or left[source][0] != Send(instruction.message):
+                        break
+                    done.append((source, left[source].popleft()))
+                    sent.add(instruction.message)
+                elif isinstance(instruction, Send) and channel == "rendezvous":
+                    break
+                if isinstance(instruction, Send):
+                    sent.add(instruction.message)
+                if isinstance(instruction, Receive):
+                    received.add(instruction.message)
+                done.append((device, instructions.popleft()))
+                moved = True
+    assert not any(left.values()), f"deadlock: {left}"
+    return done
+
+
+@settings(max_examples=150)
+@given(problems, seeds, st.sampled_from(["unbounded", "posted", "rendezvous"]))
+def test_programs_run_to_their_end_over_any_channel(
+    problem: PlacementProblem, seed: int, channel: str
+) -> None:
+    schedule = random_schedule(problem, seed)
+    program = compile_step(schedule)
+    done = simulate(program, problem.num_devices, channel)
+    assert len(done) == len(program.instructions)
+    ops = [(device, each.op) for device, each in done if isinstance(each, Run)]
+    assert sorted(op for _, op in ops) == list(range(problem.graph.num_ops))
+    assert all(schedule.op_device[op] == device for device, op in ops)
+    position = {op: number for number, (_, op) in enumerate(ops)}
+    for op, before in problem.graph.waits.tolist():
+        assert position[before] < position[op]
+    for device in range(problem.num_devices):
+        starts = [schedule.op_start[op] for where, op in ops if where == device]
+        assert starts == sorted(starts)
+
+
+@settings(max_examples=150)
+@given(problems, seeds)
+def test_an_op_waits_for_all_that_it_has_to_wait_for(problem: PlacementProblem, seed: int) -> None:
+    """Nothing but the programs and their messages orders ops: Kahn's algorithm over just these."""
+    schedule = random_schedule(problem, seed)
+    program = compile_step(schedule)
+    before: defaultdict[object, set[object]] = defaultdict(set)
+    for device in range(problem.num_devices):
+        last: object = None
+        for instruction in program.of_device(device):
+            if isinstance(instruction, Run):
+                before[instruction.op] |= {("message", each) for each in instruction.messages}
+                if last is not None:
+                    before[instruction.op].add(last)
+                last = instruction.op
+            elif isinstance(instruction, Send) and last is not None:
+                before["message", instruction.message].add(last)
+    ancestors: dict[object, set[object]] = {}
+
+    def ancestors_of(event: object) -> set[object]:
+        if event not in ancestors:
+            found = set(before[event])
+            for each in before[event]:
+                found |= ancestors_of(each)
+            ancestors[event] = found
+        return ancestors[event]
+
+    for tensor, op in problem.graph.edges.tolist():
+        assert int(problem.graph.tensor_producer[tensor]) in ancestors_of(op)
+    for op, earlier in problem.graph.waits.tolist():
+        assert earlier in ancestors_of(op)
+
+
+@settings(max_examples=150)
+@given(problems, seeds)
+def test_a_tensor_is_there_until_its_last_use_and_no_longer(
+    problem: PlacementProblem, seed: int
+) -> None:
+    schedule = random_schedule(problem, seed)
+    program = compile_step(schedule)
+    graph = problem.graph
+    held = {
+        (tensor, int(schedule.op_device[graph.tensor_producer[tensor]]))
+        for tensor in graph.held_tensors.tolist()
+    }
+    for device in range(problem.num_devices):
+        there: set[int] = set()
+        last_use: dict[int, int] = {}
+        freed: dict[int, int] = {}
+        for number, instruction in enumerate(program.of_device(device)):
+            if isinstance(instruction, Run):
+                read = set(graph.inputs_of_op[instruction.op].tolist())
+                assert read <= there
+                made = set(graph.tensors_of_op[instruction.op].tolist())
+                there |= made
+                last_use.update(dict.fromkeys(read | made, number))
+            elif isinstance(instruction, Free):
+                there.remove(instruction.tensor)
+                freed[instruction.tensor] = number
+            else:
+                tensor = program.messages[instruction.message].tensor
+                if tensor is not None:
+                    if isinstance(instruction, Receive):
+                        assert tensor not in there
+                        there.add(tensor)
+                    assert tensor in there
+                    last_use[tensor] = number
+        assert there == {tensor for tensor, where in held if where == device}
+        for tensor, number in freed.items():
+            between = program.of_device(device)[last_use[tensor] + 1 : number]
+            assert all(isinstance(each, Free | Send | Receive) for each in between)
+
+
+@settings(max_examples=80)
+@given(problems, seeds)
+def test_each_pair_of_devices_sends_and_receives_in_one_order(
+    problem: PlacementProblem, seed: int
+) -> None:
+    program = compile_step(random_schedule(problem, seed))
+    orders: defaultdict[type, defaultdict[tuple[int, int], list[int]]]
+    orders = defaultdict(lambda: defaultdict(list))
+    for device in range(problem.num_devices):
+        for instruction in program.of_device(device):
+            if isinstance(instruction, Send | Receive):
+                message = program.messages[instruction.message]
+                pair = message.source, message.destination
+                assert device == pair[isinstance(instruction, Receive)]
+                orders[type(instruction)][pair].append(instruction.message)
+    assert orders[Send] == orders[Receive]
+    sent = Counter(number for pair in orders[Send].values() for number in pair)
+    assert sent == Counter(range(len(program.messages)))
+    expected = list(
+        zip(
+            *(
+                getattr(random_schedule(problem, seed), f"transfer_{name}").tolist()
+                for name in ("tensor", "source", "destination")
+            ),
+            strict=True,
+        )
+    )
+    with_tensors = [each for each in program.messages if each.tensor is not None]
+    found = [(each.tensor, each.source, each.destination) for each in with_tensors]
+    assert sorted(found) == sorted(expected)
+
+
+def test_news_that_another_message_brings_is_not_sent() -> None:
+    """An op that waits for a reader on another device knows from the gradient that it is done."""
+    problem = random_problem(0, 12, 2, "fifo")
+    graph = replace(
+        problem.graph,
+        tensor_producer=np.array([0, 1, 2], np.int32),
+        tensor_bytes=np.array([8, 8, 8]),
+        edges=np.array([[0, 1], [1, 2], [2, 3]], np.int32),
+        waits=np.array([[3, 1]], np.int32),
+        held_tensors=np.empty(0, np.int32),
+    )
+    placement = np.array([0, 1, 1, 0] + [0] * 8, np.int32)
+    program = compile_step(topological_schedule(replace(problem, graph=graph), placement))
+    assert [message.tensor for message in program.messages] == [0, 2]
+    apart = replace(graph, edges=graph.edges[:2])
+    program = compile_step(topological_schedule(replace(problem, graph=apart), placement))
+    assert [(each.op, each.tensor, each.destination) for each in program.messages] == [
+        (0, 0, 1),
+        (1, None, 0),
+    ]
+
+
+def test_a_schedule_that_cannot_be_kept_is_refused() -> None:
+    problem = random_problem(0, 10, 2, "fifo")
+    placement: NDArray[np.int32] = np.array([0, 1] * 5, np.int32)
+    schedule = topological_schedule(problem, placement)
+    backwards = replace(schedule, op_start=-schedule.op_start, op_end=-schedule.op_start)
+    with pytest.raises(ExecutionError, match=r"^schedule: expected one that runs each op after"):
+        compile_step(backwards)
+    lacking = replace(
+        schedule,
+        transfer_tensor=schedule.transfer_tensor[1:],
+        transfer_destination=schedule.transfer_destination[1:],
+        transfer_start=schedule.transfer_start[1:],
+        transfer_end=schedule.transfer_end[1:],
+    )
+    count = len(schedule.transfer_tensor)
+    line = (
+        rf"^schedule: expected the {count} transfers of this placement, each once, got {count - 1}"
+    )
+    with pytest.raises(ExecutionError, match=line):
+        compile_step(lacking)
