@@ -66,7 +66,7 @@ def profile(
     with showing_progress() as progress:
         progress.update(f"{source}: making and capturing it ...")
         found = runnable_source(source, asked.choice)
-        problem, step = runnable_problem(found, asked, devices)
+        problem, step = runnable_problem(found, asked, devices, is_measured=True)
         profiles: dict[str, StepProfile] = {}
         for device, name in zip(problem.cluster.devices, devices.names, strict=True):
             if device.kind not in profiles:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from placeto.errors import InputError, reading
 from placeto.problems.making import problem_of, read_cluster
 from placeto.problems.models import executable
@@ -31,10 +33,14 @@ def runnable_problem(
     asked: ProblemOptions,
     devices: RealDevices,
     problem_file: Path | None = None,
+    *,
+    is_measured: bool = False,
 ) -> tuple[PlacementProblem, ExecutableStep]:
     """Return the problem of placing the step of a model, and the step, ready to run.
 
     On CPUs alone the cluster is by default one of as many. A problem file may know measured times.
+    If they are about to be measured, ops take no time until then, so that devices may be of kinds
+    that no cost model knows.
 
     Raises
     ------
@@ -63,8 +69,12 @@ def runnable_problem(
     target: Target = "cpu" if devices.are_cpus else "gpu"
     step = executable(model.make(CPU), target, devices.threads)
     if problem_file is None:
-        graph = Source(model.name, step.graph, rules=model.rules, num_groups=model.num_groups)
-        return problem_of(graph, asked), step
+        graph = step.graph
+        if is_measured:
+            no_time = {device.kind: np.zeros(graph.num_ops) for device in cluster.devices}
+            graph = replace(graph, measured_time=no_time)
+        source = Source(model.name, graph, rules=model.rules, num_groups=model.num_groups)
+        return problem_of(source, asked), step
     if replace(problem.graph, measured_time={}) != replace(step.graph, measured_time={}):
         raise InputError(
             f"{problem_file}: expected a problem of the graph of {model.name} with these sizes on "
