@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from placeto_execution.errors import ExecutionError
 from placeto_execution.links import EmulatedLinks
 from placeto_execution.processes import DeviceProcesses
 from placeto_execution.programs import StepProgram, compile_step
-from placeto_execution.records import Record, timeline_of
+from placeto_execution.records import timeline_of
 from placeto_execution.schedules import topological_schedule
 from placeto_execution.streams import StreamedDevices
 from placeto_graphs import (
@@ -27,22 +27,6 @@ from placeto_graphs import (
 )
 
 Schedule = Callable[[NDArray[np.int32]], StepTimeline]
-
-
-class Devices(Protocol):
-    """All devices with the programs of one placement."""
-
-    def run(self, feed: Any) -> tuple[list[Record], float]:
-        """Run a step; return what the devices noted, and the time at which it began."""
-        ...
-
-    def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
-        """Return the pieces of results of all devices."""
-        ...
-
-    def close(self) -> None:
-        """Give up all devices."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -236,7 +220,7 @@ class Executor:
             raise ExecutionError(str(error)) from None
         program = compile_step(self.schedule(placement))
         arguments = self.step, program, self.devices, op_device
-        devices: Devices
+        devices: DeviceProcesses | StreamedDevices
         if any(is_cuda(name) for name in self.devices):
             devices = StreamedDevices(*arguments)
         else:
@@ -262,7 +246,7 @@ class _Placed:
     placement: NDArray[np.int32]
     op_device: NDArray[np.int32]
     program: StepProgram
-    devices: Devices
+    devices: DeviceProcesses | StreamedDevices
 
 
 def _check_same_graph(graph: OpGraph, other: OpGraph) -> None:

@@ -10,8 +10,8 @@ has no streams, computes at once, and waits for what it gets from a GPU.
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,38 +22,6 @@ from placeto_execution.errors import ExecutionError
 from placeto_execution.programs import Free, Instruction, Message, Receive, Run, StepProgram
 from placeto_execution.records import Record
 from placeto_graphs import ExecutableStep, error_line
-
-
-class Moment(Protocol):
-    """The moment in which a stream has done what was issued so far."""
-
-    def reached(self) -> None:
-        """Wait until it has come."""
-        ...
-
-    def seconds(self) -> float:
-        """Return its time by `time.monotonic`, after it has come."""
-        ...
-
-
-class Stream(Protocol):
-    """Works off what is issued, in order."""
-
-    def entered(self) -> Any:
-        """Return the context in which what is issued goes to this stream."""
-        ...
-
-    def mark(self) -> Moment:
-        """Return the moment in which all that was issued so far is done."""
-        ...
-
-    def wait(self, moment: Moment) -> None:
-        """Let what is issued from now on wait for a moment of any stream."""
-        ...
-
-    def keep(self, buffer: torch.Tensor) -> None:
-        """Let the memory of a tensor be used anew only after what was issued so far."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -68,6 +36,26 @@ class HostMoment:
     def seconds(self) -> float:
         """Return the time."""
         return self.time
+
+
+@dataclass(frozen=True)
+class CudaMoment:
+    """A moment of a GPU: an event, and one of the same GPU of which the time is known."""
+
+    event: Any
+    origin: Any
+    origin_time: float
+
+    def reached(self) -> None:
+        """Wait until it has come."""
+        self.event.synchronize()
+
+    def seconds(self) -> float:
+        """Return its time."""
+        return self.origin_time + float(self.origin.elapsed_time(self.event)) * 1e-3
+
+
+Moment: TypeAlias = HostMoment | CudaMoment  # in which a stream has done what was issued before
 
 
 class HostStream:
@@ -87,23 +75,6 @@ class HostStream:
 
     def keep(self, buffer: torch.Tensor) -> None:
         """Do nothing, as all is done."""
-
-
-@dataclass(frozen=True)
-class CudaMoment:
-    """A moment of a GPU: an event, and one of the same GPU of which the time is known."""
-
-    event: Any
-    origin: Any
-    origin_time: float
-
-    def reached(self) -> None:
-        """Wait until it has come."""
-        self.event.synchronize()
-
-    def seconds(self) -> float:
-        """Return its time."""
-        return self.origin_time + float(self.origin.elapsed_time(self.event)) * 1e-3
 
 
 class CudaStream:
@@ -151,26 +122,7 @@ class CudaStream:
         return event
 
 
-@dataclass
-class _Notes:
-    """What one device has noted, with moments that are still to come."""
-
-    last: Moment
-    ops: list[tuple[int, Moment, Moment]] = field(default_factory=list)
-    sent: list[tuple[int, Moment]] = field(default_factory=list)
-    arrived: list[tuple[int, Moment]] = field(default_factory=list)
-    made: list[tuple[Moment, int]] = field(default_factory=list)
-    freed: list[tuple[int, Moment, int]] = field(default_factory=list)
-
-    def record(self) -> Record:
-        """Return the same with times, after all moments have come."""
-        return Record(
-            ops=[(op, start.seconds(), end.seconds()) for op, start, end in self.ops],
-            sent=[(message, moment.seconds()) for message, moment in self.sent],
-            arrived=[(message, moment.seconds()) for message, moment in self.arrived],
-            made=[(moment.seconds(), num_bytes) for moment, num_bytes in self.made],
-            freed=[(tensor, moment.seconds(), size) for tensor, moment, size in self.freed],
-        )
+Stream: TypeAlias = HostStream | CudaStream
 
 
 class StreamedDevices:
@@ -198,7 +150,8 @@ class StreamedDevices:
         self._streams = [_stream(name) for name in devices]
         pairs = {(each.source, each.destination) for each in program.messages}
         self._copy_streams = {pair: self._streams_of_pair(*pair) for pair in sorted(pairs)}
-        self._notes: list[_Notes] = []
+        self._notes: list[Any] = []  # records with moments, which are still to come, for times
+        self._last: list[Moment] = []  # moment of the last op of each device
         self._rooms: dict[int, tuple[Sequence[torch.Tensor], Moment]] = {}
         self._arrivals: dict[int, Moment] = {}
 
@@ -225,7 +178,8 @@ class StreamedDevices:
                     step.begin(feed)
             self._finish()
             start = time.monotonic()
-            self._notes = [_Notes(stream.mark()) for stream in self._streams]
+            self._notes = [Record() for _ in self._streams]
+            self._last = [stream.mark() for stream in self._streams]
             for device, instruction in self._program.instructions:
                 try:
                     with self._streams[device].entered():
@@ -235,15 +189,15 @@ class StreamedDevices:
                     line = f"{doing} on {self._devices[device]}: {error_line(error)}"
                     raise ExecutionError(line) from error
             self._finish()
-        return [notes.record() for notes in self._notes], start
+        return [_with_times(notes) for notes in self._notes], start
 
     def _issue(self, device: int, instruction: Instruction) -> None:
-        step, notes = self._steps[device], self._notes[device]
+        step, notes, last = self._steps[device], self._notes[device], self._last[device]
         if isinstance(instruction, Run):
             self._run(device, instruction)
         elif isinstance(instruction, Free):
             freed = step.free(instruction.tensor)
-            notes.freed.append((instruction.tensor, notes.last, freed))
+            notes.freed.append((instruction.tensor, last, freed))
         else:
             number = instruction.message
             message = self._program.messages[number]
@@ -252,7 +206,7 @@ class StreamedDevices:
             elif message.tensor is not None:
                 buffers, more = step.expect(message.tensor)
                 self._rooms[number] = buffers, self._streams[device].mark()
-                notes.made.append((notes.last, more))
+                notes.made.append((last, more))
 
     def _run(self, device: int, instruction: Run) -> None:
         stream, step, notes = self._streams[device], self._steps[device], self._notes[device]
@@ -263,8 +217,8 @@ class StreamedDevices:
                 step.arrived(tensor)
         start = stream.mark()
         more = step.run(instruction.op)
-        notes.last = stream.mark()
-        notes.ops.append((instruction.op, start, notes.last))
+        end = self._last[device] = stream.mark()
+        notes.ops.append((instruction.op, start, end))
         notes.made.append((start, more))
 
     def _send(self, number: int, message: Message) -> None:
@@ -300,6 +254,17 @@ class StreamedDevices:
         for name in self._devices:
             if is_cuda(name):
                 torch.cuda.synchronize(name)
+
+
+def _with_times(notes: Any) -> Record:
+    """Return a record with the times of its moments, all of which have come."""
+    return Record(
+        ops=[(op, start.seconds(), end.seconds()) for op, start, end in notes.ops],
+        sent=[(message, moment.seconds()) for message, moment in notes.sent],
+        arrived=[(message, moment.seconds()) for message, moment in notes.arrived],
+        made=[(moment.seconds(), num_bytes) for moment, num_bytes in notes.made],
+        freed=[(tensor, moment.seconds(), size) for tensor, moment, size in notes.freed],
+    )
 
 
 def _stream(name: str) -> Stream:
