@@ -242,7 +242,7 @@ class DeviceProcess:
         self._link_queues[message.link].put((number, buffers, now))
 
     def _send_chunk(self, number: int, tag: int, chunk: torch.Tensor) -> None:
-        self._sent.put(self._group.send([chunk], self._messages[number].destination, tag))
+        self._sent.put((number, self._group.send([chunk], self._messages[number].destination, tag)))
 
     def _chunks(
         self, number: int, buffers: Sequence[torch.Tensor]
@@ -272,9 +272,10 @@ class DeviceProcess:
 
     def _finish_sending(self) -> None:
         while True:
-            work = self._sent.get()
+            number, work = self._sent.get()
             try:
                 work.wait()
+                self._record.left.append((number, time.monotonic()))
             except RuntimeError as error:
                 self._errors.append(error)
             del work  # and the buffer with it

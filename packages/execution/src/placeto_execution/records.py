@@ -18,8 +18,9 @@ class Record:
     ----------
     ops : list of (int, float, float)
         Ops, with start and end.
-    sent, arrived : list of (int, float)
-        Messages, with the time when their link took them, and when they were there.
+    sent, left, arrived : list of (int, float)
+        Messages, with the times when their link took them; when a part of them had left, where
+        that is known; and when the device took them, which may be long after they were there.
     made : list of (float, int)
         Times, and the bytes that the device then holds more.
     freed : list of (int, float, int)
@@ -28,6 +29,7 @@ class Record:
 
     ops: list[tuple[int, float, float]] = field(default_factory=list)
     sent: list[tuple[int, float]] = field(default_factory=list)
+    left: list[tuple[int, float]] = field(default_factory=list)
     arrived: list[tuple[int, float]] = field(default_factory=list)
     made: list[tuple[float, int]] = field(default_factory=list)
     freed: list[tuple[int, float, int]] = field(default_factory=list)
@@ -42,17 +44,18 @@ def timeline_of(
 ) -> StepTimeline:
     """Return the timeline of a step that began at a time of the clock.
 
-    A tensor that is sent is on its source until it has arrived.
+    A transfer ends when all of it has left, or was taken. The tensor is on its source until then.
     """
     op_start, op_end = np.empty(problem.graph.num_ops), np.empty(problem.graph.num_ops)
     memory: list[tuple[float, int, int]] = []
     sent = dict(pair for record in records for pair in record.sent)
+    left = dict(pair for record in records for pair in record.left)  # the last part is the last
     arrived = dict(pair for record in records for pair in record.arrived)
     last_arrival: dict[tuple[int, int], float] = {}
     transfers = []
     for number, message in enumerate(program.messages):
         if message.tensor is not None:
-            end = max(sent[number], arrived[number])
+            end = max(sent[number], min(arrived[number], left.get(number, arrived[number])))
             transfers.append((end, sent[number], message))
             key = message.tensor, message.source
             last_arrival[key] = max(end, last_arrival.get(key, end))
