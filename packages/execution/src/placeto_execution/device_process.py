@@ -40,7 +40,7 @@ class Progress:
     Attributes
     ----------
     instruction : D of int
-        Number of the instruction that each device is at.
+        Number of the instruction that each device is at, counted from 1; 0 between two steps.
     awaited : D of int
         Message that each device waits for; `NOT_WAITING`, or `AT_END` of its program.
     """
@@ -126,7 +126,7 @@ def doing_text(graph: OpGraph, program: StepProgram, device: int, progress: Prog
     """Return what a device is doing."""
     number, awaited = progress.instruction[device], progress.awaited[device]
     if awaited == AT_END or number == 0:
-        return "end" if number else "begin"
+        return "end of the step" if number else "begin"
     instruction = program.of_device(device)[number - 1]
     return program.text(instruction if awaited == NOT_WAITING else Receive(awaited), graph)
 
@@ -199,7 +199,7 @@ class DeviceProcess:
             sending.join()
         if self._errors:
             raise self._errors.pop()
-        progress.awaited[device] = NOT_WAITING
+        progress.awaited[device], at[device] = NOT_WAITING, 0
         return record
 
     def _receive(self, number: int) -> None:

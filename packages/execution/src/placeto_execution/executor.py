@@ -66,7 +66,10 @@ class Executor:
     the executor is used in, or when a run fails. Tensors are sent from process to process. As soon
     as one device is a GPU, all devices are run by this process, with streams of CUDA.
 
-    Each device follows a program that is compiled before anything runs (`compile_step`).
+    Each device follows a program that is compiled before anything runs (`compile_step`). New
+    processes begin with the weights that the step has in this process: a step that trains goes on
+    from its last run while its placement is the same. `placeto.PlacedModule` brings weights back
+    before another one.
 
     Parameters
     ----------

@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 import time
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from multiprocessing import connection, get_context
@@ -81,7 +82,11 @@ class DeviceProcesses:
                 process = context.Process(
                     target=_child, args=(task, pipe, alive, self._alive), daemon=True
                 )
-                process.start()
+                with warnings.catch_warnings():
+                    # Other threads are not there in the child. It waits for none of them, as it
+                    # only computes and sends, in new threads.
+                    warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+                    process.start()
                 pipe.close()
                 self._processes.append(process)
                 self._pipes.append(own)
@@ -148,7 +153,7 @@ class DeviceProcesses:
                 raise EOFError
             for pipe, number in pending.items():
                 if pipe in ready:
-                    answers[number] = pickle.loads(pipe.recv_bytes())  # noqa: S301, of a process of our own
+                    answers[number] = pickle.loads(pipe.recv_bytes())  # noqa: S301, of a child
                     if isinstance(answers[number], Failure):
                         if connection.wait(self._sentinels(), GRACE):
                             raise EOFError
