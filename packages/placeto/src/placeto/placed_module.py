@@ -147,10 +147,12 @@ def place_module(
     example_inputs, loss_fn, optimizer
         As of `placeto_capture.capture`.
     devices
-        Devices of this machine, such as ``["cpu:0", "cpu:1"]``.
+        Devices of this machine, such as ``["cpu:0", "cpu:1"]``, each of which is a process that
+        is forked from this one. If one is a GPU, this process runs all of them.
     cluster
         Description of the devices for the simulator: a spec, or a cluster file, with as many
-        devices. For CPUs by default CPUs that share their memory.
+        devices. For CPUs by default CPUs whose transfers take no time; the command ``placeto
+        calibrate`` measures what they take.
     mask_fraction
         As of `placeto_capture.capture`.
     seconds
