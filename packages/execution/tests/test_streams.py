@@ -65,9 +65,6 @@ class LazyMoment:
     def has_come(self) -> bool:
         return self.stream.num_done >= self.place
 
-    def reached(self) -> None:
-        raise AssertionError("the process waits for a stream")
-
     def seconds(self) -> float:
         assert self.has_come
         return 0.0
@@ -182,7 +179,7 @@ def test_any_order_that_events_allow_gives_the_same(problem: PlacementProblem, s
     step: Any = LazyStep(problem.graph)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streams, "_stream", new_stream)
-        patch.setattr(streams, "HostStream", lambda: new_stream(""))
+        patch.setattr(streams, "_HostStream", lambda: new_stream(""))
         patch.setattr(streams.StreamedDevices, "_finish", finish)
         devices = streams.StreamedDevices(
             step, compile_step(schedule), cpus(problem.num_devices), schedule.op_device

@@ -9,7 +9,7 @@ has no streams, computes at once, and waits for what it gets from a GPU.
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,66 +25,50 @@ from placeto_graphs import ExecutableStep, error_line
 
 
 @dataclass(frozen=True)
-class HostMoment:
+class _HostMoment:
     """A moment of a CPU, which has come."""
 
     time: float
 
-    def reached(self) -> None:
-        """Do nothing."""
-
     def seconds(self) -> float:
-        """Return the time."""
         return self.time
 
 
 @dataclass(frozen=True)
-class CudaMoment:
+class _CudaMoment:
     """A moment of a GPU: an event, and one of the same GPU of which the time is known."""
 
     event: Any
     origin: Any
     origin_time: float
 
-    def reached(self) -> None:
-        """Wait until it has come."""
-        self.event.synchronize()
-
     def seconds(self) -> float:
-        """Return its time."""
+        """Return its time by `time.monotonic`, after it has come."""
         return self.origin_time + float(self.origin.elapsed_time(self.event)) * 1e-3
 
 
-Moment: TypeAlias = HostMoment | CudaMoment  # in which a stream has done what was issued before
+_Moment: TypeAlias = _HostMoment | _CudaMoment  # in which a stream has done what was issued before
 
 
-class HostStream:
+class _HostStream:
     """The stream of a CPU, which does at once what is issued."""
 
-    def entered(self) -> Any:
-        """Return a context that does nothing."""
-        return ExitStack()
+    def entered(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
-    def mark(self) -> HostMoment:
-        """Return now."""
-        return HostMoment(time.monotonic())
+    def mark(self) -> _HostMoment:
+        return _HostMoment(time.monotonic())
 
-    def wait(self, moment: Moment) -> None:
-        """Wait until a moment has come."""
-        moment.reached()
+    def wait(self, moment: _Moment) -> None:
+        if isinstance(moment, _CudaMoment):
+            moment.event.synchronize()
 
     def keep(self, buffer: torch.Tensor) -> None:
         """Do nothing, as all is done."""
 
 
-class CudaStream:
-    """A stream of a GPU.
-
-    Parameters
-    ----------
-    name
-        Name of the GPU.
-    """
+class _CudaStream:
+    """A stream of a GPU."""
 
     def __init__(self, name: str) -> None:
         self._device = torch.device(name)
@@ -101,17 +85,16 @@ class CudaStream:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
 
-    def mark(self) -> CudaMoment:
-        """Record an event."""
-        return CudaMoment(self._event(), self._origin, self._origin_time)
+    def mark(self) -> _CudaMoment:
+        return _CudaMoment(self._event(), self._origin, self._origin_time)
 
-    def wait(self, moment: Moment) -> None:
-        """Wait for an event; the moments of CPUs have come."""
-        if isinstance(moment, CudaMoment):
+    def wait(self, moment: _Moment) -> None:
+        """Let what is issued from now on wait for a moment; those of CPUs have come."""
+        if isinstance(moment, _CudaMoment):
             self._stream.wait_event(moment.event)
 
     def keep(self, buffer: torch.Tensor) -> None:
-        """Record the stream as one that uses a tensor of a GPU."""
+        """Let the memory of a tensor be used anew only after what was issued so far."""
         if buffer.is_cuda:
             buffer.record_stream(self._stream)
 
@@ -122,7 +105,7 @@ class CudaStream:
         return event
 
 
-Stream: TypeAlias = HostStream | CudaStream
+_Stream: TypeAlias = _HostStream | _CudaStream
 
 
 class StreamedDevices:
@@ -151,9 +134,9 @@ class StreamedDevices:
         pairs = {(each.source, each.destination) for each in program.messages}
         self._copy_streams = {pair: self._streams_of_pair(*pair) for pair in sorted(pairs)}
         self._notes: list[Any] = []  # records with moments, which are still to come, for times
-        self._last: list[Moment] = []  # moment of the last op of each device
-        self._rooms: dict[int, tuple[Sequence[torch.Tensor], Moment]] = {}
-        self._arrivals: dict[int, Moment] = {}
+        self._last: list[_Moment] = []  # moment of the last op of each device
+        self._rooms: dict[int, tuple[Sequence[torch.Tensor], _Moment]] = {}
+        self._arrivals: dict[int, _Moment] = {}
 
     def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
         """Return the pieces of results of all devices."""
@@ -245,10 +228,10 @@ class StreamedDevices:
         self._notes[message.source].sent.append((number, start))
         self._notes[message.destination].arrived.append((number, self._arrivals[number]))
 
-    def _streams_of_pair(self, source: int, destination: int) -> list[Stream]:
+    def _streams_of_pair(self, source: int, destination: int) -> list[_Stream]:
         """Return streams for what is sent: PyTorch copies on the current ones of both GPUs."""
         names = self._devices[destination], self._devices[source]
-        return [_stream(name) for name in names if is_cuda(name)] or [HostStream()]
+        return [_stream(name) for name in names if is_cuda(name)] or [_HostStream()]
 
     def _finish(self) -> None:
         for name in self._devices:
@@ -267,5 +250,5 @@ def _with_times(notes: Any) -> Record:
     )
 
 
-def _stream(name: str) -> Stream:
-    return CudaStream(name) if is_cuda(name) else HostStream()
+def _stream(name: str) -> _Stream:
+    return _CudaStream(name) if is_cuda(name) else _HostStream()
