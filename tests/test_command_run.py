@@ -71,8 +71,10 @@ def test_emulated_links_make_a_step_longer(problem: Path, tmp_path: Path) -> Non
     save_problem(slow, tmp_path / "slow.json.gz")
     run = ["run", *STEP[:1], placement, *STEP[1:], "--steps=1", "--problem"]
     emulated = succeed_json(*run, tmp_path / "slow.json.gz", "--emulate-links")
-    assert emulated["measured_runtime"] >= emulated["simulated_runtime"] > 0.1
-    assert succeed_json(*run, tmp_path / "slow.json.gz")["simulated_runtime"] > 0.1
+    assert emulated["simulated_runtime"] > 1  # latencies, of which ops are a small part
+    assert emulated["measured_runtime"] >= 0.9 * emulated["simulated_runtime"]
+    real = succeed_json(*run, tmp_path / "slow.json.gz")
+    assert real["measured_runtime"] < 0.9 * real["simulated_runtime"]
 
 
 def test_what_does_not_fit_together_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:

@@ -82,14 +82,14 @@ class DeviceProcesses:
                 process = context.Process(
                     target=_child, args=(task, pipe, alive, self._alive), daemon=True
                 )
+                self._processes.append(process)
+                self._pipes.append(own)
                 with warnings.catch_warnings():
                     # Other threads are not there in the child. It waits for none of them, as it
                     # only computes and sends, in new threads.
                     warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
                     process.start()
                 pipe.close()
-                self._processes.append(process)
-                self._pipes.append(own)
         except BaseException:
             self.close()
             raise
@@ -115,10 +115,12 @@ class DeviceProcesses:
 
     def close(self) -> None:
         """End the processes."""
-        for process in self._processes:
+        started = [process for process in self._processes if process.pid is not None]
+        for process in started:
             process.kill()
-        for process, pipe in zip(self._processes, self._pipes, strict=False):
+        for process in started:
             process.join()
+        for pipe in self._pipes:
             pipe.close()
         if self._alive >= 0:
             os.close(self._alive)
