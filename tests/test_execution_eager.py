@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
+from inplace_programs import InPlaceProgram, programs
 from placeto_capture import cost_model, executable_step
 from placeto_execution import Executor
 from placeto_graphs import ExecutableStep, PlacementProblem, colocate, colocate_by_id, parse_cluster
@@ -152,6 +155,27 @@ def test_memory_is_given_back_as_the_simulator_says(name: str) -> None:
         found = executor.evaluate(placement).peak_memory
     simulated = Simulator(executor.problem, num_threads=1).evaluate(placement).peak_memory
     np.testing.assert_allclose(found, simulated, rtol=0.05)
+
+
+@settings(max_examples=15)
+@given(programs(), st.integers(0, 2**32 - 1), st.integers(0, 11))
+def test_what_is_sent_is_not_what_is_written_later(
+    program: InPlaceProgram, seed: int, start: int
+) -> None:
+    """Tensors are sent from where they lie, while the ops that change them in place follow."""
+    inputs = torch.arange(12.0).reshape(3, 4) / 7
+    shared = program.memory[start : start + 12].view(3, 4)
+    step = executable_step(program, (inputs, shared), mode="inference", target="cpu")
+    with executor_of(step, 2) as executor:
+        draw = np.random.default_rng(seed).integers(0, 2, executor.problem.num_groups)
+        for _ in range(3):
+            found = executor.execute(draw.astype(np.int32)).results()
+    with torch.no_grad():
+        expected = program(inputs.clone(), shared)
+    torch.testing.assert_close(found["output.0"], expected)
+    torch.testing.assert_close(found["buffer"], program.buffer)
+    torch.testing.assert_close(found["weight"], program.weight.data)
+    torch.testing.assert_close(found["scale"], program.scale)
 
 
 def _named(name: str, message: str) -> str:
