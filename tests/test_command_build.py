@@ -327,6 +327,8 @@ def test_inspection_says_what_does_not_fit(tmp_path: Path) -> None:
         (["json:nothing"], "json:nothing: expected json to have 'nothing'"),
         (["json:decoder"], "json:decoder: expected something that can be called"),
         (["nmt-2", "--set=steps=x"], "--set steps: expected a whole number, got 'x'"),
+        (["nmt-2", "--set=steps=3", "--set=steps=4"], "steps: expected it once, got it again"),
+        (["nmt-2", "--batch-size=3", "--set=batch-size=4"], "batch_size: expected it once, got"),
         (["nmt-2", "--set=x=1"], "expected sizes among steps, batch_size"),
         (["nmt-2", "--set=x"], "expected NAME=VALUE, got 'x'"),
         (

@@ -192,12 +192,12 @@ def test_a_scheme_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert len(scheme(report["problems"][0], "random")["runs"]) == 1
 
 
-def stop_before(name: str, patched: pytest.MonkeyPatch) -> None:
-    """Press Ctrl-C when a scheme is about to place."""
+def stop_before(name: str, patched: pytest.MonkeyPatch, seed: int | None = None) -> None:
+    """Press Ctrl-C when a scheme is about to place, with a seed if it is given."""
     run = Place.run
 
     def run_or_stop(task: Place, workspace: Workspace, watch: Watch) -> Record:
-        if task.scheme == name:
+        if task.scheme == name and seed in {None, task.seed}:
             os.kill(os.getpid(), signal.SIGINT)
             watch.update("goes on until it looks")
         return run(task, workspace, watch)
@@ -224,6 +224,27 @@ def test_ctrl_c_leaves_the_table_so_far_and_the_same_command_goes_on(tmp_path: P
     assert (folder / "trials.jsonl").read_bytes().startswith(before)
     (problem,) = json.loads((folder / "results.json").read_text())["problems"]
     assert [found["name"] for found in problem["schemes"]] == ["heft", "local-search"]
+
+
+def test_a_table_that_was_stopped_says_how_many_seeds_it_has(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    with pytest.MonkeyPatch.context() as patched:
+        stop_before("random", patched, seed=1)
+        command = ["compare", path, "--placers=single,random", "--max-evaluations=7", "--seeds=3"]
+        result = invoke(*command)
+    assert result.exit_code == 130
+    assert "1 of 3 seeds" in next(x for x in result.stdout.splitlines() if x.startswith("Random "))
+    assert "seeds" not in next(x for x in result.stdout.splitlines() if x.startswith("Single "))
+
+
+def test_what_fits_nowhere_is_said(tmp_path: Path) -> None:
+    small = tmp_path / "small.toml"
+    cluster = parse_cluster("2xv100")
+    devices = tuple(replace(device, memory_bytes=1000) for device in cluster.devices)
+    save_cluster(replace(cluster, devices=devices), small)
+    compare = ["compare", build_profile(tmp_path), f"--cluster={small}", "--placers=single,heft"]
+    assert "10 groups; no placement fits: a device lacks" in succeed(*compare)
+    assert succeed_json(*compare)["problems"][0]["least_excess"] > 0
 
 
 def test_without_a_folder_nothing_goes_on(tmp_path: Path) -> None:
@@ -394,7 +415,8 @@ def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> Non
     )
     curves = read_curves([tmp_path / "results"])
     assert list(curves) == [f"Random, problem ({path}) on 2xv100" for path in paths]
-    again = succeed_json("compare", paths[0], paths[0], "--placers=heft")
+    same = [paths[0], other / ".." / paths[0].name]
+    again = succeed_json("compare", *same, "--placers=heft")
     assert [one["source"] for one in again["problems"]] == ["problem"]
     folder = tmp_path / "results" / "problems"
     names = ["problem-2xv100", "problem-2xv100-2"]

@@ -466,6 +466,8 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
     assert "No such option '--gpus'" in fail("experiment", "table1", "--gpus=3", "-o", folder)
     assert "No such option '--jobs'" in fail("experiment", "fidelity", "--jobs=2", "-o", folder)
     assert "--set x: expected one of embedding" in fail(*rewards, "--set=x=1")
+    twice = fail(*rewards, "--set=hidden_units=4", "--set=hidden_units=8")
+    assert "--set hidden_units: expected it once, got it again" in twice
     assert "--set hidden_units: expected a number" in fail(*rewards, "--set=hidden_units=many")
     assert "workers: expected an integer >= 1" in fail(*rewards, "--set=workers=0")
     curves = ["experiment", "traversal", SMOKE, "-o", folder]

@@ -397,6 +397,7 @@ WRONG_PLACERS = {
     "OWN:Missing": "expected OWN to have 'Missing'",
     "OWN:np.pi": "expected something that can be called",
     "OWN:Spread:depth=3": "OWN:Spread:depth=3: TypeError: Spread.__init__() got an unexpected",
+    "OWN:Spread:width=1:width=2": "OWN:Spread:width=1:width=2: width: expected it once, got it",
     "OWN:NoPlace": "OWN:NoPlace: expected a placer, got one without 'place'",
     "OWN:PlaceIsNone": "OWN:PlaceIsNone: expected a placer, got one without 'place'",
     "OWN:Limited": "missing 1 required positional argument: 'max_evaluations'",

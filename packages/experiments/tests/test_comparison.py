@@ -1,4 +1,5 @@
 import warnings
+from math import inf
 
 import msgspec
 import numpy as np
@@ -71,6 +72,21 @@ def scheme(*runs: Placed, name: str = "scheme", failed: int = 0) -> SchemeReport
     return SchemeReport(name, name, list(runs), failed=failed)
 
 
+def problem(*schemes: SchemeReport, least_excess: int = 0, bound: float = 0.0) -> ProblemReport:
+    """Return what schemes came to on a model and two GPUs."""
+    return ProblemReport(
+        source="model",
+        cluster="2xk80",
+        devices=["k80:0", "k80:1"],
+        gpus=2,
+        ops=10,
+        groups=2,
+        lower_bound=bound,
+        least_excess=least_excess,
+        schemes=list(schemes),
+    )
+
+
 def test_the_typical_runtime_is_the_median_of_what_fits() -> None:
     some = scheme(run(3.0), run(1.0), run(0.5, fits=False), run(2.0))
     assert typical(some, "runtime") == 2.0
@@ -101,19 +117,11 @@ def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
 
 
 def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() -> None:
-    report = ProblemReport(
-        source="model",
-        cluster="2xk80",
-        devices=["k80:0", "k80:1"],
-        gpus=2,
-        ops=10,
-        groups=2,
-        lower_bound=0.5,
-        schemes=[
-            scheme(run(1.0, fits=False), run(3.0), run(2.0), name="placeto"),
-            scheme(run(1.0), run(2.0), name="rnn"),
-            scheme(run(1.0, fits=False), run(1.5), name="random"),
-        ],
+    report = problem(
+        scheme(run(1.0, fits=False), run(3.0), run(2.0), name="placeto"),
+        scheme(run(1.0), run(2.0), name="rnn"),
+        scheme(run(1.0, fits=False), run(1.5), name="random"),
+        bound=0.5,
     )
     (row,) = paper_table([report]).rows
     assert row[6:8] == ["2.500 (2 of 3 fit)", "1.500"]
@@ -124,64 +132,82 @@ def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() 
 
 
 def test_profiles_are_of_medians_in_which_what_does_not_fit_is_infinite() -> None:
-    def problem(**runs: list[Placed]) -> ProblemReport:
-        return ProblemReport(
-            source="model",
-            cluster="2xk80",
-            devices=["k80:0", "k80:1"],
-            gpus=2,
-            ops=10,
-            groups=2,
-            lower_bound=0.0,
-            schemes=[scheme(*some, name=name) for name, some in runs.items()],
-        )
-
     first = problem(
-        cpu=[run(0.1)],  # on a device of its own
-        a=[run(1.0), run(3.0), run(2.0)],
-        b=[run(1.0, fits=False), run(3.0), run(4.0)],
-        c=[run(9.0, fits=False)],
+        scheme(run(0.1), name="cpu"),  # on a device of its own
+        scheme(run(1.0), run(3.0), run(2.0), name="a"),
+        scheme(run(1.0, fits=False), run(3.0), run(4.0), name="b"),
+        scheme(run(9.0, fits=False), name="c"),
     )
-    second = problem(a=[run(1.25)], b=[run(1.0)], c=[run(1.1)])
-    found = {one.name: one for one in profiles([first, second])}
+    second = problem(
+        scheme(run(1.25), name="a"), scheme(run(1.0), name="b"), scheme(run(1.1), name="c")
+    )
+    of_none = problem(*(scheme(run(1.0, fits=False), name=name) for name in "abc"))
+    found = {one.name: one for one in profiles([first, of_none, second])}
     assert {name: one.ratios for name, one in found.items()} == {
-        "a": [1.0, 1.25],
-        "b": [2.0, 1.0],  # the medians are 2 s and 4 s: of 3 s, 4 s and what does not fit
-        "c": [None, 1.1],
+        "a": [1.0, None, 1.25],
+        "b": [2.0, None, 1.0],  # the medians are 2 s and 4 s: of 3 s, 4 s and what does not fit
+        "c": [inf, None, 1.1],
     }
     assert found["b"].mean_ratio == pytest.approx(2**0.5)
+    assert found["c"].mean_ratio == inf
     assert list(found["a"].within) == ["1.00", "1.01", "1.05", "1.10", "1.25", "1.50"]
     assert list(found["a"].within.values()) == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
     assert list(found["b"].within.values()) == [0.5] * 6
     assert list(found["c"].within.values()) == [0.0, 0.0, 0.0, 0.5, 0.5, 0.5]
-    a, b, c = profile_table(list(found.values())).rows
-    assert a[:3] == ["a", "1.118", "50.0 %"]
-    assert c[1] == "1.100 (1 of 2)"
-    table = scheme_table(first)
-    assert ">of lower bound" not in table.columns
-    assert [row[3] for row in table.rows] == ["0.050", "1.000", "2.000", ""]
-    assert b[1] == "1.414"
+    table = profile_table(list(found.values()))
+    assert "mean over 2 problems (1 more, on which none fits, left out), and" in table.title
+    assert [row[1] for row in table.rows] == ["1.118", "1.414", "infinite (1.100 on 1 of 2)"]
+    assert table.rows[0][2] == "50.0 %"
+    of_first = scheme_table(first)
+    assert ">of lower bound" not in of_first.columns
+    assert [row[3] for row in of_first.rows] == ["0.050", "1.000", "2.000", ""]
+
+
+def test_a_placer_that_never_fits_is_infinite_and_one_without_runs_yet_is_not_known() -> None:
+    first = problem(
+        scheme(run(1.0), name="a"),
+        scheme(run(1.0, fits=False), name="b"),
+        scheme(run(2.0), name="c"),
+    )
+    second = problem(scheme(run(1.0), name="a"), scheme(run(1.0, fits=False), name="b"))
+    table = profile_table(profiles([first, second]))
+    assert table.title.startswith("Ratio to the best placer, geometric mean over 2 problems, and")
+    assert [row[1] for row in table.rows] == ["1.000", "infinite", "2.000 on 1 of 2"]
+
+
+def test_a_table_says_if_nothing_fits() -> None:
+    fitting, not_fitting = scheme(run(1.0)), scheme(run(1.0, fits=False))
+    title = "model on 2xk80: 10 ops, 2 groups"
+    for report, said in (
+        (problem(), ""),
+        (problem(fitting, not_fitting), ""),
+        (problem(scheme(run(1.0, fits=False), run(1.0))), ""),
+        (problem(not_fitting), "; no placement that fits was found"),
+        (
+            problem(not_fitting, least_excess=3_000_000),
+            "; no placement fits: a device lacks 3.0 MB or more",
+        ),
+    ):
+        assert scheme_table(report).title == f"{title}{said}"
+
+
+def test_a_row_says_how_many_seeds_it_is_of_until_all_are_done() -> None:
+    some = msgspec.structs.replace(scheme(run(1.0), failed=1), seeds=3)
+    done = msgspec.structs.replace(some, seeds=2)
+    cells = [row[2] for row in scheme_table(problem(some, done)).rows]
+    assert cells == ["1 of 2 failed, 2 of 3 seeds", "1 of 2 failed"]
 
 
 def test_runs_that_fail_count_as_infinite_and_sums_in_another_order_as_equal() -> None:
-    report = ProblemReport(
-        source="model",
-        cluster="2xk80",
-        devices=["k80:0", "k80:1"],
-        gpus=2,
-        ops=10,
-        groups=2,
-        lower_bound=0.0,
-        schemes=[
-            scheme(run(0.3), name="best"),
-            scheme(run(0.1 + 0.2), name="as good"),  # 0.30000000000000004
-            scheme(run(0.3), run(0.6), failed=1, name="fails once"),
-            scheme(run(0.1), failed=1, name="fails"),
-            scheme(run(0.3000001), name="worse"),
-        ],
+    report = problem(
+        scheme(run(0.3), name="best"),
+        scheme(run(0.1 + 0.2), name="as good"),  # 0.30000000000000004
+        scheme(run(0.3), run(0.6), failed=1, name="fails once"),
+        scheme(run(0.1), failed=1, name="fails"),
+        scheme(run(0.3000001), name="worse"),
     )
     ratios = [one.ratios[0] for one in profiles([report])]
-    assert ratios == [1.0, 1.0, 2.0, None, pytest.approx(1.0, abs=1e-6)]
+    assert ratios == [1.0, 1.0, 2.0, inf, pytest.approx(1.0, abs=1e-6)]
     within = [one.within["1.00"] for one in profiles([report])]
     assert within == [1.0, 1.0, 0.0, 0.0, 0.0]
     rows = {row[0]: row for row in scheme_table(report).rows}
@@ -191,32 +217,16 @@ def test_runs_that_fail_count_as_infinite_and_sums_in_another_order_as_equal() -
 
 def test_costs_of_nothing_have_tables() -> None:
     free = run(0.0)
-    report = ProblemReport(
-        source="model",
-        cluster="2xk80",
-        devices=["k80:0", "k80:1"],
-        gpus=2,
-        ops=10,
-        groups=2,
-        lower_bound=0.0,
-        schemes=[scheme(free, name="single"), scheme(free, name="a"), scheme(run(1.0), name="b")],
+    report = problem(
+        scheme(free, name="single"), scheme(free, name="a"), scheme(run(1.0), name="b")
     )
-    assert [one.ratios for one in profiles([report])] == [[1.0], [1.0], [None]]
+    assert [one.ratios for one in profiles([report])] == [[1.0], [1.0], [inf]]
     (row,) = micro_batch_table([("model", 1, report)]).rows
     assert row[-1] == "0.00"
 
 
 def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
-    report = ProblemReport(
-        source="model",
-        cluster="2xk80",
-        devices=["k80:0", "k80:1"],
-        gpus=2,
-        ops=10,
-        groups=2,
-        lower_bound=0.5,
-        schemes=[scheme(run(2.0), name="rnn")],
-    )
+    report = problem(scheme(run(2.0), name="rnn"), bound=0.5)
 
     def until(*runtimes: float) -> str:
         placeto = scheme(*map(run, runtimes), name="placeto")

@@ -80,7 +80,20 @@ def test_a_tensor_takes_the_time_that_its_edges_say(tmp_path: Path) -> None:
         ),
         ({"maxFPGAs": "two"}, "maxFPGAs: expected int, got str ('two')"),
         ({"maxFPGAs": 0, "maxCPUs": 0}, "maxFPGAs, maxCPUs: expected at least one device"),
-        ({"maxFPGAs": 10**12}, f"maxFPGAs, maxCPUs: expected at most 1024, got {10**12}"),
+        ({"maxFPGAs": 10**12}, f"maxFPGAs: expected a number from 0 to 1024, got {10**12}"),
+        ({"maxCPUs": -1}, "maxCPUs: expected a number from 0 to 1024, got -1"),
+        (
+            {"nodes": [*content()["nodes"][:2], content()["nodes"][2] | {"cpuLatency": -1.0}]},
+            "nodes[2].cpuLatency: expected a number >= 0, got -1.0",
+        ),
+        (
+            {"nodes": [*content()["nodes"][:2], content()["nodes"][2] | {"fpgaLatency": -1.0}]},
+            "nodes[2].fpgaLatency: expected a number >= 0, got -1.0",
+        ),
+        (
+            {"edges": [*content()["edges"][:-1], content()["edges"][-1] | {"cost": -1.0}]},
+            "edges[2].cost: expected a number from 0 to 2^62, got -1",
+        ),
         ({"maxSizePerFPGA": -1}, "maxSizePerFPGA: expected a number from 0 to 2^62, got -1"),
         ({"nodes": [{"id": 1}]}, "nodes[0]: object missing required field cpuLatency"),
         (

@@ -34,6 +34,11 @@ def test_nodes_edges_and_costs_are_those_of_the_file(tmp_path: Path) -> None:
     assert problem.num_groups == 4
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    marked = load(tmp_path, ["\ufeff" + LINES[0], *LINES[1:], *NODES])
+    assert marked == load(tmp_path, LINES + NODES)
+
+
 def test_a_graph_may_have_no_inputs_and_no_edges(tmp_path: Path) -> None:
     problem = load(tmp_path, ["1", "", "", "", "3,4", ""], num_devices=2)
     assert (problem.graph.num_ops, problem.graph.num_edges, problem.num_devices) == (1, 0, 2)
@@ -47,6 +52,20 @@ def test_a_graph_may_have_no_inputs_and_no_edges(tmp_path: Path) -> None:
         (["", *LINES[1:], *NODES], "line 1: expected the number of nodes, got ''"),
         (["six", *LINES[1:], *NODES], "line 1: expected numbers with commas, got 'six'"),
         (["1_0", *LINES[1:], *NODES], "line 1: expected numbers with commas, got '1_0'"),
+        *(
+            (
+                [LINES[0], inputs, *LINES[2:], *NODES],
+                f"line 2: expected different numbers of nodes below 6, got '{inputs}'",
+            )
+            for inputs in ("0, 6", "0, 0", "4, 4, 17")
+        ),
+        *(
+            (
+                [LINES[0], inputs, *LINES[2:], *NODES],
+                f"line 2: expected numbers with commas, got '{inputs}'",
+            )
+            for inputs in ("0, nan", "0, -4", "0, inf", "0, 4_0")
+        ),
         (
             ["7", *LINES[1:], *NODES],
             "expected a line for each of 5 nodes that are no inputs, got 4",

@@ -1,7 +1,7 @@
 """``placeto experiment arena``: every placer on the graphs that others published, and on ours."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,7 +116,7 @@ def arena(
     found: list[tuple[str, Case]] = []  # with the evaluator of each
     left_out: list[str] = []
     taken: set[str] = set()
-    for path, is_named in _files(files):
+    for path, is_named in _files(files).items():
         try:
             evaluator, case = _case_of_file(path)
         except (GraphError, InputError) as error:
@@ -160,15 +160,17 @@ def arena(
     )
 
 
-def _files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield files, and whether each was named, or is one of a folder."""
+def _files(given: Sequence[Path]) -> dict[Path, bool]:
+    """Return files, each once, and whether it was named, or is one of a folder alone."""
+    found: dict[Path, tuple[Path, bool]] = {}  # by where it is
     for path in given:
-        if not path.is_dir():
-            yield path, True
-            continue
-        yield from (
-            (file, False) for file in sorted(path.iterdir()) if file.name.endswith(SUFFIXES)
-        )
+        is_named = not path.is_dir()
+        files = [path] if is_named else sorted(path.iterdir())
+        for file in files:
+            if is_named or file.name.endswith(SUFFIXES):
+                first, was_named = found.get(file.resolve(), (file, False))
+                found[file.resolve()] = first, was_named or is_named
+    return dict(found.values())
 
 
 def _case_of_file(path: Path) -> tuple[str, Case]:

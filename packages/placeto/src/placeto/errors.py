@@ -1,7 +1,8 @@
 """Wrong input, work that failed or was stopped; and how that is put in one line."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from typing import Any
@@ -55,6 +56,20 @@ def not_among(value: str, known: Collection[str]) -> str:
     near = get_close_matches(value, known, n=1)
     first = f"{near[0]}, or another" if near else "one"
     return f"expected {first} of {', '.join(known)}, got {value!r}"
+
+
+def check_once(names: Iterable[str], option: str = "") -> None:
+    """Raise an `InputError` if one of the names that an option gave stands there twice.
+
+    Examples
+    --------
+    >>> check_once(["steps", "units", "steps"], "--set ")
+    Traceback (most recent call last):
+    placeto.errors.InputError: --set steps: expected it once, got it again
+    """
+    name, count = next(iter(Counter(names).most_common(1)), ("", 0))
+    if count > 1:
+        raise InputError(f"{option}{name}: expected it once, got it again")
 
 
 def exit_code(error: BaseException) -> int:

@@ -199,7 +199,7 @@ def compare(
     with showing_progress() as progress:
         read = [
             (text, _read(text, choice, number, progress))
-            for text in dict.fromkeys(sources)
+            for text in {Path(text).resolve(): text for text in sources}.values()  # a file once
             for number in dict.fromkeys(micro_batches or (1,))
         ]
         cases: list[Case] = []

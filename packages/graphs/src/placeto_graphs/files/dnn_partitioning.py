@@ -105,6 +105,12 @@ def load_dnn_partitioning(
 def _problem(file: _File) -> PlacementProblem:
     graph = _graph(file)
     cluster = _cluster(file)
+    for number, node in enumerate(file.nodes):
+        for field in ("cpuLatency", "fpgaLatency"):
+            if not getattr(node, field) >= 0:
+                raise GraphError(
+                    f"nodes[{number}].{field}: expected a number >= 0, got {getattr(node, field)}"
+                )
     on_accelerator = [
         node.fpgaLatency * MILLISECOND if node.supportedOnFpga else math.inf for node in file.nodes
     ]
@@ -122,9 +128,9 @@ def _problem(file: _File) -> PlacementProblem:
 
 def _cluster(file: _File) -> Cluster:
     memory = _whole_bytes("maxSizePerFPGA", file.maxSizePerFPGA)
-    count = max(file.maxFPGAs, file.maxCPUs)
-    if count > MAX_DEVICES:
-        raise GraphError(f"maxFPGAs, maxCPUs: expected at most {MAX_DEVICES}, got {count}")
+    for field, count in (("maxFPGAs", file.maxFPGAs), ("maxCPUs", file.maxCPUs)):
+        if not 0 <= count <= MAX_DEVICES:
+            raise GraphError(f"{field}: expected a number from 0 to {MAX_DEVICES}, got {count}")
     devices = [
         Device(f"{kind}:{number}", kind, size, 0.0, 0.0)
         for kind, count, size in (
@@ -148,6 +154,7 @@ def _graph(file: _File) -> OpGraph:
             raise GraphError(f"nodes[{op}].id: {node.id} repeats nodes[{op_of_id[node.id]}].id")
     tensor_of_op: dict[int, int] = {}
     costs: list[float] = []
+    tensor_bytes: list[int] = []
     edges: dict[tuple[int, int], int] = {}
     for number, edge in enumerate(file.edges):
         with within(f"edges[{number}]."):
@@ -158,6 +165,7 @@ def _graph(file: _File) -> OpGraph:
             tensor = tensor_of_op.setdefault(source, len(costs))
             if tensor == len(costs):
                 costs.append(edge.cost)
+                tensor_bytes.append(_whole_bytes("cost", edge.cost * MILLISECOND * BANDWIDTH))
             elif costs[tensor] != edge.cost:
                 raise GraphError(
                     f"cost: expected {costs[tensor]} as of the other edges of node "
@@ -180,7 +188,7 @@ def _graph(file: _File) -> OpGraph:
         workspace_bytes=np.zeros(len(file.nodes), np.int64),
         colocation=_colocation(file.nodes),
         tensor_producer=np.array([*tensor_of_op], np.int32),
-        tensor_bytes=np.array([_whole_bytes("cost", cost * 1e-3 * BANDWIDTH) for cost in costs]),
+        tensor_bytes=np.array(tensor_bytes, np.int64),
         edges=np.array([*edges], np.int32).reshape(-1, 2),
     )
 

@@ -111,6 +111,10 @@ def _parsed(lines: list[str]) -> tuple[OpGraph, list[float]]:
     totals, inputs, sources, targets = map(_numbers, lines[:_HEAD], range(1, _HEAD + 1))
     if len(totals) != 1:
         raise GraphError(f"line 1: expected the number of nodes, got {shown(lines[0])}")
+    if len({*inputs}) < len(inputs) or max(inputs, default=-1) >= totals[0]:
+        raise GraphError(
+            f"line 2: expected different numbers of nodes below {totals[0]}, got {shown(lines[1])}"
+        )
     count = totals[0] - len(inputs)
     if count != len(lines) - _HEAD:
         raise GraphError(

@@ -93,10 +93,12 @@ def bound_text(bound: float, least_excess: int, where: str = "") -> str:
     """
     if not least_excess:
         return f"no placement{where} is faster than {seconds_text(bound)}"
-    return (
-        f"no placement{where} fits: a device lacks {bytes_text(least_excess)} or more; none costs "
-        f"less than {seconds_text(bound)}"
-    )
+    return f"{misfit_text(least_excess, where)}; none costs less than {seconds_text(bound)}"
+
+
+def misfit_text(least_excess: int, where: str = "") -> str:
+    """Return that no placement fits, of the bytes that a device lacks at the least."""
+    return f"no placement{where} fits: a device lacks {bytes_text(least_excess)} or more"
 
 
 def levels_hint(source: str, problem: PlacementProblem) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.errors import WRONG_INPUT, InputError, exit_code
+from placeto.errors import WRONG_INPUT, InputError, check_once, exit_code
 from placeto.problems.factories import defaults_of, find_factory
 from placeto.problems.sources import parse_sizes
 from placeto_graphs import (
@@ -76,7 +76,7 @@ def own_class(text: str, group: str) -> OwnClass:
     Raises
     ------
     InputError
-        When there is no such module, or no such class in it.
+        When there is no such module, no such class in it, or an argument is given twice.
 
     Examples
     --------
@@ -87,7 +87,9 @@ def own_class(text: str, group: str) -> OwnClass:
     plugins = {entry.name: f"{entry.module}:{entry.attr}" for entry in entry_points(group=group)}
     path = plugins.get(name, name)
     found = find_factory(path)
-    arguments = parse_sizes([_argument(pair) for pair in pairs])
+    given = [_argument(pair) for pair in pairs]
+    check_once([argument for argument, _ in given], f"{text}: ")
+    arguments = parse_sizes(given)
     modules = {path.partition(":")[0], getattr(found, "__module__", None) or "builtins"}
     packages = {module.partition(".")[0] for module in modules}
     return OwnClass(text, found, arguments, tuple(sorted(modules | packages)))

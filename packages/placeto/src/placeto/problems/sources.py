@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from placeto.errors import InputError, reading
+from placeto.errors import InputError, check_once, reading
 from placeto.problems.factories import defaults_of, find_factory, made_step
 from placeto.problems.options import Rule, SourceOptions
 from placeto_graphs import (
@@ -339,6 +339,11 @@ def parse_sizes(
     batch_size, sequence_length
         Also these, if they are there.
 
+    Raises
+    ------
+    InputError
+        When one of them is given twice.
+
     Examples
     --------
     >>> parse_sizes([("units", "8"), ("bias", "false"), ("act", "relu")], batch_size=4)
@@ -346,6 +351,7 @@ def parse_sizes(
     """
     named = {"batch_size": batch_size, "sequence_length": sequence_length}
     given = {name: size for name, size in named.items() if size is not None}
+    check_once([*given, *(name for name, _ in pairs)])
     return given | {name: _value(text) for name, text in pairs}
 
 

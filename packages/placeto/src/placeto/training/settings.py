@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from placeto.errors import InputError
+from placeto.errors import InputError, check_once
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance  # pants: no-infer-dep
@@ -47,10 +47,11 @@ def changed_fields(
 ) -> SettingsType:
     """Return a dataclass of hyperparameters with other values.
 
-    Values are those by name, and before them the pairs of texts, which ``option`` gave. An unknown
-    name, or a text where a number is needed, is an `InputError`.
+    Values are those by name, and before them the pairs of texts, which ``option`` gave. A name that
+    is not known or given twice, or a text where a number is needed, is an `InputError`.
     """
     kinds = {field.name: field.type for field in fields(settings)}
+    check_once([name for name, _ in pairs], f"{option} ")
     chosen = dict(values)
     for name, text in pairs:
         if name not in kinds:

@@ -30,7 +30,7 @@ from placeto.trials.comparison import (
 from placeto.trials.placing_tasks import Place, PlaceByName
 from placeto.trials.records import Described, Failed, Placed, Record
 from placeto.trials.trials import Graph, News, Page, Results, Task, Trial, Watch, Workspace, placing
-from placeto_baselines import RnnSettings
+from placeto_baselines import RnnSettings, least_excess
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
 
@@ -62,6 +62,7 @@ class DescribeCase:
             ops=problem.graph.num_ops,
             groups=problem.num_groups,
             lower_bound=evaluator.lower_bound(problem),
+            least_excess=least_excess(problem) if evaluator.simulates else 0,
             objective=evaluator.objective,
             unit=evaluator.unit,
         )
@@ -275,6 +276,7 @@ class Comparison:
             runs=[record for record in found if isinstance(record, Placed)],
             error=next(iter(errors), None),
             failed=len(errors),
+            seeds=len(seeds),
         )
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from placeto.placing.costs import misfit_text
 from placeto.texts import SECONDS, TextTable, bytes_text, cost_text, seconds_text, share_text
 from placeto.trials.curves import evaluations_until
 from placeto.trials.records import CaseReport, Placed
@@ -38,6 +39,7 @@ class SchemeReport(msgspec.Struct, frozen=True):
     runs: list[Placed] = []
     error: str | None = None
     failed: int = 0  # number of runs that did not succeed
+    seeds: int = 1  # number of runs when all are done
     searches: bool = False  # whether it goes on as long as it may
 
 
@@ -50,19 +52,32 @@ class ProblemReport(CaseReport, frozen=True, kw_only=True):
         """Return the report of one scheme, which has no runs if it did not take part."""
         return next((scheme for scheme in self.schemes if scheme.name == name), SchemeReport(name))
 
+    @property
+    def misfit(self) -> str:
+        """What to say if nothing fits the memory: that nothing can, or that nothing was found."""
+        if self.least_excess:
+            return misfit_text(self.least_excess)
+        runs = [run for scheme in _competing(self) for run in scheme.runs]
+        if not runs or any(run.fits for run in runs):
+            return ""
+        return "no placement that fits was found"
+
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """How near a placer comes to the best of all placers, over some problems.
 
     The cost on a problem is the median over the seeds; what does not fit the memory counts as
-    infinite. The shares of problems within factors of the best are a performance profile (Dolan and
-    Moré 2002).
+    infinite, and so is the mean of a placer that does not fit on one problem. The shares of
+    problems within factors of the best are a performance profile (Dolan and Moré 2002). Problems on
+    which nothing fits do not count.
     """
 
     name: str
     title: str
-    ratios: list[float | None]  # to the best of each problem; None where it has no placement
-    mean_ratio: float | None  # geometric mean of those that are known
+    # To the best of each problem: infinite where it does not fit, which is None in files, and None
+    # where nothing does or it has not placed yet
+    ratios: list[float | None]
+    mean_ratio: float | None  # geometric mean; infinite, or None, as ratios are
     within: dict[str, float]  # by factor, the share of the problems
 
 
@@ -123,8 +138,9 @@ def scheme_table(problem: ProblemReport) -> TextTable:
     columns = ["placer", f">{problem.objective}", ">over seeds", ">of the best", OF_BOUND]
     columns += [">peak memory", ">evaluations", ">CPU seconds"]
     told = [number for number, name in enumerate(columns) if bound or name != OF_BOUND]
+    title = f"{problem.source} on {problem.cluster}: {problem.ops:,} ops, {problem.groups} groups"
     return TextTable(
-        f"{problem.source} on {problem.cluster}: {problem.ops:,} ops, {problem.groups} groups",
+        f"{title}; {problem.misfit}" if problem.misfit else title,
         [columns[number] for number in told],
         [[row[number] for number in told] for row in rows],
     )
@@ -137,34 +153,35 @@ def profiles(problems: Sequence[ProblemReport]) -> list[Profile]:
     """
     titles = {scheme.name: scheme.title for one in problems for scheme in _competing(one)}
     best = [_best_cost(problem) for problem in problems]
+    num_counted = len(best) - int(np.isnan(best).sum())
     found = []
     for name, title in titles.items():
         costs = [_cost_over_seeds(problem.find(name)) for problem in problems]
         ratios = [_ratio(cost, least) for cost, least in zip(costs, best, strict=True)]
         known = [ratio for ratio in ratios if ratio is not None]
         within = {
-            f"{factor:.2f}": sum(ratio <= factor for ratio in known) / len(problems)
+            f"{factor:.2f}": sum(ratio <= factor for ratio in known) / max(num_counted, 1)
             for factor in WITHIN
         }
-        mean = float(np.exp(np.log(known).mean())) if known else None
+        mean = _geometric_mean(known)
         found.append(Profile(name=name, title=title, ratios=ratios, mean_ratio=mean, within=within))
     return found
 
 
 def profile_table(found: Sequence[Profile]) -> TextTable:
     """Return the profiles of placers as a table."""
-    rows = []
-    for one in found:
-        count = sum(ratio is not None for ratio in one.ratios)
-        some = f" ({count} of {len(one.ratios)})" if 0 < count < len(one.ratios) else ""
-        mean = NOTHING if one.mean_ratio is None else f"{one.mean_ratio:.3f}{some}"
-        rows.append([one.title, mean, *(share_text(share) for share in one.within.values())])
-    problems = len(found[0].ratios) if found else 0
+    by_problem = list(zip(*(one.ratios for one in found), strict=True))
+    count = sum(any(ratio is not None for ratio in ratios) for ratios in by_problem)
+    others = f" ({len(by_problem) - count} more, on which none fits, left out)"
     return TextTable(
-        f"Ratio to the best placer, geometric mean over {problems} problems, and the share of "
-        "problems within a factor of the best",
+        f"Ratio to the best placer, geometric mean over {count} problems"
+        f"{others if count < len(by_problem) else ''}, and the share of problems within a factor "
+        "of the best",
         ["placer", ">ratio", *(f">{factor:.2f}" for factor in WITHIN)],
-        rows,
+        [
+            [one.title, _mean_text(one, count), *map(share_text, one.within.values())]
+            for one in found
+        ],
     )
 
 
@@ -231,11 +248,29 @@ def _best_cost(problem: ProblemReport) -> float:
 
 def _ratio(cost: float, best: float) -> float | None:
     """Return a cost in parts of the best one; None where it is not known, or none fits."""
-    if not cost < inf:
+    if isnan(cost) or isnan(best):
         return None
     if abs(cost - best) <= ROUNDING * best:
         return 1.0
-    return cost / best if best > 0 else None
+    return cost / best if best > 0 else inf
+
+
+def _geometric_mean(ratios: Sequence[float]) -> float | None:
+    return float(np.exp(np.log(ratios).mean())) if ratios else None
+
+
+def _mean_text(profile: Profile, num_problems: int) -> str:
+    """Return the mean of a placer; the one where it fits beside an infinite one."""
+    fitting = [ratio for ratio in profile.ratios if ratio is not None and ratio < inf]
+    mean = _geometric_mean(fitting)
+    some = "" if mean is None else f"{mean:.3f}"
+    if mean is not None and len(fitting) < num_problems:
+        some += f" on {len(fitting)} of {num_problems}"
+    if profile.mean_ratio is None:
+        return NOTHING
+    if profile.mean_ratio < inf:
+        return some
+    return f"infinite ({some})" if some else "infinite"
 
 
 def _median(values: Sequence[float]) -> float:
@@ -294,8 +329,11 @@ def _scheme_row(problem: ProblemReport, scheme: SchemeReport, best: float) -> li
     fitting = [run.runtime for run in placed if run.runtime is not None]
     some = _those_that_fit(scheme)
     over_seeds = [some] if some else []
+    done = len(runs) + scheme.failed
     if scheme.failed:
-        over_seeds.append(f"{scheme.failed} of {len(runs) + scheme.failed} failed")
+        over_seeds.append(f"{scheme.failed} of {done} failed")
+    if done < scheme.seeds:
+        over_seeds.append(f"{done} of {scheme.seeds} seeds")
     if len(fitting) > 1:
         over_seeds.insert(0, f"{cost_text(min(fitting), unit)} to {cost_text(max(fitting), unit)}")
     evaluations = _median([run.evaluations for run in runs])
@@ -304,7 +342,7 @@ def _scheme_row(problem: ProblemReport, scheme: SchemeReport, best: float) -> li
         scheme.title,
         runtime_text(runs[0]) if isnan(runtime) else cost_text(runtime, unit),
         ", ".join(over_seeds),
-        "" if ratio is None else f"{ratio:.3f}",
+        f"{ratio:.3f}" if ratio is not None and ratio < inf else "",
         _text(runtime / (problem.lower_bound or nan), "{:.2f}", ""),
         bytes_text(int(_median([max(run.peak_memory) for run in placed or runs]))),
         f"{evaluations:,.0f}",

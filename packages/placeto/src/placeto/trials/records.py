@@ -24,6 +24,7 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     ops: int
     groups: int
     lower_bound: float  # 0 where none is known
+    least_excess: int = 0  # bytes that a device lacks with every placement, as far as is proven
     objective: str = "runtime"  # what is priced, and in what
     unit: str = SECONDS
 
