@@ -21,18 +21,16 @@ from command_runs import (
     succeed,
     succeed_json,
 )
-from fork_join_graphs import fork_join_problem
+from placeto.outputs import file_name
 from placeto.placing.placers import PLACER_NAMES, PLACERS
-from placeto.problems.sources import Source
 from placeto.texts import seconds_text
-from placeto.trials.comparing import Case, chosen_budgets
+from placeto.trials.comparing import chosen_budgets
 from placeto.trials.curve_files import read_curves
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import Record
 from placeto.trials.trials import Watch, Workspace
 from placeto_graphs import load_placement, load_problem, parse_cluster, save_cluster
 from placeto_simulator import Simulator
-from placeto_tools.commands.compare import _case
 
 # Two updates of eight episodes on eight groups; with three devices each looks at 16 placements.
 BUDGET = ["--max-evaluations=400", "--rnn-max-evaluations=20"]
@@ -351,11 +349,10 @@ def test_clusters_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_names_that_are_taken_end() -> None:
-    problem = fork_join_problem(1)
-    source, cases = Source(name="a", graph=problem.graph), list[Case]()
-    for cluster in ("d", "d-3", "d", "d"):  # the third one is not d-3, too
-        cases.append(_case("a", source, cluster, problem, cases))
-    assert [case.name for case in cases] == ["a-d", "a-d-3", "a-d-4", "a-d-5"]
+    names: list[str] = []
+    for name in ("a/d", "a-d-3", "a:d", "a d", "?", "..", "a-d-"):
+        names.append(file_name(name, names))
+    assert names == ["a-d", "a-d-3", "a-d-2", "a-d-4", "problem", "problem-2", "a-d-5"]
 
 
 @pytest.mark.slow

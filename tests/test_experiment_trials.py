@@ -20,11 +20,10 @@ from placeto.errors import InputError, RunError
 from placeto.progress import PlainProgress
 from placeto.trials import store
 from placeto.trials.comparing import PlaceIfPossible
-from placeto.trials.conducting import conduct
 from placeto.trials.folder import experiment_folder
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Episode, Failed, Placed, Record
-from placeto.trials.running import run_trials
+from placeto.trials.running import conduct, run_trials
 from placeto.trials.store import Origin, TrialStore, content_digest, files_digest, trial_keys
 from placeto.trials.trials import (
     Experiment,

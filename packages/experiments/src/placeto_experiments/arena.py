@@ -1,18 +1,17 @@
 """``placeto experiment arena``: every placer on the graphs that others published, and on ours."""
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import click
 import numpy as np
 
 from placeto.errors import InputError
+from placeto.outputs import file_name
 from placeto.placing.evaluators import evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PlacerSpec, placer_spec
 from placeto.placing.watching import Limits
-from placeto.problems.making import make_problem, read_cluster, read_problem
+from placeto.problems.making import kinds_text, make_problem, read_cluster, read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import JSON_SUFFIXES, load_source
 from placeto.texts import TextTable
@@ -24,14 +23,12 @@ from placeto.trials.comparing import (
     told_apart,
 )
 from placeto.trials.comparison import MEDIANS, ProblemReport, profile_table, profiles
-from placeto.trials.conducting import conduct
-from placeto.trials.folder import PAGE, TRIALS, experiment_folder
 from placeto.trials.trials import Experiment, News, Page, Results, Trial
+from placeto_experiments.options import run_experiment
 from placeto_experiments.tables import OF_FAMILIES, OF_TABLE_1
 from placeto_graphs import GraphError
 from placeto_tools.options import Command, PlacerNames, force_option, jobs_option, output_option
 from placeto_tools.plots.curves import comparison_figure
-from placeto_tools.progress import showing_progress
 
 NUM_GPUS = 4  # of a file that does not say its devices
 SUFFIXES = (*JSON_SUFFIXES, ".txt")
@@ -91,12 +88,7 @@ def run_arena(
     """
     names = [name for some in placers for name in some] or PLACER_NAMES
     experiment = arena(files, {name: placer_spec(name) for name in names}, seeds, seconds, models)
-    with (
-        experiment_folder(output, experiment, force=force) as folder,
-        showing_progress() as progress,
-    ):
-        conduct(experiment, folder, progress, jobs=jobs)
-    click.echo(f"{output}: {len(experiment.trials)} trials in {TRIALS}, results in {PAGE}")
+    run_experiment(experiment, output, jobs=jobs, force=force)
 
 
 def arena(
@@ -115,16 +107,13 @@ def arena(
     """
     found: list[tuple[str, Case]] = []  # with the evaluator of each
     left_out: list[str] = []
-    taken: set[str] = set()
     for path, is_named in _files(files).items():
         try:
-            evaluator, case = _case_of_file(path)
+            found.append(_case_of_file(path, {case.name for _, case in found}))
         except (GraphError, InputError) as error:
             if is_named:
                 raise
             left_out.append(str(error).replace(str(path), path.name))
-        else:
-            found.append((evaluator, replace(case, name=_new(case.name, taken))))
     if with_models:
         found += [(STEP, _case_of_model(name)) for name in (*OF_TABLE_1, *OF_FAMILIES)]
     if not found:
@@ -173,34 +162,19 @@ def _files(given: Sequence[Path]) -> dict[Path, bool]:
     return dict(found.values())
 
 
-def _case_of_file(path: Path) -> tuple[str, Case]:
+def _case_of_file(path: Path, taken: Collection[str]) -> tuple[str, Case]:
     source = load_source(str(path))
     devices = None if source.problem else read_cluster(f"{NUM_GPUS}x{source.kind}")
     problem = make_problem(source, devices)
-    kinds = [device.kind for device in problem.cluster.devices]
-    cluster = "+".join(f"{kinds.count(kind)}x{kind}" for kind in dict.fromkeys(kinds))
-    name = f"{path.resolve().parent.name}-{source.name}"
-    return source.evaluator, Case(source.name, cluster, _plain(name), lambda: problem, str(path))
-
-
-def _new(name: str, taken: set[str]) -> str:
-    """Return a name, with a number behind it if it is taken, and take it."""
-    number = 1
-    while (new := name if number == 1 else f"{name}-{number}") in taken:
-        number += 1
-    taken.add(new)
-    return new
+    name = file_name(f"{path.resolve().parent.name}-{source.name}", taken)
+    cluster = kinds_text(problem.cluster)
+    return source.evaluator, Case(source.name, cluster, name, lambda: problem, str(path))
 
 
 def _case_of_model(name: str) -> Case:
     source, _, cluster = name.rpartition("/")
     options = ProblemOptions(cluster=cluster)
-    return Case(source, cluster, _plain(name), lambda: read_problem(source, options))
-
-
-def _plain(name: str) -> str:
-    """Return a part of the names of files."""
-    return re.sub(r"[^\w.+-]+", "-", name)
+    return Case(source, cluster, file_name(name), lambda: read_problem(source, options))
 
 
 def _page(comparisons: Sequence[Comparison], results: Results, seconds: float) -> Page:

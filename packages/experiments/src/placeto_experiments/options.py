@@ -10,8 +10,8 @@ import click
 
 from placeto.errors import InputError
 from placeto.training.settings import changed_fields, parse_settings
-from placeto.trials.conducting import conduct
 from placeto.trials.folder import PAGE, TRIALS, experiment_folder
+from placeto.trials.running import conduct
 from placeto.trials.trials import Experiment
 from placeto_baselines import RnnSettings
 from placeto_experiments.paper.plan import SCALE_NAMES, SCALES, Plan
@@ -60,12 +60,17 @@ class Run:
         command = " ".join(["placeto experiment", chosen.name, *arguments, self.options])
         options = {**chosen.options, **self.plan.described()}
         experiment = replace(chosen, options=options, command=command)
-        with (
-            experiment_folder(self.output, experiment, force=self.force) as folder,
-            showing_progress() as progress,
-        ):
-            conduct(experiment, folder, progress, jobs=self.jobs)
-        click.echo(f"{self.output}: {len(chosen.trials)} trials in {TRIALS}, results in {PAGE}")
+        run_experiment(experiment, self.output, jobs=self.jobs, force=self.force)
+
+
+def run_experiment(experiment: Experiment, output: Path, *, jobs: int, force: bool) -> None:
+    """Run an experiment in its folder, or what is left of it."""
+    with (
+        experiment_folder(output, experiment, force=force) as folder,
+        showing_progress() as progress,
+    ):
+        conduct(experiment, folder, progress, jobs=jobs)
+    click.echo(f"{output}: {len(experiment.trials)} trials in {TRIALS}, results in {PAGE}")
 
 
 def scale_option(function: Callable[..., None]) -> Callable[..., None]:

@@ -1,6 +1,8 @@
 """Files that the command writes: none is overwritten without being asked to, none by halves."""
 
 import io
+import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +32,22 @@ def make_folder(path: Path, *, force: bool) -> None:
         )
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
+
+
+def file_name(text: str, taken: Collection[str] = ()) -> str:
+    """Return a text as a part of a file's name, with a number behind it if that is taken.
+
+    Examples
+    --------
+    >>> file_name("nmt:7"), file_name("nmt:7", {"nmt-7", "nmt-7-2"})
+    ('nmt-7', 'nmt-7-3')
+    """
+    stem = name = re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "problem"
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}"
+    return name
 
 
 def write_text(path: Path, text: str) -> None:

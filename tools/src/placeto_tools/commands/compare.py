@@ -1,6 +1,5 @@
 """``placeto compare``."""
 
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,10 +10,11 @@ import click
 
 from placeto.errors import InputError, RunError, StoppedRunError
 from placeto.json_files import write_json
+from placeto.outputs import file_name
 from placeto.placing.evaluators import evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, Budget, PlacerSpec, placer_spec
 from placeto.placing.watching import Limits
-from placeto.problems.making import DEFAULT_NUM_GPUS, make_problem, read_cluster
+from placeto.problems.making import DEFAULT_NUM_GPUS, kinds_text, make_problem, read_cluster
 from placeto.problems.options import GroupingOptions, SourceOptions
 from placeto.problems.sources import Source, load_source
 from placeto.progress import Progress
@@ -34,9 +34,9 @@ from placeto.trials.comparison import (
     profiles,
     scheme_table,
 )
-from placeto.trials.conducting import conduct
 from placeto.trials.curve_files import RESULTS
 from placeto.trials.folder import PAGE, experiment_folder
+from placeto.trials.running import conduct
 from placeto.trials.store import content_digest
 from placeto.trials.trials import Experiment, Page, Results
 from placeto_graphs import PlacementProblem
@@ -314,8 +314,7 @@ def _problems(
         if link:
             raise InputError(f"--link: expected --cluster beside it, as {source.name} has devices")
         problem = make_problem(source, None, grouping)
-        kinds = [device.kind for device in problem.cluster.devices]
-        yield "+".join(f"{kinds.count(kind)}x{kind}" for kind in dict.fromkeys(kinds)), problem
+        yield kinds_text(problem.cluster), problem
         return
     kind = gpu_kind or source.kind
     specs = clusters or [f"{count}x{kind}" for count in gpus or (DEFAULT_NUM_GPUS,)]
@@ -330,12 +329,7 @@ def _case(
     step: str, source: Source, cluster: str, problem: PlacementProblem, others: Sequence[Case]
 ) -> Case:
     """Return a case whose name, part of those of files, none of the others has."""
-    taken = {case.name for case in others}
-    stem = name = re.sub(r"[^\w.+-]+", "-", f"{source.name}-{cluster}")
-    number = len(taken)
-    while name in taken:  # two sources may have one name
-        number += 1
-        name = f"{stem}-{number}"
+    name = file_name(f"{source.name}-{cluster}", {case.name for case in others})
     return Case(source.name, cluster, name, lambda: problem, step, source.micro_batches)
 
 

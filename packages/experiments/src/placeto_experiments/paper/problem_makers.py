@@ -1,11 +1,11 @@
 """The problems of experiments: members of families, and models."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from placeto.errors import InputError
+from placeto.outputs import file_name
 from placeto.problems.making import make_problem, read_cluster, regrouped
 from placeto.problems.options import GroupingOptions, SourceOptions, group_counts
 from placeto.problems.sources import load_source
@@ -79,7 +79,7 @@ def name_of(source: str) -> str:
     name = Path(source).name
     for suffix in (".gz", ".json", ".txt"):
         name = name.removesuffix(suffix)
-    return re.sub(r"[^\w.+-]+", "-", name).strip("-.")
+    return file_name(name)
 
 
 def source_maker(

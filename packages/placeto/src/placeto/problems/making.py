@@ -1,6 +1,7 @@
 """From a source to a problem: the cluster, the times of ops on it, the groups."""
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,12 @@ def read_cluster(text: str, link: str | None = None) -> Cluster:
         with reading(text):
             return load_cluster(text)
     return parse_cluster(text, link=link)
+
+
+def kinds_text(cluster: Cluster) -> str:
+    """Return how many devices of each kind there are, such as ``1xcpu+2xk80``."""
+    count = Counter(device.kind for device in cluster.devices)
+    return "+".join(f"{number}x{kind}" for kind, number in count.items())
 
 
 def default_cluster(source: Source, link: str | None = None) -> Cluster:

@@ -1,7 +1,7 @@
 """Trials, and experiments, which are made of them: each trial can run on its own, in any process.
 
 Begin to read here; then `store` (what makes a trial the same as one that is finished), `folder`
-(where an experiment stands), `running` (several at once) and `conducting` (up to its page).
+(where an experiment stands) and `running` (several at once, up to the page).
 """
 
 from collections.abc import Callable, Mapping, Sequence
