@@ -14,7 +14,6 @@ from command_runs import fail, invoke, succeed, succeed_json, write_module
 from placeto.errors import InputError
 from placeto.placing import watching
 from placeto.placing.placers import PLACERS, placer_spec
-from placeto.trials.comparing import PlaceIfPossible
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.store import files_digest, imports_digest
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
@@ -603,7 +602,7 @@ def test_a_search_that_is_stopped_did_not_fail(
     scheme = name.replace("OWN", own)
     task = PlaceByName(scheme=scheme, graph=Graph("ops"), seed=0, name=scheme, budget=10_000)
     with pytest.raises(StoppedError):
-        PlaceIfPossible(task).run(Workspace(Path()), watch)
+        task.run(Workspace(Path()), watch)
 
 
 def test_names_of_the_command_are_those_that_there_are() -> None:

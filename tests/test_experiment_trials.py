@@ -19,7 +19,6 @@ from fork_join_graphs import fork_join_problem
 from placeto.errors import InputError, RunError
 from placeto.progress import PlainProgress
 from placeto.trials import store
-from placeto.trials.comparing import PlaceIfPossible
 from placeto.trials.folder import experiment_folder
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Episode, Failed, Placed, Record
@@ -200,7 +199,7 @@ def test_a_change_of_what_runs_a_trial_makes_another_one(
     finer = PlaceFiner(scheme="no", graph=GRAPH, seed=0, name="multilevel")
     trials = [
         Trial("placeto", place()),
-        Trial("finer", PlaceIfPossible(finer)),
+        Trial("finer", finer),
         replace(profiling(GRAPH, RunnableModel("nmt-2", ())), name="measured"),
     ]
     before = trial_keys(trials, {"x": "problem"})
@@ -382,7 +381,7 @@ def test_what_failed_is_tried_again_and_the_others_stay(
         assert [line["name"] for line in lines] == ["single", "fails"]
         assert [line["type"] for line in lines] == ["placed", "episode"]
     cannot = place(budget=None, settings=Settings())
-    unable = experiment(path, "single", more=[Trial("no", PlaceIfPossible(cannot))])
+    unable = experiment(path, "single", more=[Trial("no", cannot, may_fail=True)])
     for _ in range(2):  # the same failure stands there once
         with conducted(folder, unable) as lines:
             assert [line["type"] for line in lines] == ["placed", "episode", "failed"]

@@ -10,7 +10,6 @@ from placeto.texts import TextTable, seconds_text, share_text
 from placeto.trials.comparing import (
     Case,
     Comparison,
-    PlaceIfPossible,
     chosen_budgets,
     comparison_page,
     failure,
@@ -102,7 +101,7 @@ def _finer(comparison: Comparison) -> list[Trial]:
                 name=MULTILEVEL,
                 budget=comparison.budgets[MULTILEVEL],
             )
-            trials.append(comparison.trial(case, PlaceIfPossible(task), FINER, seed))
+            trials.append(comparison.trial(case, task, FINER, seed))
     return trials
 
 

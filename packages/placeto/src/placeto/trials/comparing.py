@@ -9,7 +9,6 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from placeto.errors import WRONG_INPUT, exit_code, one_line
 from placeto.outputs import Picture
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import NARROW_RNN, PlacerSpec
@@ -66,27 +65,6 @@ class DescribeCase:
             objective=evaluator.objective,
             unit=evaluator.unit,
         )
-
-
-@dataclass(frozen=True)
-class PlaceIfPossible:
-    """Places, or says why a placer cannot: the others go on."""
-
-    task: Place
-
-    @property
-    def kind(self) -> str:
-        """That of the placing."""
-        return self.task.kind
-
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return what came of it, or why nothing did."""
-        try:
-            return self.task.run(workspace, watch)
-        except ValueError as error:
-            if exit_code(error) != WRONG_INPUT:  # of no package of ours, so a mistake in the code
-                raise
-            return Failed(error=one_line(error).removeprefix(f"{self.task.scheme}: "))
 
 
 @dataclass(frozen=True)
@@ -175,12 +153,16 @@ class Comparison:
             for case in self.cases:
                 for seed in self.seeds if spec.random else [None]:
                     task = self._placing(name, Graph(case.name), seed)
-                    trials.append(self.trial(case, PlaceIfPossible(task), name, seed))
+                    trials.append(self.trial(case, task, name, seed))
         return trials
 
     def trial(self, case: Case, task: Task, scheme: str, seed: int | None) -> Trial:
-        """Return a trial on a problem, which comes after the description that `news` shows."""
-        return placing(task, scheme, Graph(case.name), seed, self._describing(case).name)
+        """Return a trial on a problem, which comes after the description that `news` shows.
+
+        It may fail: the others go on.
+        """
+        trial = placing(task, scheme, Graph(case.name), seed, self._describing(case).name)
+        return replace(trial, may_fail=True)
 
     def news(self, results: Results, trial: Trial) -> News:
         """Return the line of a finished trial, and the table of its problem."""

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from placeto.errors import RunError, StoppedRunError, exit_code, one_line
+from placeto.errors import RUN_FAILED, RunError, StoppedRunError, exit_code, one_line
 from placeto.progress import Progress, clock
 from placeto.stopping import StopRequest
 from placeto.texts import seconds_text
 from placeto.trials.folder import PAGE, ExperimentFolder
-from placeto.trials.records import Episode, Outcome, Record, Trained
+from placeto.trials.records import Episode, Failed, Outcome, Record, Trained
 from placeto.trials.trials import Experiment, StoppedError, Trial, Watch, Workspace
 
 ONE_THREAD = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
@@ -263,8 +263,12 @@ def _run(trial: Trial, workspace: Workspace, watch: Watch) -> Record:
     try:
         return trial.task.run(workspace, watch)
     except (ValueError, OSError) as error:
-        if isinstance(error, ValueError) and exit_code(error) == 1:
-            raise  # of no package of ours, so a mistake in the code
+        if isinstance(error, ValueError):
+            if exit_code(error) == RUN_FAILED:
+                raise  # of no package of ours, so a mistake in the code
+            if trial.may_fail:
+                scheme = trial.name.split("/", 2)[-1]  # as `placing` names it
+                return Failed(error=one_line(error).removeprefix(f"{scheme}: "))
         raise RunError(f"{trial.name}: {one_line(error)}") from error
 
 

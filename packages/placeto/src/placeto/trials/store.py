@@ -80,7 +80,7 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
     libraries = {name: _version(name) for name in LIBRARIES}
     for trial in trials:
         packages = {*(MEASURED_BY if trial.measured else RUN_BY), *_packages(trial.task)}
-        own = getattr(getattr(trial.task, "task", trial.task), "modules", ())
+        own = getattr(trial.task, "modules", ())
         decisive = (
             libraries,
             {name: files_digest(name) for name in packages},

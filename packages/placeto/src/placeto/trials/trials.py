@@ -104,6 +104,8 @@ class Trial:
     task: Task
     needs: tuple[str, ...] = ()  # names of the trials that must be done before
     measured: bool = False  # whether it measures this machine: on another one it is another trial
+    # Whether a `Failed` says why its task cannot be done, so that the experiment tells of the rest
+    may_fail: bool = False
 
 
 def placing(task: Task, scheme: str, graph: Graph, seed: int | None, *needs: str) -> Trial:
