@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeto.placing.costs import cost_of_result, first_as_good
+from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import GROUPS_OF_POLICY, search_problem
 from placeto.placing.placers import start_of_search
 from placeto.problems.making import read_problem
 from placeto.problems.options import GroupingOptions, ProblemOptions
 from placeto.training.run_folder import read_policy
+from placeto.trials.curves import evaluations_until
 from placeto_baselines import (
     LocalSearch,
     MultilevelSearch,
@@ -274,9 +275,6 @@ def _policy_rows(
     def median(results: Iterable[tuple[PlacementProblem, PlacementResult]]) -> float:
         return float(np.median([cost_of_result(*each) for each in results]))
 
-    def until(result: PlacementResult, cost: float) -> float:
-        return first_as_good(result.curve, cost) or math.inf
-
     seeds = range(options.seeds)
     tried: dict[str, PlacementPolicy | None] = {NO_POLICY: None, **policies}
     found = {
@@ -294,8 +292,8 @@ def _policy_rows(
             zero_shot = median((coarse, rollouts(policy, seed)) for seed in seeds)
             goals = [cost_of_result(problem, run) for run in found[each][0]]
             factors = [
-                min(until(alone[seed], goal) for alone in found[NO_POLICY])
-                / until(found[each][0][seed], goal)
+                min(evaluations_until(alone[seed].curve, goal) for alone in found[NO_POLICY])
+                / evaluations_until(found[each][0][seed].curve, goal)
                 for seed, goal in enumerate(goals)
             ]
             factor = float(np.median(factors))

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.placing.costs import cost_of, first_as_good, fits
+from placeto.placing.costs import cost_of, fits
 from placeto.placing.placers import SAMPLES_OF_PRETRAINED, pretrained, start_of_search
 from placeto.texts import TextTable
+from placeto.trials.curves import evaluations_until
 from placeto_baselines import MultilevelSearch
 from placeto_experiments.pretraining.searched import Searched
 from placeto_graphs import PlacementResult, Placer
@@ -95,7 +96,7 @@ def _evaluation(policy: PlacementPolicy, each: Searched, seed: int) -> Evaluatio
     best = min(*costs, cost_of(simulator, each.placement))
     searched = simulator.evaluate(each.placement[None])
     as_good, as_refined = (
-        first_as_good(alone[-1].curve, costs[place]) or math.inf for place in (GREEDY, REFINED)
+        evaluations_until(alone[-1].curve, costs[place]) for place in (GREEDY, REFINED)
     )
     return Evaluation(
         name=each.name,

@@ -111,22 +111,3 @@ def levels_hint(source: str, problem: PlacementProblem) -> str:
         f"{source} has no co-location rules, so a search stays at its {problem.num_groups:,} "
         f"groups; finer ones have faster placements: placeto build {source} {rules} -o FILE"
     )
-
-
-def first_as_good(curve: NDArray[np.float64], cost: float) -> int | None:
-    """Return after how many evaluations a search was as good, or None if it never was.
-
-    Parameters
-    ----------
-    curve : float64[K, 2]
-        Rows of (evaluations, the least cost so far in seconds).
-    cost
-        The cost that it is to reach, in seconds.
-
-    Examples
-    --------
-    >>> first_as_good(np.array([[1.0, 9.0], [5.0, 7.0], [20.0, 3.0]]), 8.0)
-    5
-    """
-    as_good = curve[curve[:, 1] <= cost]
-    return int(as_good[0, 0]) if len(as_good) else None

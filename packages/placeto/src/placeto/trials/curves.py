@@ -60,7 +60,7 @@ def best_after(curve: Curve, evaluations: float) -> float:
     return inf if not known or known[-1] is None else known[-1]
 
 
-def evaluations_until(curve: Curve, runtime: float) -> float:
+def evaluations_until(curve: Curve | NDArray[np.float64], runtime: float) -> float:
     """Return how many placements a search sampled until it was as fast, infinity if it never was.
 
     It has to stay as fast: a curve rises where the best so far did not fit the memory, and a slower
@@ -69,15 +69,15 @@ def evaluations_until(curve: Curve, runtime: float) -> float:
     Examples
     --------
     >>> evaluations_until([(1, 3.0), (3, 2.0), (5, 2.0)], 2.5)
-    3
+    3.0
     >>> evaluations_until([(1, 2.0), (3, 4.0), (5, 2.4)], 2.5)
-    5
+    5.0
     """
     found = inf
     for evaluations, best in reversed(curve):
         if best is None or not best <= runtime:  # nor is it as fast as what is not known
             break
-        found = evaluations
+        found = float(evaluations)
     return found
 
 
