@@ -95,19 +95,10 @@ def test_the_typical_runtime_is_the_median_of_what_fits() -> None:
 
 
 def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
-    report = ProblemReport(
-        source="model",
-        cluster="1xcpu+2xk80",
-        devices=["cpu:0", "k80:0", "k80:1"],
-        gpus=2,
-        ops=10,
-        groups=2,
-        lower_bound=0.5,
-        schemes=[
-            scheme(run(1.0, fits=False), name="single"),
-            scheme(run(1.5, seconds=30.4), name="placeto"),
-            scheme(run(2.0, evaluations_to_best=40, seconds=1234.0), name="rnn"),
-        ],
+    report = problem(
+        scheme(run(1.0, fits=False), name="single"),
+        scheme(run(1.5, seconds=30.4), name="placeto"),
+        scheme(run(2.0, evaluations_to_best=40, seconds=1234.0), name="rnn"),
     )
     (row,) = paper_table([report]).rows
     assert list(row) == [
