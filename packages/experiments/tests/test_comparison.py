@@ -166,6 +166,14 @@ def test_a_placer_that_never_fits_is_infinite_and_one_without_runs_yet_is_not_kn
     assert [row[1] for row in table.rows] == ["1.000", "infinite", "2.000 on 1 of 2"]
 
 
+def test_a_cpu_of_its_own_competes_on_no_problem() -> None:
+    schemes = [scheme(run(1.0), name="cpu"), scheme(run(2.0), name="a")]
+    gpus = problem(*schemes)
+    cpu_too = msgspec.structs.replace(gpus, devices=["cpu:0", *gpus.devices])
+    found = {one.name: one.ratios for one in profiles([gpus, cpu_too])}
+    assert found == {"cpu": [None, 1.0], "a": [1.0, 2.0]}
+
+
 def test_a_table_says_if_nothing_fits() -> None:
     fitting, not_fitting = scheme(run(1.0)), scheme(run(1.0, fits=False))
     title = "model on 2xk80: 10 ops, 2 groups"

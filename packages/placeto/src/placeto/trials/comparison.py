@@ -50,7 +50,7 @@ class ProblemReport(CaseReport, frozen=True, kw_only=True):
 
     def find(self, name: str) -> SchemeReport:
         """Return the report of one scheme, which has no runs if it did not take part."""
-        return next((scheme for scheme in self.schemes if scheme.name == name), SchemeReport(name))
+        return _find(name, self.schemes)
 
     @property
     def misfit(self) -> str:
@@ -156,7 +156,7 @@ def profiles(problems: Sequence[ProblemReport]) -> list[Profile]:
     num_counted = len(best) - int(np.isnan(best).sum())
     found = []
     for name, title in titles.items():
-        costs = [_cost_over_seeds(problem.find(name)) for problem in problems]
+        costs = [_cost_over_seeds(_find(name, _competing(problem))) for problem in problems]
         ratios = [_ratio(cost, least) for cost, least in zip(costs, best, strict=True)]
         known = [ratio for ratio in ratios if ratio is not None]
         within = {
@@ -227,6 +227,10 @@ def problem_parts(report: ProblemReport, picture: str) -> list[str]:
     if missing:
         parts.append("\n".join(missing))
     return [*parts, f"![Learning curves]({picture})"]
+
+
+def _find(name: str, schemes: Sequence[SchemeReport]) -> SchemeReport:
+    return next((scheme for scheme in schemes if scheme.name == name), SchemeReport(name))
 
 
 def _competing(problem: ProblemReport) -> list[SchemeReport]:
