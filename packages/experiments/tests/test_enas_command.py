@@ -7,14 +7,13 @@ import sys
 import time
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
 from placeto import family_graph
 from placeto_experiments.enas.__main__ import main
-from placeto_experiments.enas.tables import RewardRow, graph_numbers, longest_path, reward_table
+from placeto_experiments.enas.tables import RewardRow, graph_numbers, reward_table
 from placeto_workloads import (
     ConvolutionalSpace,
     RecurrentSpace,
@@ -42,20 +41,6 @@ def save_uniform(space: SearchSpace, count: int, path: Path) -> None:
     zeros = np.zeros(count)
     trajectory = Trajectory(space, zeros.astype(np.int32), np.array(rows, np.int16), zeros, {})
     save_trajectory(trajectory, path)
-
-
-def test_longest_paths_are_those_of_networkx() -> None:
-    generator = np.random.default_rng(0)
-    for size in (1, 2, 9, 30):
-        upper = np.argwhere(np.triu(generator.random((size, size)) < 0.2, k=1))
-        seconds = generator.random(size)
-        graph = nx.DiGraph()
-        graph.add_nodes_from(range(size))
-        graph.add_edges_from((one, other, {"weight": seconds[one]}) for one, other in upper)
-        found = longest_path(graph, seconds)
-        # A last node behind all others: the heaviest path to it is the heaviest one that there is.
-        graph.add_edges_from((node, size, {"weight": seconds[node]}) for node in range(size))
-        assert found == pytest.approx(nx.dag_longest_path_length(graph))
 
 
 def test_numbers_of_a_family_graph_are_those_of_the_graph() -> None:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
 from placeto import family_graph
 from placeto.texts import TextTable
@@ -177,24 +176,20 @@ def graph_numbers(member: FamilyMember, family: Family) -> dict[str, float]:
     seconds = groups.compute_time[:, 0]
     edges = nx.DiGraph(groups.edges.tolist())
     edges.add_nodes_from(range(len(seconds)))
+    widest = max(map(len, nx.topological_generations(edges)))
+    # A last node behind all others: the longest path to it is the longest that there is.
+    edges.add_edges_from((group, len(seconds)) for group in range(len(seconds)))
+    for group, _, attributes in edges.edges(data=True):
+        attributes["weight"] = seconds[group]
     cells = _cells_of(member.architecture) if member.architecture else []
     return {
         "loose ends": fmean(cell.num_loose_ends for cell in cells) if cells else 0.0,
         "ops": graph.num_ops,
         "parameters, GB": float(graph.parameter_bytes.sum()) / 1e9,
         "seconds": float(seconds.sum()),
-        "widest level": max(map(len, nx.topological_generations(edges))),
-        "parallel groups": float(seconds.sum() / longest_path(edges, seconds)),
+        "widest level": widest,
+        "parallel groups": float(seconds.sum() / nx.dag_longest_path_length(edges)),
     }
-
-
-def longest_path(graph: "nx.DiGraph[int]", weights: NDArray[np.float64]) -> float:
-    """Return the weight of the heaviest path, for float64[N] weights of the nodes 0 to N - 1."""
-    until: dict[int, float] = {}
-    for node in nx.topological_sort(graph):
-        before = max((until[earlier] for earlier in graph.predecessors(node)), default=0.0)
-        until[node] = before + float(weights[node])
-    return max(until.values())
 
 
 def family_table(rows: Iterable[tuple[str, Sequence[Mapping[str, float]]]]) -> str:
