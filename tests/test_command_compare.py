@@ -413,7 +413,7 @@ def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> Non
     curves = read_curves([tmp_path / "results"])
     assert list(curves) == [f"Random, problem ({path}) on 2xv100" for path in paths]
     same = [paths[0], other / ".." / paths[0].name]
-    again = succeed_json("compare", *same, "--placers=heft")
+    again = succeed_json("compare", *same, "--placers=heft", "--gpus=2", "--gpus=2")
     assert [one["source"] for one in again["problems"]] == ["problem"]
     folder = tmp_path / "results" / "problems"
     names = ["problem-2xv100", "problem-2xv100-2"]

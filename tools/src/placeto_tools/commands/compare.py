@@ -317,7 +317,8 @@ def _problems(
         yield kinds_text(problem.cluster), problem
         return
     kind = gpu_kind or source.kind
-    specs = clusters or [f"{count}x{kind}" for count in gpus or (DEFAULT_NUM_GPUS,)]
+    given = clusters or [f"{count}x{kind}" for count in gpus or (DEFAULT_NUM_GPUS,)]
+    specs = list(dict.fromkeys(given))  # each once
     short = [Path(spec).stem if spec.endswith(".toml") else spec for spec in specs]
     for spec, stem in zip(specs, short, strict=True):
         name = stem if short.count(stem) == 1 else spec  # files of two folders may have one name
