@@ -73,6 +73,13 @@ def test_a_file_that_is_named_has_to_be_a_graph(tmp_path: Path) -> None:
         arena([], single, 1, 1.0, with_models=False)
 
 
+def test_a_placer_that_cannot_be_made_ends_it_at_its_start(tmp_path: Path) -> None:
+    graphs = write_graphs(tmp_path / "graphs")
+    wrong = {"own": placer_spec("placeto_baselines:LocalSearch:depth=3")}
+    with pytest.raises(InputError, match=r"LocalSearch:depth=3: .*unexpected keyword .*'depth'$"):
+        arena([graphs], wrong, 1, 1.0, with_models=False)
+
+
 def test_a_file_counts_once_however_often_it_is_named(tmp_path: Path) -> None:
     graphs = write_graphs(tmp_path / "graphs")
     (tmp_path / "link").symlink_to(graphs)

@@ -103,7 +103,8 @@ def arena(
     Raises
     ------
     InputError
-        When there is no problem, or a file that was named is none.
+        When there is no problem, a file that was named is none, or a placer of a user's own cannot
+        be made.
     """
     found: list[tuple[str, Case]] = []  # with the evaluator of each
     left_out: list[str] = []
@@ -133,6 +134,7 @@ def arena(
         )
         for evaluator, some in cases.items()
     ]
+    comparisons[0].try_own()
     comparison_of = {case.name: one for one in comparisons for case in one.cases}
 
     def news(results: Results, trial: Trial) -> News:

@@ -12,7 +12,7 @@ from placeto.errors import InputError, RunError, StoppedRunError
 from placeto.json_files import write_json
 from placeto.outputs import file_name
 from placeto.placing.evaluators import evaluator_spec
-from placeto.placing.placers import PLACER_NAMES, PLACERS, Budget, PlacerSpec, placer_spec
+from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
 from placeto.placing.watching import Limits
 from placeto.problems.making import DEFAULT_NUM_GPUS, kinds_text, make_problem, read_cluster
 from placeto.problems.options import GroupingOptions, SourceOptions
@@ -215,7 +215,7 @@ def compare(
     comparison = Comparison(
         cases, schemes, range(seeds), budgets, evaluator=priced_by, limits=limits
     )
-    _try_own(comparison)
+    comparison.try_own()
     experiment = _experiment(comparison)
     with _folder(output) as path, experiment_folder(path, experiment, force=force) as folder:
         failed = None
@@ -272,17 +272,6 @@ def _schemes(names: Sequence[str]) -> dict[str, PlacerSpec]:
     own = [name for name in names if name not in PLACERS]
     known = [name for name in PLACER_NAMES if name in names or not names]
     return {name: placer_spec(name) for name in (*known, *own)}
-
-
-def _try_own(comparison: Comparison) -> None:
-    """Make what is the user's own once, so that wrong arguments end the command at its start."""
-    problem = comparison.cases[0].make()
-    for name, spec in comparison.schemes.items():
-        if spec.modules:
-            budget = Budget(comparison.budgets[name] or 0, comparison.limits.seconds)
-            spec.make(problem, budget)
-    if comparison.evaluator.modules:
-        comparison.evaluator.make(problem, 1)
 
 
 def _is_as_published(comparison: Comparison) -> bool:

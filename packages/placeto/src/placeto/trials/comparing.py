@@ -11,7 +11,7 @@ import numpy as np
 
 from placeto.outputs import Picture
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
-from placeto.placing.placers import NARROW_RNN, PlacerSpec
+from placeto.placing.placers import NARROW_RNN, Budget, PlacerSpec
 from placeto.placing.watching import Limits
 from placeto.progress import clock
 from placeto.texts import TextTable
@@ -155,6 +155,16 @@ class Comparison:
                     task = self._placing(name, Graph(case.name), seed)
                     trials.append(self.trial(case, task, name, seed))
         return trials
+
+    def try_own(self) -> None:
+        """Make what is a user's own once, so that wrong arguments end the command at its start."""
+        own = {name: spec for name, spec in self.schemes.items() if spec.modules}
+        if own or self.evaluator.modules:
+            problem = self.cases[0].make()
+            for name, spec in own.items():
+                spec.make(problem, Budget(self.budgets[name] or 0, self.limits.seconds))
+            if self.evaluator.modules:
+                self.evaluator.make(problem, 1)
 
     def trial(self, case: Case, task: Task, scheme: str, seed: int | None) -> Trial:
         """Return a trial on a problem, which comes after the description that `news` shows.
