@@ -1,5 +1,6 @@
 """``placeto experiment arena``: every placer on the graphs that others published, and on ours."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from placeto.trials.comparing import (
     told_apart,
 )
 from placeto.trials.comparison import MEDIANS, ProblemReport, profile_table, profiles
-from placeto.trials.trials import Experiment, News, Page, Results, Trial
+from placeto.trials.trials import Experiment, Page, Results
 from placeto_experiments.options import run_experiment
 from placeto_experiments.tables import OF_FAMILIES, OF_TABLE_1
 from placeto_graphs import GraphError
@@ -32,7 +33,6 @@ from placeto_tools.plots.curves import comparison_figure
 
 NUM_GPUS = 4  # of a file that does not say its devices
 SUFFIXES = (*JSON_SUFFIXES, ".txt")
-STEP = "step"
 
 
 @click.command("arena", cls=Command)
@@ -106,48 +106,35 @@ def arena(
         When there is no problem, a file that was named is none, or a placer of a user's own cannot
         be made.
     """
-    found: list[tuple[str, Case]] = []  # with the evaluator of each
+    cases: list[Case] = []
     left_out: list[str] = []
     for path, is_named in _files(files).items():
         try:
-            found.append(_case_of_file(path, {case.name for _, case in found}))
+            cases.append(_case_of_file(path, {case.name for case in cases}))
         except (GraphError, InputError) as error:
             if is_named:
                 raise
             left_out.append(str(error).replace(str(path), path.name))
     if with_models:
-        found += [(STEP, _case_of_model(name)) for name in (*OF_TABLE_1, *OF_FAMILIES)]
-    if not found:
+        cases += map(_case_of_model, (*OF_TABLE_1, *OF_FAMILIES))
+    if not cases:
         raise InputError("arena: expected a file of a graph, got none")
-    evaluators, all_cases = zip(*found, strict=True)
-    cases: dict[str, list[Case]] = {}  # by evaluator
-    for evaluator, case in zip(evaluators, told_apart(all_cases), strict=True):
-        cases.setdefault(evaluator, []).append(case)
-    comparisons = [
-        Comparison(
-            some,
-            schemes,
-            range(num_seeds),
-            chosen_budgets(schemes, seconds=seconds),
-            evaluator=evaluator_spec(evaluator),
-            limits=Limits(seconds=seconds),
-        )
-        for evaluator, some in cases.items()
-    ]
-    comparisons[0].try_own()
-    comparison_of = {case.name: one for one in comparisons for case in one.cases}
-
-    def news(results: Results, trial: Trial) -> News:
-        return comparison_of[trial.name.split("/")[1]].news(results, trial)
-
+    comparison = Comparison(
+        told_apart(cases),
+        schemes,
+        range(num_seeds),
+        chosen_budgets(schemes, seconds=seconds),
+        limits=Limits(seconds=seconds),
+    )
+    comparison.try_own()
     return Experiment(
         name="arena",
         title="Arena",
-        options={"seconds": seconds, "problems": list(comparison_of), "left out": left_out},
-        problems={name: make for one in comparisons for name, make in one.problems.items()},
-        trials=[trial for one in comparisons for trial in one.trials],
-        page=lambda results: _page(comparisons, results, seconds),
-        news=news,
+        options={"seconds": seconds, "problems": list(comparison.problems), "left out": left_out},
+        problems=comparison.problems,
+        trials=comparison.trials,
+        page=lambda results: _page(comparison, results, seconds),
+        news=comparison.news,
     )
 
 
@@ -164,13 +151,19 @@ def _files(given: Sequence[Path]) -> dict[Path, bool]:
     return dict(found.values())
 
 
-def _case_of_file(path: Path, taken: Collection[str]) -> tuple[str, Case]:
+def _case_of_file(path: Path, taken: Collection[str]) -> Case:
     source = load_source(str(path))
     devices = None if source.problem else read_cluster(f"{NUM_GPUS}x{source.kind}")
     problem = make_problem(source, devices)
     name = file_name(f"{path.resolve().parent.name}-{source.name}", taken)
-    cluster = kinds_text(problem.cluster)
-    return source.evaluator, Case(source.name, cluster, name, lambda: problem, str(path))
+    return Case(
+        source.name,
+        kinds_text(problem.cluster),
+        name,
+        lambda: problem,
+        step=str(path),
+        evaluator=evaluator_spec(source.evaluator),
+    )
 
 
 def _case_of_model(name: str) -> Case:
@@ -179,25 +172,21 @@ def _case_of_model(name: str) -> Case:
     return Case(source, cluster, file_name(name), lambda: read_problem(source, options))
 
 
-def _page(comparisons: Sequence[Comparison], results: Results, seconds: float) -> Page:
-    reports = {name: it for one in comparisons for name, it in one.reports(results).items()}
+def _page(comparison: Comparison, results: Results, seconds: float) -> Page:
+    reports = comparison.reports(results)
     problems = list(reports.values())
+    objectives = Counter(
+        f"{case.evaluator.objective} ({case.evaluator.name})" for case in comparison.cases
+    )
     parts = [
         f"Each placer has {seconds:g} CPU seconds on one core, and ends earlier if it has nothing "
         "left to do. A problem is priced by the objective of those who published it: "
-        f"{_objectives(comparisons)}.",
+        f"{', '.join(f'{objective} of {count}' for objective, count in objectives.items())}.",
         profile_table(profiles(problems)).markdown(),
         MEDIANS,
         _seconds_table(problems).markdown(),
     ]
     return comparison_page(parts, reports, comparison_figure)
-
-
-def _objectives(comparisons: Sequence[Comparison]) -> str:
-    return ", ".join(
-        f"{one.evaluator.objective} ({one.evaluator.name}) of {len(one.cases)}"
-        for one in comparisons
-    )
 
 
 def _seconds_table(problems: Sequence[ProblemReport]) -> TextTable:

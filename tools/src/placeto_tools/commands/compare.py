@@ -11,7 +11,7 @@ import click
 from placeto.errors import InputError, RunError, StoppedRunError
 from placeto.json_files import write_json
 from placeto.outputs import file_name
-from placeto.placing.evaluators import evaluator_spec
+from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
 from placeto.placing.watching import Limits
 from placeto.problems.making import DEFAULT_NUM_GPUS, kinds_text, make_problem, read_cluster
@@ -202,19 +202,17 @@ def compare(
             for text in {Path(text).resolve(): text for text in sources}.values()  # a file once
             for number in dict.fromkeys(micro_batches or (1,))
         ]
+        priced_by = evaluator_spec(evaluator or _objective([source for _, source in read]))
         cases: list[Case] = []
         for text, source in read:
             for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
-                cases.append(_case(text, source, cluster, problem, cases))
+                cases.append(_case(text, source, cluster, problem, priced_by, cases))
         cases = told_apart(cases)
-    priced_by = evaluator_spec(evaluator or _objective([source for _, source in read]))
     limits = Limits(max_evaluations, seconds)
     budgets = chosen_budgets(
         schemes, max_evaluations, rnn_max_evaluations, full=full, seconds=seconds
     )
-    comparison = Comparison(
-        cases, schemes, range(seeds), budgets, evaluator=priced_by, limits=limits
-    )
+    comparison = Comparison(cases, schemes, range(seeds), budgets, limits=limits)
     comparison.try_own()
     experiment = _experiment(comparison)
     with _folder(output) as path, experiment_folder(path, experiment, force=force) as folder:
@@ -238,16 +236,16 @@ def compare(
         show(*tables)
         if output:
             click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
-            if line := _report_line(output, comparison):
+            if line := _report_line(output, priced_by):
                 click.echo(line)
     if failed:
         raise failed
 
 
-def _report_line(output: Path, comparison: Comparison) -> str | None:
+def _report_line(output: Path, priced_by: EvaluatorSpec) -> str | None:
     """Return where the page of a comparison is, or why there is none; nothing if it was stopped."""
-    if not comparison.evaluator.simulates:
-        return f"no {REPORT}: it shows when ops run, which {comparison.evaluator.name} does not say"
+    if not priced_by.simulates:
+        return f"no {REPORT}: it shows when ops run, which {priced_by.name} does not say"
     if not has_library():
         return MISSING
     return str(output / REPORT) if (output / REPORT).exists() else None
@@ -276,7 +274,7 @@ def _schemes(names: Sequence[str]) -> dict[str, PlacerSpec]:
 
 def _is_as_published(comparison: Comparison) -> bool:
     """Return whether it is a comparison of which the paper's table tells."""
-    return comparison.evaluator.simulates and comparison.schemes.keys() >= PAPERS
+    return comparison.evaluators == [STEP] and comparison.schemes.keys() >= PAPERS
 
 
 def _summaries(comparison: Comparison, results: Results) -> list[TextTable]:
@@ -316,11 +314,16 @@ def _problems(
 
 
 def _case(
-    step: str, source: Source, cluster: str, problem: PlacementProblem, others: Sequence[Case]
+    step: str,
+    source: Source,
+    cluster: str,
+    problem: PlacementProblem,
+    evaluator: EvaluatorSpec,
+    others: Sequence[Case],
 ) -> Case:
     """Return a case whose name, part of those of files, none of the others has."""
     name = file_name(f"{source.name}-{cluster}", {case.name for case in others})
-    return Case(source.name, cluster, name, lambda: problem, step, source.micro_batches)
+    return Case(source.name, cluster, name, lambda: problem, step, source.micro_batches, evaluator)
 
 
 def _experiment(comparison: Comparison) -> Experiment:
@@ -328,7 +331,7 @@ def _experiment(comparison: Comparison) -> Experiment:
         name="compare",
         title="Comparison",
         options={
-            "evaluator": comparison.evaluator.name,
+            "evaluator": comparison.cases[0].evaluator.name,
             "limits": asdict(comparison.limits),
             "budgets": comparison.budgets,
             "problems": {case.name: _described(case.make()) for case in comparison.cases},

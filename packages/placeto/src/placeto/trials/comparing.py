@@ -77,6 +77,7 @@ class Case:
     make: Callable[[], PlacementProblem]  # makes the problem
     step: str = ""  # the undivided step as it was named, as no other was
     micro_batches: int = 1  # number of micro-batches of the step
+    evaluator: EvaluatorSpec = STEP  # what prices its placements
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
@@ -137,8 +138,12 @@ class Comparison:
     budgets: Mapping[str, int | None]  # see `chosen_budgets`
     settings: Settings = field(default_factory=Settings)
     rnn_settings: RnnSettings = field(default_factory=lambda: RnnSettings(**NARROW_RNN))
-    evaluator: EvaluatorSpec = STEP
     limits: Limits = field(default_factory=Limits)  # where each placer is stopped
+
+    @property
+    def evaluators(self) -> list[EvaluatorSpec]:
+        """What prices the placements of some problem, each once."""
+        return list(dict.fromkeys(case.evaluator for case in self.cases))
 
     @property
     def problems(self) -> dict[str, Callable[[], PlacementProblem]]:
@@ -150,21 +155,24 @@ class Comparison:
         """All that is to do: first what takes milliseconds, as `PLACERS` has it."""
         trials = [self._describing(case) for case in self.cases]
         for name, spec in self.schemes.items():
-            for case in self.cases:
-                for seed in self.seeds if spec.random else [None]:
-                    task = self._placing(name, Graph(case.name), seed)
-                    trials.append(self.trial(case, task, name, seed))
+            seeds = self.seeds if spec.random else [None]
+            trials += [
+                self.trial(case, self._placing(name, case, seed), name, seed)
+                for case in self.cases
+                for seed in seeds
+            ]
         return trials
 
     def try_own(self) -> None:
         """Make what is a user's own once, so that wrong arguments end the command at its start."""
+        first = self.cases[0]
         own = {name: spec for name, spec in self.schemes.items() if spec.modules}
-        if own or self.evaluator.modules:
-            problem = self.cases[0].make()
+        if own or first.evaluator.modules:
+            problem = first.make()
             for name, spec in own.items():
                 spec.make(problem, Budget(self.budgets[name] or 0, self.limits.seconds))
-            if self.evaluator.modules:
-                self.evaluator.make(problem, 1)
+            if first.evaluator.modules:
+                first.evaluator.make(problem, 1)
 
     def trial(self, case: Case, task: Task, scheme: str, seed: int | None) -> Trial:
         """Return a trial on a problem, which comes after the description that `news` shows.
@@ -193,12 +201,13 @@ class Comparison:
         return {case.name: self._report(case, results) for case in begun}
 
     def document(self, results: Results) -> ComparisonReport:
-        """Return all of it, as ``results.json`` has it."""
+        """Return all of it, as ``results.json`` has it, of problems with one evaluator."""
         reports = list(self.reports(results).values())
+        (evaluator,) = self.evaluators
         return ComparisonReport(
-            evaluator=self.evaluator.name,
-            objective=self.evaluator.objective,
-            unit=self.evaluator.unit,
+            evaluator=evaluator.name,
+            objective=evaluator.objective,
+            unit=evaluator.unit,
             seeds=len(self.seeds),
             max_evaluations=self.limits.evaluations,
             seconds=self.limits.seconds,
@@ -225,14 +234,13 @@ class Comparison:
         return min(self._runs(results, case, name).runs, key=_cost, default=None)
 
     def _describing(self, case: Case) -> Trial:
-        graph = Graph(case.name)
-        evaluator = self.evaluator
+        graph, evaluator = Graph(case.name), case.evaluator
         described = DescribeCase(
             case.source, case.cluster, graph, evaluator.name, evaluator.modules
         )
         return placing(described, CASE, graph, None)
 
-    def _placing(self, name: str, graph: Graph, seed: int | None) -> Place:
+    def _placing(self, name: str, case: Case, seed: int | None) -> Place:
         budget = self.budgets[name]
         settings: Settings | RnnSettings | None = None
         if name == "placeto":
@@ -241,14 +249,14 @@ class Comparison:
             settings = replace(self.rnn_settings, evaluations=budget or 1)
         return PlaceByName(
             scheme=name,
-            graph=graph,
+            graph=Graph(case.name),
             seed=seed,
             budget=budget,
             name=name,
             settings=settings,
-            evaluator=self.evaluator.name,
+            evaluator=case.evaluator.name,
             limits=self.limits,
-            modules=(*self.schemes[name].modules, *self.evaluator.modules),
+            modules=(*self.schemes[name].modules, *case.evaluator.modules),
         )
 
     def _report(self, case: Case, results: Results) -> ProblemReport:
