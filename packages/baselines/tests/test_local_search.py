@@ -35,10 +35,22 @@ def test_no_more_placements_are_evaluated_than_the_budget(
 
 @pytest.mark.parametrize("annealing", [0.0, 0.5, 1.0])
 def test_the_budget_is_spent(annealing: float) -> None:
+    problem = two_chains()  # 81 placements
+    evaluator = PlainEvaluator(problem)
+    LocalSearch(budget=80, annealing=annealing).place(problem, evaluator)
+    assert evaluator.evaluated == 80
+
+
+def test_a_budget_for_all_placements_is_spent_on_each_of_them_once() -> None:
     problem = two_chains()
     evaluator = PlainEvaluator(problem)
-    LocalSearch(budget=97, annealing=annealing).place(problem, evaluator)
-    assert evaluator.evaluated == 97
+    result = LocalSearch(budget=81).place(problem, evaluator)
+    assert result.evaluations == evaluator.evaluated == 81
+    assert result.runtime == 1.0
+    evaluator = PlainEvaluator(two_that_talk())
+    result = LocalSearch(budget=10_000).place(evaluator.problem, evaluator)
+    assert result.evaluations == evaluator.evaluated == 4
+    assert result.placement.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -55,6 +67,7 @@ def test_hill_climbing_ends_where_no_single_move_helps(seed: int) -> None:
     assert evaluator.evaluate(moves).runtime.min() == result.runtime
 
 
+@pytest.mark.usefixtures("tries_moves_alone")
 def test_hill_climbing_tries_each_other_device_and_the_best_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -77,6 +90,12 @@ def test_hill_climbing_tries_each_other_device_and_the_best_once_more(
     assert seen == [[0], [1, 2], [1], [0, 2], [2]]
 
 
+@pytest.fixture
+def tries_moves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let problems be searched that have few placements."""
+    monkeypatch.setattr(local_search, "num_placements", lambda _problem: 10**9)
+
+
 def start_at(monkeypatch: pytest.MonkeyPatch, placement: list[int]) -> None:
     """Let every start be one placement."""
     monkeypatch.setattr(
@@ -93,6 +112,7 @@ def two_that_talk() -> PlacementProblem:
     return problem_of(graph, cluster(["k80", "v100"]), np.array([[1.0, 0.9], [1.0, 0.9]]))
 
 
+@pytest.mark.usefixtures("tries_moves_alone")
 def test_annealing_leaves_a_local_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = two_that_talk()
     evaluator = PlainEvaluator(problem)
@@ -102,6 +122,7 @@ def test_annealing_leaves_a_local_optimum(monkeypatch: pytest.MonkeyPatch) -> No
         assert placer.place(problem, evaluator).placement.tolist() == best
 
 
+@pytest.mark.usefixtures("tries_moves_alone")
 @pytest.mark.parametrize("seed", range(3))
 def test_annealing_cools(seed: int) -> None:
     problem = two_that_talk()
@@ -119,6 +140,7 @@ def test_annealing_cools(seed: int) -> None:
     assert {sum(placement) for placement in seen[-30:]} == {1}
 
 
+@pytest.mark.usefixtures("tries_moves_alone")
 def test_each_start_anneals_with_its_share_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_of(op_graph(2, []), cluster(["k80"] * 2), np.ones((2, 2)))
     starts = []

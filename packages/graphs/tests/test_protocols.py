@@ -19,6 +19,7 @@ from placeto_graphs import (
     PlacementResult,
     ScheduleBatch,
     memory_penalised_runtime,
+    placement_ranks,
     plain_walk,
 )
 
@@ -148,6 +149,14 @@ def test_large_whole_limits_are_not_rounded() -> None:
     batch = EvaluationBatch(runtime=np.array([0.0]), peak_memory=np.array([[2**53 + 1]]))
     assert memory_penalised_runtime(batch, 2**53, scale=1.0).tolist() == [1.0]
     assert memory_penalised_runtime(batch, np.array([2**53 + 1]), scale=1.0).tolist() == [0.0]
+
+
+def test_placements_that_fit_rank_first_and_those_that_cannot_run_last() -> None:
+    peaks = [[0, 11], [0, 10], [0, 10], [10, 0], [0, 0]]
+    batch = EvaluationBatch(runtime=np.array([1.0, 9.0, 8.0, 5.0, np.inf]), peak_memory=peaks)
+    ranks = placement_ranks(batch, [9, 10], scale=0.5)
+    assert ranks == [(True, 1.5), (False, 9.0), (False, 8.0), (True, 5.5), (True, np.inf)]
+    assert sorted(range(5), key=ranks.__getitem__) == [2, 1, 0, 3, 4]
 
 
 def test_a_limit_beyond_64_bits_is_a_number() -> None:

@@ -19,6 +19,7 @@ from placeto_graphs import (
     PlacementResult,
     Walks,
     memory_penalised_runtime,
+    placement_ranks,
     plain_walk,
 )
 
@@ -55,30 +56,20 @@ class Trials:
         self.evaluator = evaluator
         self.memory = np.array([device.memory_bytes for device in problem.cluster.devices])
         self.count = 0
-        self.best_cost = np.inf
-        self.best_fits = False
+        self._best_rank = (True, np.inf)
         self._best: tuple[NDArray[np.int32], float, NDArray[np.int64]] | None = None
         self._curve: list[tuple[int, float]] = []
         self._start = time.perf_counter()
 
     def evaluate(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[B], the memory-penalised runtime of int32[B, G] in seconds."""
-        return self.record(placements, self._ask(self.evaluator.evaluate, placements))
-
-    def cost(self, batch: EvaluationBatch) -> NDArray[np.float64]:
-        """Return float64[B], the memory-penalised runtime of what was evaluated."""
-        return memory_penalised_runtime(batch, self.memory)
-
-    def record(self, placements: NDArray[np.int32], batch: EvaluationBatch) -> NDArray[np.float64]:
-        """Count placements that were evaluated, and return their penalised runtimes."""
-        costs = self.cost(batch)
-        fits = self._fits(batch, costs)
-        first_that_fits = np.logical_and(fits, not self.best_fits)
-        for row in np.flatnonzero(first_that_fits | (costs < self.best_cost)):
-            if (not fits[row], costs[row]) < (not self.best_fits, self.best_cost):
-                self._keep(placements[row], batch, int(row), float(costs[row]))
-        self.count += len(costs)
-        return costs
+        batch = self._ask(self.evaluator.evaluate, placements)
+        ranks = placement_ranks(batch, self.memory)
+        for row, rank in enumerate(ranks):
+            if rank < self._best_rank:
+                self._keep(placements[row], batch, row, rank, self.count + row + 1)
+        self.count += len(ranks)
+        return np.array([cost for _, cost in ranks])
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk from int32[C, G], in compiled code where the evaluator can, and count all of it."""
@@ -87,17 +78,25 @@ class Trials:
         else:
             walks = plain_walk(_Asked(self), placements, moves)
         found = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
-        costs = self.cost(found)
-        fits = self._fits(found, costs)
-        best = int(np.lexsort((costs, ~fits))[0])
-        before = self.count
-        if (not fits[best], costs[best]) < (not self.best_fits, self.best_cost):
+        ranks = placement_ranks(found, self.memory)
+        best = ranks.index(min(ranks))
+        if ranks[best] < self._best_rank:
             tried = walks.cost[~np.isnan(walks.cost)]
             paid = memory_penalised_runtime(found, self.memory, moves.seconds_per_byte)[best]
-            self.count += int(np.argmax(tried == paid)) - best  # `_keep` adds the row
-            self._keep(walks.best_placement[best], found, best, float(costs[best]))
-        self.count = before + walks.evaluations
+            count = self.count + int(np.argmax(tried == paid)) + 1
+            self._keep(walks.best_placement[best], found, best, ranks[best], count)
+        self.count += walks.evaluations
         return walks
+
+    @property
+    def best_fits(self) -> bool:
+        """Whether the best placement so far fits the memory of its devices."""
+        return not self._best_rank[0]
+
+    @property
+    def best_cost(self) -> float:
+        """The memory-penalised runtime of the best placement so far, in seconds."""
+        return self._best_rank[1]
 
     @property
     def best_placement(self) -> NDArray[np.int32]:
@@ -123,10 +122,6 @@ class Trials:
             curve=np.array([*self._curve, (self.count, self.best_cost)]),
         )
 
-    def _fits(self, batch: EvaluationBatch, costs: NDArray[np.float64]) -> NDArray[np.bool_]:
-        fits: NDArray[np.bool_] = np.logical_and.reduce(batch.peak_memory <= self.memory, axis=1)
-        return fits & (costs < np.inf)
-
     def _ask(self, function: Callable[..., Result], *arguments: object) -> Result:
         """Call the evaluator; where it fails, what has been found is kept."""
         try:
@@ -137,12 +132,16 @@ class Trials:
             raise StoppedSearchError(error, self.result()) from error
 
     def _keep(
-        self, placement: NDArray[np.int32], batch: EvaluationBatch, row: int, cost: float
+        self,
+        placement: NDArray[np.int32],
+        batch: EvaluationBatch,
+        row: int,
+        rank: tuple[bool, float],
+        count: int,
     ) -> None:
-        self.best_cost = cost
-        self.best_fits = bool((batch.peak_memory[row] <= self.memory).all())
+        self._best_rank = rank
         self._best = (placement.copy(), float(batch.runtime[row]), batch.peak_memory[row].copy())
-        self._curve.append((self.count + row + 1, cost))
+        self._curve.append((count, rank[1]))
 
 
 class _Asked:

@@ -51,6 +51,7 @@ from placeto_graphs.protocols.evaluation import (
     Placer,
     SchedulingEvaluator,
     memory_penalised_runtime,
+    placement_ranks,
 )
 from placeto_graphs.protocols.execution import DeviceStep, ExecutableStep
 from placeto_graphs.protocols.moves import MoveEvaluator, Moves, Walks, check_moves, plain_walk
@@ -125,6 +126,7 @@ __all__ = [
     "names_of_rules",
     "nested_groupings",
     "parse_cluster",
+    "placement_ranks",
     "plain_walk",
     "reachability",
     "repeat_micro_batch_problem",

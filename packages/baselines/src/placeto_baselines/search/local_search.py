@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import allowed_devices, random_placements
 from placeto_baselines.errors import BaselineError, check_at_least
+from placeto_baselines.search.exhaustive_search import exhaustive_search, num_placements
 from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
@@ -15,7 +16,8 @@ class LocalSearch:
     Each start is a random placement. Annealing moves a random group to another device, and accepts
     what costs ``x`` seconds more with probability ``exp(-x / T)``; ``T`` falls geometrically. Hill
     climbing then goes through the groups in random order, moves each to its best device, and ends
-    when no move of a single group helps. What is minimised is the memory-penalised runtime.
+    when no move of a single group helps. What is minimised is the memory-penalised runtime. If the
+    budget suffices for all placements, these are evaluated instead (`exhaustive_search`).
 
     Parameters
     ----------
@@ -36,9 +38,9 @@ class LocalSearch:
 
     Examples
     --------
-    >>> result = LocalSearch(budget=200).place(problem, evaluator)
+    >>> result = LocalSearch(budget=50).place(problem, evaluator)
     >>> result.placement, result.runtime, result.evaluations
-    (array([1, 2, 1, 2], dtype=int32), 1.0, 200)
+    (array([1, 2, 1, 2], dtype=int32), 1.0, 50)
     """
 
     name = "local-search"
@@ -70,10 +72,12 @@ class LocalSearch:
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
         """Return the best placement of all that were evaluated."""
+        if num_placements(problem) <= self.budget:
+            return exhaustive_search(problem, evaluator, max_placements=self.budget)
         climber = _Climber(Trials(problem, evaluator), self.budget, np.random.default_rng(seed))
         annealing_steps = int(self.annealing * (self.budget // self.restarts))
         climber.start()
-        while climber.can_move and climber.budget_left:
+        while climber.budget_left:
             climber.anneal(annealing_steps, self.first_temperature, self.last_temperature)
             climber.climb()
             climber.start()
@@ -92,10 +96,6 @@ class _Climber:
         self.generator = generator
         self.allowed = allowed_devices(trials.problem)
         self.movable = np.flatnonzero(self.allowed.sum(axis=1) > 1)
-
-    @property
-    def can_move(self) -> bool:
-        return len(self.movable) > 0
 
     @property
     def budget_left(self) -> int:

@@ -60,6 +60,35 @@ def memory_penalised_runtime(
     return penalised
 
 
+def placement_ranks(
+    batch: EvaluationBatch, limit: ArrayLike, scale: float = SECONDS_PER_BYTE
+) -> list[tuple[bool, float]]:
+    """Return the rank of each placement; the placement of the least rank is the best.
+
+    A placement that fits the memory comes before all that do not, whatever they cost. One that
+    cannot run is last.
+
+    Parameters
+    ----------
+    batch, limit, scale
+        As for `memory_penalised_runtime`.
+
+    Returns
+    -------
+    list of (bool, float)
+        Whether a placement lacks memory or cannot run, and its memory-penalised runtime in seconds.
+
+    Examples
+    --------
+    >>> batch = EvaluationBatch(runtime=[2.0, 1.0], peak_memory=[[5, 9], [10, 13]])
+    >>> placement_ranks(batch, limit=12, scale=0.5)
+    [(False, 2.0), (True, 1.5)]
+    """
+    costs = memory_penalised_runtime(batch, limit, scale)
+    lacks = (batch.peak_memory > np.asarray(limit)).any(axis=1) | np.isinf(costs)
+    return list(zip(lacks.tolist(), costs.tolist(), strict=True))
+
+
 @runtime_checkable
 class Evaluator(Protocol):
     """Prices placements of one problem, by simulation or by measurement.

@@ -11,7 +11,7 @@ from placeto_graphs.protocols.evaluation import (
     SECONDS_PER_BYTE,
     CriticalEvaluator,
     Evaluator,
-    memory_penalised_runtime,
+    placement_ranks,
 )
 from placeto_graphs.schema.arrays import Record, check_rows_differ, float_array, int_array, number
 from placeto_graphs.schema.problem import PlacementProblem
@@ -280,8 +280,8 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
     best_peak_memory = np.empty((moves.num_walks, problem.num_devices), np.int64)
     for walk in range(moves.num_walks):
         batch = evaluator.evaluate(placement[walk][None])
-        now = cost[walk, 0] = memory_penalised_runtime(batch, limits, scale)[0]
-        best_rank = (_lacks_memory(batch, limits), now)
+        best_rank = placement_ranks(batch, limits, scale)[0]
+        now = cost[walk, 0] = best_rank[1]
         best_runtime[walk], best_peak_memory[walk] = batch.runtime[0], batch.peak_memory[0]
         pairs = None
         for move in range(moves.num_moves):
@@ -299,11 +299,11 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
             if cannot_run[chosen, device] or np.array_equal(moved, placement[walk]):
                 continue
             batch = evaluator.evaluate(moved[None])
-            then = cost[walk, 1 + move] = memory_penalised_runtime(batch, limits, scale)[0]
+            rank = placement_ranks(batch, limits, scale)[0]
+            then = cost[walk, 1 + move] = rank[1]
             if then > now + moves.allowance[walk, move]:
                 continue
             placement[walk], now, pairs = moved, then, None
-            rank = (_lacks_memory(batch, limits), now)
             if rank < best_rank:
                 best_rank, best[walk] = rank, moved
                 best_runtime[walk], best_peak_memory[walk] = batch.runtime[0], batch.peak_memory[0]
@@ -314,10 +314,6 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
         best_runtime=best_runtime,
         best_peak_memory=best_peak_memory,
     )
-
-
-def _lacks_memory(batch: EvaluationBatch, limits: NDArray[np.int64]) -> bool:
-    return bool((batch.peak_memory[0] > limits).any())
 
 
 def _pairs_to_pick(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.placing.costs import cost_of_result, costs_of
+from placeto.placing.costs import cost_of_result
 from placeto.progress import cpu_seconds
 from placeto_graphs import (
     CriticalEvaluator,
@@ -22,6 +22,7 @@ from placeto_graphs import (
     ScheduleBatch,
     SchedulingEvaluator,
     Walks,
+    placement_ranks,
 )
 
 SECONDS_BETWEEN_REPORTS = 0.2
@@ -47,14 +48,15 @@ class WatchedEvaluator:
 
     If the evaluator also returns schedules, tries moves or names critical groups, this one does,
     too. A placer may sample a placement without evaluating it, if it knows already what it costs.
-    The report gets the number of placements evaluated, and the lowest memory-penalised runtime.
+    The report gets the number of placements evaluated, and the memory-penalised runtime of the best.
     Beyond the limits a `SpentError` ends the search, and `result` has the best until then.
     """
 
     def __init__(self, evaluator: Evaluator, report: Report, limits: Limits | None = None) -> None:
         self.problem: PlacementProblem = evaluator.problem
         self.evaluations = 0
-        self.best = np.inf
+        self._memory = [device.memory_bytes for device in self.problem.cluster.devices]
+        self._best_rank = (True, np.inf)
         self._evaluator = evaluator
         self._report = report
         self._limits = limits or Limits()
@@ -75,6 +77,11 @@ class WatchedEvaluator:
         if isinstance(evaluator, CriticalEvaluator):
             self.critical_groups = evaluator.critical_groups
 
+    @property
+    def best(self) -> float:
+        """The memory-penalised runtime of the best placement so far, in seconds."""
+        return self._best_rank[1]
+
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the runtime and memory of each placement."""
         return self._evaluated(self._evaluator.evaluate, placements)
@@ -94,7 +101,7 @@ class WatchedEvaluator:
         )
 
     def result(self) -> PlacementResult:
-        """Return the best placement of all that were evaluated.
+        """Return the best placement of all that were evaluated; what fits the memory comes first.
 
         Raises
         ------
@@ -158,10 +165,10 @@ class WatchedEvaluator:
     def _see(self, placements: NDArray[np.int32], batch: EvaluationBatch, count: int) -> None:
         self.evaluations += count
         if len(batch.runtime):
-            costs = costs_of(self.problem, batch)
-            row = int(costs.argmin())
-            if costs[row] < self.best:
-                self.best = float(costs[row])
+            ranks = placement_ranks(batch, self._memory)
+            row = ranks.index(min(ranks))
+            if ranks[row] < self._best_rank:
+                self._best_rank = ranks[row]
                 self._curve.append((self.evaluations, self.best))
                 peak_memory = batch.peak_memory[row].copy()
                 self._found = placements[row].copy(), float(batch.runtime[row]), peak_memory
