@@ -12,7 +12,7 @@ from placeto_graphs import PlacementProblem
 class RelaxedOps(NamedTuple):
     """The ops of a problem in an order of execution, with the least costs over all devices.
 
-    Ops are in the order in which they can start at the earliest, so that ops that run at about the
+    Ops are in the order in which they can end at the earliest, so that ops that run at about the
     same time are close to each other; producers come before their consumers. An op that is only
     waited for is a producer of an input that takes no time to another device.
 
@@ -79,7 +79,8 @@ def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
     busy = paths.seconds + rest
     speed = _speeds(busy, can_run)
     weighted = np.where(can_run, np.where(can_run, busy, 0.0) * speed, np.inf)
-    order = np.lexsort((problem.graph.topological_index, _earliest_starts(problem, paths)))
+    # No op can end before one that it depends on, also as sums of float64 are rounded.
+    order = np.lexsort((graph.topological_index, paths.end.min(axis=1)))
     position = np.empty(graph.num_ops, np.int64)
     position[order] = np.arange(graph.num_ops)
     before, after = graph.precedences.T
@@ -107,18 +108,6 @@ def _speeds(busy: NDArray[np.float64], can_run: NDArray[np.bool_]) -> NDArray[np
         speed = np.ones(len(taken))
     scaled: NDArray[np.float64] = speed / speed.sum()
     return scaled
-
-
-def _earliest_starts(problem: PlacementProblem, paths: Paths) -> NDArray[np.float64]:
-    """Return float64[V], rising from each op to those after it or equal."""
-    graph = problem.graph
-    earliest = np.zeros(graph.num_ops)
-    seconds = paths.seconds.min(axis=1)
-    before, after = graph.precedences.T
-    for row in np.argsort(graph.topological_index[after], kind="stable"):
-        end = earliest[before[row]] + seconds[before[row]]
-        earliest[after[row]] = max(earliest[after[row]], end)
-    return earliest
 
 
 def _least_transfers(problem: PlacementProblem) -> NDArray[np.float64]:

@@ -104,7 +104,7 @@ class MultilevelSearch:
     coarsest = 32
     first = 128  # groups of the level at which chains begin
     hot_share = 0.5  # of the budget
-    hot = Temperatures(3.0, 0.1)
+    hot = Temperatures(3.0, 0.03)
     warm = Temperatures(0.3, 0.03)  # from a placement that is given
     cold = Temperatures(0.03, 3e-3)
 
