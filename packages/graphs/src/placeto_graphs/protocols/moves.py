@@ -15,7 +15,6 @@ from placeto_graphs.protocols.evaluation import (
 )
 from placeto_graphs.schema.arrays import Record, check_rows_differ, float_array, int_array, number
 from placeto_graphs.schema.problem import PlacementProblem
-from placeto_graphs.schema.results import EvaluationBatch
 
 _DEFAULT: Any = None
 

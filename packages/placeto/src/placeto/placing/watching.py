@@ -48,8 +48,8 @@ class WatchedEvaluator:
 
     If the evaluator also returns schedules, tries moves or names critical groups, this one does,
     too. A placer may sample a placement without evaluating it, if it knows already what it costs.
-    The report gets the number of placements evaluated, and the memory-penalised runtime of the best.
-    Beyond the limits a `SpentError` ends the search, and `result` has the best until then.
+    The report gets the number of placements evaluated, and the memory-penalised runtime of the
+    best. Beyond the limits a `SpentError` ends the search, and `result` has the best until then.
     """
 
     def __init__(self, evaluator: Evaluator, report: Report, limits: Limits | None = None) -> None:
