@@ -1,4 +1,4 @@
-"""Speed of the simulator, and how much faster than its definition it is: two tables."""
+"""Speed of the simulator, how much faster than its definition it is, and of moves: three tables."""
 
 import argparse
 import platform
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import (
+    Moves,
     PlacementProblem,
     colocate,
     colocate_by_id,
@@ -23,10 +24,11 @@ from placeto_graphs import (
     merge_and_colocate,
     parse_cluster,
 )
-from placeto_simulator import Simulator, reference
+from placeto_simulator import Simulator, ThroughputEvaluator, reference
 from simulated_problems import layered_problem
 
 OPS_PER_BATCH = 4_000_000
+MOVED_GROUPS, MOVES = 200, 200_000
 FIRST_EVALUATION = """
 import time
 start = time.perf_counter()
@@ -160,12 +162,40 @@ def print_reference(num_ops: int, repeats: int) -> None:
         )
 
 
+def print_moves(num_ops: int, num_devices: int, repeats: int) -> None:
+    """Print how many moves a second the throughput objective tries in 200 groups."""
+    generator = np.random.default_rng(0)
+    problem = layered_problem(num_ops, num_devices, MOVED_GROUPS, generator)
+    evaluator, edges = ThroughputEvaluator(problem), problem.group_graph.edges
+    start = generator.integers(0, num_devices, (1, MOVED_GROUPS)).astype(np.int32)
+    cost = evaluator.evaluate(start).runtime[0]
+    groups, shape = np.arange(MOVED_GROUPS + 1, dtype=np.int32), (1, MOVES)
+    seconds = []
+    for share in (0.0, 0.6):
+        is_critical = generator.random(shape) < share
+        moves = Moves(
+            set_of=generator.integers(0, MOVED_GROUPS, shape, np.int32) * ~is_critical,
+            device=generator.integers(0, num_devices, shape, np.int32),
+            allowance=0.003 * cost * generator.exponential(size=shape),
+            first_member=groups,
+            members=groups[:-1],
+            pick=np.where(is_critical, generator.random(shape), np.inf),
+            neighbours=np.concatenate([edges, edges[:, ::-1]]),
+            set_with=groups[None, :-1],
+        )
+        evaluator.walk(start, moves.first(10))
+        seconds += median_seconds([partial(evaluator.walk, start, moves)], repeats)
+    rates = " | ".join(f"{MOVES / taken:,.0f}" for taken in seconds)
+    print(f"| {num_ops:,} | {MOVED_GROUPS} | {len(edges):,} | {num_devices} | {rates} |")
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ops", type=int, nargs="+", default=(3_000, 100_000, 1_000_000))
     parser.add_argument("--devices", type=int, nargs="+", default=(2, 8))
     parser.add_argument("--reference-ops", type=int, nargs="*", default=(3_000, 13_000))
+    parser.add_argument("--move-ops", type=int, nargs="*", default=(MOVED_GROUPS, 3_000))
     parser.add_argument("--repeats", type=int, default=5, help="timed batches per case")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}")
@@ -180,6 +210,11 @@ def main() -> None:
     print("\n| graph | ops | placement | reference | compiled | |\n|---|---:|---|---:|---:|---:|")
     for num_ops in options.reference_ops:
         print_reference(num_ops, options.repeats)
+    print("\n| ops | groups | edges | devices | moves/s | 60 % critical |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    for num_ops in options.move_ops:
+        for num_devices in options.devices:
+            print_moves(num_ops, num_devices, options.repeats)
 
 
 if __name__ == "__main__":
