@@ -152,7 +152,7 @@ def test_large_whole_limits_are_not_rounded() -> None:
 
 
 def test_placements_that_fit_rank_first_and_those_that_cannot_run_last() -> None:
-    peaks = [[0, 11], [0, 10], [0, 10], [10, 0], [0, 0]]
+    peaks = np.array([[0, 11], [0, 10], [0, 10], [10, 0], [0, 0]])
     batch = EvaluationBatch(runtime=np.array([1.0, 9.0, 8.0, 5.0, np.inf]), peak_memory=peaks)
     ranks = placement_ranks(batch, [9, 10], scale=0.5)
     assert ranks == [(True, 1.5), (False, 9.0), (False, 8.0), (True, 5.5), (True, np.inf)]
