@@ -53,6 +53,17 @@ def test_a_budget_for_all_placements_is_spent_on_each_of_them_once() -> None:
     assert result.placement.tolist() == [1, 1]
 
 
+def test_a_budget_without_end_does_not_go_through_many_placements_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_search, "FEW_PLACEMENTS", 8)
+    problem = problem_of(op_graph(2, []), cluster(["k80"] * 3), np.ones((2, 3)))  # 9 placements
+    start_at(monkeypatch, [0, 1])
+    result = LocalSearch(budget=20, annealing=0.0).place(problem, PlainEvaluator(problem))
+    assert result.evaluations == 20
+    assert result.curve[0].tolist() == [1, 1.0]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_hill_climbing_ends_where_no_single_move_helps(seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -13,6 +13,7 @@ from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 MAX_PLACEMENTS = 200_000  # 11 groups on 3 devices
+FEW_PLACEMENTS = 4096  # so many are evaluated one and all by searches
 BATCH = 1024
 
 

@@ -5,7 +5,11 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import allowed_devices, random_placements
 from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.search.exhaustive_search import exhaustive_search, num_placements
+from placeto_baselines.search.exhaustive_search import (
+    FEW_PLACEMENTS,
+    exhaustive_search,
+    num_placements,
+)
 from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
@@ -16,8 +20,9 @@ class LocalSearch:
     Each start is a random placement. Annealing moves a random group to another device, and accepts
     what costs ``x`` seconds more with probability ``exp(-x / T)``; ``T`` falls geometrically. Hill
     climbing then goes through the groups in random order, moves each to its best device, and ends
-    when no move of a single group helps. What is minimised is the memory-penalised runtime. If the
-    budget suffices for all placements, these are evaluated instead (`exhaustive_search`).
+    when no move of a single group helps. What is minimised is the memory-penalised runtime. If
+    there are at most 4,096 placements and the budget suffices for all, these are evaluated instead
+    (`exhaustive_search`).
 
     Parameters
     ----------
@@ -72,8 +77,8 @@ class LocalSearch:
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
         """Return the best placement of all that were evaluated."""
-        if num_placements(problem) <= self.budget:
-            return exhaustive_search(problem, evaluator, max_placements=self.budget)
+        if num_placements(problem) <= min(FEW_PLACEMENTS, self.budget):
+            return exhaustive_search(problem, evaluator)
         climber = _Climber(Trials(problem, evaluator), self.budget, np.random.default_rng(seed))
         annealing_steps = int(self.annealing * (self.budget // self.restarts))
         climber.start()

@@ -12,7 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.search.exhaustive_search import all_placements, num_placements
+from placeto_baselines.search.exhaustive_search import (
+    FEW_PLACEMENTS,
+    all_placements,
+    num_placements,
+)
 from placeto_baselines.search.move_sets import MoveSets, move_sets
 from placeto_baselines.trials import Trials
 from placeto_graphs import (
@@ -24,7 +28,6 @@ from placeto_graphs import (
     PlacementResult,
 )
 
-FEW_PLACEMENTS = 4096  # so many are evaluated one and all
 MOVES_OF_FIRST_ROUND = 64
 MOST_MOVES_OF_ROUND = 4096
 FEWEST_OF_WALK = 2  # evaluations: where it starts, and one move
