@@ -4,8 +4,14 @@ import torch
 
 from placeto_capture.tracing.op_graph import TensorsOfTrace
 from placeto_capture.tracing.replay import Memory
-from placeto_capture.tracing.storage_parts import whole_storage
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
+from placeto_capture.tracing.trace import (
+    Call,
+    Placeholder,
+    Trace,
+    View,
+    views_in,
+    whole_storage,
+)
 
 CPU = torch.device("cpu")
 GARBAGE = 255  # numbers of such bytes are no numbers

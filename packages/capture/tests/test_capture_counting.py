@@ -14,7 +14,7 @@ from torch.nn import functional
 from captured_models import forward_pass
 from placeto_capture import capture
 from placeto_capture.costs.op_classes import NAMES_OF_CLASS, OpClass
-from placeto_capture.tracing import functions
+from placeto_capture.tracing import functions, work
 from placeto_graphs import OpGraph
 
 
@@ -33,7 +33,7 @@ def bytes_of(graph: OpGraph, op_type: str) -> float:
 def test_functions_with_a_rule_of_their_own_exist() -> None:
     named = (
         *functions.ALLOCATIONS,
-        *functions.FORMULAS,
+        *work.FORMULAS,
         *functions.MOVES,
         *functions.OVERWRITES,
         *functions.PICKS,
@@ -139,7 +139,7 @@ def test_every_product_has_a_formula_or_is_made_of_others() -> None:
     without = {
         str(overload.overloadpacket).removeprefix("aten.")
         for overload in overloads
-        if functions.formula_of(overload) is None
+        if work.formula_of(functions.function_of(overload)) is None
         and not functions.function_of(overload).is_composite
     }
     assert without == NEVER_CAPTURED

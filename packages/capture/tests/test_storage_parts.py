@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto_capture.tracing import storage_parts
-from placeto_capture.tracing.storage_parts import StorageParts, whole_storage
-from placeto_capture.tracing.trace import View
+from placeto_capture.tracing.storage_parts import StorageParts
+from placeto_capture.tracing.trace import View, whole_storage
 
 NUM_BYTES = 96
 

@@ -13,7 +13,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from placeto_capture.costs.op_classes import OpClass, class_of_type
-from placeto_capture.tracing.trace import Call, Placeholder
+from placeto_capture.tracing.trace import Call, Op
 from placeto_graphs import Phase
 
 Gradients = Iterable[torch.Tensor | None]
@@ -77,10 +77,9 @@ class BackwardPasses:
         self._node_of: dict[int, _Node] = {}
         self._terms: dict[int, tuple[int, int]] = {}  # of each sum, in the order of the ops
 
-    def begin(self, ops: Sequence[Placeholder | Call]) -> None:
+    def begin(self, ops: Sequence[Op]) -> None:
         """Note that a pass begins; one right after another one waits for the last op of that."""
-        last = ops[-1]
-        if isinstance(last, Call) and last.phase == Phase.BACKWARD:
+        if ops[-1].phase == Phase.BACKWARD:
             self.comes_after = [len(ops) - 1]
 
     def after_op(self, op: int, call: Call, makers: Iterable[int]) -> None:

@@ -108,7 +108,7 @@ def capture(
         them), ``"buffer"`` and ``"input"``, which take no time; those that overlap in memory, as
         tied weights do, are one op. Tensors are storages: views, aliases and uninitialised memory
         are part of the op that writes them. `placeto_capture.tracing.op_graph` says how in-place
-        ops appear, and `placeto_capture.tracing.functions` what ``flops`` and ``bytes_accessed``
+        ops appear, and `placeto_capture.tracing.work` what ``flops`` and ``bytes_accessed``
         count.
         ``colocation`` ties gradient ops to the forward op they belong to, updates to their
         parameter, and ops that write a buffer to the buffer. ``scopes`` are paths of modules,

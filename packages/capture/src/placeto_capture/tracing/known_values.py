@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from placeto_capture.tracing.fake_results import UNSCALE
 from placeto_capture.tracing.functions import SHAPED_ALIKE, function_of
 from placeto_capture.tracing.replay import Memory
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, mapped, views_in
 
 CONSTANT = "constant"  # the name of a tensor that is no parameter, buffer or input
 LARGEST_BYTES = 2**26  # of all that has to be computed for a value
@@ -117,7 +117,7 @@ class KnownValues:
         with without_modes, torch.no_grad(), torch.random.fork_rng(devices=[]):
             for op in ops:
                 self._run(op, memory)
-            return func(*memory.real(arguments), **memory.real(keywords))
+            return func(*mapped(memory.real, arguments), **mapped(memory.real, keywords))
 
     def _slice(self, storages: set[int]) -> tuple[list[int], set[int]]:
         """Return the ops that some storages got their values from, and all storages they touch."""

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_capture.tracing.storage_parts import StorageAccesses
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
+from placeto_capture.tracing.trace import Call, Trace, View, views_in
 from placeto_capture.tracing.updates import with_calls
 
 # What is too small for an op: parts of the peak of a step, and bytes, those of the smallest block
@@ -100,10 +100,8 @@ def with_frees(trace: Trace) -> Trace:
     accesses = StorageAccesses(trace)
     writer_of_part: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for op, call in enumerate(trace.ops):
-        if isinstance(call, Call):
-            for storage in kept.keys() & {*call.creates, *call.writes}:
-                written = accesses.made(op, storage)
-                writer_of_part[storage].update(dict.fromkeys(written, op))
+        for storage in kept.keys() & {*call.creates, *call.writes}:
+            writer_of_part[storage].update(dict.fromkeys(accesses.made(op, storage), op))
     calls: defaultdict[int, list[Call]] = defaultdict(list)
     for storage, life in kept.items():
         views: defaultdict[int, list[View]] = defaultdict(list)
@@ -165,8 +163,6 @@ def _lives(trace: Trace) -> list[_Life]:
     maker: dict[int, int] = {}
     accesses: defaultdict[int, list[tuple[int, View]]] = defaultdict(list)
     for op, call in enumerate(trace.ops):
-        if isinstance(call, Placeholder):
-            continue
         maker.update(dict.fromkeys(call.creates, op))
         for part in call.single_calls:
             for view in views_in((part.arguments, part.keywords)):
@@ -201,19 +197,13 @@ def _kept(
 
 def _free(trace: Trace, life: _Life, writer: int, read: Sequence[View]) -> Call:
     before = range(life.maker, life.end)[::-1]
-    last, call = next((op, call) for op in before if isinstance(call := trace.ops[op], Call))
+    last = next(op for op in before if isinstance(trace.ops[op], Call))
     return Call(
-        function=None,
+        None,
         arguments=tuple(read),
-        keywords={},
-        outputs=(),
         reads=(life.storage,),
-        writes=(),
-        creates=(),
         scope=trace.ops[writer].scope,
-        phase=call.phase,
-        flops=0,
-        bytes_accessed=0,
+        phase=trace.ops[last].phase,
         belongs_to=writer,
         waits_for=(last,),
     )

@@ -50,37 +50,33 @@ FREE = -1  # the colocation id of an op that may be anywhere
 def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGraph:
     """Return the graph of the ops of a trace, with equal indices; its tensors may be known."""
     tensors = tensors or TensorsOfTrace(trace)
-    placeholders = [op if isinstance(op, Placeholder) else None for op in trace.ops]
-    calls = [op if isinstance(op, Call) else None for op in trace.ops]
+    ops, made = trace.ops, tensors.made
+    groups = np.array([groups_of(op) for op in ops], np.int32).reshape(-1, 2)
+    workspace = [0 if tensors.is_dataflow else op.workspace_bytes for op in ops]
+    resident_bytes = [
+        sum(trace.storage_bytes[storage] for storage in op.storages)
+        if isinstance(op, Placeholder) and op.is_resident
+        else 0
+        for op in ops
+    ]
     return OpGraph(
         op_names=_unique_names(trace),
-        op_types=tuple(op.op_type for op in trace.ops),
-        dtype=tuple(dtype_of(op) for op in trace.ops),
-        groups=np.array([groups_of(op)[0] for op in trace.ops], np.int32),
-        group_channels=np.array([groups_of(op)[1] for op in trace.ops], np.int32),
-        scopes=tuple(op.scope for op in trace.ops),
-        phases=np.array([call.phase if call else Phase.FORWARD for call in calls], np.int8),
-        flops=np.array([call.flops if call else 0 for call in calls], np.float64),
-        bytes_accessed=np.array([call.bytes_accessed if call else 0 for call in calls], np.float64),
-        parameter_bytes=np.array(
-            [
-                sum(trace.storage_bytes[storage] for storage in placeholder.storages)
-                if placeholder is not None and placeholder.is_resident
-                else 0
-                for placeholder in placeholders
-            ],
-            np.int64,
-        ),
-        workspace_bytes=np.array(
-            [call.workspace_bytes if call and not tensors.is_dataflow else 0 for call in calls],
-            np.int64,
-        ),
+        op_types=tuple(op.op_type for op in ops),
+        dtype=tuple(dtype_of(op) for op in ops),
+        groups=groups[:, 0],
+        group_channels=groups[:, 1],
+        scopes=tuple(op.scope for op in ops),
+        phases=np.array([op.phase for op in ops], np.int8),
+        flops=np.array([op.flops for op in ops], np.float64),
+        bytes_accessed=np.array([op.bytes_accessed for op in ops], np.float64),
+        parameter_bytes=np.array(resident_bytes, np.int64),
+        workspace_bytes=np.array(workspace, np.int64),
         colocation=_colocation(trace, tensors.home_of_storage),
-        tensor_producer=np.array([tensor.producer for tensor in tensors.made], np.int32),
-        tensor_bytes=np.array([tensor.num_bytes for tensor in tensors.made], np.int64),
+        tensor_producer=np.array([tensor.producer for tensor in made], np.int32),
+        tensor_bytes=np.array([tensor.num_bytes for tensor in made], np.int64),
         edges=np.array(tensors.edges, np.int32).reshape(-1, 2),
         waits=np.array(tensors.waits, np.int32).reshape(-1, 2),
-        held_tensors=np.array([t for t, made in enumerate(tensors.made) if made.held], np.int32),
+        held_tensors=np.array([t for t, tensor in enumerate(made) if tensor.held], np.int32),
     )
 
 
@@ -302,12 +298,11 @@ def _colocation(trace: Trace, home_of_storage: dict[int, int]) -> NDArray[np.int
         leader[second] = first
 
     for op, call in enumerate(trace.ops):
-        if isinstance(call, Call):
-            if call.belongs_to is not None:
-                join(op, call.belongs_to)
-            for storage in call.writes:
-                if storage in home_of_storage:
-                    join(op, home_of_storage[storage])
+        if call.belongs_to is not None:
+            join(op, call.belongs_to)
+        for storage in call.writes:
+            if storage in home_of_storage:
+                join(op, home_of_storage[storage])
     leaders = np.array([find(op) for op in range(len(trace.ops))])
     _, ids, counts = np.unique(leaders, return_inverse=True, return_counts=True)
     shared = counts[ids] > 1

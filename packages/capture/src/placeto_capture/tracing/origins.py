@@ -109,7 +109,7 @@ class AutogradNodes:
         if not torch.is_grad_enabled():
             return None
         end = _next_number()
-        leaves = tensor_leaves((args, tuple(kwargs.values())))
+        leaves = tensor_leaves((args, kwargs))
         has_node = any(leaf is not None and leaf.requires_grad for leaf in leaves)
         if self._last_op is not None:
             left = range(self._next_node, end - has_node)

@@ -6,7 +6,15 @@ from typing import Any
 import torch
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, tensor_leaves
+from placeto_capture.tracing.trace import (
+    Call,
+    Placeholder,
+    Trace,
+    View,
+    mapped,
+    tensor_leaves,
+    whole_storage,
+)
 
 ValueOf = Callable[[Placeholder, str, View], torch.Tensor]
 
@@ -61,7 +69,7 @@ class Memory:
 
     def arguments(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what an op is called with."""
-        return self.real(call.arguments), self.real(call.keywords)
+        return mapped(self.real, call.arguments), mapped(self.real, call.keywords)
 
     def run(self, call: Call, seed: int) -> None:
         """Run an op; what it draws follows from a seed and from which draw it is."""
@@ -74,11 +82,8 @@ class Memory:
 
     def written(self, call: Call) -> list[torch.Tensor]:
         """Return what an op changes, as the bytes of whole storages."""
-        sizes = [self._trace.storage_bytes[storage] for storage in call.writes]
-        return [
-            self.tensor(View(storage, torch.uint8, (size,), (1,), 0))
-            for storage, size in zip(call.writes, sizes, strict=True)
-        ]
+        sizes = self._trace.storage_bytes
+        return [self.tensor(whole_storage(storage, sizes[storage])) for storage in call.writes]
 
     def keep(self, call: Call, result: Any) -> None:
         """Take over what an op returned."""
@@ -120,17 +125,13 @@ class Memory:
         ).untyped_storage()
 
     def real(self, value: Any) -> Any:
-        """Return arguments with tensors in place of references."""
+        """Return an argument, with a tensor in place of a reference."""
         if isinstance(value, View):
             return self.tensor(value)
         if isinstance(value, torch.Tensor):  # a constant, whose values the op itself holds
             return value.detach().to(self._device, copy=True)
         if isinstance(value, torch.device):
             return self._device
-        if isinstance(value, (list, tuple)):
-            return type(value)(self.real(item) for item in value)
-        if isinstance(value, dict):
-            return {key: self.real(item) for key, item in value.items()}
         return value
 
 

@@ -10,31 +10,23 @@ of which each tensor shows some, and no other part at all.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
+from typing import NamedTuple
 
 import torch
 
 from placeto_capture.tracing.functions import OVERWRITES, function_of
-from placeto_capture.tracing.trace import Call, Trace, View, views_in
+from placeto_capture.tracing.trace import Call, Op, Trace, View, views_in, whole_storage
 
 MAX_PARTS = 1024  # of one storage; beyond that it is one part
 
 Interval = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """What a tensor shows of a storage.
-
-    Attributes
-    ----------
-    parts : tuple of int
-        The parts of which it shows some bytes.
-    is_exact : bool
-        Whether it shows all bytes of these parts.
-    """
+class Coverage(NamedTuple):
+    """The parts of a storage of which a tensor shows some bytes, and whether it shows all."""
 
     parts: tuple[int, ...]
     is_exact: bool
@@ -69,31 +61,24 @@ class StorageParts:
 
     def __init__(self, whole: View, views: Iterable[View]) -> None:
         runs_of = {view: _Runs.of(view) for view in views if view.num_elements}
-        one = _Boxes([whole], dict.fromkeys(runs_of, (0,)))
-        if all(runs.num_bytes == whole.num_bytes for runs in runs_of.values()):
-            boxes = one  # as most are
-        else:
+        boxes: Boxes = [whole], dict.fromkeys(runs_of, (0,))
+        if any(runs.num_bytes != whole.num_bytes for runs in runs_of.values()):  # few are not
             boxes = (
                 _boxes(whole, runs_of)
                 or _boxes(whole, {view: runs.hull() for view, runs in runs_of.items()})
-                or one
+                or boxes
             )
-        self.parts = boxes.parts
+        self.parts, shown_by = boxes
         self.sizes = [part.num_bytes for part in self.parts]
         self._coverage_of: dict[View, Coverage] = {}
         for view, runs in runs_of.items():
-            parts = boxes.shown_by[view]
+            parts = shown_by[view]
             num_shown = sum(self.sizes[part] for part in parts)
             self._coverage_of[view] = Coverage(parts, runs.is_exact and runs.num_bytes == num_shown)
 
     def shown(self, view: View) -> Coverage:
         """Return what one of the tensors shows; one without elements shows nothing."""
         return self._coverage_of.get(view, Coverage((), is_exact=True))
-
-
-def whole_storage(storage: int, num_bytes: int) -> View:
-    """Return a tensor of all bytes of a storage."""
-    return View(storage, torch.uint8, (num_bytes,), (1,), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +125,10 @@ class _Runs:
         return _Runs(self.start, ((1, end),), is_exact=False)
 
 
-@dataclass(frozen=True)
-class _Boxes:
-    """The parts of a storage, and which of them each tensor shows."""
-
-    parts: list[View]
-    shown_by: dict[View, tuple[int, ...]]
+Boxes = tuple[list[View], dict[View, tuple[int, ...]]]  # parts, and those that each tensor shows
 
 
-def _boxes(whole: View, runs_of: dict[View, _Runs]) -> _Boxes | None:
+def _boxes(whole: View, runs_of: dict[View, _Runs]) -> Boxes | None:
     """Return a storage cut into boxes, None if a tensor is no box or there are too many parts."""
     places = sorted({1, *(stride for runs in runs_of.values() for stride, _ in runs.steps)})
     steps = list(pairwise([*places, whole.num_bytes]))
@@ -178,7 +158,7 @@ def _boxes(whole: View, runs_of: dict[View, _Runs]) -> _Boxes | None:
             for intervals, (start, end) in zip(digits, reversed(box), strict=True)
         ]
         shown_by[view] = tuple(number[part] for part in product(*shown))
-    return _Boxes(parts, shown_by)
+    return parts, shown_by
 
 
 def _part(storage: int, box: Sequence[Interval], places: Sequence[int]) -> View:
@@ -214,14 +194,6 @@ def _box(runs: _Runs, places: Sequence[int], radices: Sequence[int]) -> list[Int
     return box
 
 
-@dataclass
-class _Views:
-    """The tensors of one storage that a call reads, and those that it changes."""
-
-    read: set[View] = field(default_factory=set)
-    written: set[View] = field(default_factory=set)
-
-
 @dataclass(frozen=True)
 class Access:
     """How a call uses the parts of a storage.
@@ -247,12 +219,12 @@ class StorageAccesses:
     """The parts of all storages of a trace, and how its ops use them."""
 
     def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._accesses = [_accesses(op) if isinstance(op, Call) else {} for op in trace.ops]
+        self._ops = trace.ops
+        self._looks = [_looks(op) for op in trace.ops]
         views: defaultdict[int, set[View]] = defaultdict(set)
-        for accesses in self._accesses:
-            for storage, access in accesses.items():
-                views[storage] |= access.read | access.written
+        for looks in self._looks:
+            for storage, at_storage in looks.items():
+                views[storage].update(view for view, _ in at_storage)
         self._parts = [
             StorageParts(whole_storage(storage, num_bytes), views[storage])
             for storage, num_bytes in enumerate(trace.storage_bytes)
@@ -268,37 +240,38 @@ class StorageAccesses:
 
     def access(self, op: int, storage: int) -> Access:
         """Return how an op uses a storage that it reads or writes."""
-        access = self._accesses[op][storage]
-        coverages = [self._parts[storage].shown(view) for view in access.written]
-        # What is not wholly overwritten is still there afterwards, as if it had been read.
-        kept = {part for coverage in coverages if not coverage.is_exact for part in coverage.parts}
-        read = {part for view in access.read for part in self._parts[storage].shown(view).parts}
-        written = {part for coverage in coverages for part in coverage.parts}
-        return Access(tuple(sorted(read | kept)), tuple(sorted(written)))
+        read: set[int] = set()
+        written: set[int] = set()
+        for view, is_written in self._looks[op][storage]:
+            shown = self._parts[storage].shown(view)
+            if is_written:
+                written.update(shown.parts)
+            # What is not wholly overwritten is still there afterwards, as if it had been read.
+            if not is_written or not shown.is_exact:
+                read.update(shown.parts)
+        return Access(tuple(sorted(read)), tuple(sorted(written)))
 
     def made(self, op: int, storage: int) -> Iterable[int]:
         """Return the parts that a call makes of a storage: those that it writes, or all."""
-        call = self._trace.ops[op]
-        is_written = storage in self._accesses[op]
-        if isinstance(call, Call) and storage in call.creates and (call.parts or not is_written):
+        call = self._ops[op]
+        if storage in call.creates and (call.parts or storage not in self._looks[op]):
             return range(len(self.sizes(storage)))
         return self.access(op, storage).written
 
 
-def _accesses(call: Call) -> dict[int, _Views]:
-    """Return what a call, or each of its parts, reads and changes in each storage."""
-    accesses: defaultdict[int, _Views] = defaultdict(_Views)
-    if call.is_free:
-        for view in views_in(call.arguments):
-            accesses[view.storage].read.add(view)
-    for part in call.single_calls:
+def _looks(op: Op) -> dict[int, set[tuple[View, bool]]]:
+    """Return how an op, or each of its parts, looks at each storage, and whether it writes so."""
+    looks: defaultdict[int, set[tuple[View, bool]]] = defaultdict(set)
+    if isinstance(op, Call) and op.is_free:
+        for view in op.arguments:
+            looks[view.storage].add((view, False))
+    for part in op.single_calls:
         function = function_of(part.function)
-        written = list(views_in(function.written(part.arguments, part.keywords)))
         read = list(views_in((part.arguments, part.keywords)))
-        for view in written:
-            accesses[view.storage].written.add(view)
+        for view in views_in(function.written(part.arguments, part.keywords)):
+            looks[view.storage].add((view, True))
             if function.name in OVERWRITES:
                 read.remove(view)
         for view in read:
-            accesses[view.storage].read.add(view)
-    return accesses
+            looks[view.storage].add((view, False))
+    return looks

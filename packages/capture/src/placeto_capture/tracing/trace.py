@@ -4,9 +4,10 @@ A tensor argument is kept as a `View` of a storage. Views need no calls of their
 storage, not a tensor, is what ops hand to each other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from math import prod
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 
@@ -49,24 +50,25 @@ class View:
     @property
     def num_elements(self) -> int:
         """How many elements it shows; those of an expanded dimension count each time."""
-        count = 1
-        for size in self.size:
-            count *= size
-        return count
+        return prod(self.size)
 
     @property
     def num_bytes(self) -> int:
         """How many bytes of memory it shows; those of an expanded dimension count once."""
-        count = self.dtype.itemsize
-        for size, stride in zip(self.size, self.stride, strict=True):
-            if stride or not size:
-                count *= size
-        return count
+        sizes = zip(self.size, self.stride, strict=True)
+        return self.dtype.itemsize * prod(size for size, stride in sizes if stride or not size)
+
+
+def whole_storage(storage: int, num_bytes: int) -> View:
+    """Return a tensor of all bytes of a storage."""
+    return View(storage, torch.uint8, (num_bytes,), (1,), 0)
 
 
 @dataclass(slots=True)
 class Placeholder:
     """An op that holds what is there before the step: weights, a buffer, or an input.
+
+    It computes nothing, so that much of what a `Call` has is empty.
 
     Attributes
     ----------
@@ -90,6 +92,18 @@ class Placeholder:
     values: dict[str, torch.Tensor]
     state: dict[str, View] = field(default_factory=dict)
 
+    phase: ClassVar[Phase] = Phase.FORWARD
+    flops: ClassVar[int] = 0
+    bytes_accessed: ClassVar[int] = 0
+    workspace_bytes: ClassVar[int] = 0
+    belongs_to: ClassVar[None] = None
+    update: ClassVar[int] = 0
+    reads: ClassVar[tuple[int, ...]] = ()
+    writes: ClassVar[tuple[int, ...]] = ()
+    creates: ClassVar[tuple[int, ...]] = ()
+    parts: "ClassVar[tuple[Call, ...]]" = ()
+    single_calls: "ClassVar[tuple[Call, ...]]" = ()
+
     @property
     def is_resident(self) -> bool:
         """Whether its storages stay where they are from step to step."""
@@ -104,12 +118,12 @@ class Placeholder:
 
 @dataclass(slots=True)
 class Call:
-    """An ATen op that ran, or the barrier before the updates, which computes nothing.
+    """An ATen op that ran, or one that computes nothing and says only what comes first.
 
     Attributes
     ----------
     function : torch._ops.OpOverload or None
-        Function that was called; None for the barrier.
+        Function that was called; None for a barrier or a free.
     arguments, keywords : tuple, dict
         Its arguments; tensors are replaced by their `View`.
     outputs : tuple of `View` or None
@@ -122,7 +136,7 @@ class Call:
     phase : Phase
         Phase of the training step.
     flops, bytes_accessed : int
-        As `placeto_capture.tracing.functions` defines them.
+        As `placeto_capture.tracing.work` defines them.
     belongs_to : int or None
         Index of the op that it has to share a device with: the forward op of a gradient op, the
         parameter of an update op.
@@ -141,17 +155,17 @@ class Call:
     """
 
     function: Any
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    outputs: tuple[View | None, ...]
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    creates: tuple[int, ...]
-    scope: str
-    phase: Phase
-    flops: int
-    bytes_accessed: int
-    belongs_to: int | None
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = field(default_factory=dict)
+    outputs: tuple[View | None, ...] = ()
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    creates: tuple[int, ...] = ()
+    scope: str = ""
+    phase: Phase = Phase.FORWARD
+    flops: int = 0
+    bytes_accessed: int = 0
+    belongs_to: int | None = None
     rng_index: int | None = None
     parts: "tuple[Call, ...]" = ()
     update: int = 0
@@ -181,13 +195,16 @@ class Call:
         return () if self.function is None else self.parts or (self,)
 
 
+Op = Placeholder | Call
+
+
 @dataclass(frozen=True)
 class Trace:
     """One step: its ops in the order in which they ran.
 
     Attributes
     ----------
-    ops : list of `Placeholder` or `Call`
+    ops : list of `Op`
         The index of an op here is its index in the `OpGraph`.
     storage_bytes : sequence of int, or mapping
         The size of each storage.
@@ -203,7 +220,7 @@ class Trace:
         As for `capture`. Where updates run as soon as they can, an op waits for tensors alone.
     """
 
-    ops: list[Placeholder | Call]
+    ops: list[Op]
     storage_bytes: Sequence[int] | Mapping[int, int]
     results: dict[str, View]
     held: frozenset[int] = frozenset()
@@ -221,21 +238,31 @@ class Trace:
         return [op for op in self.ops if isinstance(op, Call)]
 
 
-def tensor_leaves(value: Any) -> Iterator[torch.Tensor | None]:
-    """Yield the tensors of what an op returned, and None for what is no tensor."""
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return arguments with a function of each in its place, also within lists and the like."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(function, item) for item in value)
+    if isinstance(value, dict):
+        return {key: mapped(function, item) for key, item in value.items()}
+    return function(value)
+
+
+def leaves_in(value: Any) -> Iterator[Any]:
+    """Yield what `mapped` calls its function with."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
     if isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensor_leaves(item)
+            yield from leaves_in(item)
     else:
-        yield value if isinstance(value, torch.Tensor) else None
+        yield value
+
+
+def tensor_leaves(value: Any) -> Iterator[torch.Tensor | None]:
+    """Yield the tensors of what an op returned, and None for what is no tensor."""
+    return (leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves_in(value))
 
 
 def views_in(value: Any) -> Iterator[View]:
     """Yield the views in the arguments of a call."""
-    if isinstance(value, View):
-        yield value
-    elif isinstance(value, dict):
-        yield from views_in(tuple(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from views_in(item)
+    return (leaf for leaf in leaves_in(value) if isinstance(leaf, View))

@@ -26,8 +26,6 @@ from placeto_capture.tracing.functions import (
     COPIES,
     ZEROS,
     Function,
-    count_bytes,
-    count_flops,
     function_of,
 )
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
@@ -38,7 +36,18 @@ from placeto_capture.tracing.origins import (
     RandomDraws,
     is_run_by_engine,
 )
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, tensor_leaves
+from placeto_capture.tracing.trace import (
+    Call,
+    Op,
+    Placeholder,
+    Trace,
+    View,
+    mapped,
+    tensor_leaves,
+    views_in,
+    whole_storage,
+)
+from placeto_capture.tracing.work import count_bytes, count_flops
 from placeto_graphs import Phase
 
 DEVICE_OF = torch.ops.prim.device.default
@@ -59,8 +68,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes
     ----------
-    ops : list of `Placeholder` or `Call`
-        Ops that ran so far.
+    ops : list of `Op`
+        Those that ran so far.
     scope : str
         The scope of ops that run outside of all modules.
     phase : Phase
@@ -75,7 +84,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, memory: FakeMemory, scopes: ModuleScopes, mask_fraction: float | None = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.ops: list[Placeholder | Call] = []
+        self.ops: list[Op] = []
         self.scope = ""
         self.phase = Phase.FORWARD
         self.update = 0
@@ -118,7 +127,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lifetimes.before_op(len(self.ops))
         storages = range(len(self._storages))
         outliving = {storage for storage in storages if self._lifetimes.lives(storage)}
-        held = outliving.union(self._lifetimes.living).difference(self._allocations)
+        held = outliving.union(self._lifetimes.living)
         inputs = (op for op in self.ops if isinstance(op, Placeholder) and not op.is_resident)
         return Trace(
             ops=self.ops,
@@ -173,12 +182,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 return result
         if func is not LIFT_FRESH:
-            args, kwargs = self._fakes(args), self._fakes(kwargs)
-        if (
-            self.phase == Phase.BACKWARD
-            and function.name in COPIES
-            and self._are_new_zeros(args[0])
-        ):
+            args, kwargs = mapped(self._fake, args), mapped(self._fake, kwargs)
+        if function.name in COPIES and self._are_new_zeros(args[0]):
             func = getattr(getattr(torch.ops.aten, f"{func._opname}_"), func._overloadname)
             function = function_of(func)
         return self._record(func, function, args, kwargs)
@@ -186,20 +191,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _are_new_zeros(self, tensor: torch.Tensor) -> bool:
         """Return whether the last op made a tensor of zeros for autograd alone."""
         last = self.ops[-1]
-        is_new = isinstance(last, Call) and self._look_up(tensor).storage in last.creates
-        return (
-            is_new and last.op_type in ZEROS and not torch.is_grad_enabled() and is_run_by_engine()
-        )
+        is_new = last.op_type in ZEROS and self._look_up(tensor).storage in last.creates
+        is_of_autograd = self.phase == Phase.BACKWARD and not torch.is_grad_enabled()
+        return is_new and is_of_autograd and is_run_by_engine()
 
     def _record(
         self, func: Any, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self._lifetimes.before_op(len(self.ops))
         # An op may change what its arguments look like, so they are described before it runs.
-        inputs: list[View] = []
-        arguments, keywords = self._described(args, inputs), self._described(kwargs, inputs)
-        written: list[View] = []
-        self._described(function.written(args, kwargs), written)
+        arguments, keywords = mapped(self._described, args), mapped(self._described, kwargs)
+        inputs = [*views_in((arguments, keywords))]
+        written = [*views_in(function.written(arguments, keywords))]
         node = self._nodes.before_op(args, kwargs)
         rng_index = self._draws.number(func)
         try:
@@ -225,14 +228,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             arguments=arguments,
             keywords=keywords,
             outputs=outputs,
-            reads=(),
-            writes=(),
             creates=tuple(dict.fromkeys(view.storage for view in made)),
-            scope="",
             phase=self.phase,
-            flops=count_flops(func, function, args, kwargs, result, (*inputs, *made)),
-            bytes_accessed=count_bytes(func, function, args, kwargs, inputs, written, made),
-            belongs_to=None,
+            flops=count_flops(function, args, kwargs, result, (*inputs, *made)),
+            bytes_accessed=count_bytes(
+                function, function.named(args, kwargs), inputs, written, made
+            ),
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,
         )
@@ -325,7 +326,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         error: Exception,
     ) -> Any:
         """Return the result of an op that asks for values, if these follow from constants."""
-        known = self._known(func, *described)
+        known = self._known_values.result(func, *described)
         if known is not None:
             return pytree.tree_map_only(torch.Tensor, _alike, known)
         if isinstance(error, DataDependentOutputException):
@@ -348,12 +349,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "mask_fraction which part of the elements a mask picks"
         ) from None
 
-    def _known(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._known_values.result(func, args, kwargs)
-
     def _count_of_known_mask(self, mask: torch.Tensor) -> int | None:
-        count: int | None = self._known(_count_of, (self._look_up(mask),), {})
-        return count
+        count: torch.Tensor | None = self._known_values.result(
+            torch.count_nonzero, (self._look_up(mask),), {}
+        )
+        return None if count is None else int(count)
 
     @property
     def _constant_name(self) -> str:
@@ -363,27 +363,19 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _place(self) -> str:
         return self._current_scope or "model"
 
-    def _fakes(self, value: Any) -> Any:
-        """Return arguments with fake tensors in place of real ones."""
-        if isinstance(value, torch.Tensor):
-            return value if isinstance(value, FakeTensor) else self._fake_of(value)
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._fakes(item) for item in value)
-        if isinstance(value, dict):
-            return {key: self._fakes(item) for key, item in value.items()}
-        return value
-
-    def _fake_of(self, tensor: torch.Tensor) -> Any:
+    def _fake(self, value: Any) -> Any:
         """Return what stands for a real tensor, which may be neither the model's nor an input."""
-        if id(tensor) not in self._memory.fake_of:
-            if tensor.requires_grad:
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+            return value
+        if id(value) not in self._memory.fake_of:
+            if value.requires_grad:
                 raise CaptureError(
                     f"{self._place}: expected tensors that are inputs or parameters of the model, "
-                    f"got another one of shape {tuple(tensor.shape)} that requires a gradient; "
+                    f"got another one of shape {tuple(value.shape)} that requires a gradient; "
                     "register it as a parameter"
                 )
-            self._add_constant(tensor)
-        return self._memory.fake_of[id(tensor)]
+            self._add_constant(value)
+        return self._memory.fake_of[id(value)]
 
     def _add_constant(self, tensor: torch.Tensor) -> None:
         region, name, cut = self._memory.add_constant(self._constant_name, tensor)
@@ -421,25 +413,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "that as a buffer"
         )
 
-    def _described(self, value: Any, found: list[View]) -> Any:
-        """Return arguments with references in place of tensors, and add those to a list."""
-        if isinstance(value, FakeTensor):
-            found.append(self._look_up(value))
-            return found[-1]
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._described(item, found) for item in value)
-        if isinstance(value, dict):
-            return {key: self._described(item, found) for key, item in value.items()}
-        return value
-
-    def _known_storages(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
-        """Return the storages of those tensors that an op has made, or that were there before."""
-        addresses = (t.untyped_storage()._cdata for t in tensors if t is not None)
-        found = (self._index_of_storage.get(address) for address in addresses)
-        return [index for index in found if index is not None and index not in self._allocations]
+    def _described(self, value: Any) -> Any:
+        return self._look_up(value) if isinstance(value, FakeTensor) else value
 
     def _makers_of(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
-        makers = (self._maker_of_storage[storage] for storage in self._known_storages(tensors))
+        addresses = (t.untyped_storage()._cdata for t in tensors if t is not None)
+        found = (self._index_of_storage.get(address) for address in addresses)
+        made = [s for s in found if s is not None and s not in self._allocations]
+        makers = (self._maker_of_storage[storage] for storage in made)
         return [op for op in makers if isinstance(self.ops[op], Call)]
 
     def _look_up(self, tensor: torch.Tensor, maker: int | None = None) -> View:
@@ -471,13 +452,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add_unknown(self, tensor: torch.Tensor, storage: int) -> int:
         """Record an op that holds a fake tensor which nothing that was recorded has made."""
         name = self._constant_name
-        whole = View(storage, torch.uint8, (tensor.untyped_storage().nbytes(),), (1,), 0)
+        whole = whole_storage(storage, tensor.untyped_storage().nbytes())
         self.ops.append(Placeholder(name, self._current_scope, "input", {name: whole}, {}))
         return len(self.ops) - 1
-
-
-def _count_of(mask: torch.Tensor) -> int:
-    return int(mask.count_nonzero())
 
 
 def _alike(tensor: torch.Tensor) -> torch.Tensor:

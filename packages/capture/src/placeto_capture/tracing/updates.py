@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from placeto_capture.costs.op_classes import OpClass, class_of_type
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, views_in
+from placeto_capture.tracing.trace import Call, Op, Placeholder, Trace, views_in
 from placeto_graphs import Phase
 
 # Classes of the ops that fused optimizers run in one kernel: not the products of Muon.
@@ -33,7 +33,7 @@ def with_whole_updates(trace: Trace) -> Trace:
     kept = [op for op in range(len(trace.ops)) if op not in removed]
     place = {op: index for index, op in enumerate(kept)}
     place |= {op: place[last] for last, parts in merged.items() for op in parts}
-    ops: list[Placeholder | Call] = []
+    ops: list[Op] = []
     for op in kept:
         made = trace.ops[op]
         if op in merged:
@@ -55,14 +55,14 @@ def with_barriers(trace: Trace) -> Trace:
         if isinstance(made, Call):
             begins_update = made.phase == Phase.UPDATE and phase != Phase.UPDATE
             if begins_update or (made.phase == Phase.FORWARD and phase == Phase.BACKWARD):
-                barriers[op] = [_barrier_before(trace, op, made.phase)]
+                barriers[op] = [_barrier_before(trace.ops, op, made.phase)]
             phase = made.phase
     return with_calls(trace, barriers)
 
 
 def with_calls(trace: Trace, calls: Mapping[int, Sequence[Call]]) -> Trace:
     """Return a trace with calls before some of its ops, or after all; they name ops of before."""
-    ops: list[Placeholder | Call] = []
+    ops: list[Op] = []
     place: dict[int, int] = {}
     for op in range(len(trace.ops) + 1):
         ops += [_moved(call, place) for call in calls.get(op, ())]
@@ -76,30 +76,18 @@ def _moved_deaths(trace: Trace, place: Mapping[int, int], end: int) -> dict[int,
     return {storage: place.get(op, end) for storage, op in trace.deaths.items()}
 
 
-def _barrier_before(trace: Trace, op: int, phase: Phase) -> Call:
+def _barrier_before(ops: Sequence[Op], op: int, phase: Phase) -> Call:
     if phase == Phase.UPDATE:
-        calls = _calls(trace, range(op, len(trace.ops)))
-        calls = [*takewhile(lambda call: call.phase == Phase.UPDATE, calls)]
+        later = (made for made in ops[op:] if isinstance(made, Call))
+        scope, calls = "optimizer", takewhile(lambda call: call.phase == Phase.UPDATE, later)
+        owners = [call.belongs_to for call in calls]
     else:
-        calls = _calls(trace, range(op))[::-1]
-    owners = (call.belongs_to for call in calls if call.belongs_to is not None)
-    return Call(
-        function=None,
-        arguments=(),
-        keywords={},
-        outputs=(),
-        reads=(),
-        writes=(),
-        creates=(),
-        scope="optimizer" if phase == Phase.UPDATE else "loss",
-        phase=phase,
-        flops=0,
-        bytes_accessed=0,
-        belongs_to=next(owners, None),
-    )
+        scope, owners = "loss", [made.belongs_to for made in reversed(ops[:op])]
+    owner = next((each for each in owners if each is not None), None)
+    return Call(None, scope=scope, phase=phase, belongs_to=owner)
 
 
-def _moved(made: Placeholder | Call, place: Mapping[int, int]) -> Placeholder | Call:
+def _moved(made: Op, place: Mapping[int, int]) -> Op:
     """Return an op with the new indices of those that it names."""
     if isinstance(made, Placeholder):
         return made
@@ -114,9 +102,7 @@ def _updates(trace: Trace) -> Iterable[list[int]]:
     """Return the ops of the update of each weight, and those whose results only they read."""
     owner: dict[int, int | None] = {}
     users: defaultdict[int, set[int | None]] = defaultdict(set)
-    updates = [
-        (op, call) for op, call in enumerate(trace.ops) if isinstance(call, Call) and call.update
-    ]
+    updates = [(op, call) for op, call in enumerate(trace.ops) if call.update]
     for op, call in reversed(updates):
         of_results = {user for storage in call.creates for user in users[storage]}
         owner[op] = call.belongs_to
@@ -138,29 +124,26 @@ def _free_part(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> l
     Nothing between them touches what they write, or writes what they read.
     """
     own = set(ops)
-    calls = _calls(trace, ops)
+    calls = [trace.ops[op] for op in ops]
     written = {storage for call in calls for storage in (*call.writes, *call.creates)}
     read = {storage for call in calls for storage in call.reads}
     others = {
         op
         for storage in written | read
         for op in users[storage] - own
-        if op < ops[-1] and (storage in written or _writes(trace.ops[op], storage))
+        if op < ops[-1]
+        and (storage in written or storage in (*trace.ops[op].writes, *trace.ops[op].creates))
     }
     last = max(others, default=-1)
     return [op for op in ops if op > last]
 
 
 def _is_elementwise(trace: Trace, ops: Sequence[int]) -> bool:
-    return all(class_of_type(call.op_type) in CLASSES_OF_UPDATES for call in _calls(trace, ops))
-
-
-def _writes(made: Placeholder | Call, storage: int) -> bool:
-    return isinstance(made, Call) and storage in (*made.writes, *made.creates)
+    return all(class_of_type(trace.ops[op].op_type) in CLASSES_OF_UPDATES for op in ops)
 
 
 def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> Call:
-    parts = tuple(_calls(trace, ops))
+    parts = tuple(part for op in ops for part in trace.ops[op].single_calls)
     made = {storage for part in parts for storage in part.creates}
     own = set(ops)
     kept = {storage for storage in made if not users[storage] <= own}
@@ -194,17 +177,12 @@ def _most_bytes(trace: Trace, parts: Sequence[Call], inside: set[int]) -> int:
     return most
 
 
-def _calls(trace: Trace, ops: Iterable[int]) -> list[Call]:
-    return [call for call in (trace.ops[op] for op in ops) if isinstance(call, Call)]
-
-
 def _users(trace: Trace) -> Mapping[int, set[int]]:
     """Return the ops that make, read or write each storage, and V for those that hold results."""
     users: defaultdict[int, set[int]] = defaultdict(set)
     for op, call in enumerate(trace.ops):
-        if isinstance(call, Call):
-            for storage in (*call.reads, *call.writes, *call.creates):
-                users[storage].add(op)
+        for storage in (*call.reads, *call.writes, *call.creates):
+            users[storage].add(op)
     for view in trace.results.values():
         users[view.storage].add(len(trace.ops))
     return users

@@ -1,0 +1,221 @@
+"""How much work a call of an ATen function does: its FLOPs and bytes.
+
+FLOPs of matrix products, convolutions and attention are those of formulas: torch's own
+(`torch.utils.flop_counter`), and `FORMULAS` for what it has none for or a wrong one. A
+multiplication and an addition count as two, those of complex numbers as the eight that they are. Of
+the others, functions that move data (copies, gathers, constants) have none, and all that compute
+(elementwise functions, reductions, normalisations, pooling, losses) have one per element of the
+largest tensor that they read or write.
+
+Bytes are those of the tensors that a call reads and writes, each once, and what it changes in place
+twice, because it is read and written; what is merely overwritten is not read. Elements of an
+expanded tensor count once. Of a table from which rows are picked, as many bytes are read as are
+picked, and of one into which rows are put, as many are written. What a function knows by its shape
+alone is not read.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from placeto_capture.tracing.functions import (
+    ADDS,
+    MOVES,
+    OVERWRITES,
+    PICKS,
+    PUTS,
+    SHAPED,
+    Function,
+)
+from placeto_capture.tracing.trace import View
+
+aten = torch.ops.aten
+Formula = Callable[..., int]  # of the arguments of a call, and what it returned as `out_val`
+
+
+def _of_products(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> int:
+    """Count products of matrices, or of groups of rows, each with a matrix of its own."""
+    products = left.shape[0] if left.dim() == right.dim() == 3 else 1
+    return 2 * products * left.shape[-2] * left.shape[-1] * right.shape[-1]
+
+
+def _of_vector_product(*factors: Any, **_: Any) -> int:
+    return 2 * max(each.numel() for each in factors if isinstance(each, torch.Tensor))
+
+
+def _of_trilinear(*args: Any, **_: Any) -> int:
+    """Count the product of the first two, summed up over what the third one has not, and its."""
+    sizes: dict[int, int] = {}
+    axes, sumdim = [], args[6]
+    for tensor, expanded in zip(args[:3], args[3:6], strict=True):
+        own = [axis for axis in range(tensor.dim() + len(expanded)) if axis not in expanded]
+        sizes.update(zip(own, tensor.shape, strict=True))
+        axes.append(set(own))
+    pair = axes[0] | axes[1]
+    left = (pair - (set(sumdim) - axes[2])) | axes[2]
+    return 2 * sum(prod(sizes[axis] for axis in each) for each in (pair, left))
+
+
+def _of_convolution_backward(*args: Any, **_: Any) -> int:
+    """Count each of the gradients of images and weights as the convolution itself.
+
+    Torch's formula leaves groups out of account in that of the weights.
+    """
+    grad_output, images, weight = args[:3]
+    is_transposed, output_mask = args[7], args[10]
+    small: torch.Tensor = images if is_transposed else grad_output
+    products = small.shape[0] * prod(small.shape[2:]) * weight.numel() * sum(output_mask[:2])
+    return int(2 * products)
+
+
+def _of_distances(first: torch.Tensor, second: torch.Tensor, *_: Any, **__: Any) -> int:
+    """Count a difference, a power and an addition per coordinate of each pair of points."""
+    return 3 * first.numel() * second.shape[-2]
+
+
+def _of_euclidean_distances(first: torch.Tensor, second: torch.Tensor, **_: Any) -> int:
+    """Count the product of the points, which have the squares of their lengths beside them."""
+    pairs = first.shape[:-1].numel() * second.shape[-2]
+    return 2 * pairs * (first.shape[-1] + 2)
+
+
+def _of_bags(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> int:
+    return indices.numel() * weight.shape[1]
+
+
+FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch may have
+    # The kernel for CPUs has the shapes of that for GPUs.
+    "aten._scaled_dot_product_flash_attention_for_cpu": (
+        flop_registry[aten._scaled_dot_product_flash_attention]
+    ),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": (
+        flop_registry[aten._scaled_dot_product_flash_attention_backward]
+    ),
+    "aten.convolution_backward": _of_convolution_backward,
+    "aten._int_mm": _of_products,
+    "aten._grouped_mm": _of_products,
+    "aten._scaled_grouped_mm": _of_products,
+    "aten._scaled_grouped_mm_v2": _of_products,
+    "aten._scaled_mm_v2": _of_products,
+    "aten.addbmm": lambda _added, left, right, **_: _of_products(left, right),
+    **dict.fromkeys(
+        [f"aten.{name}" for name in ("addmv", "addr", "dot", "mv", "vdot")], _of_vector_product
+    ),
+    "aten._trilinear": _of_trilinear,
+    "aten._cdist_forward": _of_distances,
+    "aten._cdist_backward": lambda _, *others, **__: _of_distances(*others),
+    "aten._pdist_forward": lambda points, *_, **__: _of_distances(points, points) // 2,
+    "aten._pdist_backward": lambda _, points, *__, **___: _of_distances(points, points) // 2,
+    "aten._euclidean_dist": _of_euclidean_distances,
+    # One for each number that is picked of a table, or added to it.
+    "aten._embedding_bag": _of_bags,
+    "aten._embedding_bag_forward_only": _of_bags,
+    "aten._embedding_bag_backward": lambda grad, indices, *_, **__: indices.numel() * grad.shape[1],
+    "aten.embedding_dense_backward": lambda grad, *_, **__: grad.numel(),
+    "aten.nll_loss_forward": lambda _, target, *__, **___: target.numel(),
+    "aten.nll_loss2d_forward": lambda _, target, *__, **___: target.numel(),
+}
+
+
+def formula_of(function: Function) -> Formula | None:
+    """Return what counts the FLOPs of a function, None if they follow from its elements."""
+    return FORMULAS.get(function.name) or flop_registry.get(function.overload.overloadpacket)
+
+
+def changed_elements(function: Function, named: dict[str, Any]) -> int:
+    """Return how many elements a call of one of `PUTS` changes, at most."""
+    target = named["self"]
+    indices: Any = named.get("indices", named.get("index"))
+    if "source" in named:
+        return int(named["source"].numel())
+    if isinstance(indices, torch.Tensor):
+        per_index = 1
+        if function.name == "aten.embedding_renorm_":
+            per_index = target.shape[1]
+        elif function.name == "aten.index_fill_":
+            per_index = target.numel() // target.shape[named["dim"]]
+        return int(indices.numel() * per_index)
+    left, shapes = list(target.shape), []
+    for index in indices:
+        if index is None:
+            left.append(left.pop(0))
+        else:  # a mask picks all of its dimensions at most
+            is_mask = index.dtype in {torch.bool, torch.uint8}
+            shapes.append((index.numel(),) if is_mask else index.shape)
+            del left[: index.dim() if is_mask else 1]
+    picked: Sequence[int] = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    return prod((*picked, *left))
+
+
+def count_flops(
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    tensors: Iterable[View],
+) -> int:
+    """Return the floating-point operations of a call; ``tensors`` are all that it touches."""
+    formula = formula_of(function)
+    if formula is not None:
+        is_complex = any(isinstance(each, torch.Tensor) and each.is_complex() for each in args)
+        return int(formula(*args, **kwargs, out_val=result)) * (4 if is_complex else 1)
+    if function.name in MOVES or function.allocates:
+        return 0
+    if function.name in PUTS or f"{function.name}_" in PUTS:
+        return changed_elements(function, function.named(args, kwargs))
+    return max((tensor.num_elements for tensor in tensors), default=0)
+
+
+def count_bytes(
+    function: Function,
+    named: dict[str, Any],
+    inputs: Sequence[View],
+    written: Sequence[View],
+    outputs: Sequence[View],
+) -> int:
+    """Return the bytes that a call reads and writes.
+
+    Parameters
+    ----------
+    function, named
+        Function that is called, and its arguments by their names.
+    inputs
+        Its tensor arguments.
+    written
+        Those of them that it changes in place.
+    outputs
+        The tensors that it makes.
+    """
+    if function.allocates:
+        return 0
+    write_bytes = sum(tensor.num_bytes for tensor in {*written, *outputs})
+    read, read_bytes = set(inputs), 0
+    if function.name in SHAPED:
+        read.discard(inputs[SHAPED[function.name]])
+    if function.name in PICKS:
+        table = inputs[PICKS[function.name]]
+        read.discard(table)
+        read_bytes = min(table.num_bytes, _picked_bytes(function, named, write_bytes))
+    if function.name in PUTS:
+        (target,) = written
+        put = changed_elements(function, named) * target.dtype.itemsize
+        write_bytes = 2 * put if function.name in ADDS or named.get("accumulate") else put
+    if function.name in OVERWRITES or function.name in PUTS:
+        read -= set(written)
+    return write_bytes + read_bytes + sum(tensor.num_bytes for tensor in read)
+
+
+def _picked_bytes(function: Function, named: dict[str, Any], write_bytes: int) -> int:
+    """Return how many bytes a call of one of `PICKS` reads of its table: as many as it writes.
+
+    But sums of rows read each row, and losses one number for each target, however many they write.
+    """
+    if "bag" in function.name:
+        weight = named["weight"]
+        return int(named["indices"].numel() * weight.shape[1] * weight.itemsize)
+    if "nll_loss" in function.name:
+        return int(named["target"].numel() * named["self"].itemsize)
+    return write_bytes
