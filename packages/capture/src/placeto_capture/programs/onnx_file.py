@@ -25,7 +25,7 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.programs.onnx_ops import NEEDS_OUTPUTS, NEEDS_VERSION, OPS
+from placeto_capture.programs.onnx_ops import OPS, Attributes
 from placeto_capture.programs.onnx_shapes import SHAPES
 from placeto_capture.programs.step import ProgramStep
 from placeto_graphs import error_line
@@ -302,11 +302,10 @@ def _node(path: str, node: onnx.NodeProto, version: int) -> _Node:
 
 def _function(path: str, node: onnx.NodeProto, version: int) -> Callable[..., Any]:
     op_type, serialized = node.op_type, node.SerializeToString()
-    translated, attributes = TRANSLATED.get(op_type), _attributes(node)
-    if op_type in NEEDS_VERSION:
-        attributes["version"] = version
-    if op_type in NEEDS_OUTPUTS:
-        attributes["outputs"] = list(node.output)
+    translated, given = TRANSLATED.get(op_type), _attributes(node)
+    known = onnx.defs.get_schema(op_type, version).attributes.values()
+    defaults = {each.name: _value(each.default_value) for each in known if each.default_value.type}
+    attributes = Attributes(given, defaults, list(node.output), version)
 
     def run(*inputs: Any) -> Any:
         try:
@@ -314,13 +313,15 @@ def _function(path: str, node: onnx.NodeProto, version: int) -> Callable[..., An
             if op_type == "Size" and not is_constant:
                 return np.asarray(inputs[0].numel(), np.int64)
             if op_type == "Shape" and not is_constant:
-                part = slice(attributes.get("start", 0), attributes.get("end"))
+                part = slice(given.get("start", 0), given.get("end"))
                 return np.asarray(list(inputs[0].shape)[part], np.int64)
             if is_constant or translated is None:
                 return _computed(onnx.NodeProto.FromString(serialized), version, inputs)
-            return translated(*inputs, **attributes)
-        except (CaptureError, TypeError) as error:  # the latter of an attribute that is not known
+            result = translated(attributes, *inputs)
+            attributes.check()
+        except (CaptureError, TypeError) as error:  # the latter of inputs that are not known
             raise CaptureError(f"{path}: {op_type}: {error}") from error
+        return result
 
     return run
 
@@ -376,13 +377,17 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
             raise CaptureError(f"{node.op_type}: expected no graph within the graph")
         if node.op_type in OF_CONSTANTS and attribute.name == "value":
             continue
-        value = helper.get_attribute_value(attribute)
-        found[attribute.name] = value.decode() if isinstance(value, bytes) else value
+        found[attribute.name] = _value(attribute)
     if "to" in found:
         if found["to"] not in DTYPES:
             raise CaptureError(f"{node.op_type}: expected a dtype of numbers")
         found["to"] = DTYPES[found["to"]]
     return found
+
+
+def _value(attribute: onnx.AttributeProto) -> Any:
+    value = helper.get_attribute_value(attribute)
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _scope(node: onnx.NodeProto) -> str:

@@ -1,15 +1,14 @@
 """Functions of PyTorch that do what the ops of ONNX do.
 
-Each takes the inputs of a node in order, None for one that is left out, and its attributes as
-keywords. An input is a tensor, or a NumPy array where it follows from constants and shapes alone;
-sizes and axes have to. Some get the version of the set of ops, or the names of the node's outputs,
-empty for those that nothing reads. What gives one value for several outputs gives the first one.
+Each takes the attributes of a node and then its inputs in order, None for one that is left out. An
+input is a tensor, or a NumPy array where it follows from constants and shapes alone; sizes and axes
+have to. What gives one value for several outputs gives the first one.
 """
 
 import math
 import operator
-from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,57 @@ TRANSPOSED: dict[int, Op] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.
 MAX_POOLS: dict[int, Op] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 AVERAGE_POOLS: dict[int, Op] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+# Attributes that PyTorch has no choice for, or that follow from the inputs.
+NOT_READ = {
+    *("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "dtype", "exclude_outside"),
+    *("extrapolation_value", "is_test", "keep_aspect_ratio_policy", "kernel_shape"),
+    *("nearest_mode", "num_outputs", "ratio", "round_mode", "saturate", "seed", "sorted"),
+    *("spatial", "stash_type", "storage_order"),
+}
+
+
+class Attributes:
+    """The attributes of a node by their names, None for one that has neither value nor default.
+
+    Parameters
+    ----------
+    given
+        Those that the node has.
+    defaults
+        Those of the op in the version of the node.
+    outputs
+        The names of the node's outputs, empty for those that nothing reads.
+    version
+        Version of the set of ops.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        outputs: Sequence[str],
+        version: int,
+    ) -> None:
+        self.outputs = outputs
+        self.version = version
+        self._values = {**defaults, **given}
+        names = given.keys() - NOT_READ
+        self._not_read = {name for name in names if given[name] != defaults.get(name)}
+
+    def __getattr__(self, name: str) -> Any:
+        self._not_read.discard(name)
+        return self._values.get(name)
+
+    def check(self) -> None:
+        """Refuse an attribute with a value of its own that the op has not looked at."""
+        for name in sorted(self._not_read):
+            raise CaptureError(f"expected no attribute {name}, got one")
+
+    def refuse_outputs(self, what: str) -> None:
+        """Refuse that something reads other outputs than the first one."""
+        if any(self.outputs[1:]):
+            raise CaptureError(f"expected {what} nothing reads")
 
 
 def as_operand(value: Any) -> Any:
@@ -54,12 +104,16 @@ def whole_numbers(given: Any, attribute: Any = None) -> list[int]:
 # Element by element
 
 
-def _on_operands(function: Op) -> Op:
-    return lambda *inputs: function(*map(as_operand, inputs))
+def _of_elements(function: Op) -> Op:
+    return lambda _, *inputs: function(*inputs)
+
+
+def _of_operands(function: Op) -> Op:
+    return lambda _, *inputs: function(*map(as_operand, inputs))
 
 
 def _variadic(function: Op) -> Op:
-    return lambda *inputs: reduce(function, map(as_tensor, inputs))
+    return lambda _, *inputs: reduce(function, map(as_tensor, inputs))
 
 
 def _divide(first: Any, second: Any) -> Any:
@@ -68,87 +122,77 @@ def _divide(first: Any, second: Any) -> Any:
     return torch.div(first, second, rounding_mode="trunc")
 
 
-def _clip(x: Tensor, low: Any = None, high: Any = None, **attributes: float) -> Tensor:
-    low = attributes.get("min") if low is None else as_operand(low)
-    high = attributes.get("max") if high is None else as_operand(high)
+def _clip(a: Attributes, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+    # Files of before have attributes, whose defaults are the largest numbers that there are.
+    low, high = (
+        attribute if given is None and attribute is not None and abs(attribute) < 3e38 else given
+        for given, attribute in ((as_operand(low), a.min), (as_operand(high), a.max))
+    )
     return torch.clamp(x, low, high)
 
 
-def _hard_sigmoid(x: Tensor, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
-    if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
+def _hard_sigmoid(a: Attributes, x: Tensor) -> Tensor:
+    if abs(a.alpha - 1 / 6) < 1e-6 and a.beta == 0.5:
         return F.hardsigmoid(x)
-    return torch.clamp(x * alpha + beta, 0, 1)
+    return torch.clamp(x * a.alpha + a.beta, 0, 1)
 
 
-def _selu(x: Tensor, alpha: float | None = None, gamma: float | None = None) -> Tensor:
-    if alpha is None and gamma is None:
+def _selu(a: Attributes, x: Tensor) -> Tensor:
+    if abs(a.alpha - 1.67326) < 1e-4 and abs(a.gamma - 1.0507) < 1e-4:
         return F.selu(x)
-    return (1.0507 if gamma is None else gamma) * F.elu(x, 1.67326 if alpha is None else alpha)
+    scaled: Tensor = F.elu(x, a.alpha) * a.gamma
+    return scaled
 
 
-def _softmax(function: Op, x: Tensor, *, version: int, axis: int | None = None) -> Any:
-    if version < 13:  # over all axes from this one on
-        flat = x.flatten((1 if axis is None else axis) % x.dim())
-        return function(flat, dim=-1).view(x.shape)
-    return function(x, dim=-1 if axis is None else axis)
+def _softmax(function: Op) -> Op:
+    def run(a: Attributes, x: Tensor) -> Any:
+        if a.version < 13:  # over all axes from this one on
+            flat: Tensor = function(x.flatten(a.axis % x.dim()), dim=-1)
+            return flat.view(x.shape)
+        return function(x, dim=a.axis)
+
+    return run
 
 
-def _dropout(
-    x: Tensor, rate: Any = None, trains: Any = None, *, outputs: Sequence[str], **_: Any
-) -> Any:
+def _dropout(a: Attributes, x: Tensor, rate: Any = None, trains: Any = None) -> Any:
     if trains is None or not np.asarray(trains).any():
-        return (x, torch.ones_like(x, dtype=torch.bool)) if any(outputs[1:]) else x
-    if any(outputs[1:]):
-        raise CaptureError("expected a dropout whose mask nothing reads")
+        return (x, torch.ones_like(x, dtype=torch.bool)) if any(a.outputs[1:]) else x
+    a.refuse_outputs("a dropout whose mask")
     return F.dropout(x, 0.5 if rate is None else np.asarray(rate).item())
 
 
-def _cast(x: Tensor, *, to: torch.dtype, **_: Any) -> Tensor:
-    return x.to(to)
-
-
-def _modulo(first: Any, second: Any, fmod: int = 0) -> Any:
-    return (torch.fmod if fmod else torch.remainder)(as_operand(first), as_operand(second))
+def _is_infinite(a: Attributes, x: Tensor) -> Tensor:
+    if not (a.detect_negative and a.detect_positive):
+        raise CaptureError("expected a test for infinities of both signs")
+    return torch.isinf(x)
 
 
 # Products
 
 
-def _gemm(
-    first: Any,
-    second: Any,
-    bias: Any = None,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,  # noqa: N803 (as ONNX names it)
-    transB: int = 0,  # noqa: N803
-) -> Tensor:
+def _gemm(a: Attributes, first: Any, second: Any, bias: Any = None) -> Tensor:
     first, second, bias = map(as_operand, (first, second, bias))
-    first = first.t() if transA else first
-    if transB and alpha == beta == 1.0 and (bias is None or bias.dim() == 1):
+    first = first.t() if a.transA else first
+    is_plain = a.beta == 1.0 and a.alpha == 1.0
+    if a.transB and is_plain and (bias is None or bias.dim() == 1):
         return F.linear(first, second, bias)
-    second = second.t() if transB else second
+    second = second.t() if a.transB else second
     if bias is None:
-        return torch.mm(first, second) * alpha if alpha != 1.0 else torch.mm(first, second)
-    return torch.addmm(bias, first, second, alpha=alpha, beta=beta)
+        return torch.mm(first, second) * a.alpha if a.alpha != 1.0 else torch.mm(first, second)
+    return torch.addmm(bias, first, second, alpha=a.alpha, beta=a.beta)
 
 
 # Layers
 
 
 def _pad_sides(
-    x: Tensor,
-    kernel: Sequence[int],
-    fill: float,
-    pads: Sequence[int] | None,
-    auto_pad: str,
-    strides: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
+    a: Attributes, x: Tensor, kernel: Sequence[int], fill: float = 0.0
 ) -> tuple[Tensor, list[int]]:
     """Return values, padded where the two sides differ, and what is left to pad on both sides."""
     count = len(kernel)
-    before, after = list((pads or [0] * count)[:count]), list((pads or [0] * count)[-count:])
-    if auto_pad.startswith("SAME"):
+    pads, strides, dilations = a.pads or [0] * 2 * count, a.strides, a.dilations
+    before, after = list(pads[:count]), list(pads[-count:])
+    if a.auto_pad.startswith("SAME"):
         ones = [1] * count
         steps = zip(x.shape[2:], kernel, strides or ones, dilations or ones, strict=True)
         totals = [
@@ -156,7 +200,7 @@ def _pad_sides(
             for size, width, stride, dilation in steps
         ]
         before, after = [total // 2 for total in totals], [-(-total // 2) for total in totals]
-        if auto_pad == "SAME_LOWER":
+        if a.auto_pad == "SAME_LOWER":
             before, after = after, before
     if before == after:
         return x, before
@@ -164,156 +208,82 @@ def _pad_sides(
     return F.pad(x, both, value=fill), [0] * count
 
 
-def _convolution(
-    x: Tensor,
-    weight: Any,
-    bias: Any = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] = (),  # noqa: ARG001 (that of the weight)
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Any:
+def _convolution(a: Attributes, x: Tensor, weight: Any, bias: Any = None) -> Any:
     weight, bias = as_operand(weight), as_operand(bias)
     kernel, ones = weight.shape[2:], [1] * (weight.dim() - 2)
-    x, padding = _pad_sides(x, kernel, 0.0, pads, auto_pad, strides, dilations)
-    return CONVOLUTIONS[len(kernel)](
-        x, weight, bias, strides or ones, padding, dilations or ones, group
-    )
+    x, padding = _pad_sides(a, x, kernel)
+    how = a.strides or ones, padding, a.dilations or ones, a.group
+    return CONVOLUTIONS[len(kernel)](x, weight, bias, *how)
 
 
-def _transposed_convolution(
-    x: Tensor,
-    weight: Any,
-    bias: Any = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] = (),  # noqa: ARG001 (that of the weight)
-    output_padding: Sequence[int] | None = None,
-    output_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Any:
+def _transposed_convolution(a: Attributes, x: Tensor, weight: Any, bias: Any = None) -> Any:
     weight, bias = as_operand(weight), as_operand(bias)
     count = weight.dim() - 2
-    sides, ones = list(pads or [0] * 2 * count), [1] * count
-    if sides[:count] != sides[count:] or output_shape or auto_pad.startswith("SAME"):
+    sides, ones = list(a.pads or [0] * 2 * count), [1] * count
+    if sides[:count] != sides[count:] or a.output_shape or a.auto_pad.startswith("SAME"):
         raise CaptureError("expected equal padding on both sides")
-    padding, more = sides[:count], output_padding or [0] * count
-    return TRANSPOSED[count](
-        x, weight, bias, strides or ones, padding, more, group, dilations or ones
-    )
+    more = a.output_padding or [0] * count
+    how = a.strides or ones, sides[:count], more, a.group, a.dilations or ones
+    return TRANSPOSED[count](x, weight, bias, *how)
 
 
-def _max_pool(
-    x: Tensor,
-    *,
-    outputs: Sequence[str],
-    kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    storage_order: int = 0,  # noqa: ARG001 (of the indices)
-    strides: Sequence[int] | None = None,
-) -> Any:
-    if any(outputs[1:]):
-        raise CaptureError("expected a pooling whose indices nothing reads")
-    ones = [1] * len(kernel_shape)
-    x, padding = _pad_sides(x, kernel_shape, -math.inf, pads, auto_pad, strides, dilations)
-    return MAX_POOLS[len(kernel_shape)](
-        x, kernel_shape, strides or ones, padding, dilations or ones, bool(ceil_mode)
-    )
+def _max_pool(a: Attributes, x: Tensor) -> Any:
+    a.refuse_outputs("a pooling whose indices")
+    kernel, ones = a.kernel_shape, [1] * len(a.kernel_shape)
+    x, padding = _pad_sides(a, x, kernel, -math.inf)
+    how = a.strides or ones, padding, a.dilations or ones, bool(a.ceil_mode)
+    return MAX_POOLS[len(kernel)](x, kernel, *how)
 
 
-def _average_pool(
-    x: Tensor,
-    *,
-    kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Any:
-    if dilations and set(dilations) != {1}:
+def _average_pool(a: Attributes, x: Tensor) -> Any:
+    kernel = a.kernel_shape
+    if a.dilations and set(a.dilations) != {1}:
         raise CaptureError("expected a pooling of neighbours")
-    padded, padding = _pad_sides(x, kernel_shape, 0.0, pads, auto_pad, strides)
-    steps, function = strides or [1] * len(kernel_shape), AVERAGE_POOLS[len(kernel_shape)]
-    how = kernel_shape, steps, padding, bool(ceil_mode), bool(count_include_pad)
-    if padded is x or count_include_pad:
+    padded, padding = _pad_sides(a, x, kernel)
+    steps, function = a.strides or [1] * len(kernel), AVERAGE_POOLS[len(kernel)]
+    how = kernel, steps, padding, bool(a.ceil_mode), bool(a.count_include_pad)
+    if padded is x or a.count_include_pad:
         return function(padded, *how)
-    inside, _ = _pad_sides(torch.ones_like(x), kernel_shape, 0.0, pads, auto_pad, strides)
+    inside, _ = _pad_sides(a, torch.ones_like(x), kernel)
     return function(padded, *how) / function(inside, *how)
 
 
 def _global_pool(function: Op) -> Op:
-    return lambda x: function(x, dim=tuple(range(2, x.dim())), keepdim=True)
+    return lambda _, x: function(x, dim=tuple(range(2, x.dim())), keepdim=True)
 
 
-def _batch_normalization(
-    x: Tensor,
-    scale: Any,
-    bias: Any,
-    mean: Any,
-    variance: Any,
-    *,
-    version: int,
-    outputs: Sequence[str],
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    training_mode: int = 0,
-    **_: Any,
-) -> Any:
-    if any(outputs[3:]):
+def _batch_normalization(a: Attributes, x: Tensor, *inputs: Any) -> Any:
+    if any(a.outputs[3:]):
         raise CaptureError("expected a normalisation whose averages of the batch nothing reads")
-    scale, bias, mean, variance = map(as_operand, (scale, bias, mean, variance))
+    scale, bias, mean, variance = map(as_operand, inputs)
     # Files of before say by the number of outputs whether they train.
-    trains = bool(training_mode) if version >= 14 else len(outputs) > 1
+    trains = bool(a.training_mode) if a.version >= 14 else len(a.outputs) > 1
     # PyTorch's momentum is that of the new value; the running averages change in place.
-    result = F.batch_norm(x, mean, variance, scale, bias, trains, 1 - momentum, epsilon)
-    return (result, mean, variance, None, None)[: len(outputs)] if any(outputs[1:]) else result
+    result = F.batch_norm(x, mean, variance, scale, bias, trains, 1 - a.momentum, a.epsilon)
+    averages = mean, variance, None, None
+    return (result, *averages)[: len(a.outputs)] if any(a.outputs[1:]) else result
 
 
-def _layer_normalization(
-    x: Tensor,
-    scale: Any,
-    bias: Any = None,
-    *,
-    outputs: Sequence[str],
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    **_: Any,
-) -> Tensor:
-    if any(outputs[1:]):
-        raise CaptureError("expected a normalisation whose averages nothing reads")
-    shape = x.shape[axis % x.dim() :]
-    return F.layer_norm(x, shape, as_operand(scale), as_operand(bias), epsilon)
+def _layer_normalization(a: Attributes, x: Tensor, scale: Any, bias: Any = None) -> Tensor:
+    a.refuse_outputs("a normalisation whose averages")
+    shape = x.shape[a.axis % x.dim() :]
+    return F.layer_norm(x, shape, as_operand(scale), as_operand(bias), a.epsilon)
 
 
-def _rms_normalization(
-    x: Tensor, scale: Any, axis: int = -1, epsilon: float = 1e-5, **_: Any
-) -> Tensor:
-    return F.rms_norm(x, x.shape[axis % x.dim() :], as_operand(scale), epsilon)
+def _rms_normalization(a: Attributes, x: Tensor, scale: Any) -> Tensor:
+    return F.rms_norm(x, x.shape[a.axis % x.dim() :], as_operand(scale), a.epsilon)
 
 
-def _instance_normalization(x: Tensor, scale: Any, bias: Any, epsilon: float = 1e-5) -> Tensor:
-    return F.instance_norm(x, weight=as_operand(scale), bias=as_operand(bias), eps=epsilon)
+def _instance_normalization(a: Attributes, x: Tensor, scale: Any, bias: Any) -> Tensor:
+    return F.instance_norm(x, weight=as_operand(scale), bias=as_operand(bias), eps=a.epsilon)
 
 
-def _group_normalization(
-    x: Tensor, scale: Any, bias: Any, *, num_groups: int, epsilon: float = 1e-5, **_: Any
-) -> Tensor:
-    return F.group_norm(x, num_groups, as_operand(scale), as_operand(bias), epsilon)
+def _group_normalization(a: Attributes, x: Tensor, scale: Any, bias: Any) -> Tensor:
+    return F.group_norm(x, a.num_groups, as_operand(scale), as_operand(bias), a.epsilon)
 
 
-def _resize(x: Tensor, *inputs: Any, version: int, mode: str = "nearest", **how: Any) -> Tensor:
-    regions_scales_sizes = inputs if version > 10 else (None, *inputs)
+def _resize(a: Attributes, x: Tensor, *inputs: Any) -> Tensor:
+    regions_scales_sizes = inputs if a.version > 10 else (None, *inputs)
     _, scales, sizes = (*regions_scales_sizes, None, None, None)[:3]
     if sizes is not None:
         size = whole_numbers(sizes)[2:]
@@ -322,10 +292,10 @@ def _resize(x: Tensor, *inputs: Any, version: int, mode: str = "nearest", **how:
         size = [int(n * factor) for n, factor in zip(x.shape[2:], factors, strict=True)]
     else:
         raise CaptureError("expected sizes or scales that are constants")
-    if mode not in {"linear", "cubic"}:
+    if a.mode not in {"linear", "cubic"}:
         return F.interpolate(x, size, mode="nearest")
-    corners = how.get("coordinate_transformation_mode") == "align_corners"
-    kind = LINEAR[x.dim() - 2] if mode == "linear" else "bicubic"
+    corners = a.coordinate_transformation_mode == "align_corners"
+    kind = LINEAR[x.dim() - 2] if a.mode == "linear" else "bicubic"
     return F.interpolate(x, size, mode=kind, align_corners=corners)
 
 
@@ -334,46 +304,23 @@ ON_TENSORS: dict[str, Op] = {
     "Acos": torch.acos,
     "Asin": torch.asin,
     "Atan": torch.atan,
-    "AveragePool": _average_pool,
-    "Cast": _cast,
-    "CastLike": lambda x, like, **_: as_tensor(x).to(as_tensor(like).dtype),
+    "CastLike": lambda x, like: as_tensor(x).to(as_tensor(like).dtype),
     "Ceil": torch.ceil,
-    "Celu": F.celu,
-    "Clip": _clip,
-    "Conv": _convolution,
-    "ConvTranspose": _transposed_convolution,
     "Cos": torch.cos,
     "Cosh": torch.cosh,
-    "Einsum": lambda *inputs, equation: torch.einsum(equation, *map(as_operand, inputs)),
-    "Elu": F.elu,
     "Erf": torch.erf,
     "Exp": torch.exp,
     "Floor": torch.floor,
-    "Gelu": F.gelu,
-    "Gemm": _gemm,
-    "GlobalAveragePool": _global_pool(torch.mean),
-    "GlobalMaxPool": _global_pool(torch.amax),
-    "GroupNormalization": _group_normalization,
-    "HardSigmoid": _hard_sigmoid,
     "HardSwish": F.hardswish,
     "Identity": lambda x: x,
-    "InstanceNormalization": _instance_normalization,
-    "IsInf": torch.isinf,
     "IsNaN": torch.isnan,
-    "LRN": lambda x, size, alpha=1e-4, beta=0.75, bias=1.0: F.local_response_norm(
-        x, size, alpha, beta, bias
-    ),
-    "LeakyRelu": lambda x, alpha=0.01: F.leaky_relu(x, alpha),
     "Log": torch.log,
     "Mish": F.mish,
-    "Mod": _modulo,
     "Neg": torch.neg,
     "Not": torch.logical_not,
-    "RMSNormalization": _rms_normalization,
     "Reciprocal": torch.reciprocal,
     "Relu": F.relu,
     "Round": torch.round,
-    "Selu": _selu,
     "Sigmoid": torch.sigmoid,
     "Sign": torch.sign,
     "Sin": torch.sin,
@@ -403,19 +350,38 @@ ON_OPERANDS: dict[str, Op] = {
     "Xor": torch.logical_xor,
 }
 OPS: dict[str, Op] = {
-    **ON_TENSORS,
-    **{name: _on_operands(function) for name, function in ON_OPERANDS.items()},
-    "Max": _variadic(torch.maximum),
-    "Min": _variadic(torch.minimum),
-    "Sum": _variadic(torch.add),
+    **{name: _of_elements(function) for name, function in ON_TENSORS.items()},
+    **{name: _of_operands(function) for name, function in ON_OPERANDS.items()},
+    "AveragePool": _average_pool,
     "BatchNormalization": _batch_normalization,
+    "Cast": lambda a, x: x.to(a.to),
+    "Celu": lambda a, x: F.celu(x, a.alpha),
+    "Clip": _clip,
+    "Conv": _convolution,
+    "ConvTranspose": _transposed_convolution,
     "Dropout": _dropout,
+    "Einsum": lambda a, *inputs: torch.einsum(a.equation, *map(as_operand, inputs)),
+    "Elu": lambda a, x: F.elu(x, a.alpha),
+    "Gelu": lambda a, x: F.gelu(x, approximate=a.approximate),
+    "Gemm": _gemm,
+    "GlobalAveragePool": _global_pool(torch.mean),
+    "GlobalMaxPool": _global_pool(torch.amax),
+    "GroupNormalization": _group_normalization,
+    "HardSigmoid": _hard_sigmoid,
+    "InstanceNormalization": _instance_normalization,
+    "IsInf": _is_infinite,
+    "LRN": lambda a, x: F.local_response_norm(x, a.size, a.alpha, a.beta, a.bias),
     "LayerNormalization": _layer_normalization,
-    "LogSoftmax": partial(_softmax, torch.log_softmax),
+    "LeakyRelu": lambda a, x: F.leaky_relu(x, a.alpha),
+    "LogSoftmax": _softmax(torch.log_softmax),
+    "Max": _variadic(torch.maximum),
     "MaxPool": _max_pool,
+    "Min": _variadic(torch.minimum),
+    "Mod": lambda a, *both: (torch.fmod if a.fmod else torch.remainder)(*map(as_operand, both)),
+    "RMSNormalization": _rms_normalization,
     "Resize": _resize,
-    "Softmax": partial(_softmax, torch.softmax),
+    "Selu": _selu,
+    "Softmax": _softmax(torch.softmax),
+    "Sum": _variadic(torch.add),
     "Upsample": _resize,
 }
-NEEDS_VERSION = {"BatchNormalization", "LogSoftmax", "Resize", "Softmax", "Upsample"}
-NEEDS_OUTPUTS = {"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool", "Split"}

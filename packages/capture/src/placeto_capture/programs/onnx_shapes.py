@@ -1,7 +1,7 @@
 """Ops of ONNX that move, pick or sum up elements, called as those of `onnx_ops` are."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,58 +11,57 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.programs.onnx_ops import MAX_ELEMENTS, Op, as_operand, whole_numbers
+from placeto_capture.programs.onnx_ops import (
+    MAX_ELEMENTS,
+    Attributes,
+    Op,
+    as_operand,
+    whole_numbers,
+)
 
 
-def _reshape(x: Tensor, shape: Any, allowzero: int = 0) -> Tensor:
+def _reshape(a: Attributes, x: Tensor, shape: Any) -> Tensor:
     wanted = whole_numbers(shape)
-    if not allowzero:
+    if not a.allowzero:
         wanted = [x.shape[n] if size == 0 else size for n, size in enumerate(wanted)]
     return x.reshape(wanted)
 
 
-def _flatten(x: Tensor, axis: int = 1) -> Tensor:
-    if axis == 1:
+def _flatten(a: Attributes, x: Tensor) -> Tensor:
+    if a.axis == 1:
         return x.flatten(1)
-    axis = axis % x.dim() if axis < 0 else axis
+    axis = a.axis % x.dim() if a.axis < 0 else a.axis
     return x.reshape(math.prod(x.shape[:axis]), -1)
 
 
-def _squeeze(x: Tensor, given: Any = None, axes: Sequence[int] | None = None) -> Tensor:
-    if given is None and axes is None:
+def _squeeze(a: Attributes, x: Tensor, given: Any = None) -> Tensor:
+    if given is None and a.axes is None:
         return x.squeeze()
-    return x.squeeze(tuple(whole_numbers(given, axes)))
+    return x.squeeze(tuple(whole_numbers(given, a.axes)))
 
 
-def _unsqueeze(x: Tensor, given: Any = None, axes: Sequence[int] | None = None) -> Tensor:
-    places = whole_numbers(given, axes)
+def _unsqueeze(a: Attributes, x: Tensor, given: Any = None) -> Tensor:
+    places = whole_numbers(given, a.axes)
     for axis in sorted(axis % (x.dim() + len(places)) for axis in places):
         x = x.unsqueeze(axis)
     return x
 
 
-def _split(
-    x: Tensor,
-    given: Any = None,
-    *,
-    outputs: Sequence[str],
-    axis: int = 0,
-    split: Sequence[int] | None = None,
-    num_outputs: int = 0,  # noqa: ARG001 (as many as the node has)
-) -> Any:
-    if given is not None or split is not None:
-        parts = whole_numbers(given, split)
+def _split(a: Attributes, x: Tensor, given: Any = None) -> Any:
+    if given is not None or a.split is not None:
+        parts = whole_numbers(given, a.split)
     else:
-        size = -(-x.shape[axis] // len(outputs))
-        parts = [size] * (len(outputs) - 1)
-        parts.append(x.shape[axis] - sum(parts))
-    return torch.split(x, parts, dim=axis)
+        size = -(-x.shape[a.axis] // len(a.outputs))
+        parts = [size] * (len(a.outputs) - 1)
+        parts.append(x.shape[a.axis] - sum(parts))
+    return torch.split(x, parts, dim=a.axis)
 
 
-def _slice(x: Tensor, *inputs: Any, **attributes: Sequence[int]) -> Tensor:
+def _slice(a: Attributes, x: Tensor, *inputs: Any) -> Tensor:
     given = dict(zip(("starts", "ends", "axes", "steps"), inputs, strict=False))
-    starts, ends = (whole_numbers(given.get(k), attributes.get(k)) for k in ("starts", "ends"))
-    axes = whole_numbers(given.get("axes"), attributes.get("axes", range(len(starts))))
+    starts = whole_numbers(given.get("starts"), a.starts)
+    ends = whole_numbers(given.get("ends"), a.ends)
+    axes = whole_numbers(given.get("axes"), a.axes or range(len(starts)))
     steps = whole_numbers(given.get("steps"), [1] * len(starts))
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         places = [slice(None)] * (axis % x.dim())
@@ -81,24 +80,24 @@ def _mirrored(place: int, size: int) -> int:
     return size - 1 - (place + size if place < 0 else min(place, size - 1))
 
 
-def _gather(x: Any, indices: Any, axis: int = 0) -> Any:
-    x, indices = as_operand(x), as_operand(indices)
+def _gather(a: Attributes, *inputs: Any) -> Any:
+    x, indices = map(as_operand, inputs)
     if isinstance(indices, int):
-        return x.select(axis, indices)
-    if axis == 0 and x.dim() == 2:
+        return x.select(a.axis, indices)
+    if a.axis == 0 and x.dim() == 2:
         return F.embedding(indices, x)
-    return x.index_select(axis, indices.flatten()).unflatten(axis, indices.shape)
+    return x.index_select(a.axis, indices.flatten()).unflatten(a.axis, indices.shape)
 
 
-def _gather_elements(x: Any, indices: Any, axis: int = 0) -> Tensor:
-    return torch.gather(as_operand(x), axis, as_operand(indices))
+def _gather_elements(a: Attributes, x: Any, indices: Any) -> Tensor:
+    return torch.gather(as_operand(x), a.axis, as_operand(indices))
 
 
 def _scatter(function: Callable[..., Tensor]) -> Op:
-    def run(*inputs: Any, axis: int = 0, reduction: str = "none") -> Tensor:
-        if reduction != "none":
+    def run(a: Attributes, *inputs: Any) -> Tensor:
+        if a.reduction not in {None, "none"}:
             raise CaptureError("expected a scatter without a reduction")
-        return function(*map(as_operand, inputs), axis)
+        return function(*map(as_operand, inputs), a.axis)
 
     return run
 
@@ -107,78 +106,65 @@ def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, axis: int) ->
     return torch.scatter(x, axis, indices, updates)
 
 
-def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, _axis: int) -> Tensor:
+def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, _axis: None) -> Tensor:
     return x.index_put(indices.unbind(-1), updates)
 
 
-def _expand(x: Tensor, shape: Any) -> Tensor:
+def _expand(_: Attributes, x: Tensor, shape: Any) -> Tensor:
     return x.expand(np.broadcast_shapes(tuple(x.shape), tuple(whole_numbers(shape))))
 
 
-def _tile(x: Tensor, repeats: Any) -> Tensor:
+def _tile(_: Attributes, x: Tensor, repeats: Any) -> Tensor:
     counts = whole_numbers(repeats)
     if x.numel() * math.prod(counts) > MAX_ELEMENTS:
         raise CaptureError(f"expected at most {MAX_ELEMENTS} elements")
     return x.repeat(counts)
 
 
-def _pad(
-    x: Tensor,
-    given: Any = None,
-    fill: Any = None,
-    axes: Any = None,
-    *,
-    mode: str = "constant",
-    pads: Sequence[int] | None = None,
-    value: float = 0.0,
-) -> Tensor:
-    sizes = whole_numbers(given, pads)
+def _pad(a: Attributes, x: Tensor, given: Any = None, fill: Any = None, axes: Any = None) -> Tensor:
+    sizes = whole_numbers(given, a.pads)
     places = [axis % x.dim() for axis in whole_numbers(axes, range(x.dim()))]
     sides = {axis: (sizes[n], sizes[n + len(places)]) for n, axis in enumerate(places)}
     both = [side for axis in reversed(range(x.dim())) for side in sides.get(axis, (0, 0))]
-    if mode == "constant":
-        return F.pad(x, both, value=value if fill is None else float(np.asarray(fill).ravel()[0]))
+    value = a.value if fill is None else float(np.asarray(fill).ravel()[0])
+    if a.mode == "constant":
+        return F.pad(x, both, value=value)
     while len(both) > 2 and both[-2:] == [0, 0]:  # only the last axes can be padded so
         both = both[:-2]
-    return F.pad(x, both, mode={"edge": "replicate", "wrap": "circular"}.get(mode, mode))
+    return F.pad(x, both, mode={"edge": "replicate", "wrap": "circular"}.get(a.mode, a.mode))
 
 
-def _triangle(x: Tensor, diagonal: Any = None, upper: int = 1) -> Tensor:
-    return (torch.triu if upper else torch.tril)(x, whole_numbers(diagonal, 0)[0])
+def _triangle(a: Attributes, x: Tensor, diagonal: Any = None) -> Tensor:
+    return (torch.triu if a.upper else torch.tril)(x, whole_numbers(diagonal, 0)[0])
 
 
-def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    if mode == "CRD":
-        return F.pixel_shuffle(x, blocksize)
+def _depth_to_space(a: Attributes, x: Tensor) -> Tensor:
+    if a.mode == "CRD":
+        return F.pixel_shuffle(x, a.blocksize)
     batch, depth, height, width = x.shape
-    channels = depth // blocksize**2
-    parts = x.reshape(batch, blocksize, blocksize, channels, height, width)
+    channels = depth // a.blocksize**2
+    parts = x.reshape(batch, a.blocksize, a.blocksize, channels, height, width)
     moved = parts.permute(0, 3, 4, 1, 5, 2)
-    return moved.reshape(batch, channels, height * blocksize, width * blocksize)
+    return moved.reshape(batch, channels, height * a.blocksize, width * a.blocksize)
 
 
-def _space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    if mode == "CRD":
-        return F.pixel_unshuffle(x, blocksize)
+def _space_to_depth(a: Attributes, x: Tensor) -> Tensor:
+    if a.mode == "CRD":
+        return F.pixel_unshuffle(x, a.blocksize)
     batch, depth, height, width = x.shape
-    rows, columns = height // blocksize, width // blocksize
-    parts = x.reshape(batch, depth, rows, blocksize, columns, blocksize)
+    rows, columns = height // a.blocksize, width // a.blocksize
+    parts = x.reshape(batch, depth, rows, a.blocksize, columns, a.blocksize)
     moved = parts.permute(0, 3, 5, 1, 2, 4)
-    return moved.reshape(batch, depth * blocksize**2, rows, columns)
+    return moved.reshape(batch, depth * a.blocksize**2, rows, columns)
 
 
 def _reduce(function: Op) -> Op:
-    def run(
-        x: Tensor,
-        given: Any = None,
-        axes: Sequence[int] | None = None,
-        keepdims: int = 1,
-        noop_with_empty_axes: int = 0,
-    ) -> Tensor:
+    def run(a: Attributes, x: Tensor, given: Any = None) -> Tensor:
+        axes, keepdim = a.axes, bool(a.keepdims)
         chosen = axes if given is None else whole_numbers(given)
-        if not chosen and noop_with_empty_axes:
+        if not chosen and a.noop_with_empty_axes:
             return x
-        result: Tensor = function(x, dim=tuple(chosen or range(x.dim())), keepdim=bool(keepdims))
+        result: Tensor = function(x, dim=tuple(chosen or range(x.dim())), keepdim=keepdim)
         return result
 
     return run
@@ -191,20 +177,22 @@ def _product(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 
 
 def _arg(function: Op) -> Op:
-    def run(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
-        if select_last_index:
-            return x.shape[axis] - 1 - function(x.flip(axis), dim=axis, keepdim=bool(keepdims))
-        return function(x, dim=axis, keepdim=bool(keepdims))
+    def run(a: Attributes, x: Tensor) -> Any:
+        if a.select_last_index:
+            last = function(x.flip(a.axis), dim=a.axis, keepdim=bool(a.keepdims))
+            return x.shape[a.axis] - 1 - last
+        return function(x, dim=a.axis, keepdim=bool(a.keepdims))
 
     return run
 
 
-def _top_k(x: Tensor, count: Any, axis: int = -1, largest: int = 1, **_: Any) -> Any:
-    return tuple(torch.topk(x, whole_numbers(count)[0], dim=axis, largest=bool(largest)))
+def _top_k(a: Attributes, x: Tensor, count: Any) -> Any:
+    largest = a.largest is None or bool(a.largest)
+    return tuple(torch.topk(x, whole_numbers(count)[0], dim=a.axis, largest=largest))
 
 
-def _cumulative_sum(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    if exclusive or reverse:
+def _cumulative_sum(a: Attributes, x: Tensor, axis: Any) -> Tensor:
+    if a.exclusive or a.reverse:
         raise CaptureError("expected a sum from the beginning on")
     return torch.cumsum(x, whole_numbers(axis)[0])
 
@@ -212,11 +200,11 @@ def _cumulative_sum(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) 
 SHAPES: dict[str, Op] = {
     "ArgMax": _arg(torch.argmax),
     "ArgMin": _arg(torch.argmin),
-    "Concat": lambda *inputs, axis: torch.cat([as_operand(each) for each in inputs], dim=axis),
+    "Concat": lambda a, *inputs: torch.cat([as_operand(each) for each in inputs], dim=a.axis),
     "CumSum": _cumulative_sum,
     "DepthToSpace": _depth_to_space,
     "Expand": _expand,
-    "EyeLike": lambda x, dtype=1: torch.eye(*x.shape),  # noqa: ARG005 (a constant, of any dtype)
+    "EyeLike": lambda _, x: torch.eye(*x.shape),  # a constant, of any dtype
     "Flatten": _flatten,
     "Gather": _gather,
     "GatherElements": _gather_elements,
@@ -239,7 +227,7 @@ SHAPES: dict[str, Op] = {
     "Squeeze": _squeeze,
     "Tile": _tile,
     "TopK": _top_k,
-    "Transpose": lambda x, perm=None: x.permute(perm or list(range(x.dim()))[::-1]),
+    "Transpose": lambda a, x: x.permute(a.perm or list(range(x.dim()))[::-1]),
     "Trilu": _triangle,
     "Unsqueeze": _unsqueeze,
 }
