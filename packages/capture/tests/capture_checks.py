@@ -16,9 +16,9 @@ from eager_step import EagerTraining, plain_kernels
 from placeto_capture.tracing.capture import OptimizerFactory, trace_step
 from placeto_capture.tracing.functions import ALLOCATIONS
 from placeto_capture.tracing.op_graph import op_graph_of
-from placeto_capture.tracing.replay import replay
 from placeto_capture.tracing.trace import Trace
 from placeto_graphs import OpGraph
+from replays import replay
 from topological_orders import random_order
 
 SEED = 17

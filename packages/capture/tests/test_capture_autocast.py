@@ -11,8 +11,8 @@ from torch.nn import functional
 from eager_step import plain_kernels
 from placeto_capture import CaptureError, CaptureWarning, Target, capture, capture_function
 from placeto_capture.tracing.capture import trace_step
-from placeto_capture.tracing.replay import replay
 from placeto_graphs import OpGraph, Phase
+from replays import replay
 
 ROWS = torch.linspace(-1, 1, 12).view(3, 4)
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
-from placeto_capture.tracing.replay import replay
+from replays import replay
 
 Outputs = Callable[["Scaled", torch.Tensor], Any]
 Loss = Callable[[Any], torch.Tensor]

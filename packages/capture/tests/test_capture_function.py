@@ -17,9 +17,9 @@ from capture_checks import fingerprint, named
 from placeto_capture import CaptureError, capture, capture_function
 from placeto_capture.tracing.capture import trace_function
 from placeto_capture.tracing.op_graph import op_graph_of
-from placeto_capture.tracing.replay import replay
 from placeto_capture.tracing.trace import Trace
 from placeto_graphs import Phase
+from replays import replay
 from topological_orders import random_order
 
 
@@ -369,6 +369,19 @@ def test_an_optimizer_of_the_model_is_taken_with_its_state() -> None:
         weights = 3 * 4 + 4 + 4 * 2 + 2
         assert graph.parameter_bytes.sum() == 4 * (4 * weights + 4)  # and four counts of steps
         assert graph.op_types.count("placeto.update") == 4
+
+
+def test_the_state_of_an_optimizer_that_does_not_step_is_there() -> None:
+    model, batch = nn.Linear(3, 2), torch.ones(5, 3)
+    begun, fresh = torch.optim.Adam([model.weight]), torch.optim.Adam([model.bias])
+    model(batch).sum().backward()
+    begun.step()
+    graph = capture_function(
+        lambda rows: model(rows).sum().backward(), model, [begun, fresh], example_inputs=batch
+    )
+    sizes = dict(zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True))
+    assert sizes["weight"] == 3 * (4 * 6) + 4  # and the count of steps
+    assert sizes["bias"] == 4 * 2
 
 
 MODEL, OTHER = layers(3, 2), layers(3, 2)

@@ -197,6 +197,15 @@ def _made_alike(op_type: str) -> str:
     return op_type.replace("new_zeros", "zeros")
 
 
+def test_what_runs_without_autograd_is_in_the_same_ops() -> None:
+    def mean(model: Any, rows: torch.Tensor) -> torch.Tensor:
+        hidden = torch.einsum("rc,sc->rs", model.first(rows), model.first(rows))
+        return torch.nn.functional.layer_norm(hidden.softmax(-1), hidden.shape[1:]).mean()
+
+    plain = capture(Net(torch.no_grad()(mean)), ROWS, mode="inference")
+    assert capture(Net(torch.inference_mode()(mean)), ROWS, mode="inference") == plain
+
+
 def test_devices_inside_a_device_context_are_the_one_too() -> None:
     def function(model: Net, rows: torch.Tensor) -> Any:
         with torch.device("cuda"):

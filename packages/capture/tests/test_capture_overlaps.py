@@ -13,8 +13,8 @@ from captured_models import Case
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.op_graph import op_graph_of
-from placeto_capture.tracing.replay import replay
 from placeto_graphs import OpGraph
+from replays import replay
 from topological_orders import random_order
 
 ORDERS = range(3)

@@ -17,10 +17,9 @@ from inplace_programs import InPlaceProgram, programs
 from placeto_capture import capture
 from placeto_capture.tracing import storage_parts
 from placeto_capture.tracing.capture import trace_step
-from placeto_capture.tracing.replay import replay
 from placeto_capture.tracing.trace import Placeholder
 from placeto_graphs import OpGraph
-from replay_apart import replay_apart
+from replays import replay, replay_apart
 
 FLOAT = 4
 SGD = partial(torch.optim.SGD, lr=0.1)

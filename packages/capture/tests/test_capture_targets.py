@@ -13,9 +13,9 @@ from captured_models import Case, case
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.devices import TARGETS, Target
-from placeto_capture.tracing.replay import replay
 from placeto_capture.tracing.trace import Call, Placeholder, View
 from placeto_graphs import OpGraph
+from replays import replay
 
 
 class Attention(nn.Module):

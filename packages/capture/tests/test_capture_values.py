@@ -13,7 +13,7 @@ from capture_checks import check_replay, compared
 from captured_models import Case
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
-from placeto_capture.tracing.replay import replay
+from replays import replay
 
 Function = Callable[["Deciding", torch.Tensor], torch.Tensor]
 

@@ -239,6 +239,27 @@ def test_gradients_of_rows_are_made_one_after_the_other() -> None:
         assert total in nx.ancestors(order, row)
 
 
+def test_the_gradient_of_a_slice_is_made_no_sooner_than_in_a_backward_pass() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(3, 8)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(inputs)
+            left, right = hidden[:, :4], hidden[:, 4:]
+            # The gradient of the right half is there long before autograd comes to it.
+            result: torch.Tensor = torch.tanh(torch.exp(left)) + right
+            return result
+
+    graph = capture(Gated(), torch.ones(2, 3), optimizer=SGD)
+    order, slices = order_of(graph), ("aten.slice_backward", "aten.slice_backward_2")
+    first, second = (graph.op_names.index(name) for name in slices)
+    before = {graph.op_names[op] for op in nx.ancestors(order, first)}
+    assert {"aten.tanh_backward", "aten.mul"} <= before  # those of the left half
+    assert first in nx.ancestors(order, second)
+
+
 def test_of_a_weight_that_is_used_twice_one_gradient_is_made_after_the_other() -> None:
     shared = CASES["called twice"]()
     graph = capture(shared.model, shared.inputs, optimizer=SGD)
@@ -382,3 +403,17 @@ def test_what_a_step_has_in_variables_and_lists_is_held() -> None:
     held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
     gradients = {"0/aten.mm_2", "0/aten.sum_2", "2/aten.mm_4", "2/aten.sum_2"}
     assert held == {"input.0", "1/aten.tanh_2", "loss/aten.exp_2", *gradients}
+
+
+def test_what_a_step_without_updates_has_in_variables_is_held() -> None:
+    layer, head = nn.Linear(4, 6), nn.Linear(6, 2)
+
+    @torch.no_grad()
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        hidden = layer(inputs)
+        scores: torch.Tensor = head(hidden)
+        return scores.sum()
+
+    graph = capture_function(step, [layer, head], example_inputs=torch.ones(2, 4))
+    held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
+    assert held == {"input.0", "0/aten.addmm", "1/aten.addmm", "loss/aten.sum"}

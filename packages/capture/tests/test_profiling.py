@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+import replays
 from captured_models import case
 from eager_step import EagerTraining
 from placeto_capture import CaptureError, capture, profile
 from placeto_capture.profiling import profiler
 from placeto_capture.profiling.profiler import seconds_of
-from placeto_capture.tracing import replay
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.replay import Memory
 
@@ -87,8 +87,8 @@ def test_tensors_are_freed_after_their_last_use(monkeypatch: pytest.MonkeyPatch)
             super().finish(call)
             held.append(sum(storage.nbytes() for storage in self._storages.values()))
 
-    monkeypatch.setattr(replay, "Memory", Counting)
-    results = replay.replay(trace, {})
+    monkeypatch.setattr(replays, "Memory", Counting)
+    results = replays.replay(trace, {})
     assert held == [4000] * 20
     assert results["output.0"][0] == 2**20
 

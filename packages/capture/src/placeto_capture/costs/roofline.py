@@ -96,27 +96,13 @@ def cost_models(
 ) -> dict[str, NDArray[np.float64]]:
     """Return the seconds that each op of a graph takes on each of some kinds of devices.
 
-    Parameters
-    ----------
-    graph
-        The V ops.
-    kinds, tf32
-        As for `cost_model`.
+    Parameters and errors are those of `cost_model`, and so is the warning, but that there is one
+    for all kinds, with the largest share of each type.
 
     Returns
     -------
     dict of str to float64[V]
-        Seconds on each kind by its name, as `cost_model` gives them.
-
-    Raises
-    ------
-    CaptureError
-        As `cost_model` does.
-
-    Warns
-    -----
-    CaptureWarning
-        As `cost_model` does, but once for all kinds, with the largest share of each type.
+        Seconds on each kind by its name.
 
     Examples
     --------
@@ -137,7 +123,13 @@ def _times(
     """Return the seconds of each op on each kind; warns on behalf of who called the caller."""
     if tf32 not in TF32_CHOICES:
         raise CaptureError(f"tf32: expected one of {', '.join(TF32_CHOICES)}, got {tf32!r}")
-    seconds = dict(_times_on(graph, kind, tf32) for kind in kinds)
+    seconds: dict[str, NDArray[np.float64]] = {}
+    for kind in kinds:
+        name = kind if isinstance(kind, str) else kind.name
+        if name in graph.measured_time:
+            seconds[name] = graph.measured_time[name].copy()
+        else:
+            seconds[name] = work_of(graph, _described(kind, graph), tf32).times
     modelled = {kind: seconds[kind] for kind in seconds if kind not in graph.measured_time}
     shares = _shares_without_class(graph, modelled)
     if shares:
@@ -153,20 +145,15 @@ def _times(
     return seconds
 
 
-def _times_on(
-    graph: OpGraph, kind: str | DeviceKind, tf32: Tf32
-) -> tuple[str, NDArray[np.float64]]:
-    name = kind if isinstance(kind, str) else kind.name
-    if name in graph.measured_time:
-        return name, graph.measured_time[name].copy()
-    device = DEVICE_KINDS.get(name) if isinstance(kind, str) else kind
+def _described(kind: str | DeviceKind, graph: OpGraph) -> DeviceKind:
+    device = DEVICE_KINDS.get(kind) if isinstance(kind, str) else kind
     if device is None:
         known = ", ".join(sorted({*DEVICE_KINDS, *graph.measured_time}))
         raise CaptureError(
             f"kind: expected one of {known}, or one that the cluster's file describes in "
-            f"[kinds.{name}], got {name!r}"
+            f"[kinds.{kind}], got {kind!r}"
         )
-    return name, roofline(graph, device, tf32)
+    return device
 
 
 def _shares_without_class(
@@ -182,49 +169,15 @@ def _shares_without_class(
         if op_type not in RESIDENT_TYPES and class_of_type(op_type) is None and seconds:
             is_of_type = types == op_type
             shares[op_type] = max(
-                (_part(float(times[is_of_type].sum()), float(times.sum())), kind)
+                (float(times[is_of_type].sum() / (times.sum() or 1.0)), kind)
                 for kind, times in seconds.items()
             )
     return dict(sorted(shares.items(), key=lambda entry: -entry[1][0]))
 
 
-def _part(amount: float, whole: float) -> float:
-    return amount / whole if whole else 0.0
-
-
-def roofline(
-    graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions"
-) -> NDArray[np.float64]:
-    """Return the seconds that each op takes on a device, whatever was measured.
-
-    Parameters
-    ----------
-    graph
-        The V ops.
-    device
-        Kind of the device.
-    tf32
-        As for `cost_model`.
-
-    Returns
-    -------
-    float64[V]
-        Seconds.
-
-    Raises
-    ------
-    CaptureError
-        If nothing tells what an op does.
-    """
-    work = work_of(graph, device, tf32)
-    by_class = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
-    seconds = device.launch_overhead + work.seconds / by_class[work.op_class]
-    return np.where(work.resident, 0.0, seconds)
-
-
 @dataclass(frozen=True)
 class Work:
-    """What the ops of a graph are on a device, but for its overhead and efficiencies.
+    """What the ops of a graph are on a device.
 
     Attributes
     ----------
@@ -235,17 +188,14 @@ class Work:
         resident.
     seconds : float64[V]
         Seconds that its work takes at the full peak and bandwidth.
+    times : float64[V]
+        Seconds that it takes with the efficiency of its class, and the overhead of the device.
     """
 
     resident: NDArray[np.bool_]
     op_class: NDArray[np.int64]
     seconds: NDArray[np.float64]
-
-
-def _tells_nothing(op_type: str, flops: float, moved: float) -> bool:
-    """Return whether it is not known what an op does: torch's own may do and move nothing."""
-    does_nothing = flops == 0 and moved == 0
-    return does_nothing and class_of_type(op_type) is None and not FUNCTION.fullmatch(op_type)
+    times: NDArray[np.float64]
 
 
 def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> Work:
@@ -263,7 +213,9 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
     peaks = np.full(graph.num_ops, device.peak_flops)
     for op in np.flatnonzero(~resident).tolist():
         op_type = graph.op_types[op]
-        if _tells_nothing(op_type, flops[op], moved[op]):
+        # Torch's own functions may do and move nothing.
+        is_known = class_of_type(op_type) is not None or FUNCTION.fullmatch(op_type)
+        if flops[op] == 0 and moved[op] == 0 and not is_known:
             raise CaptureError(
                 f"op_types[{op}]: expected a known type, FLOPs, bytes or measured times to tell "
                 f"the time of op {graph.op_names[op]!r} on {device.name}, "
@@ -288,7 +240,13 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
     moves = dense & (moving / reached.matrix_product > computing / reached.convolution)
     classes[moves] = position[OpClass.MATRIX_PRODUCT]
     seconds = np.select([moves, dense], [moving, computing], np.maximum(computing, moving))
-    return Work(resident, classes, np.where(resident, 0.0, seconds))
+    efficiency = np.array([getattr(reached, op_class) for op_class in OpClass])[classes]
+    return Work(
+        resident,
+        classes,
+        np.where(resident, 0.0, seconds),
+        np.where(resident, 0.0, device.launch_overhead + seconds / efficiency),
+    )
 
 
 def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> float:

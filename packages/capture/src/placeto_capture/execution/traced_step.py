@@ -33,7 +33,7 @@ class TracedStep:
     results
         The names of those results of the trace that outlive their last reader.
     seed
-        As for `placeto_capture.tracing.replay.replay`.
+        As for `executable_step`.
     threads_per_device
         Number of threads of one op on a CPU.
     """

@@ -21,24 +21,12 @@ Gradients = Iterable[torch.Tensor | None]
 
 @dataclass
 class _Node:
-    """What a node of autograd runs, and the sums that autograd makes of its results after it.
+    """What a node of autograd runs, and the sums that autograd makes of its results after it."""
 
-    Attributes
-    ----------
-    after : int or None
-        The op that ran right before.
-    ops : list of int
-        Its ops.
-    computes_again : bool
-        Whether it has computed activations again.
-    copies : bool
-        Whether it does nothing but copy, as the gradient of a slice does into a tensor of zeros.
-    """
-
-    after: int | None
+    after: int | None  # the op that ran right before
     ops: list[int] = field(default_factory=list)
-    computes_again: bool = False
-    copies: bool = True
+    computes_again: bool = False  # activations
+    copies: bool = True  # and nothing else, as the gradient of a slice does into zeros
 
 
 class BackwardPasses:

@@ -20,7 +20,7 @@ from placeto_capture.tracing.devices import TARGETS, Target, autocast_around
 from placeto_capture.tracing.fake_objects import FakeObjects
 from placeto_capture.tracing.lifetimes import with_frees, without_collection
 from placeto_capture.tracing.op_graph import op_graph_of
-from placeto_capture.tracing.origins import ModuleScopes, failed_line
+from placeto_capture.tracing.origins import LEFT_MODULE, ModuleScopes, failed_line
 from placeto_capture.tracing.patches import patched_torch
 from placeto_capture.tracing.reached_objects import put_back
 from placeto_capture.tracing.step_phases import StepPhases
@@ -310,12 +310,7 @@ def trace_step(
 class _Step:
     """A step that is recorded while modules and optimizers hold fake tensors.
 
-    Attributes
-    ----------
-    part : str
-        The part of the step that runs, if it is in the forward phase.
-    tracer : `Tracer`
-        Records the step while it runs.
+    ``part`` names what runs in the forward phase, for errors.
     """
 
     def __init__(
@@ -410,7 +405,7 @@ class _Step:
             else:
                 kind = "" if isinstance(error, StepError) else f"{type(error).__name__}: "
                 message = " ".join(f"{kind}{error}".split())
-                message = f"{self._scopes.failed(error) or part}: {message}"
+                message = f"{getattr(error, LEFT_MODULE, '') or part}: {message}"
                 if part == "optimizer":
                     message += f"; {_WORKING_OPTIMIZERS} can be captured"
             raise CaptureError(f"{message}{line}") from error

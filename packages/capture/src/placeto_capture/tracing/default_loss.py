@@ -1,6 +1,6 @@
 """The loss of a model that is captured without a loss function."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -14,17 +14,9 @@ from placeto_capture.tracing.backward_passes import nodes_behind
 def default_loss(outputs: Any) -> torch.Tensor:
     """Return the loss of a model's outputs.
 
-    Parameters
-    ----------
-    outputs
-        Outputs of the model, with gradients recorded.
-
-    Returns
-    -------
-    `torch.Tensor`
-        ``outputs["loss"]`` or ``outputs.loss`` if it is there; else the one scalar among the
-        outputs, if no other output depends on weights or inputs that it does not depend on; else,
-        without scalars, the sum of the means of all floating-point outputs.
+    It is ``outputs["loss"]`` or ``outputs.loss`` if it is there; else the one scalar among the
+    outputs, if no other output depends on weights or inputs that it does not depend on; else,
+    without scalars, the sum of the means of all floating-point outputs.
 
     Raises
     ------
@@ -44,25 +36,16 @@ def default_loss(outputs: Any) -> torch.Tensor:
     named = _named_loss(outputs)
     if named is not None:
         return named
-    floating = _floating(outputs)
+    floating = [tensor for tensor in tensors_in(outputs) if tensor.is_floating_point()]
+    if not floating:
+        raise CaptureError("loss_fn: expected one, as the model gives no floating-point tensor")
     scalars = [leaf for leaf in floating if leaf.dim() == 0]
     if scalars:
         return _checked_scalar(scalars, floating)
-    return _sum_of_means(floating)
-
-
-def _sum_of_means(floating: Sequence[torch.Tensor]) -> torch.Tensor:
     total = floating[0].mean()
     for leaf in floating[1:]:
         total = total + leaf.mean()
     return total
-
-
-def _floating(outputs: Any) -> list[torch.Tensor]:
-    floating = [tensor for tensor in tensors_in(outputs) if tensor.is_floating_point()]
-    if not floating:
-        raise CaptureError("loss_fn: expected one, as the model gives no floating-point tensor")
-    return floating
 
 
 def _named_loss(outputs: Any) -> torch.Tensor | None:

@@ -43,23 +43,12 @@ class Span:
 
 @dataclass(eq=False)
 class Region:
-    """Memory that one tensor has for itself, or that several have parts of.
+    """Memory that one tensor has for itself, or that several have parts of."""
 
-    Attributes
-    ----------
-    op_type : str
-        ``"parameter"``, ``"buffer"`` or ``"input"``, the first of them that one of its tensors is.
-    span : `Span`
-        The real bytes that it stands for.
-    storage : `torch.UntypedStorage`
-        Storage of the fake tensors.
-    tensors : dict of str to (fake tensor, real tensor)
-        By name.
-    """
-
-    op_type: str
-    span: Span
-    storage: torch.UntypedStorage
+    op_type: str  # "parameter", "buffer" or "input", the first that one of its tensors is
+    span: Span  # the real bytes that it stands for
+    storage: torch.UntypedStorage  # of the fake tensors
+    # Fake and real tensors by name.
     tensors: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     _fake_of_base: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -112,19 +101,9 @@ class FakeMemory:
             self._add_region([named[index] for index in group])
 
     def add_constant(self, name: str, tensor: torch.Tensor) -> tuple[Region, str, list[Region]]:
-        """Add a tensor that was not given before.
+        """Add a tensor that was not given before, to the region that contains it or to a new one.
 
-        Parameters
-        ----------
-        name
-            Name of the tensor.
-        tensor
-            It becomes a part of the region that contains it, else a region of its own.
-
-        Returns
-        -------
-        tuple
-            Its region, its name there, and the other regions that it overlaps.
+        Returned are its region, its name there, and the other regions that it overlaps.
         """
         span = _span(name, tensor)
         met = [region for region in self.regions if region.span.overlaps(span)]

@@ -26,19 +26,6 @@ HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
 class FakeObjects:
     """The objects that a step works with.
 
-    Parameters
-    ----------
-    modules
-        The modules, by name, which may be empty.
-    optimizers
-        Optimizers of their parameters.
-    others
-        Lists, dictionaries and objects with attributes that the step changes.
-    inputs
-        Arguments of the step.
-    fake_mode
-        The mode of the fake tensors.
-
     Attributes
     ----------
     memory : `FakeMemory`
@@ -72,12 +59,12 @@ class FakeObjects:
                 self.names.setdefault(id(tensor), name)
         self.parameters = {name: t for name, t in resident if self.names.get(id(t)) == name}
         parameters = {id(tensor): tensor for tensor in self.parameters.values()}
-        holders: list[Any] = [*optimizers, *others]
-        holders += [part for module in modules.values() for part in module.modules()]
+        layers = [part for module in modules.values() for part in module.modules()]
+        holders: list[Any] = [*optimizers, *others, *layers]
         # Copies have the same modules and weights in them, and buffers and inputs that are fake.
         self._memo = {**self.memory.fake_of, **{id(each): each for each in holders}, **parameters}
         # A hook is removed from the dictionary that it was put into, which is the caller's.
-        for part in [part for module in modules.values() for part in module.modules()]:
+        for part in layers:
             hooks = [value for name, value in vars(part).items() if "_hooks" in name]
             self._memo.update((id(value), value) for value in hooks)
         self._fake_mode = fake_mode
@@ -207,10 +194,8 @@ def input_name(path: Iterable[Any]) -> str:
 
 
 def _key(key: Any) -> str:
-    for attribute in ("idx", "key", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
+    names = (name for name in ("idx", "key", "name") if hasattr(key, name))
+    return str(getattr(key, next(names, ""), key))
 
 
 def _copied(

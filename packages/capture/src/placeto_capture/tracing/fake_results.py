@@ -23,16 +23,7 @@ class UnknownCountError(Exception):
 
 @dataclass(frozen=True)
 class Picking:
-    """How many elements are picked.
-
-    Attributes
-    ----------
-    fraction : float or None
-        The part, above 0 and up to 1, where it depends on values that are not known; None if
-        nothing is said of it.
-    known_count : function of a mask
-        Returns how many of its elements are true, None where it is not known.
-    """
+    """How many elements are picked: the fraction is of those of masks that are not known."""
 
     fraction: float | None
     known_count: Callable[[torch.Tensor], int | None]
@@ -52,22 +43,7 @@ class Picking:
 def picked_result(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], picking: Picking
 ) -> Any:
-    """Return what a function gives whose shape depends on values.
-
-    Parameters
-    ----------
-    func
-        Function that is called.
-    args, kwargs
-        Its arguments; tensors are fake.
-    picking
-        Count of the elements that are picked.
-
-    Returns
-    -------
-    Any
-        Fake tensors; None where nothing says how large the result can be.
-    """
+    """Return what a function gives whose shape depends on values; None if nothing says it."""
     make = _PICKED.get(func)
     try:
         return None if make is None else make(picking, *args, **kwargs)
@@ -130,7 +106,11 @@ def _unique(
     return_counts: bool = False,
 ) -> Any:
     count = picking.of(tensor.numel())
-    return _unique_parts(tensor, count, tensor.shape, return_inverse, return_counts)
+    return (
+        tensor.new_empty(count),
+        tensor.new_empty(tensor.shape if return_inverse else 0, dtype=torch.int64),
+        tensor.new_empty(count if return_counts else 0, dtype=torch.int64),
+    )
 
 
 def _unique_consecutive(
@@ -143,16 +123,6 @@ def _unique_consecutive(
     if dim is not None:
         return None
     return _unique(picking, tensor, True, return_inverse, return_counts)
-
-
-def _unique_parts(
-    tensor: torch.Tensor, count: int, shape: torch.Size, return_inverse: bool, return_counts: bool
-) -> Any:
-    return (
-        tensor.new_empty(count),
-        tensor.new_empty(shape if return_inverse else 0, dtype=torch.int64),
-        tensor.new_empty(count if return_counts else 0, dtype=torch.int64),
-    )
 
 
 _PICKED: dict[Any, Callable[..., Any]] = {

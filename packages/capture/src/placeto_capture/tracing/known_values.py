@@ -18,12 +18,11 @@ import sys
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -39,13 +38,7 @@ LARGEST_BYTES = 2**26  # of all that has to be computed for a value
 
 
 class KnownValues:
-    """Which values a step knows, and what follows from them.
-
-    Parameters
-    ----------
-    storages
-        All storages of the step so far; more are added to this list.
-    """
+    """Which values a step knows, and what follows from them; storages may be added later."""
 
     def __init__(self, storages: Sequence[torch.UntypedStorage]) -> None:
         self._storages = storages
@@ -76,12 +69,11 @@ class KnownValues:
         asked = call.writes if call.op_type in SHAPED_ALIKE else (*call.reads, *call.writes)
         if not self._known.issuperset(asked):
             assumption = None if call.writes else assumption_of(call)
-            view = None if assumption is None else call.outputs[assumption.output]
-            if assumption is None or view is None:
+            if assumption is None:
                 self._known.difference_update(made)
                 return
             self._assumptions[op] = assumption
-            made = (view.storage,)
+            made = tuple(view.storage for view in [call.outputs[assumption.output]] if view)
         elif function_of(call.function).allocates:  # there is no value in it yet
             return
         self._known.update(made)
@@ -90,20 +82,10 @@ class KnownValues:
             self._writers[storage].append(op)
 
     def result(self, func: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Return what a function gives for tensors whose values are known.
+        """Return what a function gives for tensors whose values are known, which are views here.
 
-        Parameters
-        ----------
-        func
-            Function that is called.
-        arguments, keywords
-            Its arguments, with views in place of tensors.
-
-        Returns
-        -------
-        Any
-            The result, with real tensors; None where it depends on other values, or on
-            uninitialised memory, or is too much work.
+        That is None where it depends on other values, or on uninitialised memory, or is too much
+        work.
         """
         read = {view.storage for view in views_in((arguments, keywords))}
         if not self._known.issuperset(read):
@@ -139,9 +121,8 @@ class KnownValues:
 
     def _touched(self, op: int) -> Iterable[int]:
         call = self._calls[op]
-        if op in self._assumptions:
-            return call.creates
-        return (*call.reads, *call.writes, *call.creates)
+        read = () if op in self._assumptions else (*call.reads, *call.writes)
+        return (*read, *call.creates)
 
     def _trace(self, ops: Sequence[int], sizes: Mapping[int, int]) -> Trace:
         placeholders = {
@@ -169,13 +150,8 @@ def _value(placeholder: Placeholder, name: str, _: View) -> torch.Tensor:
 
 aten = torch.ops.aten
 
-# What tests say of finite numbers.
-_TESTS = {
-    aten.isinf.default: False,
-    aten.isnan.default: False,
-    aten.isneginf.default: False,
-    aten.isposinf.default: False,
-}
+# Tests of numbers that are false of finite ones, and what equal ones say.
+_TESTS = {aten.isinf.default, aten.isnan.default, aten.isneginf.default, aten.isposinf.default}
 _EQUALITIES = {
     aten.eq.Scalar: True,
     aten.eq.Tensor: True,
@@ -196,17 +172,8 @@ _CHOICES = {
 }
 
 
-@dataclass(frozen=True)
-class Assumption:
-    """What a call gives of values that are not known.
-
-    Attributes
-    ----------
-    output : int
-        Place of the assumed tensor among those that it returns.
-    make : function of a seed
-        Returns that tensor.
-    """
+class Assumption(NamedTuple):
+    """What a call gives of values that are not known: which output, and what it is for a seed."""
 
     output: int
     make: Callable[[int], torch.Tensor]
@@ -227,7 +194,7 @@ def assumption_of(call: Call) -> Assumption | None:
 
 def _says_of_finite_numbers(call: Call) -> bool | None:
     if call.function in _TESTS:
-        return _TESTS[call.function]
+        return False
     if call.function in _EQUALITIES:
         left, right = call.arguments
         if left == right:  # only what is no number differs from itself

@@ -27,24 +27,11 @@ SMALLEST_BLOCK = 512
 
 
 class Lifetimes:
-    """Follows which storages something but the tracer refers to.
-
-    Parameters
-    ----------
-    storages
-        All storages, to which others are added.
-
-    Attributes
-    ----------
-    living : list of int
-        The storages that lived when they were looked at last.
-    deaths : dict of int to int
-        The number of ops that had run when a storage died.
-    """
+    """Follows which storages, to which others are added, something but the tracer refers to."""
 
     def __init__(self, storages: Sequence[torch.UntypedStorage]) -> None:
-        self.living: list[int] = []
-        self.deaths: dict[int, int] = {}
+        self.living: list[int] = []  # those that lived when they were looked at last
+        self.deaths: dict[int, int] = {}  # the number of ops that had run when each died
         self._storages = storages
         self._num_seen = 0
         self._tensors: list[weakref.ref[torch.Tensor]] = []
@@ -111,17 +98,20 @@ def with_frees(trace: Trace) -> Trace:
     return with_calls(trace, calls)
 
 
+Bytes = tuple[int, int, int]  # from one op up to another one
+
+
 @dataclass
 class _Life:
     """The life of a storage, from the op that makes it up to another one.
 
-    ``kept`` are the bytes that nothing reads any more, with the ops from which up to which that is.
+    ``kept`` are the bytes that nothing reads any more.
     """
 
     storage: int
     maker: int
     end: int
-    kept: list[tuple[int, int, int]] = field(default_factory=list)
+    kept: list[Bytes] = field(default_factory=list)
 
     def kept_at(self, op: int) -> int:
         """Return the bytes that are kept while an op runs."""
@@ -149,8 +139,8 @@ def _kept_at_the_peak(trace: Trace) -> list[_Life]:
     return found
 
 
-def _curve(intervals: Iterable[tuple[int, int, int]], num_ops: int) -> NDArray[np.int64]:
-    """Return int64[V], the bytes while each op runs, of bytes from one op up to another one."""
+def _curve(intervals: Iterable[Bytes], num_ops: int) -> NDArray[np.int64]:
+    """Return int64[V], the bytes while each op runs."""
     changes = np.zeros(num_ops + 1, np.int64)
     for start, end, num_bytes in intervals:
         changes[start] += num_bytes
@@ -179,10 +169,8 @@ def _lives(trace: Trace) -> list[_Life]:
     return lives
 
 
-def _kept(
-    life: _Life, num_bytes: int, accesses: Sequence[tuple[int, View]]
-) -> list[tuple[int, int, int]]:
-    """Return from which op up to which how many bytes are there that nothing reads any more."""
+def _kept(life: _Life, num_bytes: int, accesses: Sequence[tuple[int, View]]) -> list[Bytes]:
+    """Return the bytes that nothing reads any more."""
     kept = []
     end, read, views = life.end, 0, set[View]()
     for op, view in [(life.maker, None), *accesses][::-1]:

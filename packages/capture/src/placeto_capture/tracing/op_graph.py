@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from placeto_capture.tracing.functions import dtype_of, groups_of
 from placeto_capture.tracing.storage_parts import Access, StorageAccesses
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
-from placeto_capture.tracing.versions import EarlierOps, Version, Versions
+from placeto_capture.tracing.versions import EarlierOps, Read, Version, as_tensors
 from placeto_graphs import OpGraph, Phase
 
 FREE = -1  # the colocation id of an op that may be anywhere
@@ -87,28 +87,23 @@ class TensorsOfTrace:
     ----------
     made : list of `Version`
         The op that makes each tensor, and the parts of a storage that it is.
-    parts : `StorageAccesses`
-        Parts of the storages.
     edges : list of (tensor, op)
         Readers of tensors, in the order of the ops.
     waits : list of (op, op)
         Ops, and those that have to be done before, where tensors do not say so.
-    is_dataflow : bool
-        Whether tensors alone say what comes first.
-    home_of_storage : dict of int to int
-        The op of each storage that is resident.
     """
 
     def __init__(self, trace: Trace) -> None:
-        self.home_of_storage: dict[int, int] = {}
+        self.home_of_storage: dict[int, int] = {}  # the op of each one that is resident
         self.parts = StorageAccesses(trace)
         self.waits: list[tuple[int, int]] = []
-        self.is_dataflow = trace.updates == "as-ready"
+        self.is_dataflow = trace.updates == "as-ready"  # tensors alone say what comes first
         self._last_backward_ops: dict[int, None] = {}  # from which no other one is reached
         self._barrier: int | None = None
         self._before_barrier: set[int] = set()
         self._after_barrier: set[int] = set()  # it and the ops that come after it
-        self._versions = Versions()
+        self._versions: list[Version] = []
+        self._reads: list[Read] = []
         self._version_of_home: dict[int, int] = {}
         self._version_of_part: dict[tuple[int, int], int] = {}  # by storage and part
         self._readers: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # of these
@@ -120,7 +115,7 @@ class TensorsOfTrace:
                 self._add_call(op, made)
         if not self.is_dataflow:
             self._hold(trace.held)
-        self.made, self.edges = self._versions.as_tensors()
+        self.made, self.edges = as_tensors(self._versions, self._reads)
 
     def contents(self, tensor: int) -> list[View]:
         """Return the bytes of a tensor; those of one that is in resident memory are none."""
@@ -133,7 +128,7 @@ class TensorsOfTrace:
     def _add_placeholder(self, op: int, placeholder: Placeholder) -> None:
         self._before.append(())
         sizes = self.parts.sizes(placeholder.storages[0])
-        home = self._versions.add(Version(op, placeholder.storages[0], dict(enumerate(sizes))))
+        home = self._add(Version(op, placeholder.storages[0], dict(enumerate(sizes))))
         self._version_of_home[op] = home
         for storage in placeholder.storages:
             for part in range(len(self.parts.sizes(storage))):
@@ -141,16 +136,20 @@ class TensorsOfTrace:
             if placeholder.is_resident:
                 self.home_of_storage[storage] = op
 
+    def _add(self, version: Version) -> int:
+        self._versions.append(version)
+        return len(self._versions) - 1
+
     def _add_call(self, op: int, call: Call) -> None:
         uses = {storage: self.parts.access(op, storage) for storage in (*call.reads, *call.writes)}
         before = []
         for version, parts in self._read_versions(uses).items():
-            before.append(self._versions.versions[version].producer)
-            self._versions.read(version, op, parts)
+            before.append(self._versions[version].producer)
+            self._reads.append((version, op, sorted(parts)))
         for earlier in self._ops_to_wait_for(call, uses, before):
             before.append(earlier)
             if self.is_dataflow:
-                self._versions.read(self._versions.add(Version(earlier, None, {0: 0})), op, [0])
+                self._reads.append((self._add(Version(earlier, None, {0: 0})), op, [0]))
             else:
                 self.waits.append((op, earlier))
         self._before.append(tuple(before))
@@ -185,7 +184,7 @@ class TensorsOfTrace:
 
     def _parts_in(self, version: int, storage: int, parts: Iterable[int]) -> Iterable[int]:
         """Return parts of a version; an optimizer's state is part of no weight, and so of all."""
-        made = self._versions.versions[version]
+        made = self._versions[version]
         return parts if made.storage == storage else made.bytes_of_part
 
     def _ops_to_wait_for(
@@ -234,7 +233,7 @@ class TensorsOfTrace:
                 for part in range(len(self.parts.sizes(storage))):
                     version = self._version_of_part.get((storage, part))
                     if version is not None:
-                        made = self._versions.versions[version]
+                        made = self._versions[version]
                         made.held.update(self._parts_in(version, storage, [part]))
 
     def _replaced_by(self, uses: Mapping[int, Access]) -> set[int]:
@@ -245,14 +244,14 @@ class TensorsOfTrace:
                 earlier.update(self._readers[storage, part])
                 version = self._version_of_part.get((storage, part))
                 if version is not None:
-                    earlier.add(self._versions.versions[version].producer)
+                    earlier.add(self._versions[version].producer)
         return earlier
 
     def _add_version(self, op: int, storage: int, parts: Iterable[int]) -> None:
         is_resident = storage in self.home_of_storage
         sizes = self.parts.sizes(storage)
         version = Version(op, storage, {part: 0 if is_resident else sizes[part] for part in parts})
-        index = self._versions.add(version)
+        index = self._add(version)
         for part in version.bytes_of_part:
             self._version_of_part[storage, part] = index
             self._readers[storage, part] = []

@@ -15,23 +15,20 @@ from placeto_capture.tracing.trace import tensor_leaves
 # Code that is not the model's: PyTorch's own modules, and this package.
 OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
-LEFT_MODULE = "_placeto_left_module"  # an attribute of errors
+LEFT_MODULE = "_placeto_left_module"  # an attribute of errors: the innermost module that they left
 
 
 class ModuleScopes:
-    """Follows the calls of modules, by name, and of those in them.
-
-    Attributes
-    ----------
-    paths : list of str
-        The paths of the modules that are being called, the innermost last.
-    after_outermost : callable
-        What is called when a module has returned that no other one has called.
-    """
+    """Follows the calls of modules, by name, and of those in them."""
 
     def __init__(self) -> None:
-        self.paths: list[str] = []
+        self.paths: list[str] = []  # of the modules that are being called, the innermost last
+        # Is called when a module has returned that no other one has called.
         self.after_outermost: Callable[[], None] = lambda: None
+
+    def innermost(self, outside: str) -> str:
+        """Return the path of the innermost module that is being called, else another one."""
+        return self.paths[-1] if self.paths else outside
 
     def follow(self, modules: Mapping[str, nn.Module]) -> None:
         """Follow modules by their names."""
@@ -40,11 +37,6 @@ class ModuleScopes:
             for path, module in each.named_modules(followed, name):
                 self._follow(path, module)
 
-    def failed(self, error: BaseException) -> str | None:
-        """Return the path of the innermost module that an exception left, if it left one."""
-        path: str | None = getattr(error, LEFT_MODULE, None)
-        return path
-
     def _follow(self, path: str, module: nn.Module) -> None:
         def enter(_module: nn.Module, _args: Any) -> None:
             self.paths.append(path)
@@ -52,7 +44,7 @@ class ModuleScopes:
         def leave(_module: nn.Module, _args: Any, _result: Any) -> None:
             self.paths.pop()
             error = sys.exc_info()[1]
-            if error is not None and self.failed(error) is None:
+            if error is not None and not hasattr(error, LEFT_MODULE):
                 # An error that was kept here would keep the variables of what it has left.
                 setattr(error, LEFT_MODULE, path)
             if not self.paths:
@@ -90,10 +82,7 @@ LEAF_NUMBER = 2**64 - 1  # of the nodes that accumulate the gradients of leaves
 
 
 class AutogradNodes:
-    """Follows which op each node of autograd's graph was made for.
-
-    Ops are told by their index and scope.
-    """
+    """Follows which op, told by index and scope, each node of autograd's graph was made for."""
 
     def __init__(self) -> None:
         self._op_of_node: dict[int, tuple[int, str]] = {}

@@ -39,13 +39,6 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
     that is learned. Dropout and RMSNorm are one op on a GPU, and ``torch.autocast("cuda")`` applies
     there. An LSTM or GRU is in its single ops, as any device can run them. Autocast is
     off until the step begins it.
-
-    Parameters
-    ----------
-    target
-        Device whose kernels run.
-    fake_mode
-        Mode of the fake tensors of the step.
     """
     log = logging.getLogger(FakeTensorMode.__module__)  # it prints errors before it raises them
     with _PATCHING, ExitStack() as stack:
@@ -115,16 +108,8 @@ def patch_attention() -> Any:
         is_learned = attn_mask is not None and attn_mask.requires_grad
         fits = all(each.dim() == 4 and each.shape[1] == query.shape[1] for each in given)
         if not (dropout_p or is_learned) or not fits or query.dtype not in OF_FUSED_ATTENTION:
-            return in_other_ops(
-                query,
-                key,
-                value,
-                attn_mask,
-                dropout_p,
-                is_causal,
-                scale=scale,
-                enable_gqa=enable_gqa,
-            )
+            how: Any = {"scale": scale, "enable_gqa": enable_gqa}
+            return in_other_ops(query, key, value, attn_mask, dropout_p, is_causal, **how)
         if torch.is_autocast_enabled(FAKE):
             given = [each.to(torch.get_autocast_dtype(FAKE)) for each in given]
         bias = attn_mask

@@ -1,11 +1,10 @@
 """Runs the ops of a trace on real tensors."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.trace import (
     Call,
     Placeholder,
@@ -31,17 +30,8 @@ def view_of(storage: torch.UntypedStorage, view: View) -> torch.Tensor:
 class Memory:
     """The storages of a trace on one device: made when first needed, freed after the last use.
 
-    Parameters
-    ----------
-    trace
-        Step that runs.
-    device
-        Device that has the storages.
-    value_of
-        Called with a placeholder, the name of one of its tensors and the view that it is; returns
-        the values that the tensor has before the step.
-    kept
-        Storages that are not freed.
+    Those that are to be kept are not freed. ``value_of`` returns the values that a tensor of a
+    placeholder, with a name and a view, has before the step.
     """
 
     def __init__(
@@ -133,55 +123,6 @@ class Memory:
         if isinstance(value, torch.device):
             return self._device
         return value
-
-
-def replay(
-    trace: Trace,
-    values: Mapping[str, torch.Tensor],
-    *,
-    order: Sequence[int] | None = None,
-    seed: int = 0,
-) -> dict[str, torch.Tensor]:
-    """Run a traced step on real tensors on the CPU.
-
-    Parameters
-    ----------
-    trace
-        The step.
-    values
-        The tensors of its placeholders before the step, by name; those that `capture` was given are
-        known already. They stay as they are.
-    order
-        The indices of all ops in any topological order; that of the trace by default.
-    seed
-        An op whose `Call.rng_index` is n draws the random numbers that it draws after
-        ``torch.manual_seed(seed + n)``, whatever the order.
-
-    Returns
-    -------
-    dict of str to `torch.Tensor`
-        The results of the trace, and weights, buffers and optimizer state after the step.
-    """
-
-    def value_of(placeholder: Placeholder, name: str, _: View) -> torch.Tensor:
-        value = values.get(name, placeholder.values.get(name))
-        if value is None or value.is_meta:
-            raise CaptureError(f"values: expected a tensor for {name!r}, got none")
-        return value.detach()
-
-    wanted = dict(trace.results)
-    for placeholder in trace.placeholders:
-        if placeholder.is_resident:
-            wanted |= {**placeholder.tensors, **placeholder.state}
-    memory = Memory(
-        trace, torch.device("cpu"), value_of, {view.storage for view in wanted.values()}
-    )
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for op in range(len(trace.ops)) if order is None else order:
-            call = trace.ops[op]
-            if isinstance(call, Call):
-                memory.run(call, seed)
-        return {name: memory.tensor(view).clone() for name, view in wanted.items()}
 
 
 def _touched(call: Call) -> Iterable[int]:

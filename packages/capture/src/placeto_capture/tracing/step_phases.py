@@ -30,23 +30,9 @@ class StepPhases:
     optimizer's ``step()``, and what computes without modules and gradients between it and the last
     backward pass before it, or after the last one of the step: scaling and clipping of gradients,
     averages of weights. All else is the forward phase.
-
-    Parameters
-    ----------
-    tracer
-        Records the ops.
-    fake_mode
-        Mode of the fake tensors.
-    objects
-        The objects that the step works with.
     """
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        fake_mode: FakeTensorMode,
-        objects: FakeObjects,
-    ) -> None:
+    def __init__(self, tracer: Tracer, fake_mode: FakeTensorMode, objects: FakeObjects) -> None:
         self._tracer = tracer
         self._fake_mode = fake_mode
         self._objects = objects

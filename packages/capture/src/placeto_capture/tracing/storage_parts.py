@@ -38,13 +38,6 @@ class StorageParts:
     Tensors that are no boxes beside each other are taken for all bytes from their first one to
     their last one; where even that makes too many parts, for the whole storage.
 
-    Parameters
-    ----------
-    whole
-        All bytes of the storage.
-    views
-        The tensors that ops look at it through.
-
     Attributes
     ----------
     parts : list of `View`
@@ -196,17 +189,9 @@ def _box(runs: _Runs, places: Sequence[int], radices: Sequence[int]) -> list[Int
 
 @dataclass(frozen=True)
 class Access:
-    """How a call uses the parts of a storage.
+    """How a call uses the parts of a storage."""
 
-    Attributes
-    ----------
-    read : tuple of int
-        The parts that it reads: also those that it changes without overwriting all of their bytes.
-    written : tuple of int
-        The parts that it changes.
-    """
-
-    read: tuple[int, ...]
+    read: tuple[int, ...]  # also those that it changes without overwriting all of their bytes
     written: tuple[int, ...]
 
     @property

@@ -65,29 +65,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Modules that are being called.
     mask_fraction
         The part of all elements that a mask of unknown values picks; None refuses such masks.
-
-    Attributes
-    ----------
-    ops : list of `Op`
-        Those that ran so far.
-    scope : str
-        The scope of ops that run outside of all modules.
-    phase : Phase
-        Phase of the ops that run.
-    update : int
-        Number of the optimizer's step that runs, in the update phase.
-    passes : `BackwardPasses`
-        Runs the backward passes of the step.
     """
 
     def __init__(
         self, memory: FakeMemory, scopes: ModuleScopes, mask_fraction: float | None = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.ops: list[Op] = []
-        self.scope = ""
-        self.phase = Phase.FORWARD
-        self.update = 0
+        self.ops: list[Op] = []  # that ran so far
+        self.scope = ""  # of ops that run outside of all modules
+        self.phase = Phase.FORWARD  # of the ops that run
+        self.update = 0  # number of the optimizer's step that runs, in the update phase
         self._memory = memory
         self._scopes = scopes
         self._mask_fraction = mask_fraction
@@ -160,13 +147,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 call.phase = Phase.UPDATE
                 call.belongs_to, call.scope = self._owner_of_update(call)
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an op on fake tensors and record it."""
         if func is DEVICE_OF:
             return args[0].device
@@ -184,20 +165,20 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is not LIFT_FRESH:
             args, kwargs = mapped(self._fake, args), mapped(self._fake, kwargs)
         if function.name in COPIES and self._are_new_zeros(args[0]):
-            func = getattr(getattr(torch.ops.aten, f"{func._opname}_"), func._overloadname)
-            function = function_of(func)
-        return self._record(func, function, args, kwargs)
+            in_place = getattr(torch.ops.aten, f"{func._opname}_")
+            function = function_of(getattr(in_place, func._overloadname))
+        return self._record(function, args, kwargs)
 
     def _are_new_zeros(self, tensor: torch.Tensor) -> bool:
         """Return whether the last op made a tensor of zeros for autograd alone."""
+        if self.phase != Phase.BACKWARD or torch.is_grad_enabled():
+            return False
         last = self.ops[-1]
         is_new = last.op_type in ZEROS and self._look_up(tensor).storage in last.creates
-        is_of_autograd = self.phase == Phase.BACKWARD and not torch.is_grad_enabled()
-        return is_new and is_of_autograd and is_run_by_engine()
+        return is_new and is_run_by_engine()
 
-    def _record(
-        self, func: Any, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _record(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        func = function.overload
         self._lifetimes.before_op(len(self.ops))
         # An op may change what its arguments look like, so they are described before it runs.
         arguments, keywords = mapped(self._described, args), mapped(self._described, kwargs)
@@ -212,13 +193,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = self._of_values(func, (args, kwargs), (arguments, keywords), error)
 
         storages_before = len(self._storages)
-        leaves = tuple(tensor_leaves(result))
-        outputs = tuple(
-            None if leaf is None else self._look_up(leaf, maker=len(self.ops)) for leaf in leaves
-        )
-        for leaf, view in zip(leaves, outputs, strict=True):
-            if leaf is not None and view is not None:
-                self._lifetimes.follow(leaf, view.storage)
+        outputs = tuple(self._made(leaf) for leaf in tensor_leaves(result))
         if len(self._storages) == storages_before and not written:
             self._fold(outputs, node)
             return result
@@ -243,13 +218,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._append(call, inputs, written, node)
         return result
 
+    def _made(self, tensor: torch.Tensor | None) -> View | None:
+        if tensor is None:
+            return None
+        view = self._look_up(tensor, maker=len(self.ops))
+        self._lifetimes.follow(tensor, view.storage)
+        return view
+
     def _append(
         self, call: Call, inputs: list[View], written: list[View], node: int | None
     ) -> None:
         written_storages = dict.fromkeys(view.storage for view in written)
-        read = dict.fromkeys(
-            view.storage for view in inputs if view.storage not in written_storages
-        )
+        read = [s for s in dict.fromkeys(v.storage for v in inputs) if s not in written_storages]
         for storage in read:
             if storage in self._allocations:  # the values of new memory are the allocation's
                 self._append(self._allocations.pop(storage), [], [], None)
@@ -285,7 +265,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def _current_scope(self) -> str:
-        return self._scopes.paths[-1] if self._scopes.paths else self.scope
+        return self._scopes.innermost(self.scope)
 
     def _owner(self, call: Call) -> tuple[int | None, str]:
         """Return which op a call belongs to, and its scope."""
@@ -295,7 +275,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None, self._current_scope
         owner, scope = self._owner_of_gradient()
         # Modules run in the backward phase where activations are computed again.
-        return owner, self._scopes.paths[-1] if self._scopes.paths else scope
+        return owner, self._scopes.innermost(scope)
 
     def _owner_of_gradient(self) -> tuple[int | None, str]:
         made_for = self._nodes.running()
@@ -338,9 +318,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "bool(), int() or an if on a tensor do, and capture has none; choose between "
                 "tensors with torch.where or a mask, or decide by numbers that are not tensors"
             ) from None
-        picked = picked_result(
-            func, *called_with, Picking(self._mask_fraction, self._count_of_known_mask)
-        )
+        picking = Picking(self._mask_fraction, self._count_of_known_mask)
+        picked = picked_result(func, *called_with, picking)
         if picked is not None:
             return picked
         raise CaptureError(
@@ -379,16 +358,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _add_constant(self, tensor: torch.Tensor) -> None:
         region, name, cut = self._memory.add_constant(self._constant_name, tensor)
-        known = self._placeholder_of_storage.get(
-            self._index_of_storage.get(region.storage._cdata, -1)
-        )
-        if known is None:
-            self._add_placeholder(name, self._current_scope, region)
-        else:
-            _, placeholder = known
+        index = self._index_of_storage.get(region.storage._cdata, -1)
+        if index in self._placeholder_of_storage:
+            _, placeholder = self._placeholder_of_storage[index]
             fake, _ = region.tensors[name]
             placeholder.tensors[name] = self._look_up(fake)
             placeholder.values[name] = tensor
+        else:
+            self._add_placeholder(name, self._current_scope, region)
         if cut:
             storages = {self._index_of_storage[r.storage._cdata] for r in (region, *cut)}
             self._cut_storages |= storages

@@ -33,12 +33,8 @@ def with_whole_updates(trace: Trace) -> Trace:
     kept = [op for op in range(len(trace.ops)) if op not in removed]
     place = {op: index for index, op in enumerate(kept)}
     place |= {op: place[last] for last, parts in merged.items() for op in parts}
-    ops: list[Op] = []
-    for op in kept:
-        made = trace.ops[op]
-        if op in merged:
-            made = _whole(trace, merged[op], users)
-        ops.append(_moved(made, place))
+    made = [_whole(trace, merged[op], users) if op in merged else trace.ops[op] for op in kept]
+    ops = [_moved(op, place) for op in made]
     return replace(trace, ops=ops, deaths=_moved_deaths(trace, place, len(ops)))
 
 

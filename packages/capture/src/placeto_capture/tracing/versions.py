@@ -1,7 +1,7 @@
 """What ops make in storages, who reads it, and which ops come before others."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -22,84 +22,59 @@ class Version:
         The parts of the storage that the op writes, and their bytes.
     held : set of int
         The parts that stay until the end of the step.
-    readers : dict of int to list of int
-        The ops that read each of these parts.
     """
 
     producer: int
     storage: int | None
     bytes_of_part: Mapping[int, int]
     held: set[int] = field(default_factory=set)
-    readers: dict[int, list[int]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.readers = {part: [] for part in self.bytes_of_part}
 
     @property
     def num_bytes(self) -> int:
         """The bytes of all its parts."""
         return sum(self.bytes_of_part.values())
 
-    def by_readers(self) -> list[dict[int, int]]:
-        """Return the bytes of its parts, those that the same ops read together."""
-        if not self.num_bytes:
-            return [dict(self.bytes_of_part)]
-        sizes: defaultdict[tuple[bool, tuple[int, ...]], dict[int, int]] = defaultdict(dict)
-        for part, size in self.bytes_of_part.items():
-            sizes[part in self.held, tuple(self.readers[part])][part] = size
-        return list(sizes.values())
+
+Read = tuple[int, int, Sequence[int]]  # a version, the op that reads it, and parts of it
 
 
-class Versions:
-    """All versions of a step, in the order in which they were made, and who reads what of them."""
+def as_tensors(
+    versions: Sequence[Version], reads: Sequence[Read]
+) -> tuple[list[Version], list[tuple[int, int]]]:
+    """Return the tensors, each as the parts of a version that it is, and their edges.
 
-    def __init__(self) -> None:
-        self.versions: list[Version] = []
-        self._reads: list[tuple[int, int, tuple[int, ...]]] = []  # version, op, parts
+    A tensor is all parts of a version that the same ops read. One without bytes is one.
 
-    def add(self, version: Version) -> int:
-        """Add a version; return its index."""
-        self.versions.append(version)
-        return len(self.versions) - 1
+    Examples
+    --------
+    Of three parts, one op reads the first two, and another one all of them:
 
-    def read(self, index: int, op: int, parts: Iterable[int]) -> None:
-        """Note that an op reads parts of a version."""
-        parts = tuple(sorted(parts))
-        self._reads.append((index, op, parts))
+    >>> thirds = Version(producer=0, storage=0, bytes_of_part={0: 8, 1: 8, 2: 9})
+    >>> tensors, edges = as_tensors([thirds], [(0, 1, [0, 1]), (0, 2, [0, 1, 2])])
+    >>> [dict(tensor.bytes_of_part) for tensor in tensors], edges
+    ([{0: 8, 1: 8}, {2: 9}], [(0, 1), (0, 2), (1, 2)])
+    """
+    readers: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for index, op, parts in reads:
         for part in parts:
-            self.versions[index].readers[part].append(op)
-
-    def as_tensors(self) -> tuple[list[Version], list[tuple[int, int]]]:
-        """Return the tensors, each as the parts of a version that it is, and their edges.
-
-        A tensor is all parts of a version that the same ops read. One without bytes is one.
-
-        Examples
-        --------
-        Of three parts, one op reads the first two, and another one all of them:
-
-        >>> versions = Versions()
-        >>> thirds = versions.add(Version(producer=0, storage=0, bytes_of_part={0: 8, 1: 8, 2: 9}))
-        >>> versions.read(thirds, 1, [0, 1])
-        >>> versions.read(thirds, 2, [0, 1, 2])
-        >>> tensors, edges = versions.as_tensors()
-        >>> [dict(tensor.bytes_of_part) for tensor in tensors], edges
-        ([{0: 8, 1: 8}, {2: 9}], [(0, 1), (0, 2), (1, 2)])
-        """
-        tensors: list[Version] = []
-        tensor_of_part: list[dict[int, int]] = []
-        for version in self.versions:
-            tensor_of_part.append({})
-            for sizes in version.by_readers():
-                tensor_of_part[-1].update(dict.fromkeys(sizes, len(tensors)))
-                held = version.held & sizes.keys()
-                tensors.append(Version(version.producer, version.storage, sizes, held))
-        edges = [
-            (tensor, op)
-            for index, op, parts in self._reads
-            for tensor in dict.fromkeys(tensor_of_part[index][part] for part in parts)
-        ]
-        return tensors, edges
+            readers[index, part].append(op)
+    tensors: list[Version] = []
+    tensor_of_part: dict[tuple[int, int], int] = {}
+    for index, version in enumerate(versions):
+        groups: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
+        for part, size in version.bytes_of_part.items():
+            key = (part in version.held, *readers[index, part]) if version.num_bytes else None
+            groups[key][part] = size
+        for sizes in groups.values() or [{}]:
+            tensor_of_part.update(((index, part), len(tensors)) for part in sizes)
+            held = version.held & sizes.keys()
+            tensors.append(Version(version.producer, version.storage, sizes, held))
+    edges = [
+        (tensor, op)
+        for index, op, parts in reads
+        for tensor in dict.fromkeys(tensor_of_part[index, part] for part in parts)
+    ]
+    return tensors, edges
 
 
 class EarlierOps:

@@ -1,4 +1,6 @@
-"""The oracle of what ops send to each other: a step in which each op has a memory of its own."""
+"""Steps that run on real tensors: all ops in one memory, or each in a memory of its own."""
+
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -17,13 +19,41 @@ CPU = torch.device("cpu")
 GARBAGE = 255  # numbers of such bytes are no numbers
 
 
+def replay(
+    trace: Trace,
+    values: Mapping[str, torch.Tensor],
+    *,
+    order: Sequence[int] | None = None,
+    seed: int = 0,
+) -> dict[str, torch.Tensor]:
+    """Run a traced step in an order of its ops; values that `capture` was given are known already.
+
+    Returned are the results of the trace, and weights, buffers and optimizer state after the step.
+    """
+
+    def value_of(source: Placeholder, name: str, _: View) -> torch.Tensor:
+        return (values[name] if name in values else source.values[name]).detach()
+
+    wanted = dict(trace.results)
+    for source in trace.placeholders:
+        if source.is_resident:
+            wanted |= {**source.tensors, **source.state}
+    memory = Memory(trace, CPU, value_of, {view.storage for view in wanted.values()})
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for op in range(len(trace.ops)) if order is None else order:
+            call = trace.ops[op]
+            if isinstance(call, Call):
+                memory.run(call, seed)
+        return {name: memory.tensor(view).clone() for name, view in wanted.items()}
+
+
 def replay_apart(
     trace: Trace, values: dict[str, torch.Tensor], seed: int
 ) -> dict[str, torch.Tensor]:
-    """Run a traced step; an op finds garbage but for the tensors that the graph says it reads.
+    """Run a step in which an op finds garbage but for the tensors that the graph says it reads.
 
-    Resident memory is one for all. Returned are its tensors after the step, and those results of
-    which all bytes have been made by one op.
+    It is the oracle of what ops send. Resident memory is one for all. Returned are its tensors
+    after the step, and those results of which all bytes have been made by one op.
     """
 
     def value_of(source: Placeholder, name: str, _: View) -> torch.Tensor:
