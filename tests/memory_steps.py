@@ -17,7 +17,7 @@ Made = tuple[nn.Module, tuple[Tensor, ...], Tensor]  # a model, its inputs, what
 
 
 def squares(outputs: Tensor, target: Tensor) -> Tensor:
-    """Return the mean square; the scalar of `mse_loss` has a storage of all squares on CPUs."""
+    """Return the mean square in three ops."""
     return (outputs - target).square().mean()
 
 
@@ -332,6 +332,14 @@ STEPS = {
     ),
     "activations": MemoryStep(lambda: perceptron(*[64] * 9, rows=2048), classification),
     "activations, squares": MemoryStep(lambda: perceptron(*[64] * 17, rows=1024)),
+    "squares in one op": MemoryStep(lambda: perceptron(64, 1024, rows=1024), F.mse_loss),
+    "half of squares": MemoryStep(
+        lambda: perceptron(64, 1024, rows=1024), lambda *both: F.smooth_l1_loss(*both) / 2
+    ),
+    "binary cross-entropy": MemoryStep(
+        lambda: perceptron(64, 1024, rows=1024),
+        lambda scores, target: F.binary_cross_entropy(scores.sigmoid(), target.sigmoid()),
+    ),
     "activations in place": MemoryStep(
         lambda: perceptron(*[64] * 9, rows=2048, inplace=True), classification
     ),

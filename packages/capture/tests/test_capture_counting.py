@@ -229,6 +229,18 @@ PICKS: dict[str, tuple[Change, int]] = {
         lambda table: functional.nll_loss(table, torch.zeros(ROWS, dtype=torch.long)),
         ROWS * (FLOAT + 8) + 2 * FLOAT,
     ),
+    # Halves of halves of `ROWS` numbers, until one is left.
+    "searchsorted": (
+        lambda table: torch.searchsorted(table.t()[:2].contiguous(), torch.ones(2, 1)),
+        2 * (FLOAT + 8) + 2 * FLOAT * len(f"{ROWS:b}"),
+    ),
+    # A place of two numbers, and the four pixels around it.
+    "grid_sampler_2d": (
+        lambda table: functional.grid_sample(
+            table.view(1, 1, ROWS, WIDTH), torch.zeros(1, 5, 1, 2), align_corners=False
+        ),
+        5 * (FLOAT + 2 * FLOAT + 4 * FLOAT),
+    ),
 }
 
 

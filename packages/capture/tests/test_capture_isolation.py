@@ -6,6 +6,7 @@ import random
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -179,6 +180,30 @@ def test_what_is_new_and_containers_of_ones_own_are_as_before() -> None:
     assert [*RECENT] == ["first", "last"]
     assert "FOUND" not in globals()
     assert not hasattr(Cache, "newest")
+
+
+@dataclass(slots=True)
+class Record:
+    """An object of the caller's own without a dictionary."""
+
+    losses: list[torch.Tensor]
+    newest: torch.Tensor = field(init=False)
+
+
+@pytest.mark.parametrize("kind", [Record, type("LargerRecord", (Record,), {})])
+def test_slots_are_as_before(kind: type[Record]) -> None:
+    model, losses = nn.Linear(4, 2), list[torch.Tensor]()
+    record = kind(losses)
+
+    def step(inputs: torch.Tensor) -> None:
+        record.newest = model(inputs).sum()
+        losses.append(record.newest)
+        record.losses = [record.newest]
+
+    capture_function(step, model, example_inputs=torch.ones(3, 4))
+    assert record.losses is losses
+    assert not losses
+    assert not hasattr(record, "newest")
 
 
 def test_settings_of_torch_stay_as_they_were() -> None:

@@ -170,8 +170,25 @@ def _ctc_loss(
     return log_probs.new_empty(batch), log_probs.new_empty(batch, steps, states)
 
 
+def _averaged_loss(values: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> Any:
+    """Return the loss, a number where the losses of all elements have been before."""
+    if not reduction:
+        return None
+    shape: torch.Size = torch.broadcast_shapes(values.shape, target.shape)  # type: ignore[no-untyped-call]
+    dtype = torch.promote_types(values.dtype, target.dtype)
+    return values.new_empty(shape, dtype=dtype).as_strided((), ())
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     aten._grouped_mm.default: _grouped_product,
     aten._ctc_loss.default: _ctc_loss,
     aten._ctc_loss.Tensor: _ctc_loss,
+    aten.binary_cross_entropy.default: lambda values, target, _weight=None, reduction=1: (
+        _averaged_loss(values, target, reduction)
+    ),
+    aten.mse_loss.default: _averaged_loss,
+    aten.smooth_l1_loss.default: lambda values, target, reduction=1, _beta=1.0: _averaged_loss(
+        values, target, reduction
+    ),
+    aten.soft_margin_loss.default: _averaged_loss,
 }

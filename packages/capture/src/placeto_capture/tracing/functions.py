@@ -55,7 +55,8 @@ PICKS = {
     **dict.fromkeys(
         _aten("""
             _ctc_loss _embedding_bag _embedding_bag_forward_only _unsafe_index embedding gather
-            index index_select nll_loss2d_forward nll_loss_forward take
+            grid_sampler_2d grid_sampler_3d index index_select nll_loss2d_forward nll_loss_forward
+            searchsorted take
         """),
         0,
     ),

@@ -5,7 +5,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -23,10 +23,10 @@ def put_back(roots: Iterable[Any]) -> Iterator[None]:
     """Let what is reached from functions and objects be afterwards as it was.
 
     These are lists, dictionaries and sets, also of classes of the caller's own; attributes of
-    classes and objects that are the caller's own, or PyTorch's modules and schedules; and variables
-    that functions name, but those of other modules. What is new among these is taken away again.
-    Caches of `functools.lru_cache` are emptied. Not put back are iterators, generators of random
-    numbers, arrays, slots, and objects of other libraries.
+    classes and objects that are the caller's own, also in ``__slots__``, or PyTorch's modules and
+    schedules; and variables that functions name, but those of other modules. What is new among
+    these is taken away again. Caches of `functools.lru_cache` are emptied. Not put back are
+    iterators, generators of random numbers, arrays, and objects of other libraries.
     """
     undo: list[Callable[[], Any]] = []
     seen: dict[int, Any] = {}
@@ -74,8 +74,33 @@ def _inside(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
         undo += [found.cache_clear] if hasattr(found, "cache_clear") else []
         inside = [getattr(found, name) for name in REFERENCES if hasattr(found, name)]
     elif any(_is_own(each) or str(each.__module__).startswith(STATEFUL) for each in kind.__mro__):
-        inside = [kind, getattr(found, "__dict__", None)]
+        inside = [kind, getattr(found, "__dict__", None), *_kept_in_slots(found, undo)]
     return inside
+
+
+def _kept_in_slots(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
+    own = [each for each in type(found).__mro__ if _is_own(each)]
+    slots = [slot for each in own for slot in vars(each).values() if _is_slot(slot)]
+    kept = {}
+    for slot in slots:
+        with suppress(AttributeError):  # it is empty
+            kept[slot] = slot.__get__(found)
+    if slots:
+        undo.append(partial(_put_slots, found, slots, kept))
+    return [*kept.values()]
+
+
+def _is_slot(member: Any) -> bool:
+    return isinstance(member, MemberDescriptorType)
+
+
+def _put_slots(found: Any, slots: list[Any], kept: dict[Any, Any]) -> None:
+    for slot in slots:
+        if slot in kept:
+            slot.__set__(found, kept[slot])
+        else:
+            with suppress(AttributeError):
+                slot.__delete__(found)
 
 
 def _refill(base: Any, container: Any, kept: dict[Any, Any] | list[Any]) -> None:

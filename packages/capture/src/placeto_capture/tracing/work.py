@@ -33,6 +33,7 @@ from placeto_capture.tracing.functions import (
 from placeto_capture.tracing.trace import View
 
 aten = torch.ops.aten
+BILINEAR, BICUBIC = 0, 2  # as grid_sampler takes them
 Formula = Callable[..., int]  # of the arguments of a call, and what it returned as `out_val`
 
 
@@ -211,11 +212,19 @@ def count_bytes(
 def _picked_bytes(function: Function, named: dict[str, Any], write_bytes: int) -> int:
     """Return how many bytes a call of one of `PICKS` reads of its table: as many as it writes.
 
-    But sums of rows read each row, and losses one number for each target, however many they write.
+    But sums of rows read each row, and losses one number for each target, however many they write;
+    a search reads a number in each of its steps, and a sampled image the pixels around each place.
     """
     if "bag" in function.name:
         weight = named["weight"]
         return int(named["indices"].numel() * weight.shape[1] * weight.itemsize)
     if "nll_loss" in function.name:
         return int(named["target"].numel() * named["self"].itemsize)
+    if "searchsorted" in function.name:
+        table, searched = named["sorted_sequence"], named["self"]
+        num_searched = searched.numel() if isinstance(searched, torch.Tensor) else 1
+        return int(num_searched * table.shape[-1].bit_length() * table.itemsize)
+    if "grid_sampler" in function.name:
+        pixels = {BILINEAR: 2 ** (named["input"].dim() - 2), BICUBIC: 16}
+        return write_bytes * int(pixels.get(named["interpolation_mode"], 1))
     return write_bytes
