@@ -177,28 +177,12 @@ def op_class(
     groups: int = 1,
     group_channels: int = 0,
 ) -> OpClass:
-    """Return the class of an op.
+    """Return the class of an op, by what ``OpGraph`` says of it.
 
-    Parameters
-    ----------
-    op_type
-        Such as ``"aten.mm"``.
-    flops
-        Floating-point operations of the op.
-    bytes_accessed
-        Bytes that the op reads and writes.
-    dtype
-        Dtype that it computes with, such as ``"bfloat16"``; float32 if it is not known.
-    groups, group_channels
-        Groups of a convolution, and input channels of each; 0 if they are not known.
-
-    Returns
-    -------
-    OpClass
-        That of the type. A convolution with groups of fewer than `DENSE_CHANNELS` channels counts
-        as depthwise. An op of a type in no class counts as a matrix product if it does some FLOPs,
-        and at least `DENSE_INTENSITY` of them per byte, if its numbers were float32. Else it counts
-        as elementwise, so that its bytes tell its time.
+    It is that of the type. A convolution with groups of fewer than `DENSE_CHANNELS` channels counts
+    as depthwise. An op of a type in no class counts as a matrix product if it does some FLOPs, and
+    at least `DENSE_INTENSITY` of them per byte, if its numbers were float32. Else it counts as
+    elementwise, so that its bytes tell its time.
 
     Examples
     --------

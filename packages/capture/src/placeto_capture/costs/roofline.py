@@ -252,16 +252,7 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
 def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> float:
     """Return the seconds of one step with all ops on one device: nothing to wait for but ops.
 
-    Between two ops passes the ``op_overhead`` of the kind.
-
-    Parameters
-    ----------
-    graph
-        The ops.
-    kind
-        As for `cost_model`; one of ``DEVICE_KINDS``.
-    tf32
-        As for `cost_model`.
+    Between two ops passes the ``op_overhead`` of the kind, one of ``DEVICE_KINDS``.
 
     Examples
     --------
@@ -284,18 +275,9 @@ def overhead_between(num_ops: int | np.integer, kind: str) -> float:
 
 
 def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:
-    """Return the precision of an op: the name of a dtype, or ``"tf32"``.
+    """Return the precision of an op of a dtype and a class: the name of a dtype, or ``"tf32"``.
 
-    What is no product is bound by its bytes, and counts as float32.
-
-    Parameters
-    ----------
-    dtype
-        Dtype that it computes with, such as ``"bfloat16"``; float32 if it is empty.
-    op_class
-        Its class.
-    tf32
-        Products of float32 that may be computed in TensorFloat-32.
+    What is no product is bound by its bytes, and counts as float32, as does what has no dtype.
 
     Examples
     --------

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -28,36 +28,11 @@ from placeto_graphs import error_line
 LOOPS = frozenset({"associative_scan", "map_impl", "scan", "while_loop"})  # what torch traces apart
 
 
-def exported_step(path: str | os.PathLike[str], *, trust: bool = False) -> ProgramStep:
-    """Build a step of an exported program, with its weights and example inputs.
+def exported_step(path: str | os.PathLike[str], *, trust: bool) -> ProgramStep:
+    """Build a step of an exported program, with its weights and example inputs, on the CPU.
 
     The modules of the program are those that were exported (`torch.export.unflatten`). They do what
     they did on export: dropout and batch normalisation train where the module was in training mode.
-    They are on the CPU, wherever that was.
-
-    Parameters
-    ----------
-    path
-        File that `torch.export.save` wrote.
-    trust
-        Whether code in the file may run; a program cannot be loaded otherwise.
-
-    Raises
-    ------
-    CaptureError
-        If the file is not trusted, is no exported program, or has no example inputs.
-    OSError
-        If it cannot be read.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> program = torch.export.export(torch.nn.Linear(4, 2), (torch.ones(3, 4),))
-    >>> with tempfile.NamedTemporaryFile(suffix=".pt2") as file:
-    ...     torch.export.save(program, file.name)
-    ...     step = exported_step(file.name, trust=True)
-    >>> [name for name, _ in step.model.named_parameters()], step.example_inputs[0].shape
-    (['weight', 'bias'], torch.Size([3, 4]))
     """
     with open(path, "rb") as file:
         if not trust:
@@ -140,26 +115,21 @@ def _without_interpreter(_module: nn.Module, _arguments: Any, _result: Any) -> N
         error.args = (str(error.args[0]).partition("\n\nWhile executing %")[0], *error.args[1:])
 
 
-def _dropout(*args: Any) -> Any:
-    return functional.dropout(*args)
+def _late(holder: Any, name: str) -> Callable[..., Any]:
+    """Return a function that is looked up when it is called."""
 
+    def run(*args: Any, **keywords: Any) -> Any:
+        return getattr(holder, name)(*args, **keywords)
 
-def _attention(*args: Any, **kwargs: Any) -> Any:
-    return functional.scaled_dot_product_attention(*args, **kwargs)
-
-
-def _rms_norm(*args: Any) -> Any:
-    return torch.rms_norm(*args)
-
-
-def _cond(*args: Any) -> Any:
-    return torch.cond(*args)
+    return run
 
 
 # By the functions that capture replaces: by kernels of a GPU, and by the dearer of two branches.
 REPLACED: dict[Any, Any] = {
-    torch.ops.aten.dropout.default: _dropout,
-    torch.ops.aten.scaled_dot_product_attention.default: _attention,
-    torch.ops.aten.rms_norm.default: _rms_norm,
-    torch.ops.higher_order.cond: _cond,
+    torch.ops.aten.dropout.default: _late(functional, "dropout"),
+    torch.ops.aten.scaled_dot_product_attention.default: _late(
+        functional, "scaled_dot_product_attention"
+    ),
+    torch.ops.aten.rms_norm.default: _late(torch, "rms_norm"),
+    torch.ops.higher_order.cond: _late(torch, "cond"),
 }

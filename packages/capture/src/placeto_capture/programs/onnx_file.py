@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,22 +67,7 @@ def onnx_step(path: str | os.PathLike[str], /, **sizes: int) -> ProgramStep:
 
     Floating-point initializers that have a dimension are its parameters, on the meta device; other
     constants have their values. Ops that only a training runs, such as dropout, are not in files
-    that were written for inference.
-
-    Parameters
-    ----------
-    path
-        File to read.
-    **sizes
-        Dimensions that it leaves open, by their names, with underscores in place of hyphens;
-        ``batch_size`` also is the first dimension of the first input.
-
-    Raises
-    ------
-    CaptureError
-        If it is damaged, a size is missing, or it has ops that are not known.
-    OSError
-        If it cannot be read.
+    that were written for inference. Hyphens in the names of sizes are underscores.
     """
     if Path(path).stat().st_size > MAX_BYTES:
         raise CaptureError(f"{path}: expected at most {MAX_BYTES} bytes")
@@ -135,13 +121,7 @@ class Scope(nn.Module):
 
 
 class OnnxModule(nn.Module):
-    """Runs the nodes of a graph in order, each in the module that it was written for.
-
-    Parameters
-    ----------
-    outputs
-        Names of the values that it returns.
-    """
+    """Runs the nodes of a graph in order, each in the module that it was written for."""
 
     def __init__(self, outputs: Sequence[str]) -> None:
         super().__init__()
@@ -167,10 +147,8 @@ class OnnxModule(nn.Module):
             for name in set(node.inputs):
                 if last_use[name] is node:
                     del values[name]
-            if node.scope:
-                result = scopes[node.scope](node.function, *arguments)
-            else:
-                result = node.function(*arguments)
+            run = partial(scopes[node.scope], node.function) if node.scope else node.function
+            result = run(*arguments)
             if not isinstance(result, (list, tuple)):
                 result = [result, *[None] * (len(node.outputs) - 1)]
             named = zip(node.outputs, result, strict=True)

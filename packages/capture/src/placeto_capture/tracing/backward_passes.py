@@ -42,24 +42,12 @@ class BackwardPasses:
     next. Other nodes may run at the same time on other devices, so that this is kept up where it
     saves memory and costs little: where the sum is the gradient of a weight, with which all of them
     share a device, and where a node but copies.
-
-    Parameters
-    ----------
-    makers_of
-        Returns the ops that made some tensors.
-
-    Attributes
-    ----------
-    comes_after : list of int
-        Ops that come before the node; none where no node runs.
-    turns : dict of int to int
-        For each op of a node that waits for its turn the last op before that.
     """
 
     def __init__(self, makers_of: Callable[[Gradients], list[int]]) -> None:
-        self.comes_after: list[int] = []
-        self.turns: dict[int, int] = {}
-        self._makers_of = makers_of
+        self.comes_after: list[int] = []  # ops that come before the node, if one runs
+        self.turns: dict[int, int] = {}  # of ops that wait for their turn the last op before that
+        self._makers_of = makers_of  # returns the ops that made some tensors
         self._last_op: int | None = None
         self._node = _Node(None)
         self._node_of: dict[int, _Node] = {}

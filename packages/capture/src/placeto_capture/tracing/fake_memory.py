@@ -70,30 +70,15 @@ class FakeMemory:
     """The memory of all tensors that are there before a step.
 
     Tensors overlap where the bytes from their first element to their last do, so that even and odd
-    columns of one matrix are in one region, and so of one op.
-
-    Parameters
-    ----------
-    resident
-        Parameters and buffers with their names; tied ones have several.
-    inputs
-        The tensors that the model is called with.
-    fake_mode
-        The mode of the fake tensors.
-
-    Attributes
-    ----------
-    regions : list of `Region`
-        In the order in which their first tensors were given.
-    fake_of : dict of int to tensor
-        The fake tensors by the identity of the real ones.
+    columns of one matrix are in one region, and so of one op. Resident ones are parameters and
+    buffers; tied ones have several names.
     """
 
     def __init__(
         self, resident: NamedTensors, inputs: NamedTensors, fake_mode: FakeTensorMode
     ) -> None:
-        self.regions: list[Region] = []
-        self.fake_of: dict[int, Any] = {}
+        self.regions: list[Region] = []  # in the order in which their first tensors were given
+        self.fake_of: dict[int, Any] = {}  # fake tensors by the identity of the real ones
         self._fake_mode = fake_mode
         self._resident = {id(tensor) for _, tensor in resident}
         named = [*resident, *inputs]

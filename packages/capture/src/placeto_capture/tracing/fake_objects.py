@@ -24,14 +24,12 @@ HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
 
 
 class FakeObjects:
-    """The objects that a step works with.
+    """The objects that a step works with: modules by name, optimizers, others, and its inputs.
 
     Attributes
     ----------
     memory : `FakeMemory`
         Memory of parameters, buffers and inputs.
-    optimizers
-        The optimizers.
     inputs
         A copy of the inputs, with fake tensors.
     parameters : dict of str to nn.Parameter

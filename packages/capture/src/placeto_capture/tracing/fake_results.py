@@ -6,12 +6,15 @@ what they could be. Of others torch's formula is that of one kind of device.
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
+
+from placeto_capture.errors import CaptureError
 
 aten = torch.ops.aten
 UNSCALE = aten._amp_foreach_non_finite_check_and_unscale_.default
@@ -41,14 +44,20 @@ class Picking:
 
 
 def picked_result(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], picking: Picking
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], picking: Picking, place: str
 ) -> Any:
-    """Return what a function gives whose shape depends on values; None if nothing says it."""
-    make = _PICKED.get(func)
-    try:
-        return None if make is None else make(picking, *args, **kwargs)
-    except UnknownCountError:
-        return None
+    """Return fake tensors for a function whose shape depends on values."""
+    make, result = _PICKED.get(func), None
+    if make is not None:
+        with suppress(UnknownCountError):
+            result = make(picking, *args, **kwargs)
+    if result is None:
+        raise CaptureError(
+            f"{place}: the shape of what {func.overloadpacket} gives depends on the values of a "
+            "tensor, and capture has none; use a mask of fixed shape, or say with mask_fraction "
+            "which part of the elements a mask picks"
+        ) from None
+    return result
 
 
 def list_function(func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:

@@ -26,8 +26,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.fake_results import UNSCALE
 from placeto_capture.tracing.functions import SHAPED_ALIKE, function_of
 from placeto_capture.tracing.replay import Memory
@@ -101,6 +103,10 @@ class KnownValues:
                 self._run(op, memory)
             return func(*mapped(memory.real, arguments), **mapped(memory.real, keywords))
 
+    def answer(self, func: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Return `result` with fake tensors in place of real ones."""
+        return pytree.tree_map_only(torch.Tensor, _alike, self.result(func, arguments, keywords))
+
     def _slice(self, storages: set[int]) -> tuple[list[int], set[int]]:
         """Return the ops that some storages got their values from, and all storages they touch."""
         needed = set(storages)
@@ -142,6 +148,10 @@ class KnownValues:
         result[assumption.output] = assumption.make(op)
         memory.keep(call, result)
         memory.finish(call)
+
+
+def _alike(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
 
 
 def _value(placeholder: Placeholder, name: str, _: View) -> torch.Tensor:
@@ -234,8 +244,8 @@ Position = tuple[int, int]  # line and column
 Span = tuple[Position, Position]
 
 
-def passing_answer() -> bool | None:
-    """Return what the check that asks for a value has to hear to pass; None if it is no check.
+def assumed_answer(func: Any, place: str) -> bool:
+    """Return what the check that asks for a value has to hear to pass; refuse what is no check.
 
     It is called while the value is asked for. The test may be made of several with ``not``, ``and``
     and ``or``, and each then hears what lets the whole pass.
@@ -243,7 +253,14 @@ def passing_answer() -> bool | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
-    return None if frame is None else _answer_in(frame)
+    answer = None if frame is None else _answer_in(frame)
+    if answer is None:
+        raise CaptureError(
+            f"{place}: {func.overloadpacket} asks for the value of a tensor, as .item(), bool(), "
+            "int() or an if on a tensor do, and capture has none; choose between tensors with "
+            "torch.where or a mask, or decide by numbers that are not tensors"
+        ) from None
+    return answer
 
 
 def _answer_in(frame: FrameType) -> bool | None:

@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
 )
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError
@@ -28,7 +27,7 @@ from placeto_capture.tracing.functions import (
     Function,
     function_of,
 )
-from placeto_capture.tracing.known_values import CONSTANT, KnownValues, passing_answer
+from placeto_capture.tracing.known_values import CONSTANT, KnownValues, assumed_answer
 from placeto_capture.tracing.lifetimes import Lifetimes
 from placeto_capture.tracing.origins import (
     AutogradNodes,
@@ -190,7 +189,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = own_result(func, args, kwargs)
             result = func(*args, **kwargs) if result is None else result
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            result = self._of_values(func, (args, kwargs), (arguments, keywords), error)
+            result = self._known_values.answer(func, arguments, keywords)
+            if result is None and isinstance(error, DataDependentOutputException):
+                result = assumed_answer(func, self._place)
+            elif result is None:
+                picking = Picking(self._mask_fraction, self._count_of_known_mask)
+                result = picked_result(func, args, kwargs, picking, self._place)
 
         storages_before = len(self._storages)
         outputs = tuple(self._made(leaf) for leaf in tensor_leaves(result))
@@ -298,41 +302,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._owner_of_storage.update(dict.fromkeys(call.creates, owner))
         return owner, self.ops[owner].scope
 
-    def _of_values(
-        self,
-        func: Any,
-        called_with: tuple[tuple[Any, ...], dict[str, Any]],
-        described: tuple[tuple[Any, ...], dict[str, Any]],
-        error: Exception,
-    ) -> Any:
-        """Return the result of an op that asks for values, if these follow from constants."""
-        known = self._known_values.result(func, *described)
-        if known is not None:
-            return pytree.tree_map_only(torch.Tensor, _alike, known)
-        if isinstance(error, DataDependentOutputException):
-            answer = passing_answer()
-            if answer is not None:
-                return answer
-            raise CaptureError(
-                f"{self._place}: {func.overloadpacket} asks for the value of a tensor, as .item(), "
-                "bool(), int() or an if on a tensor do, and capture has none; choose between "
-                "tensors with torch.where or a mask, or decide by numbers that are not tensors"
-            ) from None
-        picking = Picking(self._mask_fraction, self._count_of_known_mask)
-        picked = picked_result(func, *called_with, picking)
-        if picked is not None:
-            return picked
-        raise CaptureError(
-            f"{self._place}: the shape of what {func.overloadpacket} gives depends on the values "
-            "of a tensor, and capture has none; use a mask of fixed shape, or say with "
-            "mask_fraction which part of the elements a mask picks"
-        ) from None
-
     def _count_of_known_mask(self, mask: torch.Tensor) -> int | None:
-        count: torch.Tensor | None = self._known_values.result(
-            torch.count_nonzero, (self._look_up(mask),), {}
-        )
-        return None if count is None else int(count)
+        count: int | None = self._known_values.result(_count_of, (self._look_up(mask),), {})
+        return count
 
     @property
     def _constant_name(self) -> str:
@@ -434,6 +406,5 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return len(self.ops) - 1
 
 
-def _alike(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a fake tensor that looks like a real one."""
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+def _count_of(mask: torch.Tensor) -> int:
+    return int(mask.count_nonzero())

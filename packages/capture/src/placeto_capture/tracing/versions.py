@@ -83,17 +83,10 @@ class EarlierOps:
     The earliest ops are looked at first: from a gradient op the way to what its forward op has read
     is short by what the forward op has kept. After some steps the answer is no, which is on the
     safe side: an edge more says what other edges say already.
-
-    Parameters
-    ----------
-    before
-        For each op those right before it.
-    inputs
-        The ops right before the one in question.
     """
 
     def __init__(self, before: Sequence[Iterable[int]], inputs: Iterable[int]) -> None:
-        self._before = before
+        self._before = before  # for each op those right before it
         self._seen = set(inputs)
         self._waiting: list[int] = []  # a heap of ops after the one that was asked for
         self._further = [-op for op in self._seen]  # a heap of ops before it, the last one first
