@@ -299,37 +299,19 @@ def _resize(a: Attributes, x: Tensor, *inputs: Any) -> Tensor:
     return F.interpolate(x, size, mode=kind, align_corners=corners)
 
 
+NAMED_ALIKE = """
+    Abs Acos Asin Atan Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal Relu Round Sigmoid Sign
+    Sin Sinh Sqrt Tan Tanh
+"""
 ON_TENSORS: dict[str, Op] = {
-    "Abs": torch.abs,
-    "Acos": torch.acos,
-    "Asin": torch.asin,
-    "Atan": torch.atan,
+    **{name: getattr(torch, name.lower()) for name in NAMED_ALIKE.split()},
     "CastLike": lambda x, like: as_tensor(x).to(as_tensor(like).dtype),
-    "Ceil": torch.ceil,
-    "Cos": torch.cos,
-    "Cosh": torch.cosh,
-    "Erf": torch.erf,
-    "Exp": torch.exp,
-    "Floor": torch.floor,
     "HardSwish": F.hardswish,
     "Identity": lambda x: x,
-    "IsNaN": torch.isnan,
-    "Log": torch.log,
     "Mish": F.mish,
-    "Neg": torch.neg,
     "Not": torch.logical_not,
-    "Reciprocal": torch.reciprocal,
-    "Relu": F.relu,
-    "Round": torch.round,
-    "Sigmoid": torch.sigmoid,
-    "Sign": torch.sign,
-    "Sin": torch.sin,
-    "Sinh": torch.sinh,
     "Softplus": F.softplus,
     "Softsign": F.softsign,
-    "Sqrt": torch.sqrt,
-    "Tan": torch.tan,
-    "Tanh": torch.tanh,
 }
 ON_OPERANDS: dict[str, Op] = {
     "Add": operator.add,
