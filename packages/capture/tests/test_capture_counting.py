@@ -212,6 +212,13 @@ def test_what_is_put_into_a_buffer_counts_and_not_the_buffer(name: str) -> None:
 ROW = WIDTH * FLOAT
 BAGS = torch.tensor([0, 2])
 FIVE = torch.arange(5)
+
+
+def sampled(mode: str, table: torch.Tensor) -> torch.Tensor:
+    image, places = table.view(1, 1, ROWS, WIDTH), torch.zeros(1, 5, 1, 2)
+    return functional.grid_sample(image, places, mode, align_corners=False)
+
+
 # Of a table of `ROWS` rows: what comes out, the indices, and each picked row or number once.
 PICKS: dict[str, tuple[Change, int]] = {
     # Two sums, and two numbers of 8 bytes for each bag.
@@ -234,13 +241,15 @@ PICKS: dict[str, tuple[Change, int]] = {
         lambda table: torch.searchsorted(table.t()[:2].contiguous(), torch.ones(2, 1)),
         2 * (FLOAT + 8) + 2 * FLOAT * len(f"{ROWS:b}"),
     ),
-    # A place of two numbers, and the four pixels around it.
-    "grid_sampler_2d": (
-        lambda table: functional.grid_sample(
-            table.view(1, 1, ROWS, WIDTH), torch.zeros(1, 5, 1, 2), align_corners=False
-        ),
-        5 * (FLOAT + 2 * FLOAT + 4 * FLOAT),
+    "bucketize": (
+        lambda table: torch.bucketize(torch.ones(3), table[:, 0].contiguous()),
+        3 * (FLOAT + 8) + 3 * FLOAT * len(f"{ROWS:b}"),
     ),
+    # A number at a place of two numbers, and the pixels around it.
+    **{
+        f"grid_sampler_2d {mode}": (partial(sampled, mode), 5 * FLOAT * (1 + 2 + pixels))
+        for mode, pixels in (("nearest", 1), ("bilinear", 4), ("bicubic", 16))
+    },
 }
 
 
@@ -258,7 +267,7 @@ class Table(nn.Module):
 def test_what_is_picked_of_a_table_counts_and_not_the_table(name: str) -> None:
     pick, moved = PICKS[name]
     graph = capture(Table(pick), (), mode="inference")
-    assert bytes_of(graph, f"aten.{name}") == moved
+    assert bytes_of(graph, f"aten.{name.partition(' ')[0]}") == moved
 
 
 def test_gradients_of_weights_in_bags_read_the_rows_that_were_picked() -> None:

@@ -61,6 +61,7 @@ PICKS = {
         0,
     ),
     "aten._embedding_bag_per_sample_weights_backward": 1,
+    "aten.bucketize": -1,
 }
 
 # Functions that look at the shape of a tensor, and not at its values, and its position.

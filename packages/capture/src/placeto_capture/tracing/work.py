@@ -220,8 +220,9 @@ def _picked_bytes(function: Function, named: dict[str, Any], write_bytes: int) -
         return int(named["indices"].numel() * weight.shape[1] * weight.itemsize)
     if "nll_loss" in function.name:
         return int(named["target"].numel() * named["self"].itemsize)
-    if "searchsorted" in function.name:
-        table, searched = named["sorted_sequence"], named["self"]
+    if function.name in {"aten.bucketize", "aten.searchsorted"}:
+        searched = named["self"]
+        table = named["boundaries"] if "boundaries" in named else named["sorted_sequence"]
         num_searched = searched.numel() if isinstance(searched, torch.Tensor) else 1
         return int(num_searched * table.shape[-1].bit_length() * table.itemsize)
     if "grid_sampler" in function.name:
