@@ -60,6 +60,7 @@ def replay_apart(
         return (values[name] if name in values else source.values[name]).detach()
 
     tensors = TensorsOfTrace(trace)
+    homes = tensors.home_of_storage
     memories = [Memory(trace, CPU, value_of, range(len(trace.storage_bytes))) for _ in trace.ops]
     resident = Memory(trace, CPU, value_of, range(len(trace.storage_bytes)))
     maker: dict[int, int] = {}
@@ -70,16 +71,16 @@ def replay_apart(
         for storage in found:
             whole = whole_storage(storage, trace.storage_bytes[storage])
             memory.tensor(whole).fill_(GARBAGE)
-            if storage in tensors.home_of_storage:
+            if storage in homes:
                 memory.tensor(whole).copy_(resident.tensor(whole))
         for tensor in [tensor for tensor, reader in tensors.edges if reader == op]:
             producer = tensors.made[tensor].producer
-            if producer not in tensors.home_of_storage.values():
-                for ref in tensors.contents(tensor):
+            if producer not in homes.values():
+                for ref in _contents(tensors, tensor):
                     memory.tensor(ref).copy_(memories[producer].tensor(ref))
         memory.run(call, seed)
         for storage in found:
-            if storage in tensors.home_of_storage:
+            if storage in homes:
                 whole = whole_storage(storage, trace.storage_bytes[storage])
                 resident.tensor(whole).copy_(memory.tensor(whole))
         maker.update(dict.fromkeys(call.creates, op))
@@ -97,6 +98,15 @@ def replay_apart(
         if ref.storage in maker
     }
     return {**made, **kept}
+
+
+def _contents(tensors: TensorsOfTrace, tensor: int) -> list[View]:
+    """Return the bytes of a tensor; those of one that is in resident memory are none."""
+    made = tensors.made[tensor]
+    if made.storage is None or not made.num_bytes:
+        return []
+    parts = tensors.parts.parts(made.storage)
+    return [parts[part] for part in made.bytes_of_part]
 
 
 def _storages_of_arguments(call: Call) -> set[int]:

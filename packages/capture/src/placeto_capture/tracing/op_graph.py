@@ -33,14 +33,14 @@ alone what comes first, and nothing is held: a write reads a tensor of 0 bytes o
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_capture.tracing.functions import dtype_of, groups_of
 from placeto_capture.tracing.storage_parts import Access, StorageAccesses
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
+from placeto_capture.tracing.trace import Call, Placeholder, Trace
 from placeto_capture.tracing.versions import EarlierOps, Read, Version, as_tensors
 from placeto_graphs import OpGraph, Phase
 
@@ -94,7 +94,6 @@ class TensorsOfTrace:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self.home_of_storage: dict[int, int] = {}  # the op of each one that is resident
         self.parts = StorageAccesses(trace)
         self.waits: list[tuple[int, int]] = []
         self.is_dataflow = trace.updates == "as-ready"  # tensors alone say what comes first
@@ -104,8 +103,8 @@ class TensorsOfTrace:
         self._after_barrier: set[int] = set()  # it and the ops that come after it
         self._versions: list[Version] = []
         self._reads: list[Read] = []
-        self._version_of_home: dict[int, int] = {}
-        self._version_of_part: dict[tuple[int, int], int] = {}  # by storage and part
+        self._homes: dict[int, Version] = {}  # what there is of each resident storage at first
+        self._version_of_part: dict[tuple[int, int], Version] = {}  # by storage and part
         self._readers: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # of these
         self._before: list[tuple[int, ...]] = []  # for each op those right before it
         for op, made in enumerate(trace.ops):
@@ -117,34 +116,38 @@ class TensorsOfTrace:
             self._hold(trace.held)
         self.made, self.edges = as_tensors(self._versions, self._reads)
 
-    def contents(self, tensor: int) -> list[View]:
-        """Return the bytes of a tensor; those of one that is in resident memory are none."""
-        made = self.made[tensor]
-        if made.storage is None or not made.num_bytes:
-            return []
-        parts = self.parts.parts(made.storage)
-        return [parts[part] for part in made.bytes_of_part]
+    @property
+    def home_of_storage(self) -> dict[int, int]:
+        """The op of each storage that is resident."""
+        return {storage: home.producer for storage, home in self._homes.items()}
 
     def _add_placeholder(self, op: int, placeholder: Placeholder) -> None:
         self._before.append(())
         sizes = self.parts.sizes(placeholder.storages[0])
         home = self._add(Version(op, placeholder.storages[0], dict(enumerate(sizes))))
-        self._version_of_home[op] = home
         for storage in placeholder.storages:
-            for part in range(len(self.parts.sizes(storage))):
-                self._version_of_part[storage, part] = home
+            self._version_of_part.update(((storage, part), home) for part in self._all(storage))
             if placeholder.is_resident:
-                self.home_of_storage[storage] = op
+                self._homes[storage] = home
 
-    def _add(self, version: Version) -> int:
+    def _add(self, version: Version) -> Version:
         self._versions.append(version)
-        return len(self._versions) - 1
+        return version
+
+    def _all(self, storage: int) -> Iterable[int]:
+        return range(len(self.parts.sizes(storage)))
+
+    def _current(self, storage: int, parts: Iterable[int]) -> Iterator[tuple[int, Version]]:
+        """Yield those parts that something has made, and their versions."""
+        for part in parts:
+            if (storage, part) in self._version_of_part:
+                yield part, self._version_of_part[storage, part]
 
     def _add_call(self, op: int, call: Call) -> None:
         uses = {storage: self.parts.access(op, storage) for storage in (*call.reads, *call.writes)}
         before = []
         for version, parts in self._read_versions(uses).items():
-            before.append(self._versions[version].producer)
+            before.append(version.producer)
             self._reads.append((version, op, sorted(parts)))
         for earlier in self._ops_to_wait_for(call, uses, before):
             before.append(earlier)
@@ -169,23 +172,16 @@ class TensorsOfTrace:
         for storage in (*call.creates, *call.writes):
             self._add_version(op, storage, self.parts.made(op, storage))
 
-    def _read_versions(self, uses: Mapping[int, Access]) -> dict[int, set[int]]:
+    def _read_versions(self, uses: Mapping[int, Access]) -> dict[Version, set[int]]:
         """Return the versions that a call reads, and which of their parts."""
-        read: dict[int, set[int]] = {}
+        read: defaultdict[Version, set[int]] = defaultdict(set)
         for storage, use in uses.items():
-            if storage in self.home_of_storage:
-                home = self._version_of_home[self.home_of_storage[storage]]
-                read.setdefault(home, set()).update(self._parts_in(home, storage, use.all))
-            for part in use.read:
-                version = self._version_of_part.get((storage, part))
-                if version is not None:
-                    read.setdefault(version, set()).update(self._parts_in(version, storage, [part]))
+            if storage in self._homes:
+                home = self._homes[storage]
+                read[home].update(_parts_in(home, storage, use.all))
+            for part, version in self._current(storage, use.read):
+                read[version].update(_parts_in(version, storage, [part]))
         return read
-
-    def _parts_in(self, version: int, storage: int, parts: Iterable[int]) -> Iterable[int]:
-        """Return parts of a version; an optimizer's state is part of no weight, and so of all."""
-        made = self._versions[version]
-        return parts if made.storage == storage else made.bytes_of_part
 
     def _ops_to_wait_for(
         self, call: Call, uses: Mapping[int, Access], inputs: Sequence[int]
@@ -229,32 +225,30 @@ class TensorsOfTrace:
     def _hold(self, storages: Iterable[int]) -> None:
         """Let what is in some storages at the end stay there; what is resident does anyway."""
         for storage in storages:
-            if storage not in self.home_of_storage:
-                for part in range(len(self.parts.sizes(storage))):
-                    version = self._version_of_part.get((storage, part))
-                    if version is not None:
-                        made = self._versions[version]
-                        made.held.update(self._parts_in(version, storage, [part]))
+            if storage not in self._homes:
+                for part, version in self._current(storage, self._all(storage)):
+                    version.held.update(_parts_in(version, storage, [part]))
 
     def _replaced_by(self, uses: Mapping[int, Access]) -> set[int]:
         """Return the ops that made or read what a call replaces."""
         earlier: set[int] = set()
         for storage, use in uses.items():
-            for part in use.written:
-                earlier.update(self._readers[storage, part])
-                version = self._version_of_part.get((storage, part))
-                if version is not None:
-                    earlier.add(self._versions[version].producer)
+            earlier.update(*(self._readers[storage, part] for part in use.written))
+            earlier.update(made.producer for _, made in self._current(storage, use.written))
         return earlier
 
     def _add_version(self, op: int, storage: int, parts: Iterable[int]) -> None:
-        is_resident = storage in self.home_of_storage
         sizes = self.parts.sizes(storage)
-        version = Version(op, storage, {part: 0 if is_resident else sizes[part] for part in parts})
-        index = self._add(version)
-        for part in version.bytes_of_part:
-            self._version_of_part[storage, part] = index
+        bytes_of_part = {part: 0 if storage in self._homes else sizes[part] for part in parts}
+        version = self._add(Version(op, storage, bytes_of_part))
+        for part in bytes_of_part:
+            self._version_of_part[storage, part] = version
             self._readers[storage, part] = []
+
+
+def _parts_in(version: Version, storage: int, parts: Iterable[int]) -> Iterable[int]:
+    """Return parts of a version; an optimizer's state is part of no weight, and so of all."""
+    return parts if version.storage == storage else version.bytes_of_part
 
 
 def _unique_names(trace: Trace) -> tuple[str, ...]:

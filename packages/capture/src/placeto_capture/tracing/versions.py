@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 LONGEST_SEARCH = 1_000  # ops that `EarlierOps` looks at before the answer is no
 
 
-@dataclass
+@dataclass(eq=False)
 class Version:
     """What an op makes in a storage.
 
@@ -35,7 +35,7 @@ class Version:
         return sum(self.bytes_of_part.values())
 
 
-Read = tuple[int, int, Sequence[int]]  # a version, the op that reads it, and parts of it
+Read = tuple[Version, int, Sequence[int]]  # a version, the op that reads it, and parts of it
 
 
 def as_tensors(
@@ -50,29 +50,29 @@ def as_tensors(
     Of three parts, one op reads the first two, and another one all of them:
 
     >>> thirds = Version(producer=0, storage=0, bytes_of_part={0: 8, 1: 8, 2: 9})
-    >>> tensors, edges = as_tensors([thirds], [(0, 1, [0, 1]), (0, 2, [0, 1, 2])])
+    >>> tensors, edges = as_tensors([thirds], [(thirds, 1, [0, 1]), (thirds, 2, [0, 1, 2])])
     >>> [dict(tensor.bytes_of_part) for tensor in tensors], edges
     ([{0: 8, 1: 8}, {2: 9}], [(0, 1), (0, 2), (1, 2)])
     """
-    readers: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for index, op, parts in reads:
+    readers: defaultdict[tuple[Version, int], list[int]] = defaultdict(list)
+    for version, op, parts in reads:
         for part in parts:
-            readers[index, part].append(op)
+            readers[version, part].append(op)
     tensors: list[Version] = []
-    tensor_of_part: dict[tuple[int, int], int] = {}
-    for index, version in enumerate(versions):
+    tensor_of_part: dict[tuple[Version, int], int] = {}
+    for version in versions:
         groups: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
         for part, size in version.bytes_of_part.items():
-            key = (part in version.held, *readers[index, part]) if version.num_bytes else None
+            key = (part in version.held, *readers[version, part]) if version.num_bytes else None
             groups[key][part] = size
         for sizes in groups.values() or [{}]:
-            tensor_of_part.update(((index, part), len(tensors)) for part in sizes)
+            tensor_of_part.update(((version, part), len(tensors)) for part in sizes)
             held = version.held & sizes.keys()
             tensors.append(Version(version.producer, version.storage, sizes, held))
     edges = [
         (tensor, op)
-        for index, op, parts in reads
-        for tensor in dict.fromkeys(tensor_of_part[index, part] for part in parts)
+        for version, op, parts in reads
+        for tensor in dict.fromkeys(tensor_of_part[version, part] for part in parts)
     ]
     return tensors, edges
 
