@@ -65,6 +65,8 @@ class Attributes:
         self._not_read = {name for name in names if given[name] != defaults.get(name)}
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # such as those that copies look for
+            raise AttributeError(name)
         self._not_read.discard(name)
         return self._values.get(name)
 

@@ -3,7 +3,7 @@
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, get_args
 from unittest import mock
 
@@ -158,13 +158,7 @@ def patch_autocast() -> Iterator[None]:
         is_of_fake = device_type == GPU and is_enabled(FAKE)
         return dtype_of(FAKE if is_of_fake else device_type)
 
-    with ExitStack() as stack:
-        for holder, name, function in (
-            (torch.autocast, "__init__", make_fake),
-            (torch.autocast, "__enter__", enter_fake),
-            (torch.autocast, "__exit__", leave_fake),
-            (torch, "is_autocast_enabled", is_fake_enabled),
-            (torch, "get_autocast_dtype", fake_dtype),
-        ):
-            stack.enter_context(mock.patch.object(holder, name, function))
+    methods: Any = {"__init__": make_fake, "__enter__": enter_fake, "__exit__": leave_fake}
+    functions: Any = {"is_autocast_enabled": is_fake_enabled, "get_autocast_dtype": fake_dtype}
+    with mock.patch.multiple(torch.autocast, **methods), mock.patch.multiple(torch, **functions):
         yield

@@ -69,7 +69,7 @@ class FakeObjects:
         self._held: dict[int, Any] = {}
         self._stack = ExitStack()
         self.optimizers = optimizers
-        self._begun: set[int] = set()
+        self.begun: set[int] = set()  # optimizers that had their state before, by identity
         for optimizer in optimizers:
             self._fake_state(optimizer)
         self.inputs = _copied("example_inputs", inputs, self._memo)
@@ -91,10 +91,6 @@ class FakeObjects:
         self._stack.callback(_put, holder, _contents(holder))
         _put(holder, contents)
 
-    def has_begun(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return whether an optimizer had its state before the step."""
-        return id(optimizer) in self._begun
-
     def _fake_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Let copies of what an optimizer keeps be fake tensors."""
         for group in optimizer.param_groups:
@@ -107,7 +103,7 @@ class FakeObjects:
         for _, tensor in tensors_in_state("", optimizer.state):
             if not isinstance(tensor, FakeTensor):
                 self._memo[id(tensor)] = _fake_like(tensor, self._fake_mode)
-                self._begun.add(id(optimizer))
+                self.begun.add(id(optimizer))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

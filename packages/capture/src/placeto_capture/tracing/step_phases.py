@@ -1,7 +1,7 @@
 """Which phase of a training step runs: forward, backward or update."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -39,7 +39,7 @@ class StepPhases:
         self._unsettled: int | None = None  # first op after the last backward pass or update
         self._phase_before = Phase.FORWARD  # of the update that runs
         self._depth = 0  # of calls of optimizers' steps inside each other
-        self._stepped: list[torch.optim.Optimizer] = []
+        self._stepped: set[int] = set()  # optimizers, which are held, by identity
         self._backward = torch.autograd.backward
         engine = torch.autograd.graph._engine_run_backward
         self._run_engine = partial(tracer.passes.run, engine)
@@ -48,22 +48,18 @@ class StepPhases:
     def followed(self) -> Iterator[None]:
         """Follow what runs inside."""
         with ExitStack() as stack:
-            for register, hook in (
-                (register_optimizer_step_pre_hook, self._before_update),
-                (register_optimizer_step_post_hook, self._after_update),
-            ):
-                stack.callback(register(hook).remove)
-            for name, function in (
-                ("backward", self._in_backward),
-                ("_engine_run_backward", self._in_engine),
-            ):
-                stack.enter_context(mock.patch.object(torch.autograd, name, function))
+            stack.callback(register_optimizer_step_pre_hook(self._before_update).remove)
+            stack.callback(register_optimizer_step_post_hook(self._after_update).remove)
+            stack.enter_context(mock.patch.object(torch.autograd, "backward", self._in_backward))
+            stack.enter_context(
+                mock.patch.object(torch.autograd, "_engine_run_backward", self._in_engine)
+            )
             stack.enter_context(self._patch_scaler())
             self._enter(Phase.FORWARD)
             yield
             self._settle()
             for optimizer in self._objects.optimizers:
-                if not any(optimizer is each for each in self._stepped):
+                if id(optimizer) not in self._stepped:
                     self._add_state(optimizer)  # it is there nevertheless
 
     def _patch_scaler(self) -> Any:
@@ -94,9 +90,8 @@ class StepPhases:
 
     def _in_engine(self, outputs: Any, *args: Any, **keywords: Any) -> Any:
         _, _, creates_graph, *_ = args
-        if creates_graph or self._tracer.is_in_module:  # gradients that the forward pass computes
-            return self._run_engine(outputs, *args, **keywords)
-        with self._backward_phase():
+        is_forward = creates_graph or self._tracer.is_in_module  # whose gradients these are
+        with nullcontext() if is_forward else self._backward_phase():
             return self._run_engine(outputs, *args, **keywords)
 
     @contextmanager
@@ -127,16 +122,20 @@ class StepPhases:
             return None
         with _disable_current_modes():
             self._objects.hold(optimizer)
-        one_by_one(optimizer)
+        for group in optimizer.param_groups:
+            # One set of ops per parameter, so that each is where that is. Those of `capturable` are
+            # for graphs of CUDA, and are refused on a CPU.
+            switches = ("foreach", "fused", "capturable")
+            group.update({name: False for name in switches if name in group})
         self._phase_before = self._tracer.phase
         closure = keywords.get("closure", args[1] if len(args) > 1 else None)
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
             args, keywords = (optimizer,), {"closure": lambda: loss}
-        if not any(optimizer is each for each in self._stepped):
-            self._stepped.append(optimizer)
-            if not self._objects.has_begun(optimizer):
+        if id(optimizer) not in self._stepped:
+            self._stepped.add(id(optimizer))
+            if id(optimizer) not in self._objects.begun:
                 with self.unrecorded():  # the first update only makes the optimizer's state
                     optimizer.step(*args[1:], **keywords)
         self._add_state(optimizer)
@@ -158,11 +157,3 @@ class StepPhases:
         if not self._depth:
             self._enter(self._phase_before)
             self._unsettled = len(self._tracer.ops)
-
-
-def one_by_one(optimizer: torch.optim.Optimizer) -> None:
-    """Let an optimizer have one set of ops per parameter, so that each is where that is."""
-    for group in optimizer.param_groups:
-        # Those of `capturable` are for graphs of CUDA, and are refused on a CPU.
-        switches = ("foreach", "fused", "capturable")
-        group.update({name: False for name in switches if name in group})
