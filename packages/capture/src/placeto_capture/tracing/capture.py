@@ -7,7 +7,7 @@ of them in a PyTorch that is patched (`patches`), under a dispatch mode (`tracer
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -307,35 +307,27 @@ def trace_step(
     return with_barriers(with_frees(trace))
 
 
+@dataclass(eq=False)
 class _Step:
-    """A step that is recorded while modules and optimizers hold fake tensors.
+    """A step that is recorded while modules and optimizers hold fake tensors."""
 
-    ``part`` names what runs in the forward phase, for errors.
-    """
+    modules: Mapping[str, nn.Module]
+    optimizers: Sequence[torch.optim.Optimizer]
+    others: Sequence[Any]
+    inputs: Any
+    target: Target
+    mask_fraction: float | None
+    part: str = ""  # what runs in the forward phase, for errors
 
-    def __init__(
-        self,
-        modules: Mapping[str, nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        others: Sequence[Any],
-        example_inputs: Any,
-        target: Target,
-        mask_fraction: float | None,
-    ) -> None:
-        if mask_fraction is not None and not 0 < mask_fraction <= 1:
+    def __post_init__(self) -> None:
+        if self.mask_fraction is not None and not 0 < self.mask_fraction <= 1:
             raise CaptureError(
                 "mask_fraction: expected a number above 0 and up to 1, or None, "
-                f"got {mask_fraction}"
+                f"got {self.mask_fraction}"
             )
-        if target not in TARGETS:
-            raise CaptureError(f"target: expected one of {', '.join(TARGETS)}, got {target!r}")
-        self.part = ""
-        self._modules = modules
-        self._optimizers = optimizers
-        self._others = others
-        self._inputs = _arguments(example_inputs)
-        self._target = target
-        self._mask_fraction = mask_fraction
+        if self.target not in TARGETS:
+            raise CaptureError(f"target: expected one of {', '.join(TARGETS)}, got {self.target!r}")
+        self.inputs = _arguments(self.inputs)
         self._fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._scopes = ModuleScopes()
 
@@ -348,18 +340,18 @@ class _Step:
         """
         self.part = part
         with (
-            patched_torch(self._target, self._fake_mode),  # one step at a time
-            put_back([*called, *self._modules.values()]),
+            patched_torch(self.target, self._fake_mode),  # one step at a time
+            put_back([*called, *self.modules.values()]),
         ):
             objects = FakeObjects(
-                self._modules, self._optimizers, self._others, self._inputs, self._fake_mode
+                self.modules, self.optimizers, self.others, self.inputs, self._fake_mode
             )
-            self.tracer = Tracer(objects.memory, self._scopes, self._mask_fraction)
+            self.tracer = Tracer(objects.memory, self._scopes, self.mask_fraction)
             self._phases = StepPhases(self.tracer, self._fake_mode, objects)
             arguments = objects.inputs
             args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
             with objects.in_place():
-                self._scopes.follow(self._modules)
+                self._scopes.follow(self.modules)
                 with (
                     self._naming_failures(),
                     without_collection(),
@@ -376,7 +368,7 @@ class _Step:
 
     def made(self, factory: OptimizerFactory) -> torch.optim.Optimizer:
         """Return an optimizer of all parameters."""
-        parameters = [each for module in self._modules.values() for each in module.parameters()]
+        parameters = [each for module in self.modules.values() for each in module.parameters()]
         with self._phases.unrecorded():
             optimizer = factory(parameters)
         if not isinstance(optimizer, torch.optim.Optimizer):
