@@ -55,7 +55,7 @@ class StorageParts:
     def __init__(self, whole: View, views: Iterable[View]) -> None:
         runs_of = {view: _Runs.of(view) for view in views if view.num_elements}
         boxes: Boxes = [whole], dict.fromkeys(runs_of, (0,))
-        if any(runs.num_bytes != whole.num_bytes for runs in runs_of.values()):  # few are not
+        if any(runs.num_bytes != whole.num_bytes for runs in runs_of.values()):  # most show all
             boxes = (
                 _boxes(whole, runs_of)
                 or _boxes(whole, {view: runs.hull() for view, runs in runs_of.items()})

@@ -62,8 +62,9 @@ def as_tensors(
     tensor_of_part: dict[tuple[Version, int], int] = {}
     for version in versions:
         groups: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
+        has_bytes = version.num_bytes > 0
         for part, size in version.bytes_of_part.items():
-            key = (part in version.held, *readers[version, part]) if version.num_bytes else None
+            key = (part in version.held, *readers[version, part]) if has_bytes else None
             groups[key][part] = size
         for sizes in groups.values() or [{}]:
             tensor_of_part.update(((version, part), len(tensors)) for part in sizes)
