@@ -177,8 +177,8 @@ def dtype_of(op: Op) -> str:
     if isinstance(op, Placeholder):
         views = [*op.tensors.values()]
     else:
-        views = [*views_in([(call.arguments, call.keywords) for call in op.single_calls])]
-        views = views or [*views_in(op.outputs)]
+        views = views_in([(call.arguments, call.keywords) for call in op.single_calls])
+        views = views or views_in(op.outputs)
     dtypes = [view.dtype for view in views]
     computing = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
     narrowest = min(computing or dtypes, key=lambda dtype: dtype.itemsize, default="")

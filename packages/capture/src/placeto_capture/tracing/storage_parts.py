@@ -252,7 +252,7 @@ def _looks(op: Op) -> dict[int, set[tuple[View, bool]]]:
             looks[view.storage].add((view, False))
     for part in op.single_calls:
         function = function_of(part.function)
-        read = list(views_in((part.arguments, part.keywords)))
+        read = views_in((part.arguments, part.keywords))
         for view in views_in(function.written(part.arguments, part.keywords)):
             looks[view.storage].add((view, True))
             if function.name in OVERWRITES:

@@ -4,7 +4,7 @@ A tensor argument is kept as a `View` of a storage. Views need no calls of their
 storage, not a tensor, is what ops hand to each other.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar, Literal, get_args
@@ -55,8 +55,11 @@ class View:
     @property
     def num_bytes(self) -> int:
         """How many bytes of memory it shows; those of an expanded dimension count once."""
-        sizes = zip(self.size, self.stride, strict=True)
-        return self.dtype.itemsize * prod(size for size, stride in sizes if stride or not size)
+        count = self.dtype.itemsize
+        for size, stride in zip(self.size, self.stride, strict=True):
+            if stride or not size:
+                count *= size
+        return count
 
 
 def whole_storage(storage: int, num_bytes: int) -> View:
@@ -247,22 +250,20 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def leaves_in(value: Any) -> Iterator[Any]:
-    """Yield what `mapped` calls its function with."""
+def leaves_in(value: Any) -> list[Any]:
+    """Return what `mapped` calls its function with."""
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from leaves_in(item)
-    else:
-        yield value
+        return [leaf for item in value for leaf in leaves_in(item)]
+    return [value]
 
 
-def tensor_leaves(value: Any) -> Iterator[torch.Tensor | None]:
-    """Yield the tensors of what an op returned, and None for what is no tensor."""
-    return (leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves_in(value))
+def tensor_leaves(value: Any) -> list[torch.Tensor | None]:
+    """Return the tensors of what an op returned, and None for what is no tensor."""
+    return [leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves_in(value)]
 
 
-def views_in(value: Any) -> Iterator[View]:
-    """Yield the views in the arguments of a call."""
-    return (leaf for leaf in leaves_in(value) if isinstance(leaf, View))
+def views_in(value: Any) -> list[View]:
+    """Return the views in the arguments of a call."""
+    return [leaf for leaf in leaves_in(value) if isinstance(leaf, View)]

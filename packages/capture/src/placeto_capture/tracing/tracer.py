@@ -181,8 +181,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lifetimes.before_op(len(self.ops))
         # An op may change what its arguments look like, so they are described before it runs.
         arguments, keywords = mapped(self._described, args), mapped(self._described, kwargs)
-        inputs = [*views_in((arguments, keywords))]
-        written = [*views_in(function.written(arguments, keywords))]
+        inputs = views_in((arguments, keywords))
+        written = views_in(function.written(arguments, keywords))
         node = self._nodes.before_op(args, kwargs)
         rng_index = self._draws.number(func)
         try:
@@ -210,9 +210,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             creates=tuple(dict.fromkeys(view.storage for view in made)),
             phase=self.phase,
             flops=count_flops(function, args, kwargs, result, (*inputs, *made)),
-            bytes_accessed=count_bytes(
-                function, function.named(args, kwargs), inputs, written, made
-            ),
+            bytes_accessed=count_bytes(function, args, kwargs, inputs, written, made),
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,
         )

@@ -34,6 +34,7 @@ from placeto_capture.tracing.trace import View
 
 aten = torch.ops.aten
 BILINEAR, BICUBIC = 0, 2  # as grid_sampler takes them
+LOOKED_INTO = PICKS.keys() | PUTS  # functions whose bytes depend on what is in their arguments
 Formula = Callable[..., int]  # of the arguments of a call, and what it returned as `out_val`
 
 
@@ -172,7 +173,8 @@ def count_flops(
 
 def count_bytes(
     function: Function,
-    named: dict[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     inputs: Sequence[View],
     written: Sequence[View],
     outputs: Sequence[View],
@@ -181,8 +183,8 @@ def count_bytes(
 
     Parameters
     ----------
-    function, named
-        Function that is called, and its arguments by their names.
+    function, args, kwargs
+        Function that is called, and its arguments.
     inputs
         Its tensor arguments.
     written
@@ -194,6 +196,7 @@ def count_bytes(
         return 0
     write_bytes = sum(tensor.num_bytes for tensor in {*written, *outputs})
     read, read_bytes = set(inputs), 0
+    named = function.named(args, kwargs) if function.name in LOOKED_INTO else {}
     if function.name in SHAPED:
         read.discard(inputs[SHAPED[function.name]])
     if function.name in PICKS:
