@@ -25,6 +25,7 @@ VERSION = 5
 # Of what the network sees: with other features a policy that has learned would place at random.
 # It counts up with every change of their numbers, which a test pins.
 FEATURES = 1
+FEATURES_OF_PAIRS = 2
 POLICY = "policy."
 BEST_POLICY = "best_policy."
 Path = str | os.PathLike[str]
@@ -68,7 +69,7 @@ def save_policy(policy: PlacementPolicy, path: Path) -> None:
     >>> load_policy("policy.safetensors").num_devices
     2
     """
-    description = _Description(policy.num_devices, policy.settings, features=FEATURES)
+    description = _Description(policy.num_devices, policy.settings, features=_features(policy))
     _write(path, description, _policy_tensors(policy))
 
 
@@ -135,7 +136,7 @@ def save_training(trainer: Trainer, path: Path) -> None:
         least_cost=_number_or_none(trainer.best_policy.cost),
     )
     description = _Description(
-        trainer.policy.num_devices, trainer.policy.settings, progress, FEATURES
+        trainer.policy.num_devices, trainer.policy.settings, progress, _features(trainer.policy)
     )
     tensors = _policy_tensors(trainer.policy) | adam_tensors(trainer.policy, trainer.optimizer)
     tensors |= {BEST_POLICY + name: value for name, value in trainer.best_policy.weights.items()}
@@ -207,6 +208,11 @@ def resume_training(
     return trainer
 
 
+def _features(policy: PlacementPolicy) -> int:
+    """Return the version of what such a policy sees."""
+    return FEATURES_OF_PAIRS if policy.settings.embedding == "pairs" else FEATURES
+
+
 def _policy_tensors(policy: PlacementPolicy) -> Tensors:
     return {f"{POLICY}{name}": tensor for name, tensor in policy.state_dict().items()}
 
@@ -249,11 +255,6 @@ def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
 def _restored_policy(
     path: Path, description: _Description, tensors: Tensors, prefix: str
 ) -> PlacementPolicy:
-    if description.features != FEATURES:
-        raise PolicyError(
-            f"{_shown(path)}: features: expected a policy that has learned from version {FEATURES} "
-            f"of what it sees, got {description.features}: train it again"
-        )
     if description.num_devices is not None and description.num_devices < 1:
         raise PolicyError(
             f"{_shown(path)}: num_devices: expected at least 1, got {description.num_devices}"
@@ -262,6 +263,11 @@ def _restored_policy(
         policy = PlacementPolicy(description.num_devices, description.settings)
     except PolicyError as error:
         raise PolicyError(f"{_shown(path)}: {error}") from None
+    if description.features != _features(policy):
+        raise PolicyError(
+            f"{_shown(path)}: features: expected a policy that has learned from version "
+            f"{_features(policy)} of what it sees, got {description.features}: train it again"
+        )
     policy.load_state_dict(_weights(path, policy, tensors, prefix))
     return policy
 

@@ -39,7 +39,7 @@ def concurrency(problem: PlacementProblem) -> NDArray[np.float64]:
 
 def work_in_slices(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return float64[G, SLICES], the work of each group, in parts of the longest path of all."""
-    start, end = earliest_times(problem)
+    start, end, _ = earliest_times(problem)
     work = np.zeros((problem.num_groups, SLICES))
     add_work(problem.grouping.group_of, start, end, work)
     return work

@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import Cluster, Evaluator, PlacementProblem
-from placeto_policy.costs import PlacementCosts
-from placeto_policy.settings import Settings
 
 # In parts of the cost of the placement: what costs so much more is e times less wanted.
 TEMPERATURE = 0.003
@@ -23,63 +21,53 @@ class Demonstration:
         Of the problem, which has G groups on D devices.
     placement : int32[G]
         The device of each group.
-    wanted : float64[G, D]
-        How much each device is wanted for each group, all others being where they are; rows sum up
-        to 1. Of a group that matters it is all on one device.
     alike : int64[D]
         Equal numbers for devices that can take each other's place; see `interchangeable_devices`.
 
     Examples
     --------
     >>> from placeto_policy.example import BusiestDevice, two_chains
-    >>> all_on_one = demonstrate(BusiestDevice(two_chains()), np.zeros(6, np.int32))
-    >>> all_on_one.wanted[0].round(3)  # better on the other
-    array([0., 1.])
+    >>> demonstrate(BusiestDevice(two_chains()), np.array([0, 0, 0, 1, 1, 1])).alike
+    array([0, 0])
     """
 
     evaluator: Evaluator
     placement: NDArray[np.int32]
-    wanted: NDArray[np.float64]
     alike: NDArray[np.int64]
 
 
 def demonstrate(evaluator: Evaluator, placement: NDArray[np.int32]) -> Demonstration:
-    """Return what there is to learn from a placement: G (D - 1) more are evaluated for it.
-
-    Where a group could go elsewhere at hardly any cost, nothing is to be learnt from where it is:
-    a device is wanted by ``exp(-more / (0.003 cost))``, with what the step would cost more than
-    with the group where it costs least.
+    """Return a placement as something to learn from.
 
     Parameters
     ----------
     evaluator
-        Of the problem.
+        Evaluator of the problem.
     placement : int32[G]
         A good placement, as of a long search.
 
+    Raises
+    ------
+    GraphError
+        When the placement is not one of the problem.
+
     Examples
     --------
-    >>> from placeto_policy.example import BusiestDevice, two_chains
-    >>> good = np.array([0, 0, 0, 1, 1, 1], np.int32)
-    >>> demonstrate(BusiestDevice(two_chains()), good).wanted[0].round(3)
-    array([1., 0.])
+    See `Demonstration`.
     """
     problem = evaluator.problem
-    checked = problem.check_placement(placement)
-    costs = PlacementCosts(evaluator, Settings().memory_penalty)
-    groups = np.arange(problem.num_groups)
-    rows = np.tile(checked, (problem.num_groups, 1))
-    of_devices = costs.of_devices(rows, groups)
     return Demonstration(
         evaluator=evaluator,
-        placement=checked,
-        wanted=wanted_devices(of_devices, np.isfinite(problem.group_graph.compute_time)),
+        placement=problem.check_placement(placement),
         alike=interchangeable_devices(problem),
     )
 
 
 def wanted_devices(costs: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return float64[N, D], how much each device is wanted where it would cost so much.
+
+    That is ``exp(-more / (0.003 cost))``, with what it would cost more than the best device; rows
+    sum up to 1. Where a group could go elsewhere at hardly any cost, there is nothing to learn.
 
     Parameters
     ----------

@@ -7,42 +7,51 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster, GroupGraph, PlacementProblem
-from placeto_policy.earliest import MIN_SECONDS, mean_seconds
+from placeto_graphs import Cluster, PlacementProblem
+from placeto_policy.earliest import MIN_SECONDS, earliest_times, mean_seconds
 
 MOST_TIMES_SLOWER = 1e4
-GROUP_FEATURES = 6
+GROUP_FEATURES = 9
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceCosts:
     """Groups, devices and links in units that are the same for fast and slow ones.
 
-    Nothing here depends on how devices are numbered. A *mean group* is the mean over groups of
-    their mean time over the devices that can run them; transfers are as long as they take at the
-    median bandwidth of all pairs of devices, or at the mean of their times per byte where most
-    bytes are free.
+    Nothing here depends on how devices are numbered. The seconds of a group include the overhead
+    of its ops. A *mean group* is the mean over groups of their mean seconds over the devices that
+    can run them; a *typical link* has the median bandwidth of all pairs of devices, or the mean of
+    their seconds per byte where most bytes are free.
 
     Attributes
     ----------
-    group_features : float32[G, 6]
-        ``log(1 + s)`` of a group's seconds and of those of all its transfers, both in mean groups;
-        the largest part of a device's memory that it fills; and for the whole problem, the same
-        for all groups: ``log(G) / 5``, ``D / 8``, and ``log(1 + s)`` of all transfers in parts of
-        all work.
+    group_features : float32[G, 9]
+        ``log(1 + s)`` of a group's seconds and of those of all its transfers over a typical link,
+        both in mean groups; the largest part of a device's memory that it fills; and for the whole
+        problem, the same for all groups: ``log(G) / 5``, ``D / 8``, ``log(1 + s)`` of all transfers
+        as a fraction of all work, ``log(1 + s)`` of the longest path of groups and of all work as
+        fractions of the longest path of ops, and 1 if backward ops go first. Micro-batches make the
+        path of groups long.
     slower : float32[G, D]
-        The logarithm of how many times as long as on its best device a group takes.
+        Logarithm of how many times as long as on its best device a group takes.
     work : float32[G, D]
-        The seconds of a group, in parts of the mean work of all groups; 0 where it cannot run.
-    transfers : float32[G, G]
-        The seconds of what flows between two groups, both ways, in mean groups.
+        Seconds of a group as a fraction of the mean work of all groups; 0 where it cannot run.
+    sent : float32[G, G]
+        Seconds over a typical link of what row sends to column, in mean groups.
+    tensors : float32[G, G]
+        Number of tensors that row sends to column.
     connected : float32[G, G]
-        1 where something does.
+        1 where an edge joins two groups.
+    flows : int64[2, E]
+        Sender and receiver of each pair of groups between which tensors flow.
     slowness : float32[D, D]
-        Seconds per byte between two devices, mean of both ways, in parts of the median; 0 on the
-        diagonal.
+        Seconds per byte from row to column, relative to a typical link; 0 on the diagonal.
     latency : float32[D, D]
         Seconds that each transfer takes besides, in mean groups; 0 on the diagonal.
+    link : int64[D, D]
+        Link that carries transfers from row to column; 0 on the diagonal, where nothing is carried.
+    num_links : int
+        L.
 
     Examples
     --------
@@ -52,10 +61,14 @@ class DeviceCosts:
     group_features: torch.Tensor
     slower: torch.Tensor
     work: torch.Tensor
-    transfers: torch.Tensor
+    sent: torch.Tensor
+    tensors: torch.Tensor
     connected: torch.Tensor
+    flows: torch.Tensor
     slowness: torch.Tensor
     latency: torch.Tensor
+    link: torch.Tensor
+    num_links: int
 
 
 def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> DeviceCosts:
@@ -64,9 +77,9 @@ def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> Devi
     Parameters
     ----------
     problem
-        G groups on D devices.
+        Problem of G groups on D devices.
     memory : float64[D, G]
-        What each group keeps at the peak, in parts of the memory of each device.
+        What each group keeps at the peak, as a fraction of the memory of each device.
 
     Examples
     --------
@@ -74,36 +87,83 @@ def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> Devi
     >>> costs = device_costs(two_chains(), np.zeros((2, 6)))
     >>> costs.work[0]
     tensor([0.1667, 0.1667])
-    >>> costs.connected[0]
+    >>> costs.tensors[0]
     tensor([0., 1., 0., 0., 0., 0.])
     """
-    times = problem.group_graph.compute_time
+    times = busy_time(problem)
     possible = np.isfinite(times)
     seconds = mean_seconds(times)
     mean_group = max(float(seconds.mean()), MIN_SECONDS)
     best = np.where(possible, times, np.inf).min(axis=1, keepdims=True)
     ratio = np.divide(times, best, out=np.ones(times.shape), where=possible & (best > 0))
-    seconds_per_byte, latency, typical = _links(problem.cluster)
-    transfers = traffic_between(problem.group_graph) * (typical / mean_group)
+    per_byte, per_transfer, typical = _links(problem.cluster)
+    sent_bytes, tensors = traffic(problem)
+    sent = sent_bytes * (typical / mean_group)
     size = len(seconds)
+    own = [
+        np.log1p(seconds / mean_group),
+        np.log1p(sent.sum(axis=1) + sent.sum(axis=0)),
+        memory.max(axis=0),
+    ]
     whole = [
         math.log(size) / 5,
         problem.num_devices / 8,
-        math.log1p(float(transfers.sum()) / size),
+        math.log1p(2 * float(sent.sum()) / size),
+        *_paths(problem, seconds),
+        float(problem.cluster.queue == "backward-first"),
     ]
-    own = np.stack(
-        [np.log1p(seconds / mean_group), np.log1p(transfers.sum(axis=1)), memory.max(axis=0)],
-        axis=1,
-    )
     return DeviceCosts(
-        group_features=floats(np.concatenate([own, np.tile(whole, (size, 1))], axis=1)),
+        group_features=floats(
+            np.concatenate([np.stack(own, axis=1), np.tile(whole, (size, 1))], axis=1)
+        ),
         slower=floats(np.log(np.clip(ratio, 1.0, MOST_TIMES_SLOWER))),
         work=floats(np.where(possible, times, 0.0) / (mean_group * size)),
-        transfers=floats(transfers),
-        connected=floats(_connected(problem.group_graph)),
-        slowness=floats(seconds_per_byte / max(typical, MIN_SECONDS)),
-        latency=floats(latency / mean_group),
+        sent=floats(sent),
+        tensors=floats(tensors),
+        connected=floats(_connected(problem)),
+        flows=torch.from_numpy(np.stack(np.nonzero(tensors))),
+        slowness=floats(per_byte / max(typical, MIN_SECONDS)),
+        latency=floats(per_transfer / mean_group),
+        link=torch.from_numpy(np.maximum(problem.cluster.link, 0).astype(np.int64)),
+        num_links=len(problem.cluster.link_names),
     )
+
+
+def busy_time(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Return float64[G, D], how long each device is busy with each group, overheads included."""
+    overhead = np.array([device.op_overhead for device in problem.cluster.devices])
+    each = problem.compute_time + np.where(problem.compute_time > 0, overhead, 0.0)
+    group_of, size = problem.grouping.group_of, problem.num_groups
+    return np.stack([np.bincount(group_of, seconds, size) for seconds in each.T], axis=1)
+
+
+def traffic(problem: PlacementProblem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return float64[G, G] twice: bytes and number of the tensors that row sends to column.
+
+    A tensor counts once for each group that reads it.
+    """
+    graph, group_of, size = problem.graph, problem.grouping.group_of, problem.num_groups
+    readers = group_of[graph.edge_consumers].astype(np.int64)
+    crosses = group_of[graph.edge_producers] != readers
+    once = np.unique(graph.edges[crosses, 0].astype(np.int64) * size + readers[crosses])
+    tensors, readers = np.divmod(once, size)
+    pairs = group_of[graph.tensor_producer[tensors]].astype(np.int64) * size + readers
+    sent, counts = np.zeros((2, size * size))
+    np.add.at(sent, pairs, graph.tensor_bytes[tensors])
+    np.add.at(counts, pairs, 1.0)
+    return sent.reshape(size, size), counts.reshape(size, size)
+
+
+def _paths(problem: PlacementProblem, seconds: NDArray[np.float64]) -> list[float]:
+    """Return log(1 + s) of the longest path of groups, and of all work, in longest paths of ops."""
+    *_, longest = earliest_times(problem)
+    graph = problem.group_graph
+    end = seconds.copy()
+    position = np.argsort(graph.topological_order)
+    for source, target in graph.edges[np.argsort(position[graph.edges[:, 0]], kind="stable")]:
+        end[target] = max(end[target], end[source] + seconds[target])
+    unit = max(longest, MIN_SECONDS)
+    return [math.log1p(float(end.max()) / unit), math.log1p(float(seconds.sum()) / unit)]
 
 
 def _links(cluster: Cluster) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
@@ -116,21 +176,14 @@ def _links(cluster: Cluster) -> tuple[NDArray[np.float64], NDArray[np.float64], 
     per_byte = np.divide(1.0, cluster.bandwidth, out=np.zeros(apart.shape), where=apart)
     per_transfer = np.where(apart, cluster.latency + overhead[:, None], 0.0)
     typical = float(np.median(per_byte[apart])) or float(per_byte[apart].mean())
-    return (per_byte + per_byte.T) / 2, (per_transfer + per_transfer.T) / 2, typical
+    return per_byte, per_transfer, typical
 
 
-def traffic_between(graph: GroupGraph) -> NDArray[np.float64]:
-    """Return float64[G, G], the bytes that flow between each two groups, both ways."""
-    traffic = np.zeros((graph.num_groups, graph.num_groups))
-    sources, targets = graph.edges.T
-    traffic[sources, targets] = traffic[targets, sources] = graph.edge_bytes
-    return traffic
-
-
-def _connected(graph: GroupGraph) -> NDArray[np.float64]:
+def _connected(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return float64[G, G], 1 where an edge is, which may carry no bytes."""
-    connected = np.zeros((graph.num_groups, graph.num_groups))
-    sources, targets = graph.edges.T
+    size = problem.num_groups
+    connected = np.zeros((size, size))
+    sources, targets = problem.group_graph.edges.T
     connected[sources, targets] = connected[targets, sources] = 1.0
     return connected
 

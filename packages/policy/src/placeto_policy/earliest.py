@@ -11,11 +11,11 @@ SLICES = 400  # of the longest path; what happens in one of them is taken to be 
 
 def earliest_times(
     problem: PlacementProblem,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
     """Return float64[V] twice: when each op starts and ends if only inputs and waits delay it.
 
     Ops take their compute time, the mean over the devices that can run them. Times are in parts of
-    the longest path of all, from 0 to 1.
+    the longest path of all, from 0 to 1; its seconds come last.
 
     Parameters
     ----------
@@ -28,9 +28,9 @@ def earliest_times(
     before, after = graph.precedences.T
     in_order = np.argsort(graph.topological_index[before], kind="stable")
     push_starts(before[in_order], after[in_order], seconds, start)
-    longest = (start + seconds).max()
+    longest = float((start + seconds).max())
     unit = longest if longest > 0 else 1.0
-    return start / unit, (start + seconds) / unit
+    return start / unit, (start + seconds) / unit, longest
 
 
 def mean_seconds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:

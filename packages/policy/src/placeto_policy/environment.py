@@ -19,7 +19,7 @@ from placeto_policy.settings import (
     Settings,
     StartName,
 )
-from placeto_policy.states import States, lookahead_features
+from placeto_policy.states import NOWHERE, States, lookahead_features
 from placeto_policy.topology import Topology, topology_of
 
 
@@ -44,6 +44,9 @@ class PlacementEnvironment:
     node_features
         Those of the policy: with ``"costs-times-and-schedule"``, each step first asks when each
         group is at work, and `states` tells it.
+    starts_nowhere
+        Whether states show groups as nowhere until they are placed, in episodes that start from
+        ``"single"``: which device that is depends on how devices are numbered.
 
     Attributes
     ----------
@@ -51,6 +54,8 @@ class PlacementEnvironment:
         The groups of each episode as it visits them.
     placement : int32[B, G]
         The device of each group now.
+    shown_start : int32[B, G]
+        The device of each group before its step as states show it, which may be `NOWHERE`.
     time : int
         How many steps were taken; at G the episodes are over.
     seconds_of_work : float
@@ -74,6 +79,7 @@ class PlacementEnvironment:
 
     order: NDArray[np.int64]
     placement: NDArray[np.int32]
+    shown_start: NDArray[np.int32]
     time: int
     costs: NDArray[np.float64]
 
@@ -85,12 +91,14 @@ class PlacementEnvironment:
         memory_penalty: float = SECONDS_PER_BYTE,
         device_features: DeviceFeaturesName = "none",
         node_features: NodeFeaturesName = "costs",
+        starts_nowhere: bool = False,
     ) -> None:
         self.evaluator = evaluator
         self.topology: Topology = topology_of(evaluator.problem)
         self.reward = reward
         self.looks_ahead = device_features == "loads-and-lookahead"
         self.seconds_of_work = seconds_of_work(evaluator.problem)
+        self._starts_nowhere = starts_nowhere
         scheduled = node_features == "costs-times-and-schedule"
         self._schedules = GroupSchedules(evaluator) if scheduled else None
         self._placement_costs = PlacementCosts(evaluator, memory_penalty)
@@ -125,8 +133,9 @@ class PlacementEnvironment:
             evaluator,
             reward=reward,
             memory_penalty=policy.memory_penalty if memory_penalty is None else memory_penalty,
-            device_features=policy.device_features,
+            device_features="loads-and-lookahead" if policy.sees_lookahead else "none",
             node_features=policy.node_features if policy.sees_schedule else "costs",
+            starts_nowhere=policy.starts_nowhere,
         )
 
     def reset(
@@ -167,6 +176,9 @@ class PlacementEnvironment:
             )
         self.order = self._orders(order, num_episodes, generators)
         self.placement = self._starts(start, num_episodes, generators)
+        self.shown_start = self.placement.copy()
+        if self._starts_nowhere and isinstance(start, str) and start == "single":
+            self.shown_start[:] = NOWHERE
         self.time = 0
         self._position = np.argsort(self.order, axis=1)
         self._looked: tuple[int, NDArray[np.float64]] | None = None
@@ -182,11 +194,13 @@ class PlacementEnvironment:
 
     def states(self) -> States:
         """Return the states that the next actions are for."""
+        visited = self._position < self.time
+        placement = np.where(visited, self.placement, self.shown_start)
         return States(
             topology=self.topology,
-            placement=torch.from_numpy(self.placement.astype(np.int64)),
+            placement=torch.from_numpy(placement.astype(np.int64)),
             current=torch.from_numpy(self.order[:, self.time]),
-            visited=torch.from_numpy(self._position < self.time),
+            visited=torch.from_numpy(visited),
             lookahead=torch.from_numpy(self.lookahead()) if self.looks_ahead else None,
             schedule=(
                 torch.from_numpy(self._schedules.features(self.placement))

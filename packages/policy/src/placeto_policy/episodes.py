@@ -27,7 +27,7 @@ class Episodes:
     order : int64[B, G]
         The groups as they were visited.
     start : int32[B, G]
-        The placements before the first step.
+        The placements before the first step as states show them, which may be nowhere.
     final : int32[B, G]
         The placements after the last one.
     rewards : float64[B, G]
@@ -200,7 +200,7 @@ class _Run:
         self.environment = environment
         self._choice = choice
         shape = environment.order.shape
-        self._start = environment.placement.copy()
+        self._start = environment.shown_start
         self._rewards = np.empty(shape)
         self._known = np.empty((*shape, environment.topology.num_devices), np.float32)
         self._lookahead: list[NDArray[np.float32]] = []

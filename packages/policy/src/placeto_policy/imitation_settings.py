@@ -16,11 +16,9 @@ class ImitationSettings:
         from how many states of each pass it learns.
     learning_rate : float
         Of Adam, when it begins; it rises over the first 50 steps, and falls to a twentieth.
-    later_passes : float
-        The share of demonstrated states that start from a full placement in place of one device.
-    misplaced_before, misplaced_after : floats
-        The share of groups that are not where the demonstration has them, before the current one
-        and, in a later pass, after it: each state draws one of these.
+    misplaced : floats
+        Shares of the placed groups that are not where the demonstration has them: each state draws
+        one of these.
     max_gradient_norm : float
         The gradient is scaled down to this norm.
 
@@ -36,7 +34,5 @@ class ImitationSettings:
     own_passes: int = 6
     own_states: int = 8
     learning_rate: float = 2e-3
-    later_passes: float = 0.4
-    misplaced_before: tuple[float, ...] = (0.0, 0.0, 0.02, 0.05)
-    misplaced_after: tuple[float, ...] = (0.0, 0.0, 0.03, 0.1, 0.3)
+    misplaced: tuple[float, ...] = (0.0, 0.0, 0.02, 0.05)
     max_gradient_norm: float = 1.0

@@ -15,7 +15,7 @@ from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.imitation_settings import ImitationSettings
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
-from placeto_policy.states import States, lookahead_features
+from placeto_policy.states import NOWHERE, States
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,26 +60,19 @@ class Lesson:
     def demonstrated(
         self, settings: ImitationSettings, generator: np.random.Generator
     ) -> WantedStates:
-        """Return states on the way to the demonstrated placement, a few groups being elsewhere.
-
-        What is wanted in them is what the demonstration says.
-        """
+        """Return states on the way to the demonstrated placement, a few groups being elsewhere."""
         order, count = self.topology.order, settings.states
         current_time = generator.integers(len(order), size=count)
-        current = order[current_time]
         visited = np.argsort(order) < current_time[:, None]
-        before = self._misplaced(settings.misplaced_before, count, generator)
-        after = self._misplaced(settings.misplaced_after, count, generator)
-        later = generator.random((count, 1)) < settings.later_passes
-        placements = np.where(visited, before, np.where(later, after, self._start()))
-        states = States(
-            topology=self.topology,
-            placement=torch.from_numpy(placements.astype(np.int64)),
-            current=torch.from_numpy(current),
-            visited=torch.from_numpy(visited),
-            lookahead=self._lookahead(placements.astype(np.int32), current),
+        placements = np.where(visited, self._misplaced(settings, generator), NOWHERE)
+        return self._wanted(
+            States(
+                topology=self.topology,
+                placement=torch.from_numpy(placements.astype(np.int64)),
+                current=torch.from_numpy(order[current_time]),
+                visited=torch.from_numpy(visited),
+            )
         )
-        return self._wanted(states, self.demonstration.wanted[current])
 
     def own(
         self,
@@ -87,26 +80,32 @@ class Lesson:
         settings: ImitationSettings,
         generator: np.random.Generator,
     ) -> WantedStates:
-        """Return states that the policy comes to by itself.
-
-        What is wanted in them is what the step would cost in the end, if the groups that are still
-        to come went where the demonstration has them: the cost to go of Ross and Bagnell 2014,
-        *Reinforcement and Imitation Learning via Interactive No-Regret Learning*. Devices that are
-        alike have other numbers in the policy's pass than in the demonstration; those that hold
-        most in common count as the same.
-        """
+        """Return states that the policy comes to by itself, in rollouts of its own."""
         environment = self.environment
         environment.reset(num_episodes=settings.own_passes)
         generators = generator.spawn(settings.own_passes)
         choice = sampling(generators, self.topology.num_groups)
         episodes = run_episodes(policy, environment, choice)
         steps = np.sort(generator.integers(self.topology.num_groups, size=settings.own_states))
-        parts = [states for _, states in episodes.states(steps)]
-        states = _joined(parts)
-        completed = self._completed(states)
+        return self._wanted(_joined([states for _, states in episodes.states(steps)]))
+
+    def _wanted(self, states: States) -> WantedStates:
+        """Return states with what is wanted in them, however they came about.
+
+        That is what the step would cost in the end, if the groups that are still to come went
+        where the demonstration has them: the cost to go of Ross and Bagnell 2014, *Reinforcement
+        and Imitation Learning via Interactive No-Regret Learning*. Devices that are alike have
+        other numbers in a rollout than in the demonstration; those that hold most in common count
+        as the same.
+        """
         current = states.current.numpy()
-        costs = self.costs.of_devices(completed, current)
-        return self._wanted(states, wanted_devices(costs, self.allowed[current]))
+        costs = self.costs.of_devices(self._completed(states), current)
+        wanted = wanted_devices(costs, self.allowed[current])
+        return WantedStates(
+            states=states,
+            wanted=torch.from_numpy(wanted).float(),
+            together=torch.from_numpy(one_choice(self.demonstration.alike, states)),
+        )
 
     def _completed(self, states: States) -> NDArray[np.int32]:
         """Return int32[N, G]: visited groups where they are, the others as demonstrated."""
@@ -133,52 +132,24 @@ class Lesson:
         _, numbering = linear_sum_assignment(common, maximize=True)
         return np.asarray(numbering, np.int64)
 
-    def _wanted(self, states: States, wanted: NDArray[np.float64]) -> WantedStates:
-        return WantedStates(
-            states=states,
-            wanted=torch.from_numpy(wanted).float(),
-            together=torch.from_numpy(one_choice(self.demonstration.alike, states)),
-        )
-
-    def _lookahead(
-        self, placements: NDArray[np.int32], current: NDArray[np.int64]
-    ) -> torch.Tensor | None:
-        if not self.environment.looks_ahead:
-            return None
-        of_devices = self.costs.of_devices(placements, current)
-        seconds_of_group = self.environment.seconds_of_work / self.topology.num_groups
-        return torch.from_numpy(lookahead_features(of_devices, seconds_of_group))
-
     def _misplaced(
-        self, shares: Sequence[float], count: int, generator: np.random.Generator
+        self, settings: ImitationSettings, generator: np.random.Generator
     ) -> NDArray[np.int32]:
-        """Return the placement N times, each time with a share of its groups on a random device."""
-        placement, allowed = self.demonstration.placement, self.allowed
-        share = generator.choice(shares, size=(count, 1))
+        """Return the placement for each state, each with a share of groups on a random device."""
+        placement, allowed, count = self.demonstration.placement, self.allowed, settings.states
+        share = generator.choice(settings.misplaced, size=(count, 1))
         moved = generator.random((count, len(placement))) < share
         keys = np.where(allowed, generator.random((count, *allowed.shape)), -1.0)
         return np.where(moved, keys.argmax(axis=2), placement).astype(np.int32)
 
-    def _start(self) -> NDArray[np.int64]:
-        """Return where a first pass has all groups at first: with the first one it visits.
-
-        Which of several equal devices that is, nothing tells; so it is where it can stay.
-        """
-        device = self.demonstration.placement[self.topology.order[0]]
-        allowed = self.allowed
-        start: NDArray[np.int64] = np.where(allowed[:, device], device, allowed.argmax(axis=1))
-        return start
-
 
 def _joined(parts: Sequence[States]) -> States:
     """Return the states of several batches of one graph as one."""
-    lookaheads = [part.lookahead for part in parts if part.lookahead is not None]
     return States(
         topology=parts[0].topology,
         placement=torch.cat([part.placement for part in parts]),
         current=torch.cat([part.current for part in parts]),
         visited=torch.cat([part.visited for part in parts]),
-        lookahead=torch.cat(lookaheads) if lookaheads else None,
     )
 
 

@@ -36,7 +36,7 @@ def memory_at_peak(problem: PlacementProblem) -> NDArray[np.float64]:
 def tensors_in_slices(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return float64[G, SLICES], the bytes of tensors that each group keeps in each slice."""
     graph = problem.graph
-    start, end = earliest_times(problem)
+    start, end, _ = earliest_times(problem)
     producer = graph.tensor_producer
     last_use = end[producer]
     np.maximum.at(last_use, graph.edges[:, 0], end[graph.edge_consumers])

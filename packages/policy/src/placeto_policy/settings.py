@@ -42,8 +42,7 @@ class Settings:
         ``"message-passing"`` (paper), or one of its ablations ``"simple-partitioner"`` and
         ``"simple-aggregator"``, for a fixed number of devices; ``"pairs"``: a score for each pair
         of the current group and a device, for any number of devices of any kind, see `PairScores`.
-        It has features and messages of its own, and of the settings for these only
-        ``device_features`` matters.
+        It has features and messages of its own, for which the settings below make no difference.
     message_rounds : int
         k = 8 rounds of message passing (paper).
     messages : text
@@ -160,13 +159,18 @@ class Settings:
 
     @property
     def sees_lookahead(self) -> bool:
-        """Whether the network reads what each device would cost, by the evaluator."""
-        return self.device_features == "loads-and-lookahead"
+        """Whether the network reads what each device would cost; that of pairs does not."""
+        return self.embedding != "pairs" and self.device_features == "loads-and-lookahead"
 
     @property
     def sees_schedule(self) -> bool:
         """Whether the network reads when groups run; that of pairs does not."""
         return self.embedding != "pairs" and self.node_features == "costs-times-and-schedule"
+
+    @property
+    def starts_nowhere(self) -> bool:
+        """Whether groups are nowhere to the network before they are placed: to that of pairs."""
+        return self.embedding == "pairs"
 
     @property
     def return_discount(self) -> float:

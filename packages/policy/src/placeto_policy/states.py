@@ -15,6 +15,7 @@ from placeto_policy.topology import NO_RELATION, Topology
 
 # Numbers in the matrices of all states: beyond, the products take longer than to begin them.
 MOST_NUMBERS = 2**21
+NOWHERE = -1  # the device of a group that is not placed yet
 FLAGS = 2  # current, visited
 # Of a group: its costs, with the longest paths before and behind it, with its schedule.
 NODE_FEATURES = {"costs": 2, "costs-and-times": 4, "costs-times-and-schedule": 7}
@@ -49,7 +50,8 @@ class States:
     topology : `Topology` or `SideBySide`
         The graph, or the graphs.
     placement : int64[N, G]
-        The device of each group.
+        The device of each group; `NOWHERE` of one that is not placed yet, which only policies of
+        pairs see.
     current : int64[N]
         The group that is to be placed now.
     visited : bool[N, G]

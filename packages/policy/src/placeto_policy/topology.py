@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import GroupGraph, PlacementProblem, reachability
 from placeto_policy.concurrency import concurrency
-from placeto_policy.device_costs import DeviceCosts, device_costs, floats, traffic_between
+from placeto_policy.device_costs import DeviceCosts, device_costs, floats
 from placeto_policy.earliest import mean_seconds
 from placeto_policy.memory import memory_at_peak
 
@@ -174,11 +174,19 @@ def topology_of_groups(
         relations=torch.from_numpy(relations),
         shares=floats(_parts(seconds)),
         memory=floats(memory),
-        affinity=floats(_parts(traffic_between(graph))),
+        affinity=floats(_parts(_traffic_between(graph))),
         vicinity=floats(_parts(near)),
         allowed=torch.from_numpy(np.isfinite(graph.compute_time)),
         order=graph.topological_order.astype(np.int64),
     )
+
+
+def _traffic_between(graph: GroupGraph) -> NDArray[np.float64]:
+    """Return float64[G, G], the bytes that flow between each two groups, both ways."""
+    traffic = np.zeros((graph.num_groups, graph.num_groups))
+    sources, targets = graph.edges.T
+    traffic[sources, targets] = traffic[targets, sources] = graph.edge_bytes
+    return traffic
 
 
 def _path_features(graph: GroupGraph, seconds: NDArray[np.float64]) -> NDArray[np.float64]:

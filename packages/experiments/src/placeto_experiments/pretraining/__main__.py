@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import click
 
@@ -35,6 +35,7 @@ from placeto_simulator import Simulator
 from placeto_tools.main import OneLineErrors
 from placeto_tools.options import Decorator, seed_option
 
+IMITATED = "imitated.safetensors"  # the best policy of each of the two trainings
 POLICY = "policy.safetensors"
 Found = TypeVar("Found")
 
@@ -100,8 +101,9 @@ def demonstrate(
 @folder_argument
 @variants_option
 @_number("--steps", "Steps of Adam.", 4_000)
+@click.option("--policy", "start", type=POLICY_FILE, help="A policy to begin with.  [default: new]")
 @seed_option
-def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
+def imitate(folder: Path, variants: int, steps: int, start: Path | None, seed: int) -> None:
     """Learn from the placements in FOLDER, and keep the policy there.
 
     The same command resumes after a stop. Under torchrun, all its processes train together.
@@ -109,8 +111,9 @@ def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
     with join_processes() as processes:
         training = _searched(folder, "training", variants)
         validation = _searched(folder, "validation", 1)
+        begun = _begun(start) if start else None
         run = Imitation(
-            PlacementPolicy(settings=preset("general"), seed=seed),
+            begun.policy if begun else PlacementPolicy(settings=preset("general"), seed=seed),
             [
                 demonstration_of(Simulator(each.problem, num_threads=1), each.placement)
                 for each in training
@@ -122,10 +125,10 @@ def imitate(folder: Path, variants: int, steps: int, seed: int) -> None:
         )
         learned = [(each.name, each.problem.compute_time, each.placement) for each in training]
         described = f"{_told(learned)}, {steps} steps, seed {seed}"
-        checkpoint = folder / "imitation.safetensors"
-        learn(
-            run, checkpoint, folder / POLICY, validation, described, report=_echo_of(processes.rank)
-        )
+        if begun:
+            described += f", from {begun.digest}"
+        files = folder / "imitation.safetensors", folder / IMITATED
+        learn(run, *files, validation, described, report=_echo_of(processes.rank))
 
 
 @main.command()
@@ -165,10 +168,7 @@ def reinforce(
     """
     with join_processes() as processes:
         validation = _searched(folder, "validation", 1)
-        begun = start or folder / POLICY
-        with reading(begun):
-            policy = load_policy(begun)
-            digest = hashlib.sha256(begun.read_bytes()).hexdigest()[:16]
+        begun = _begun(start or folder / IMITATED)
         training = {
             name: Simulator(problem, num_threads=1)
             for name, problem in training_problems(
@@ -176,7 +176,7 @@ def reinforce(
             )
         }
         run = Reinforcement(
-            policy,
+            begun.policy,
             list(training.values()),
             weights=weights_of(list(training)),
             steps=steps,
@@ -187,12 +187,10 @@ def reinforce(
         learned = [(name, each.problem.compute_time) for name, each in training.items()]
         described = (
             f"{_told(learned)}, {steps} steps of {graphs} graphs, learning rate "
-            f"{learning_rate:g}, seed {seed}, from {digest if start else 'imitation'}"
+            f"{learning_rate:g}, seed {seed}, from {begun.digest if start else 'imitation'}"
         )
-        checkpoint = folder / "reinforcement.safetensors"
-        learn(
-            run, checkpoint, folder / POLICY, validation, described, report=_echo_of(processes.rank)
-        )
+        files = folder / "reinforcement.safetensors", folder / POLICY
+        learn(run, *files, validation, described, report=_echo_of(processes.rank))
 
 
 @main.command()
@@ -226,6 +224,18 @@ def tune(folder: Path, part: Part, limit: int, policy: Path | None, seed: int) -
     problems = islice(searched_problems(folder, part, variants=1), limit)
     for row in _some(evaluation.training_rows(chosen, problems, seed), folder, part):
         click.echo(row)
+
+
+class _Begun(NamedTuple):
+    """The policy that a training begins with, and a digest of its file."""
+
+    policy: PlacementPolicy
+    digest: str
+
+
+def _begun(path: Path) -> _Begun:
+    with reading(path):
+        return _Begun(load_policy(path), hashlib.sha256(path.read_bytes()).hexdigest()[:16])
 
 
 def _searched(folder: Path, part: Part, variants: int) -> list[Searched]:

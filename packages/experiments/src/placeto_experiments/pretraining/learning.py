@@ -23,7 +23,7 @@ from placeto_policy.learning_run import LearningRun
 from placeto_simulator import Simulator
 
 STEPS_BETWEEN_CHECKPOINTS = 200
-STEPS_BETWEEN_VALIDATIONS = 500
+STEPS_BETWEEN_VALIDATIONS = 250
 DESCRIBED = "described"
 
 
