@@ -9,14 +9,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from logit_policies import LogitPolicy
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy import Demonstration, PlacementPolicy, demonstrate, preset
 from placeto_policy.demonstrations import wanted_devices
 from placeto_policy.imitation_settings import ImitationSettings
 from placeto_policy.lessons import Lesson, WantedStates
+from placeto_policy.states import NOWHERE
 from random_states import random_problem
-from scheduled_problems import ListSchedule, penalised, problem_of, two_speeds
+from scheduled_problems import ListSchedule, penalised, problem_of, two_speeds, with_room
 
 SMALL = replace(preset("general"), hidden_units=16)
 SETTINGS = ImitationSettings(own_passes=3, own_states=5)
@@ -26,7 +26,7 @@ def three_chains() -> PlacementProblem:
     graph = nx.DiGraph()
     for name in "abc":
         nx.add_path(graph, [f"{name}{step}" for step in range(3)], bytes=2**32)
-    return problem_of(graph, num_devices=3)
+    return with_room(problem_of(graph, num_devices=3))
 
 
 def own_states(evaluator: Evaluator, placement: NDArray[np.int32]) -> WantedStates:
@@ -90,14 +90,32 @@ def test_devices_of_unequal_speeds_keep_their_numbers() -> None:
         )
 
 
-def test_visited_groups_are_where_the_policy_put_them() -> None:
+def test_groups_are_where_the_policy_put_them_or_nowhere() -> None:
     problem = random_problem(6, 2, np.random.default_rng(0))
-    demonstration = demonstrate(ListSchedule(problem), np.zeros(6, np.int32))
-    always_second = LogitPolicy([50.0], preset("paper"))
-    lesson = Lesson(demonstration, always_second.settings)
-    states = lesson.own(always_second, SETTINGS, np.random.default_rng(0)).states
+    states = own_states(ListSchedule(problem), np.zeros(6, np.int32)).states
     assert bool(states.visited.any())
-    assert torch.equal(states.placement == 1, states.visited)
+    assert torch.equal(states.placement == NOWHERE, ~states.visited)
+
+
+def test_a_state_is_labelled_alike_however_it_came_about() -> None:
+    problem = random_problem(6, 3, np.random.default_rng(0))
+    placement = np.array([2, 1, 2, 0, 1, 2], np.int32)
+    lesson = Lesson(demonstrate(ListSchedule(problem), placement), SMALL)
+    exact = ImitationSettings(states=60, own_states=40, misplaced=(0.0, 0.5))
+    generator = np.random.default_rng(0)
+    labels: dict[tuple[int, ...], list[tuple[str, NDArray[np.float32]]]] = {}
+    for origin, learned in (
+        ("demonstrated", lesson.demonstrated(exact, generator)),
+        ("own", lesson.own(PlacementPolicy(settings=SMALL), exact, generator)),
+    ):
+        for row, wanted in enumerate(learned.wanted.numpy()):
+            state = (int(learned.states.current[row]), *learned.states.placement[row].tolist())
+            labels.setdefault(state, []).append((origin, wanted))
+    both = [each for each in labels.values() if len({origin for origin, _ in each}) == 2]
+    assert both  # such as those of the first step
+    for each in both:
+        for _, wanted in each:
+            np.testing.assert_allclose(wanted, each[0][1])
 
 
 def test_a_device_that_cannot_run_a_group_is_never_wanted() -> None:

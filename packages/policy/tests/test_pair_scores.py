@@ -1,5 +1,7 @@
 """Policies for any number and kind of devices, to which the numbers of devices say nothing."""
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -24,7 +26,8 @@ from placeto_policy import (
     save_training,
     topology_of,
 )
-from placeto_policy.embedding.pairs import PairScores, _numbers
+from placeto_policy.embedding.pairs import PairScores, groups_there, pair_numbers
+from placeto_policy.states import NOWHERE
 from placeto_policy.topology import topology_of_groups
 from random_states import random_problem, random_states
 from scheduled_problems import ListSchedule, two_chains, with_compute_time
@@ -95,6 +98,14 @@ def relabelled(problem: PlacementProblem, order: NDArray[np.int64]) -> Placement
     )
 
 
+def decided_policy(seed: int = 0) -> PlacementPolicy:
+    """Return a policy that is far from uniform."""
+    policy = PlacementPolicy(settings=GENERAL, seed=seed)
+    with torch.no_grad():
+        dict(policy.named_parameters())["scores.score.weight"].mul_(100)
+    return policy
+
+
 @settings(deadline=None, max_examples=30)
 @given(SEEDS, st.integers(1, 5))
 def test_devices_that_are_relabelled_get_their_probabilities_relabelled(
@@ -102,19 +113,16 @@ def test_devices_that_are_relabelled_get_their_probabilities_relabelled(
 ) -> None:
     generator = np.random.default_rng(seed)
     problem = mixed_problem(7, num_devices, generator)
-    states = possible_states(problem, 4, generator)
+    states = partial_states(problem, 4, generator)
     order = generator.permutation(num_devices)
-    new_number = torch.from_numpy(np.argsort(order))
-    assert states.lookahead is not None
+    new_number = torch.from_numpy(np.append(np.argsort(order), NOWHERE))  # NOWHERE is the last
     other = replace(
         states,
         topology=topology_of(relabelled(problem, order)),
         placement=new_number[states.placement],
-        lookahead=states.lookahead[:, order],
     )
-    policy = PlacementPolicy(settings=GENERAL, seed=seed % 100)
+    policy = decided_policy(seed % 100)
     with torch.no_grad():
-        dict(policy.named_parameters())["scores.score.weight"].mul_(100)  # far from uniform
         before, after = policy(states).exp(), policy(other).exp()
     torch.testing.assert_close(after, before[:, order], rtol=1e-3, atol=1e-5)
 
@@ -124,87 +132,126 @@ def test_devices_that_are_relabelled_get_their_probabilities_relabelled(
 def test_numbers_of_pairs_are_what_loops_over_groups_say(seed: int, num_devices: int) -> None:
     generator = np.random.default_rng(seed)
     problem = mixed_problem(6, num_devices, generator)
-    states = possible_states(problem, 3, generator)
-    others = torch.nn.functional.one_hot(states.placement, num_devices).float()
-    others[torch.arange(3), states.current] = 0.0
-    found = _numbers(states, others, looks_ahead=True)
+    states = partial_states(problem, 3, generator)
+    there = groups_there(states)
+    found = pair_numbers(states, there, (there * states.graph.memory).sum(dim=2))
     for state in range(3):
         for device in range(num_devices):
             expected = np.concatenate(
                 [
-                    plain_loads(states, state, device, only_visited=False),
-                    plain_loads(states, state, device, only_visited=True),
-                    plain_transfers(problem, states, state, device, only_visited=False),
-                    plain_transfers(problem, states, state, device, only_visited=True),
+                    plain_loads(problem, states, state, device),
+                    plain_transfers(problem, states, state, device),
                     plain_pair(problem, states, state, device),
+                    plain_left(problem, states, state),
                 ]
             )
-            np.testing.assert_allclose(
-                found[state, device, :-2], expected, rtol=2e-4, atol=1e-5, strict=False
-            )
-            assert states.lookahead is not None
-            more = float(states.lookahead[state, device])
-            assert found[state, device, -2:].tolist() == [more, float(more <= 0)]
+            np.testing.assert_allclose(found[state, device], expected, rtol=2e-4, atol=1e-5)
 
 
-def groups_there(states: States, state: int, device: int, *, only_visited: bool) -> list[int]:
-    return [
-        group
-        for group in range(states.placement.shape[1])
-        if states.placement[state, group] == device
-        and group != states.current[state]
-        and (bool(states.visited[state, group]) or not only_visited)
-    ]
+def partial_states(problem: PlacementProblem, count: int, generator: np.random.Generator) -> States:
+    """Return possible states of which about a third of the groups are not placed yet."""
+    states = possible_states(problem, count, generator)
+    hidden = torch.from_numpy(generator.random(states.placement.shape) < 1 / 3)
+    return replace(states, placement=states.placement.masked_fill(hidden, NOWHERE))
 
 
-def plain_loads(states: States, state: int, device: int, *, only_visited: bool) -> list[float]:
-    there = groups_there(states, state, device, only_visited=only_visited)
-    own = states.graph
-    current = int(states.current[state])
-    costs = own.device_costs
-    assert costs is not None
+def places(states: States, state: int) -> dict[int, int]:
+    """Return the device of each group that is placed; the current one is not."""
+    found = dict(enumerate(states.placement[state].tolist()))
+    del found[int(states.current[state])]
+    return {group: device for group, device in found.items() if device != NOWHERE}
+
+
+def seconds_of_groups(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Return float64[G, D], with the overhead of each op that takes any time."""
+    seconds = np.zeros((problem.num_groups, problem.num_devices))
+    for op, group in enumerate(problem.grouping.group_of):
+        for device, kind in enumerate(problem.cluster.devices):
+            own = problem.compute_time[op, device]
+            seconds[group, device] += own + (kind.op_overhead if own > 0 else 0.0)
+    return seconds
+
+
+def mean_group(problem: PlacementProblem) -> float:
+    times = seconds_of_groups(problem)
+    return float(np.mean([row[np.isfinite(row)].mean() for row in times]))
+
+
+def transfers(
+    problem: PlacementProblem, place: dict[int, int]
+) -> Iterator[tuple[int, int, int, int, float]]:
+    """Yield sender, receiver, link, bytes and seconds of what goes from device to device."""
+    cluster, graph, group_of = problem.cluster, problem.graph, problem.grouping.group_of
+    read = {(int(t), int(group_of[c])) for t, c in graph.edges}
+    for tensor, receiver in sorted(read):
+        sender = int(group_of[graph.tensor_producer[tensor]])
+        if sender == receiver or sender not in place or receiver not in place:
+            continue
+        one, two = place[sender], place[receiver]
+        if one != two:
+            size = int(graph.tensor_bytes[tensor])
+            seconds = size / cluster.bandwidth[one, two] + cluster.latency[one, two]
+            seconds += cluster.devices[one].transfer_overhead
+            yield sender, receiver, int(cluster.link[one, two]), size, seconds
+
+
+def plain_loads(problem: PlacementProblem, states: States, state: int, device: int) -> list[float]:
+    there = [group for group, place in places(states, state).items() if place == device]
+    own, current = states.graph, int(states.current[state])
+    work = seconds_of_groups(problem)[:, device] / (mean_group(problem) * problem.num_groups)
     return [
         sum(float(own.affinity[current, group]) for group in there),
         *(sum(float(near[current, group]) for group in there) for near in own.vicinity),
-        sum(float(costs.work[group, device]) for group in there),
+        sum(work[group] for group in there if np.isfinite(work[group])),
         sum(float(own.memory[device, group]) for group in there),
     ]
 
 
-def mean_group(problem: PlacementProblem) -> float:
-    times = problem.group_graph.compute_time
-    return float(np.mean([row[np.isfinite(row)].mean() for row in times]))
-
-
 def plain_transfers(
-    problem: PlacementProblem, states: States, state: int, device: int, *, only_visited: bool
+    problem: PlacementProblem, states: States, state: int, device: int
 ) -> list[float]:
     cluster, current = problem.cluster, int(states.current[state])
+    placed = places(states, state)
     count = problem.num_devices
     pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
     median = float(np.median([1 / cluster.bandwidth[pair] for pair in pairs])) if pairs else 0.0
-    taken = sent = near = neighbours = 0.0
-    for (source, target), size in zip(
-        problem.group_graph.edges.tolist(), problem.group_graph.edge_bytes.tolist(), strict=True
-    ):
-        if current not in (source, target):
-            continue
-        neighbours += 1
-        other = target if source == current else source
-        for place in range(count):
-            if other not in groups_there(states, state, place, only_visited=only_visited):
-                continue
-            if place == device:
-                near += 1
-                continue
-            for one, two in ((device, place), (place, device)):
-                overhead = cluster.devices[one].transfer_overhead
-                taken += (
-                    size / cluster.bandwidth[one, two] + cluster.latency[one, two] + overhead
-                ) / 2
-            sent += size * median
     unit = mean_group(problem)
-    return [np.log1p(taken / unit), np.log1p(sent / unit), near / max(1.0, neighbours)]
+    busy: dict[int, float] = defaultdict(float)
+    for *_, link, _, seconds in transfers(problem, placed):
+        busy[link] += seconds / unit
+    added: dict[int, float] = defaultdict(float)
+    sent = 0.0
+    for sender, receiver, link, size, seconds in transfers(problem, {**placed, current: device}):
+        if current in (sender, receiver):
+            added[link] += seconds / unit
+            sent += size * median / unit
+    neighbours = [
+        int(a + b - current) for a, b in problem.group_graph.edges.tolist() if current in (a, b)
+    ]
+    near = sum(placed.get(group) == device for group in neighbours)
+    share = count / problem.num_groups
+    taken = sum(added.values())
+    return [
+        np.log1p(taken),
+        np.log1p(sent),
+        near / max(1, len(neighbours)),
+        np.log1p(share * max((busy[link] + added[link] for link in added), default=0.0)),
+        np.log1p(share * sum(added[link] * busy[link] for link in added) / max(taken, 1e-30)),
+    ]
+
+
+def plain_left(problem: PlacementProblem, states: States, state: int) -> list[float]:
+    placed = places(states, state)
+    memory, shares = states.graph.memory.double().numpy(), states.graph.shares.numpy()
+    limits = [device.memory_bytes for device in problem.cluster.devices]
+    left = [group for group in range(problem.num_groups) if group not in placed]
+    free = sum(
+        limit * max(0.0, 1.0 - sum(memory[device, g] for g in placed if placed[g] == device))
+        for device, limit in enumerate(limits)
+    )
+    needed = sum(memory[0, group] for group in left) * limits[0]
+    most = 4.0 if needed >= 4 * free else needed / free
+    return [float(sum(shares[group] for group in left)), most]
 
 
 def test_links_whose_bytes_are_mostly_free_have_finite_features() -> None:
@@ -215,15 +262,15 @@ def test_links_whose_bytes_are_mostly_free_have_finite_features() -> None:
     costs = topology_of(replace(problem, cluster=cluster)).device_costs
     assert costs is not None
     for field in fields(costs):
-        assert torch.isfinite(getattr(costs, field.name)).all(), field.name
+        assert torch.isfinite(torch.as_tensor(getattr(costs, field.name))).all(), field.name
     assert float(costs.slowness[0, 1]) == pytest.approx(3.0)  # of two pairs in six, in their mean
     assert float(costs.slowness[0, 2]) == 0.0
 
 
 def plain_pair(problem: PlacementProblem, states: States, state: int, device: int) -> list[float]:
     current = int(states.current[state])
-    times = problem.group_graph.compute_time[current]
-    there = groups_there(states, state, device, only_visited=False)
+    times = seconds_of_groups(problem)[current]
+    there = [group for group, place in places(states, state).items() if place == device]
     memory = states.graph.memory[device]
     full = float(memory[current]) + sum(float(memory[group]) for group in there)
     possible = np.isfinite(times[device])
@@ -286,10 +333,9 @@ def test_empty_devices_are_equally_probable_unless_one_is_slower() -> None:
     all_on_the_first = replace(
         random_states(problem, 1, np.random.default_rng(0)),
         placement=torch.zeros((1, 6), dtype=torch.int64),
-        lookahead=torch.zeros(1, 3),
     )
     slower = with_compute_time(problem, problem.compute_time * np.array([1.0, 1.0, 2.0]))
-    policy = PlacementPolicy(settings=GENERAL)
+    policy = decided_policy()
     equal = policy(all_on_the_first)[0]
     unequal = policy(replace(all_on_the_first, topology=topology_of(slower)))[0]
     torch.testing.assert_close(equal[1], equal[2])

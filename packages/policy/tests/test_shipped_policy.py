@@ -5,35 +5,36 @@ import pytest
 import torch
 
 from placeto_graphs import PlacementProblem
-from placeto_policy import PlacementPolicy, PlacetoPlacer, load_pretrained
-from placeto_policy.checkpoint import FEATURES
-from placeto_policy.embedding.pairs import _numbers
+from placeto_policy import PlacementPolicy, PlacetoPlacer, load_pretrained, preset
+from placeto_policy.checkpoint import FEATURES_OF_PAIRS
+from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
 from random_states import random_problem
-from scheduled_problems import ListSchedule, two_chains, two_speeds
+from scheduled_problems import ListSchedule, two_chains, two_speeds, with_room
 
-# A sum of all features of one state for each version of them: see `checkpoint.FEATURES`.
-FINGERPRINTS = {1: -3.9333609}
+# A sum of all features of one state for each version of them: see `checkpoint.FEATURES_OF_PAIRS`.
+FINGERPRINTS = {2: 3.0475541}
 
 
 def test_the_features_are_those_of_their_version() -> None:
     problem = random_problem(9, 3, np.random.default_rng(0))
-    environment = PlacementEnvironment(ListSchedule(problem))
+    policy = preset("general")
+    environment = PlacementEnvironment.for_policy(ListSchedule(problem), policy, reward="terminal")
     environment.reset(num_episodes=1)
     for device in (1, 2, 0, 1):
         environment.step(np.array([device]))
     states, topology = environment.states(), environment.topology
     assert topology.device_costs is not None
-    others = torch.nn.functional.one_hot(states.placement, 3).float()
+    there = groups_there(states)
     seen = [
         topology.cost_features,
         topology.path_features,
         topology.device_costs.group_features,
-        _numbers(states, others, looks_ahead=False),
+        pair_numbers(states, there, (there * topology.memory).sum(dim=2)),
     ]
     numbers = torch.cat([each.double().flatten() for each in seen])
     weights = torch.cos(torch.arange(len(numbers), dtype=torch.float64))
-    assert float(numbers @ weights) == pytest.approx(FINGERPRINTS[FEATURES], rel=1e-5)
+    assert float(numbers @ weights) == pytest.approx(FINGERPRINTS[FEATURES_OF_PAIRS], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_the_features_are_those_of_their_version() -> None:
 def test_the_shipped_policy_places_as_it_did_when_it_was_trained(
     problem: PlacementProblem, seconds: float
 ) -> None:
-    policy = load_pretrained()
+    problem, policy = with_room(problem), load_pretrained()
     untrained = PlacementPolicy(settings=policy.settings)
     found, plain = (
         PlacetoPlacer(policy=each).place(problem, ListSchedule(problem)).runtime

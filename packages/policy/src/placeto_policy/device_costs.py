@@ -51,7 +51,7 @@ class DeviceCosts:
     link : int64[D, D]
         Link that carries transfers from row to column; 0 on the diagonal, where nothing is carried.
     num_links : int
-        L.
+        L, at least 1.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> Devi
         slowness=floats(per_byte / max(typical, MIN_SECONDS)),
         latency=floats(per_transfer / mean_group),
         link=torch.from_numpy(np.maximum(problem.cluster.link, 0).astype(np.int64)),
-        num_links=len(problem.cluster.link_names),
+        num_links=max(1, len(problem.cluster.link_names)),
     )
 
 

@@ -114,8 +114,7 @@ class PairScores(nn.Module):
         most = devices.amax(dim=1, keepdim=True)  # of at least 0: they come from a ReLU
         compared = torch.cat([devices, mean.expand_as(devices), most.expand_as(devices)], dim=2)
         scores: torch.Tensor = self.score(torch.relu(self.compare(compared))).squeeze(2)
-        fits = allowed & (full_devices(states, held) <= 1.0)
-        return scores.masked_fill(~fits & fits.any(dim=1, keepdim=True), OVERFLOWING)
+        return scores.masked_fill(~_fitting(states, held), OVERFLOWING)
 
     def _seen(
         self,
@@ -156,6 +155,21 @@ def groups_there(states: States) -> torch.Tensor:
 def placed_groups(states: States) -> torch.Tensor:
     """Return int64[N, G], the device of each group, the current one of which is nowhere."""
     return states.placement.scatter(1, states.current[:, None], NOWHERE)
+
+
+def fitting_devices(states: States) -> torch.Tensor:
+    """Return bool[N, D], the devices that the current group may go to.
+
+    Those are the ones that can run it and whose memory it would not overflow; if there are none,
+    all that can run it.
+    """
+    return _fitting(states, (groups_there(states) * states.graph.memory).sum(dim=2))
+
+
+def _fitting(states: States, held: torch.Tensor) -> torch.Tensor:
+    allowed = states.graph.allowed[states.current]
+    fits = allowed & (full_devices(states, held) <= 1.0)
+    return torch.where(fits.any(dim=1, keepdim=True), fits, allowed)
 
 
 def full_devices(states: States, held: torch.Tensor) -> torch.Tensor:

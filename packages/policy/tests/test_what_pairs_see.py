@@ -1,0 +1,160 @@
+"""What decides how fast a placement runs is seen by policies of pairs, and the numbering is not."""
+
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from placeto_graphs import (
+    Cluster,
+    PlacementProblem,
+    colocate,
+    from_networkx,
+    micro_batched_problem,
+    parse_cluster,
+)
+from placeto_policy import PlacementPolicy, PlacetoPlacer, load_pretrained, preset
+from placeto_policy.embedding.pairs import groups_there, pair_numbers
+from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.episodes import greedy, run_episodes
+from placeto_policy.states import NOWHERE
+from placeto_policy.topology import topology_of
+from random_states import random_problem
+from scheduled_problems import ListSchedule
+
+GENERAL = preset("general")
+
+
+def diamond(cluster: Cluster, *, tensors: int = 1) -> PlacementProblem:
+    """Return a -> b, c -> d, between which 2 MB flow in so many tensors; a second each."""
+    graph = nx.DiGraph()
+    for source, target in ("ab", "ac", "bd", "cd"):
+        names = [f"{source}{target}{index}" for index in range(tensors)]
+        graph.add_edge(source, target, tensors=names)
+        outputs = graph.nodes[source].setdefault("outputs", {})
+        outputs |= dict.fromkeys(names, 2_000_000 // tensors)
+    graph.nodes["d"]["outputs"] = {}
+    ops = from_networkx(graph)
+    return PlacementProblem(
+        graph=ops,
+        cluster=cluster,
+        compute_time=np.ones((4, len(cluster.devices))),
+        grouping=colocate(ops, rules=()),
+    )
+
+
+def seen(problem: PlacementProblem, placed: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return all that a policy of pairs sees before the next group, with some groups placed."""
+    environment = PlacementEnvironment.for_policy(ListSchedule(problem), GENERAL, reward="terminal")
+    environment.reset(num_episodes=1)
+    for device in placed:
+        environment.step(np.array([device]))
+    states = environment.states()
+    there = groups_there(states)
+    numbers = pair_numbers(states, there, (there * states.graph.memory).sum(dim=2))
+    costs = states.graph.device_costs
+    assert costs is not None
+    return torch.cat([numbers.flatten(), costs.group_features.flatten()]).numpy()
+
+
+FOUR = parse_cluster("4xv100", link="pcie")
+DIFFERENT = {
+    "link map": diamond(parse_cluster("4xv100", link="pcie-shared")),
+    "queue": diamond(replace(FOUR, queue="backward-first")),
+    "op overhead": diamond(
+        replace(FOUR, devices=(replace(FOUR.devices[0], op_overhead=0.5), *FOUR.devices[1:]))
+    ),
+    "tensors of an edge": diamond(FOUR, tensors=4),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_what_decides_is_seen(what: str) -> None:
+    placed = np.array([0, 1, 2])
+    before, after = seen(diamond(FOUR), placed), seen(DIFFERENT[what], placed)
+    assert np.abs(before - after).max() > 1e-4
+
+
+def test_a_shared_link_is_busy_with_what_others_send() -> None:
+    cluster = parse_cluster("4xv100", link="pcie-shared")
+    own_bus = replace(cluster, link=FOUR.link, link_names=FOUR.link_names)
+    placed = np.array([0, 1, 2])
+    shared, apart = (
+        seen(diamond(each), placed)[: 4 * 19].reshape(4, 19) for each in (cluster, own_bus)
+    )
+    fullest = 10  # after six loads and three numbers of transfers
+    assert (shared[:, fullest] > apart[:, fullest] + 1e-6).all()
+
+
+def test_micro_batches_make_the_paths_of_groups_long() -> None:
+    whole = diamond(FOUR)
+    four = micro_batched_problem(whole, 4)
+    once, several = (topology_of(problem).device_costs for problem in (whole, four))
+    assert once is not None
+    assert several is not None
+    assert float(once.group_features[0, 6]) == pytest.approx(np.log1p(1.0), rel=1e-4)
+    assert float(several.group_features[0, 6]) > 1.5 * np.log1p(1.0)
+
+
+def by_kind(cluster: Cluster, placement: NDArray[np.int32]) -> list[str]:
+    return [cluster.devices[device].kind for device in placement]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rollout_does_not_depend_on_which_device_is_listed_first(seed: int) -> None:
+    plain = random_problem(12, 4, np.random.default_rng(seed))
+    times = plain.compute_time[:, :1] * np.array([1.0, 1.0, 3.0, 3.0])
+    found = []
+    for spec, order in (("2xv100+2xk80", [0, 1, 2, 3]), ("2xk80+2xv100", [2, 3, 0, 1])):
+        problem = PlacementProblem(
+            graph=plain.graph,
+            cluster=parse_cluster(spec),
+            compute_time=times[:, order],
+            grouping=plain.grouping,
+        )
+        evaluator = ListSchedule(problem)
+        policy = load_pretrained()
+        environment = PlacementEnvironment.for_policy(evaluator, GENERAL, reward="terminal")
+        environment.reset(num_episodes=1)
+        episodes = run_episodes(policy, environment, greedy)
+        probabilities = np.sort(np.exp(episodes.log_probabilities[0]), axis=1)
+        placement = PlacetoPlacer(policy=policy).place(problem, evaluator).placement
+        found.append((by_kind(problem.cluster, placement), probabilities))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-4)
+
+
+def test_groups_are_nowhere_and_devices_empty_before_the_first_step() -> None:
+    problem = random_problem(6, 3, np.random.default_rng(0))
+    environment = PlacementEnvironment.for_policy(ListSchedule(problem), GENERAL, reward="terminal")
+    environment.reset(num_episodes=2)
+    states = environment.states()
+    assert (states.placement == NOWHERE).all()
+    assert not groups_there(states).any()
+    environment.step(np.array([1, 2]))
+    after = environment.states().placement
+    assert after[:, environment.order[0, 0]].tolist() == [1, 2]
+    assert int((after != NOWHERE).sum()) == 2
+
+
+def test_a_device_that_would_overflow_is_chosen_only_where_all_would() -> None:
+    problem = diamond(FOUR)
+    environment = PlacementEnvironment.for_policy(ListSchedule(problem), GENERAL, reward="terminal")
+    environment.reset(num_episodes=1)
+    environment.step(np.array([0]))
+    states = environment.states()
+    current = int(states.current[0])
+    policy = PlacementPolicy(settings=GENERAL)
+    memory = torch.zeros(4, 4)
+    memory[0, environment.order[0, 0]] = 0.6  # of the first device, which holds it
+    for needed, possible in (
+        ([0.6, 0.9, 1.5, 1.5], [False, True, False, False]),
+        ([0.3, 0.9, 1.5, 1.5], [True, True, False, False]),
+        ([0.6, 1.1, 1.5, 1.5], [True, True, True, True]),
+    ):
+        memory[:, current] = torch.tensor(needed)
+        probabilities = policy(replace(states, topology=replace(states.graph, memory=memory)))
+        assert (probabilities[0].exp() > 0).tolist() == possible
