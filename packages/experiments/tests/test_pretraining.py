@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file
 
 from placeto.stopping import StopRequest
 from placeto_experiments.pretraining import __main__ as pretraining
@@ -68,18 +69,27 @@ def test_a_policy_is_searched_for_trained_and_evaluated(
 
     few = islice(training_problems(1, 1), 2)
     monkeypatch.setattr(pretraining, "training_problems", lambda *_, **__: few)
-    commands = (["imitate"], ["reinforce", "--graphs", "3", "--learning-rate", "1e-4"])
-    for command, *options in commands:
+    imitated, policy = tmp_path / "imitated.safetensors", tmp_path / "policy.safetensors"
+    commands = (
+        (imitated, "imitate"),
+        (policy, "reinforce", "--graphs", "3", "--learning-rate", "1e-4"),
+    )
+    for kept, command, *options in commands:
         printed = run(command, tmp_path, "--steps", "2", *options)
         assert "step 0: greedy" in printed
         assert "step 2: greedy" in printed
-        first = (tmp_path / "policy.safetensors").read_bytes()
-        assert load_policy(tmp_path / "policy.safetensors").num_devices is None
+        first = kept.read_bytes()
+        assert load_policy(kept).num_devices is None
         few = islice(training_problems(1, 1), 2)
         assert run(command, tmp_path, "--steps", "2", *options) == ""  # it is at its end
-        assert (tmp_path / "policy.safetensors").read_bytes() == first
+        assert kept.read_bytes() == first
+    # A longer imitation from another policy leaves what reinforcement has reached as it is.
+    imitated.unlink()
+    (tmp_path / "imitation.safetensors").unlink()
+    run("imitate", tmp_path, "--steps", "2", "--policy", policy)
+    assert imitated.exists()
+    assert policy.read_bytes() == first
 
-    policy = tmp_path / "policy.safetensors"
     table = run("evaluate", tmp_path, "--part", "validation", "--policy", policy)
     rows = [line.split("|") for line in table.splitlines() if line.startswith(("| ptb", "| layer"))]
     assert len(rows) == 2
@@ -117,14 +127,14 @@ def test_a_training_that_resumes_reaches_the_same_policy(
     with monkeypatch.context() as patched:
         patched.setattr(learning, "StopRequest", StopAfterTwo)
         run("imitate", folders[1], "--steps", "4")
-    assert not torch.equal(
-        *(next(iter(load_policy(each / "policy.safetensors").parameters())) for each in folders)
-    )
+    whole = load_file(folders[0] / "imitation.safetensors")
+    half = load_file(folders[1] / "imitation.safetensors")
+    assert not torch.equal(whole["policy.scores.score.weight"], half["policy.scores.score.weight"])
     refused = fail("imitate", folders[1], "--steps", "5")
     assert re.search(r"begun with other options: 3 problems \(\w{16}\), 4 steps, seed 0", refused)
     run("imitate", folders[1], "--steps", "4")
-    one, two = (load_policy(folder / "policy.safetensors").state_dict() for folder in folders)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    resumed = load_file(folders[1] / "imitation.safetensors")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
 def test_kinds_of_graphs_are_drawn_equally_often() -> None:
