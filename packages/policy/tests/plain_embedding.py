@@ -2,8 +2,7 @@
 
 import torch
 
-from placeto_policy.embedding.message_passing import MessagePassing
-from placeto_policy.embedding.pooling import PooledSummaries
+from placeto_policy.embedding.message_passing import MessagePassing, PooledSummaries
 
 
 def plain_messages(

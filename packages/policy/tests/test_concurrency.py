@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem, from_networkx, grouping_of_labels, parse_cluster
 from placeto_policy import topology_of
-from placeto_policy.concurrency import NEAR, concurrency
-from placeto_policy.earliest import SLICES
+from placeto_policy.earliest import NEAR, SLICES, concurrency, earliest_times
 from scheduled_problems import without_seconds
 
 SEEDS = st.integers(0, 10**6)
@@ -75,7 +74,9 @@ def test_concurrency_by_its_definition(seed: int, num_ops: int, num_labels: int)
             for j, other in enumerate(group_of):
                 if one != other:
                     expected[scale, one, other] += work[i] @ close @ work[j]
-    np.testing.assert_allclose(concurrency(problem), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        concurrency(problem, earliest_times(problem)), expected, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_long_ops_are_near_where_they_overlap_however_far_apart_they_start() -> None:
@@ -87,7 +88,7 @@ def test_long_ops_are_near_where_they_overlap_however_far_apart_they_start() -> 
     nx.set_node_attributes(ops, parts, "seconds")
     problem = in_groups(ops, np.arange(6))
     names = problem.grouping.group_names
-    finest = concurrency(problem)[0, names.index("long")]
+    finest = concurrency(problem, earliest_times(problem))[0, names.index("long")]
     near = [finest[names.index(name)] for name in ("first", "middle", "last")]
     # Beside each other for two seconds of ten; a first or last second lacks a neighbour.
     np.testing.assert_allclose(near, 2 * 0.2 * NEAR[0], rtol=0.05)
@@ -120,4 +121,5 @@ def test_the_unit_of_time_does_not_matter() -> None:
 def test_ops_that_take_no_time_are_near_to_nothing() -> None:
     ops = random_ops(seed=3, num_ops=6)
     nx.set_node_attributes(ops, 0.0, "seconds")
-    assert not concurrency(in_groups(ops, np.arange(6))).any()
+    problem = in_groups(ops, np.arange(6))
+    assert not concurrency(problem, earliest_times(problem)).any()

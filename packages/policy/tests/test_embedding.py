@@ -17,9 +17,8 @@ from placeto_policy import (
     preset,
     topology_of,
 )
-from placeto_policy.concurrency import concurrency
-from placeto_policy.embedding.message_passing import MessagePassing
-from placeto_policy.embedding.pooling import PooledSummaries
+from placeto_policy.earliest import concurrency, earliest_times
+from placeto_policy.embedding.message_passing import MessagePassing, PooledSummaries
 from placeto_policy.settings import EmbeddingName, MessageName, NodeFeaturesName
 from placeto_policy.topology import topology_of_groups
 from plain_embedding import plain_messages, plain_summaries
@@ -165,7 +164,7 @@ def test_relabelling_groups_changes_nothing(name: str) -> None:
         edges=new_label[graph.edges].astype(np.int32),
         edge_bytes=graph.edge_bytes,
     )
-    near = concurrency(problem)[:, old_label][:, :, old_label]
+    near = concurrency(problem, earliest_times(problem))[:, old_label][:, :, old_label]
     moved = States(
         topology=topology_of_groups(relabelled, near, np.zeros((2, 9))),
         placement=states.placement[:, old_label],
@@ -194,7 +193,7 @@ def test_the_order_of_edges_changes_nothing(name: str) -> None:
                 edges=graph.edges[shuffled],
                 edge_bytes=graph.edge_bytes[shuffled],
             ),
-            concurrency(problem),
+            concurrency(problem, earliest_times(problem)),
             np.zeros((3, 9)),
         ),
         placement=states.placement,
@@ -303,7 +302,9 @@ def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
         edge_bytes=graph.edge_bytes,
     )
     states = States(
-        topology=topology_of_groups(partly, concurrency(problem), np.zeros((3, 2))),
+        topology=topology_of_groups(
+            partly, concurrency(problem, earliest_times(problem)), np.zeros((3, 2))
+        ),
         placement=torch.tensor([[0, 2], [2, 2]]),
         current=torch.tensor([0, 1]),
         visited=torch.tensor([[False, False], [True, False]]),

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from placeto_policy import Demonstration, PlacementPolicy, PolicyError, demonstrate, preset
 from placeto_policy.imitation import Imitation
-from placeto_policy.imitation_settings import ImitationSettings
 from placeto_policy.learning_run import LearningRun
+from placeto_policy.lessons import ImitationSettings
 from placeto_policy.workers import OneProcess, Processes
 from scheduled_problems import ListSchedule, problem_of, two_chains
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy import Demonstration, PlacementPolicy, demonstrate, preset
 from placeto_policy.demonstrations import wanted_devices
-from placeto_policy.imitation_settings import ImitationSettings
-from placeto_policy.lessons import Lesson, WantedStates
+from placeto_policy.lessons import ImitationSettings, Lesson, WantedStates
 from placeto_policy.states import NOWHERE
 from random_states import random_problem
 from scheduled_problems import ListSchedule, penalised, problem_of, two_speeds, with_room

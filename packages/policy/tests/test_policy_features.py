@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import GroupGraph
 from placeto_policy import PlacementPolicy, Settings, States, topology_of
-from placeto_policy.concurrency import NEAR
+from placeto_policy.earliest import NEAR
 from placeto_policy.states import LOADS, load_width
 from placeto_policy.topology import Topology, topology_of_groups
 from random_states import random_problem, random_states

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import OpGraph, PlacementProblem, grouping_of_labels, parse_cluster
 from placeto_policy import topology_of
-from placeto_policy.earliest import SLICES, earliest_times
-from placeto_policy.memory import memory_at_peak
+from placeto_policy.earliest import SLICES, earliest_times, memory_at_peak
 
 
 def problem_with_tensors(seed: int, num_ops: int, num_groups: int) -> PlacementProblem:
@@ -51,7 +50,7 @@ def problem_with_tensors(seed: int, num_ops: int, num_groups: int) -> PlacementP
 def kept_in(problem: PlacementProblem, index: int) -> NDArray[np.float64]:
     """Return float64[G], the bytes of each group in one slice."""
     graph = problem.graph
-    start, end = earliest_times(problem)
+    start, end, _ = earliest_times(problem)
     kept = np.zeros(problem.num_groups)
     for tensor, producer in enumerate(graph.tensor_producer.tolist()):
         readers = [op for read, op in graph.edges.tolist() if read == tensor]
@@ -76,7 +75,7 @@ def test_the_memory_of_groups_is_that_of_the_fullest_slice(
     problem = problem_with_tensors(seed, num_ops, num_groups)
     slices = [kept_in(problem, index) for index in range(SLICES)]
     expected = max(slices, key=lambda kept: kept.sum())
-    found = memory_at_peak(problem)
+    found = memory_at_peak(problem, earliest_times(problem))
     assert found.sum() == expected.sum()
     assert any((found == kept).all() for kept in slices)
 
@@ -89,7 +88,7 @@ def test_earliest_times_are_parts_of_the_longest_path() -> None:
     edges = zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist(), strict=True)
     for before, after in [*edges, *graph.waits[:, ::-1].tolist()]:
         paths.add_edge(before, after, weight=seconds[before])
-    start, end = earliest_times(problem)
+    start, end, _ = earliest_times(problem)
     assert end.max() == 1.0
     for op in range(graph.num_ops):
         before = paths.subgraph(nx.ancestors(paths, op) | {op})
@@ -108,4 +107,6 @@ def test_parts_of_the_memory_of_each_device() -> None:
     assert limits[0] != limits[1]
     for device, limit in enumerate(limits):
         parts = topology_of(mixed).memory[device].numpy()
-        np.testing.assert_allclose(parts * limit, memory_at_peak(mixed), rtol=1e-6)
+        np.testing.assert_allclose(
+            parts * limit, memory_at_peak(mixed, earliest_times(mixed)), rtol=1e-6
+        )

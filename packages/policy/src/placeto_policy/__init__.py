@@ -6,15 +6,14 @@ only through an ``Evaluator``, so that any simulator or measurement can train a 
 """
 
 from placeto_policy.checkpoint import load_policy, resume_training, save_policy, save_training
+from placeto_policy.costs import most_evaluations
 from placeto_policy.demonstrations import Demonstration, demonstrate
 from placeto_policy.embedding.embeddings import GraphEmbedding, SimpleAggregator, SimplePartitioner
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.errors import PolicyError
-from placeto_policy.evaluations import most_evaluations
 from placeto_policy.gym import gym_environment
 from placeto_policy.imitation import Imitation, imitate
-from placeto_policy.imitation_settings import ImitationSettings
-from placeto_policy.logs import JsonLinesLog, TensorBoardLog
+from placeto_policy.lessons import ImitationSettings
 from placeto_policy.placer import PlacetoPlacer
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.pretrained import load_pretrained
@@ -23,7 +22,7 @@ from placeto_policy.settings import Settings, preset
 from placeto_policy.states import States
 from placeto_policy.topology import Topology, topology_of
 from placeto_policy.trainer import Trainer, UpdateSummary
-from placeto_policy.training import train
+from placeto_policy.training import JsonLinesLog, TensorBoardLog, train
 from placeto_policy.workers import join_processes
 
 __version__ = "0.3.0"

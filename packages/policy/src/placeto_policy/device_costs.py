@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import Cluster, PlacementProblem
-from placeto_policy.earliest import MIN_SECONDS, earliest_times, mean_seconds
+from placeto_policy.earliest import MIN_SECONDS, mean_seconds
 
 MOST_TIMES_SLOWER = 1e4
 GROUP_FEATURES = 9
@@ -71,7 +71,9 @@ class DeviceCosts:
     num_links: int
 
 
-def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> DeviceCosts:
+def device_costs(
+    problem: PlacementProblem, memory: NDArray[np.float64], longest_path: float
+) -> DeviceCosts:
     """Return what pairs of groups and devices of a problem are judged by.
 
     Parameters
@@ -80,11 +82,13 @@ def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> Devi
         Problem of G groups on D devices.
     memory : float64[D, G]
         What each group keeps at the peak, as a fraction of the memory of each device.
+    longest_path
+        Seconds of the longest path of ops.
 
     Examples
     --------
     >>> from placeto_policy.example import two_chains
-    >>> costs = device_costs(two_chains(), np.zeros((2, 6)))
+    >>> costs = device_costs(two_chains(), np.zeros((2, 6)), longest_path=3.0)
     >>> costs.work[0]
     tensor([0.1667, 0.1667])
     >>> costs.tensors[0]
@@ -109,7 +113,7 @@ def device_costs(problem: PlacementProblem, memory: NDArray[np.float64]) -> Devi
         math.log(size) / 5,
         problem.num_devices / 8,
         math.log1p(2 * float(sent.sum()) / size),
-        *_paths(problem, seconds),
+        *_paths(problem, seconds, longest_path),
         float(problem.cluster.queue == "backward-first"),
     ]
     return DeviceCosts(
@@ -154,9 +158,8 @@ def traffic(problem: PlacementProblem) -> tuple[NDArray[np.float64], NDArray[np.
     return sent.reshape(size, size), counts.reshape(size, size)
 
 
-def _paths(problem: PlacementProblem, seconds: NDArray[np.float64]) -> list[float]:
+def _paths(problem: PlacementProblem, seconds: NDArray[np.float64], longest: float) -> list[float]:
     """Return log(1 + s) of the longest path of groups, and of all work, in longest paths of ops."""
-    *_, longest = earliest_times(problem)
     graph = problem.group_graph
     end = seconds.copy()
     position = np.argsort(graph.topological_order)

@@ -1,4 +1,9 @@
-"""When each op could run at the earliest, known before anything is placed."""
+"""When ops could run at the earliest, and which groups then work and keep memory together.
+
+All of it is known before anything is placed.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,18 +14,26 @@ MIN_SECONDS = 1e-300  # of what seconds are divided by: a graph may have no work
 SLICES = 400  # of the longest path; what happens in one of them is taken to be at its middle
 
 
-def earliest_times(
-    problem: PlacementProblem,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Return float64[V] twice: when each op starts and ends if only inputs and waits delay it.
+class EarliestTimes(NamedTuple):
+    """When each of V ops starts and ends if only inputs and waits delay it; see `earliest_times`.
 
-    Ops take their compute time, the mean over the devices that can run them. Times are in parts of
-    the longest path of all, from 0 to 1; its seconds come last.
-
-    Parameters
+    Attributes
     ----------
-    problem
-        A problem of V ops.
+    start, end : float64[V]
+        As fractions of the longest path of all, from 0 to 1.
+    longest : float
+        Seconds of that path.
+    """
+
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    longest: float
+
+
+def earliest_times(problem: PlacementProblem) -> EarliestTimes:
+    """Return when the ops of a problem could run at the earliest.
+
+    Ops take their compute time, the mean over the devices that can run them.
     """
     graph = problem.graph
     seconds = mean_seconds(problem.compute_time)
@@ -30,7 +43,7 @@ def earliest_times(
     push_starts(before[in_order], after[in_order], seconds, start)
     longest = float((start + seconds).max())
     unit = longest if longest > 0 else 1.0
-    return start / unit, (start + seconds) / unit, longest
+    return EarliestTimes(start / unit, (start + seconds) / unit, longest)
 
 
 def mean_seconds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -58,3 +71,98 @@ def push_starts(
     for row in range(len(before)):
         end = start[before[row]] + seconds[before[row]]
         start[after[row]] = max(start[after[row]], end)
+
+
+# In parts of the longest path: work that is so far apart is near to 1/e.
+NEAR = (0.005, 0.02, 0.08)
+
+
+def concurrency(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.float64]:
+    """Return float64[S, G, G], how much work of two groups is near in time, for each of S scales.
+
+    Each op is taken to run as early as the longest path to it lets it, for its compute time (the
+    mean over the devices that can run it). With w[g, a] the work of group g in slice a of the
+    longest path of all, that is the sum of ``w[g, a] w[h, b] exp(-|a - b| / (SLICES NEAR))`` over
+    all a and b. The group of a layer has ops of the forward and of the backward pass, and is near
+    to others in both.
+
+    Parameters
+    ----------
+    problem
+        Problem of G groups.
+    times
+        When its ops could run at the earliest.
+
+    Examples
+    --------
+    See `topology_of`.
+    """
+    work = np.zeros((problem.num_groups, SLICES))
+    add_work(problem.grouping.group_of, times.start, times.end, work)
+    slices = np.arange(SLICES)
+    apart = np.abs(slices[:, None] - slices) / SLICES
+    near = np.stack([work @ np.exp(-apart / scale) @ work.T for scale in NEAR])
+    groups = np.arange(problem.num_groups)
+    near[:, groups, groups] = 0.0
+    return near
+
+
+@compiled
+def add_work(
+    group_of: NDArray[np.int32],
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+    work: NDArray[np.float64],
+) -> None:
+    """Add the part of each op that is in each slice to work[G, S]; times are from 0 to 1."""
+    slices = work.shape[1]
+    for op in range(len(start)):
+        last = min(slices - 1, int(end[op] * slices))
+        for index in range(int(start[op] * slices), last + 1):
+            begin = max(start[op], index / slices)
+            work[group_of[op], index] += max(0.0, min(end[op], (index + 1) / slices) - begin)
+
+
+def memory_at_peak(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.float64]:
+    """Return float64[G], the bytes of each group when all groups together keep most.
+
+    Each op is taken to run as early as the longest path to it lets it. A tensor is kept from the
+    slice in which its producer starts to the one in which its last consumer ends, or to the last
+    one if it is held; weights always, and the outputs of an op with weights live in them. The sum
+    of groups that share a device is about what they take there; what it leaves out is copies of
+    tensors of other devices, and workspaces.
+
+    Parameters
+    ----------
+    problem
+        Problem of G groups.
+    times
+        When its ops could run at the earliest.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import two_chains
+    >>> problem = two_chains()
+    >>> memory_at_peak(problem, earliest_times(problem))  # while a1 and b1 run
+    array([1000., 1000.,    0., 1000., 1000.,    0.])
+    """
+    kept = _tensors_in_slices(problem, times)
+    peak = int(kept.sum(axis=0).argmax())
+    memory: NDArray[np.float64] = kept[:, peak] + problem.group_graph.parameter_bytes
+    return memory
+
+
+def _tensors_in_slices(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.float64]:
+    """Return float64[G, SLICES], the bytes of tensors that each group keeps in each slice."""
+    graph = problem.graph
+    producer = graph.tensor_producer
+    last_use = times.end[producer]
+    np.maximum.at(last_use, graph.edges[:, 0], times.end[graph.edge_consumers])
+    last_use[graph.held_tensors] = 1.0
+    size = np.where(graph.parameter_bytes[producer] > 0, 0, graph.tensor_bytes).astype(np.float64)
+    group = problem.grouping.group_of[producer]
+    changes = np.zeros((problem.num_groups, SLICES + 1))
+    np.add.at(changes, (group, slice_of(times.start[producer])), size)
+    np.add.at(changes, (group, slice_of(last_use) + 1), -size)
+    kept: NDArray[np.float64] = changes.cumsum(axis=1)[:, :SLICES]
+    return kept

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from placeto_policy.demonstrations import Demonstration
-from placeto_policy.imitation_settings import ImitationSettings
 from placeto_policy.learning_run import LearningRun
-from placeto_policy.lessons import Lesson, WantedStates
+from placeto_policy.lessons import ImitationSettings, Lesson, WantedStates
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.workers import Processes

@@ -9,14 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
-from placeto_policy.costs import PlacementCosts
+from placeto_policy.costs import (
+    PlacementCosts,
+    lookahead_evaluations,
+    most_evaluations,
+    training_evaluations,
+)
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import Episodes, greedy, run_episodes, sampling
 from placeto_policy.errors import PolicyError
-from placeto_policy.evaluations import lookahead_evaluations, most_evaluations, training_evaluations
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
-from placeto_policy.sweeps import sweep
 from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.trainer import Trainer, UpdateSummary
 
@@ -251,3 +254,32 @@ class _Search:
             seconds=seconds,
             curve=np.array(self._curve, np.float64),
         )
+
+
+def sweep(environment: PlacementEnvironment) -> None:
+    """Take an episode to its end, and put each group where the placement then costs least.
+
+    A group stays where no other device is better. Unlike the choices of a policy, those of a sweep
+    look no further than the next step; a placement that is good on the whole gains from a few of
+    them.
+
+    Parameters
+    ----------
+    environment
+        An environment that was reset.
+
+    Examples
+    --------
+    >>> from placeto_policy.example import BusiestDevice, two_chains
+    >>> environment = PlacementEnvironment(BusiestDevice(two_chains()))
+    >>> environment.reset(num_episodes=1)
+    >>> sweep(environment)
+    >>> environment.placement, environment.costs
+    (array([[1, 1, 1, 0, 0, 0]], dtype=int32), array([3.]))
+    """
+    episodes = np.arange(len(environment.order))
+    while not environment.is_over:
+        here = environment.placement[episodes, environment.order[:, environment.time]]
+        costs = environment.costs_of_devices()
+        better = costs.min(axis=1) < costs[episodes, here]
+        environment.step(np.where(better, costs.argmin(axis=1), here))

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_policy.concurrency import NEAR
-from placeto_policy.earliest import MIN_SECONDS
+from placeto_policy.earliest import MIN_SECONDS, NEAR
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
 from placeto_policy.topology import NO_RELATION, Topology

@@ -7,10 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import GroupGraph, PlacementProblem, reachability
-from placeto_policy.concurrency import concurrency
 from placeto_policy.device_costs import DeviceCosts, device_costs, floats
-from placeto_policy.earliest import mean_seconds
-from placeto_policy.memory import memory_at_peak
+from placeto_policy.earliest import concurrency, earliest_times, mean_seconds, memory_at_peak
 
 ITSELF = 3
 NO_RELATION = -1  # to what is no group
@@ -136,9 +134,10 @@ def topology_of(problem: PlacementProblem) -> Topology:
     tensor([0.0000, 0.0300, 0.0000, 0.9400, 0.0300, 0.0000])
     """
     limits = np.array([device.memory_bytes for device in problem.cluster.devices], np.float64)
-    memory = memory_at_peak(problem) / limits[:, None]
-    topology = topology_of_groups(problem.group_graph, concurrency(problem), memory)
-    return replace(topology, device_costs=device_costs(problem, memory))
+    times = earliest_times(problem)
+    memory = memory_at_peak(problem, times) / limits[:, None]
+    topology = topology_of_groups(problem.group_graph, concurrency(problem, times), memory)
+    return replace(topology, device_costs=device_costs(problem, memory, times.longest))
 
 
 def topology_of_groups(

@@ -11,20 +11,19 @@ from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator
 from placeto_policy.baseline import baseline_of
+from placeto_policy.costs import most_evaluations
 from placeto_policy.counterfactuals import Counterfactuals, run_counterfactuals
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import Choice, Episodes, run_side_by_side, sampling
 from placeto_policy.errors import PolicyError
-from placeto_policy.evaluations import most_evaluations
 from placeto_policy.gradients import sum_gradients
 from placeto_policy.objective import add_gradient
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.reports import WorkerReport, from_rows, reports_of, to_rows
-from placeto_policy.selection import BestPolicy
 from placeto_policy.settings import Settings
 from placeto_policy.threads import one_thread_of_torch
-from placeto_policy.validation import Validation
+from placeto_policy.validation import BestPolicy, Validation
 from placeto_policy.workers import OneProcess, Processes, check_same
 
 # Below this share of a graph's total compute time, advantages are not scaled up.

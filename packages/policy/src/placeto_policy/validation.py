@@ -1,14 +1,17 @@
-"""What a policy's greedy placements cost, by which the best policy of a training is chosen."""
+"""Which policy a training leaves: the one whose greedy placements were the best."""
 
+import copy
+import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from placeto_graphs import Evaluator
+from placeto_policy.costs import most_evaluations
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import greedy, run_episodes
-from placeto_policy.evaluations import most_evaluations
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.reports import WorkerReport, from_rows, reports_of, to_rows
 from placeto_policy.settings import Settings
@@ -78,3 +81,43 @@ class Validation:
         environment.reset(num_episodes=1)
         episodes = run_episodes(policy, environment, greedy)
         return reports_of(episodes, graph, [graph], [self._evaluations[graph]], discount=1.0)
+
+
+class BestPolicy:
+    """The weights that were the best so far.
+
+    A policy that is nearly sure of what it does may learn its way out of a good solution, and not
+    find back.
+
+    Attributes
+    ----------
+    cost : float
+        The least that was offered; infinity before.
+    weights : dict of tensors
+        Of the policy that it is of; empty before.
+
+    Examples
+    --------
+    >>> policy = PlacementPolicy(num_devices=2)
+    >>> best = BestPolicy()
+    >>> best.offer(policy, 0.6)
+    >>> best.cost
+    0.6
+    """
+
+    def __init__(self) -> None:
+        self.cost = math.inf
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def offer(self, policy: PlacementPolicy, cost: float) -> None:
+        """Remember a policy if it costs less than all before."""
+        if cost < self.cost:
+            self.cost = cost
+            self.weights = {name: value.clone() for name, value in policy.state_dict().items()}
+
+    def restored(self, policy: PlacementPolicy) -> PlacementPolicy:
+        """Return a copy of a policy with these weights, or with its own before there are any."""
+        found = copy.deepcopy(policy)
+        if self.weights:
+            found.load_state_dict(self.weights)
+        return found

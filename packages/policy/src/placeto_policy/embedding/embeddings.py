@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from placeto_policy.embedding.message_passing import MessagePassing
-from placeto_policy.embedding.pooling import PooledSummaries
+from placeto_policy.embedding.message_passing import MessagePassing, PooledSummaries
 from placeto_policy.settings import MessageName, NodeFeaturesName
 from placeto_policy.states import States, feature_width
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from placeto_policy.device_costs import GROUP_FEATURES, DeviceCosts
-from placeto_policy.embedding.layers import new_layer
+from placeto_policy.embedding.message_passing import new_layer
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings
 from placeto_policy.states import NOWHERE, States
