@@ -19,7 +19,13 @@ from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.reinforcement import advantages_of
 from placeto_policy.states import States
-from scheduled_problems import ListSchedule, heavy_chain, too_large_for_one, two_chains
+from scheduled_problems import (
+    ListSchedule,
+    heavy_chain,
+    too_large_for_one,
+    two_chains,
+    with_room,
+)
 
 SMALL = replace(preset("general"), hidden_units=16)
 SETTINGS = ReinforcementSettings(graphs=2, passes=6, states=4)
@@ -81,7 +87,8 @@ def test_advantages_do_not_depend_on_the_unit_and_are_limited() -> None:
 @pytest.mark.slow
 def test_it_learns_graphs_of_different_needs_at_once() -> None:
     """Two chains go apart, a heavy one stays together, and a large one fills two devices."""
-    evaluators = [ListSchedule(make()) for make in (two_chains, heavy_chain, too_large_for_one)]
+    problems = [with_room(two_chains()), with_room(heavy_chain()), too_large_for_one()]
+    evaluators = [ListSchedule(problem) for problem in problems]
     run = Reinforcement(
         PlacementPolicy(settings=SMALL),
         evaluators,
