@@ -42,8 +42,8 @@ def test_the_features_are_those_of_their_version() -> None:
     [
         (two_chains(6), 6.0),
         (two_speeds(6), 6.2),
-        (random_problem(20, 3, np.random.default_rng(0)), 10.2788298),
-        (random_problem(20, 3, np.random.default_rng(1)), 9.3488543),
+        (random_problem(20, 3, np.random.default_rng(0)), 9.7500766),
+        (random_problem(20, 3, np.random.default_rng(1)), 8.2449008),
     ],
     ids=["two chains", "two speeds", "random 0", "random 1"],
 )

@@ -16,7 +16,7 @@ from placeto_graphs import (
     micro_batched_problem,
     parse_cluster,
 )
-from placeto_policy import PlacementPolicy, PlacetoPlacer, load_pretrained, preset
+from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, load_pretrained, preset
 from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import greedy, run_episodes
@@ -158,3 +158,12 @@ def test_a_device_that_would_overflow_is_chosen_only_where_all_would() -> None:
         memory[:, current] = torch.tensor(needed)
         probabilities = policy(replace(states, topology=replace(states.graph, memory=memory)))
         assert (probabilities[0].exp() > 0).tolist() == possible
+
+
+def test_a_rollout_evaluates_its_last_placement_alone() -> None:
+    evaluator = ListSchedule(diamond(FOUR))
+    default = PlacementPolicy(settings=replace(Settings(embedding="pairs"), hidden_units=16))
+    environment = PlacementEnvironment.for_policy(evaluator, default.settings, reward="terminal")
+    environment.reset(num_episodes=1)
+    run_episodes(default, environment, greedy)
+    assert evaluator.placements_seen == 1
