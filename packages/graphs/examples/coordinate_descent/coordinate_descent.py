@@ -27,7 +27,7 @@ class CoordinateDescent:
     ) -> PlacementResult:
         """Return the placement that the last move leads to."""
         began = time.perf_counter()
-        memory = [device.memory_bytes for device in problem.cluster.devices]
+        memory = problem.cluster.memory_bytes
         can_run = np.isfinite(problem.group_graph.compute_time)  # bool[G, D]
         best = can_run.argmax(axis=1).astype(np.int32)  # int32[G], the first device that can
         found, row = evaluator.evaluate(best[None]), 0

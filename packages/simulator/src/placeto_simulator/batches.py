@@ -9,21 +9,21 @@ from numpy.typing import NDArray
 
 from placeto_graphs import compiled
 from placeto_simulator.event_loop import simulate
-from placeto_simulator.placements import list_pairs
 from placeto_simulator.state import NEVER, Log, Memory, State
-from placeto_simulator.tables import Sets, Tables
+from placeto_simulator.tables import Tables
+from placeto_simulator.walking import Sets, list_pairs
 
 runtime_of = simulate  # in `walk` the variant without memory
 
 
 class Loops(NamedTuple):
-    """One variant of the event loop: one placement with a log, and what goes through many."""
+    """One variant of the event loop: one placement with a log or memory, and many at once."""
 
     log: Callable[..., float]
+    memory: Callable[..., float]
     walk: Callable[..., None]
     runtimes: Callable[..., None]
     evaluate: Callable[..., None]
-    critical: Callable[..., None]
 
 
 @cache
@@ -47,10 +47,10 @@ def loops_of(queue: str) -> Loops:
     without_memory = loop("runtime", tracks_memory=False, keeps_log=False)
     return Loops(
         log=loop("log", tracks_memory=True, keeps_log=True),
+        memory=with_memory,
         walk=over(walk, with_memory),
         runtimes=over(runtimes, without_memory),
         evaluate=over(evaluate, with_memory),
-        critical=over(critical, with_memory),
     )
 
 
@@ -92,21 +92,6 @@ def evaluate(
             group = tables.group_of[op]
             start[row, group] = min(start[row, group], state.op_start[op])
             end[row, group] = max(end[row, group], state.op_end[op])
-
-
-def critical(
-    tables: Tables,
-    state: State,
-    memory: Memory,
-    log: Log,
-    placements: NDArray[np.int32],
-    runtime: NDArray[np.float64],
-    is_critical: NDArray[np.bool_],
-) -> None:
-    """Simulate placements int32[B, G] into runtime[B], and mark their critical groups[B, G]."""
-    for row in range(len(placements)):
-        runtime[row] = simulate(tables, state, memory, log, placements[row])
-        mark_critical(tables, state, is_critical[row])
 
 
 def walk(  # noqa: PLR0915

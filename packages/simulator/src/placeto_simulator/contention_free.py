@@ -71,22 +71,18 @@ class ContentionFreeEvaluator:
     An op of a second sends two tensors of half a second each to ops of a second, at one time:
 
     >>> import networkx as nx
-    >>> from placeto_graphs import Cluster, Device, colocate, from_networkx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
     >>> fork = nx.DiGraph()
-    >>> fork.add_edges_from([("a", "b"), ("a", "c")], bytes=5)
+    >>> fork.add_edges_from([("a", "b"), ("a", "c")], bytes=3_800_000_000)
     >>> graph = from_networkx(fork)
     >>> problem = PlacementProblem(
     ...     graph=graph,
-    ...     cluster=Cluster(
-    ...         devices=[Device(name, "kind", 100, 0.0, 0.0) for name in "abc"],
-    ...         bandwidth=np.full((3, 3), 10.0),
-    ...         latency=np.zeros((3, 3)),
-    ...     ),
+    ...     cluster=parse_cluster("3xk80"),
     ...     compute_time=np.ones((3, 3)),
     ...     grouping=colocate(graph, rules=()),
     ... )
     >>> ContentionFreeEvaluator(problem).evaluate(np.array([[0, 0, 0], [0, 1, 2]])).runtime
-    array([3. , 2.5])
+    array([3.0000114, 2.5      ])
     """
 
     def __init__(self, problem: PlacementProblem) -> None:

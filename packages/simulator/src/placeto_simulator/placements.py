@@ -1,11 +1,11 @@
-"""Placements as they are given, checked; what groups hold, and what critical moves pick from."""
+"""Placements as they are given, checked; and what groups hold until a step ends."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import PlacementProblem, compiled
+from placeto_graphs import PlacementProblem
 from placeto_simulator.errors import SimulationError
 
 
@@ -45,20 +45,3 @@ def held_bytes(problem: PlacementProblem) -> NDArray[np.int64]:
     np.add.at(result, group_of, graph.parameter_bytes)
     np.add.at(result, group_of[makers[outside]], graph.tensor_bytes[held[outside]])
     return result
-
-
-@compiled
-def list_pairs(
-    neighbours: NDArray[np.int32],
-    placement: NDArray[np.int32],
-    is_critical: NDArray[np.bool_],
-    pairs: NDArray[np.int32],
-) -> int:
-    """List the critical groups and their neighbours on other devices; return how many pairs."""
-    count = 0
-    for number in range(len(neighbours)):
-        group, neighbour = neighbours[number]
-        if is_critical[group] and placement[group] != placement[neighbour]:
-            pairs[count] = group, neighbour
-            count += 1
-    return count

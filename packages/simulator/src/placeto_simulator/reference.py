@@ -26,11 +26,6 @@ class Transfer:
         The tensor, and the devices that it goes from and to.
     start, end : float
         Seconds; NaN before it starts.
-
-    Examples
-    --------
-    >>> Transfer(tensor=3, source=0, destination=1).destination
-    1
     """
 
     tensor: int
@@ -58,11 +53,6 @@ class Happening:
         The device, or D + the link.
     element : op or transfer
         The op or transfer that is done, or starts.
-
-    Examples
-    --------
-    >>> Happening(time=0.5, kind="op-done", resource=0, element=3).element
-    3
     """
 
     time: float
@@ -85,11 +75,6 @@ class Resource(Generic[Element]):
         When what runs is done; seconds.
     free_at : float
         When the overhead after it is over; seconds.
-
-    Examples
-    --------
-    >>> Resource(deque([7])).is_idle(now=0.0)
-    True
     """
 
     queue: deque[Element] = field(default_factory=deque)
@@ -122,11 +107,6 @@ class SimulatedStep:
         Seconds until the last op is done.
     peak_memory : D of int
         The most bytes that each device holds at one time.
-
-    Examples
-    --------
-    >>> SimulatedStep(op_start=[0.0], op_end=[1.5], runtime=1.5).runtime
-    1.5
     """
 
     op_start: list[float]
@@ -158,17 +138,13 @@ def simulate(problem: PlacementProblem, placement: Sequence[int]) -> SimulatedSt
 
     >>> import networkx as nx
     >>> import numpy as np
-    >>> from placeto_graphs import Cluster, Device, colocate, from_networkx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
     >>> chain = nx.DiGraph()
-    >>> chain.add_edge("a", "b", bytes=5)
+    >>> chain.add_edge("a", "b", bytes=3_800_000_000)
     >>> graph = from_networkx(chain)
     >>> problem = PlacementProblem(
     ...     graph=graph,
-    ...     cluster=Cluster(
-    ...         devices=[Device(name, "kind", 100, 0.0, 0.0) for name in ("left", "right")],
-    ...         bandwidth=np.full((2, 2), 10.0),
-    ...         latency=np.zeros((2, 2)),
-    ...     ),
+    ...     cluster=parse_cluster("2xk80"),
     ...     compute_time=np.ones((2, 2)),
     ...     grouping=colocate(graph, rules=()),
     ... )

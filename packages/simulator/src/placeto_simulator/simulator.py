@@ -10,19 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import (
-    EvaluationBatch,
-    Moves,
-    PlacementProblem,
-    ScheduleBatch,
-    Walks,
-    check_moves,
-)
+from placeto_graphs import EvaluationBatch, Moves, PlacementProblem, ScheduleBatch, Walks
+from placeto_simulator.batches import loops_of, mark_critical
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.placements import checked_placements
 from placeto_simulator.state import Memory, State, new_log, new_memory, new_state
-from placeto_simulator.tables import Sets, tables_of
+from placeto_simulator.tables import tables_of
 from placeto_simulator.timeline import Timeline, timeline_of
+from placeto_simulator.walking import Sets, walks_of
 
 NO_LOG = new_log(0, 0)
 
@@ -68,9 +63,6 @@ class Simulator:
         threads = _usable_cores() if num_threads is None else num_threads
         if threads < 1:
             raise ValueError(f"num_threads: expected at least 1, got {threads}")
-        # Numba takes half a second to import, which only simulating needs.
-        from placeto_simulator.batches import loops_of  # noqa: PLC0415
-
         self.problem = problem
         self.num_threads = threads
         self._tables = tables_of(problem)
@@ -183,33 +175,11 @@ class Simulator:
         GraphError
             When the moves are of another problem.
         """
-        rows = checked_placements(self.problem, placements).copy()
-        cluster = self.problem.cluster
-        sets = Sets(
-            moves.first_member,
-            moves.members,
-            moves.neighbours,
-            moves.set_with,
-            check_moves(self.problem, rows, moves),
-            np.array([device.memory_bytes for device in cluster.devices]),
-            moves.seconds_per_byte,
-        )
 
-        def walk(*arguments: Any) -> None:
-            self._loops.walk(*arguments, sets)
+        def run(sets: Sets, *arrays: NDArray[Any]) -> None:
+            self._share_out(lambda *parts: self._loops.walk(*parts, sets), *arrays)
 
-        runtime, best = np.empty(len(rows)), np.empty_like(rows)
-        peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        cost = np.empty((len(rows), 1 + moves.num_moves))
-        given = (moves.set_of, moves.device, moves.allowance, moves.pick)
-        self._share_out(walk, rows, runtime, peak_memory, best, cost, *given)
-        return Walks(
-            placement=rows,
-            cost=cost,
-            best_placement=best,
-            best_runtime=runtime,
-            best_peak_memory=peak_memory,
-        )
+        return walks_of(self.problem, placements, moves, run)
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Simulate a batch of placements, and say which groups make their runtimes.
@@ -233,7 +203,14 @@ class Simulator:
         """
         rows = checked_placements(self.problem, placements)
         runtime, is_critical = np.empty(len(rows)), np.empty(rows.shape, np.bool_)
-        self._share_out(self._loops.critical, rows, runtime, is_critical)
+
+        def mark(*arguments: Any) -> None:
+            *model, rows, runtime, is_critical = arguments
+            for row, placement in enumerate(rows):
+                runtime[row] = self._loops.memory(*model, placement)
+                mark_critical(model[0], model[1], is_critical[row])
+
+        self._share_out(mark, rows, runtime, is_critical)
         return is_critical
 
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:

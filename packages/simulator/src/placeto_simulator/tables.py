@@ -115,32 +115,6 @@ class Tables(NamedTuple):
     num_resources: int
 
 
-class Sets(NamedTuple):
-    """What all walks share: S sets of groups, D devices.
-
-    Attributes
-    ----------
-    first_member, members : int32[S + 1], int32[]
-        As of `placeto_graphs.Moves`.
-    neighbours, set_with : int32[P, 2], int32[L, G]
-        The same.
-    cannot_run : bool[S, D]
-        Devices where a group of a set cannot run.
-    memory_bytes : int64[D]
-        Memory of each device.
-    seconds_per_byte : float
-        Seconds that each byte more than that costs.
-    """
-
-    first_member: NDArray[np.int32]
-    members: NDArray[np.int32]
-    neighbours: NDArray[np.int32]
-    set_with: NDArray[np.int32]
-    cannot_run: NDArray[np.bool_]
-    memory_bytes: NDArray[np.int64]
-    seconds_per_byte: float
-
-
 def tables_of(problem: PlacementProblem) -> Tables:
     """Return the tables of a problem."""
     graph, cluster = problem.graph, problem.cluster

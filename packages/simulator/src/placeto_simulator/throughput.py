@@ -4,21 +4,16 @@ All times are whole numbers of ticks, so that what a move takes off a device and
 adds up exactly, in any order. `loads_of` is the definition; `walk` keeps loads up to date.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import (
-    EvaluationBatch,
-    Moves,
-    PlacementProblem,
-    Walks,
-    check_moves,
-    compiled,
-)
+from placeto_graphs import EvaluationBatch, Moves, PlacementProblem, Walks, compiled
 from placeto_simulator.errors import SimulationError
-from placeto_simulator.placements import checked_placements, held_bytes, list_pairs
+from placeto_simulator.placements import checked_placements, held_bytes
+from placeto_simulator.walking import Sets, list_pairs, walks_of
 
 HOST_KIND = "cpu"
 TICKS = 2**60  # of all times of a problem together
@@ -42,8 +37,6 @@ class Nets(NamedTuple):
         Start of the nets that each group makes or reads, and these.
     leaves, enters : int64[N, D]
         Ticks that each device spends to send each net, or to receive it.
-    memory_bytes : int64[D]
-        Memory of each device.
     seconds_per_tick : float
         Seconds of each tick.
     """
@@ -57,7 +50,6 @@ class Nets(NamedTuple):
     nets: NDArray[np.int32]
     leaves: NDArray[np.int64]
     enters: NDArray[np.int64]
-    memory_bytes: NDArray[np.int64]
     seconds_per_tick: float
 
 
@@ -92,17 +84,13 @@ class ThroughputEvaluator:
     Two ops of a second each, and a tensor between them that takes half a second:
 
     >>> import networkx as nx
-    >>> from placeto_graphs import Cluster, Device, colocate, from_networkx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
     >>> chain = nx.DiGraph()
-    >>> chain.add_edge("a", "b", bytes=5)
+    >>> chain.add_edge("a", "b", bytes=3_800_000_000)
     >>> graph = from_networkx(chain)
     >>> problem = PlacementProblem(
     ...     graph=graph,
-    ...     cluster=Cluster(
-    ...         devices=[Device(name, "kind", 100, 0.0, 0.0) for name in ("left", "right")],
-    ...         bandwidth=np.full((2, 2), 10.0),
-    ...         latency=np.zeros((2, 2)),
-    ...     ),
+    ...     cluster=parse_cluster("2xk80"),
     ...     compute_time=np.ones((2, 2)),
     ...     grouping=colocate(graph, rules=()),
     ... )
@@ -168,36 +156,7 @@ class ThroughputEvaluator:
         GraphError
             When the moves are of another problem.
         """
-        rows = checked_placements(self.problem, placements).copy()
-        cannot_run = check_moves(self.problem, rows, moves)
-        cost = np.empty((len(rows), 1 + moves.num_moves))
-        best, runtime = np.empty_like(rows), np.empty(len(rows))
-        memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        walk(
-            self._nets,
-            rows,
-            moves.set_of,
-            moves.device,
-            moves.allowance,
-            moves.first_member,
-            moves.members,
-            cannot_run,
-            moves.pick,
-            moves.neighbours,
-            moves.set_with,
-            moves.seconds_per_byte,
-            cost,
-            best,
-            runtime,
-            memory,
-        )
-        return Walks(
-            placement=rows,
-            cost=cost,
-            best_placement=best,
-            best_runtime=runtime,
-            best_peak_memory=memory,
-        )
+        return walks_of(self.problem, placements, moves, partial(walk, self._nets))
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return bool[B, G], whether each group is on the device with the largest load.
@@ -278,7 +237,6 @@ def _nets_of(problem: PlacementProblem) -> Nets:
         nets=np.array([net for nets in touched for net in nets], np.int32),
         leaves=added_up(net_of_tensor, leaves, len(tensors_of)),
         enters=added_up(net_of_tensor, enters, len(tensors_of)),
-        memory_bytes=np.array([device.memory_bytes for device in problem.cluster.devices]),
         seconds_per_tick=seconds_per_tick,
     )
 
@@ -385,34 +343,31 @@ def move_group(
 
 
 @compiled
-def lacking(nets: Nets, memory: NDArray[np.int64]) -> int:
+def lacking(sets: Sets, memory: NDArray[np.int64]) -> int:
     """Return the bytes that a device lacks."""
     excess = 0
     for device in range(len(memory)):
-        excess = max(excess, memory[device] - nets.memory_bytes[device])
+        excess = max(excess, memory[device] - sets.memory_bytes[device])
     return excess
 
 
 @compiled
 def walk(
     nets: Nets,
+    sets: Sets,
     placements: NDArray[np.int32],
+    runtime: NDArray[np.float64],
+    peak_memory: NDArray[np.int64],
+    best: NDArray[np.int32],
+    cost: NDArray[np.float64],
     set_of: NDArray[np.int32],
     device: NDArray[np.int32],
     allowance: NDArray[np.float64],
-    first_member: NDArray[np.int32],
-    members: NDArray[np.int32],
-    cannot_run: NDArray[np.bool_],
     pick: NDArray[np.float64],
-    neighbours: NDArray[np.int32],
-    set_with: NDArray[np.int32],
-    seconds_per_byte: float,
-    cost: NDArray[np.float64],
-    best: NDArray[np.int32],
-    runtime: NDArray[np.float64],
-    peak_memory: NDArray[np.int64],
 ) -> None:
     """Move placements int32[C, G]; write runtime[C] and peak_memory[C, D] of best[C, G]."""
+    first_member, members = sets.first_member, sets.members
+    neighbours, seconds_per_byte = sets.neighbours, sets.seconds_per_byte
     loads = np.empty(nets.compute.shape[1], np.int64)
     memory = np.empty(nets.compute.shape[1], np.int64)
     before = np.empty(placements.shape[1], np.int32)
@@ -420,7 +375,7 @@ def walk(
     for row in range(len(placements)):
         placement = placements[row]
         loads_of(nets, placement, loads, memory)
-        best_lacks = lacking(nets, memory)
+        best_lacks = lacking(sets, memory)
         seconds = loads.max() * nets.seconds_per_tick
         now = best_cost = cost[row, 0] = seconds + seconds_per_byte * best_lacks
         best[row] = placement
@@ -438,18 +393,18 @@ def walk(
                     cost[row, 1 + move] = np.nan
                     continue
                 group, neighbour = pairs[int(pick[row, move] * num_pairs)]
-                chosen, there = set_with[chosen, group], placement[neighbour]
+                chosen, there = sets.set_with[chosen, group], placement[neighbour]
             start, end = first_member[chosen], first_member[chosen + 1]
             changes = False
             for position in range(start, end):
                 before[position - start] = placement[members[position]]
                 changes |= before[position - start] != there
-            if not changes or cannot_run[chosen, there]:
+            if not changes or sets.cannot_run[chosen, there]:
                 cost[row, 1 + move] = np.nan
                 continue
             for position in range(start, end):
                 move_group(nets, members[position], there, placement, loads, memory)
-            lacks = lacking(nets, memory)
+            lacks = lacking(sets, memory)
             seconds = loads.max() * nets.seconds_per_tick
             then = cost[row, 1 + move] = seconds + seconds_per_byte * lacks
             if then <= now + allowance[row, move]:

@@ -18,7 +18,7 @@ from placeto_graphs.schema.arrays import (
     texts,
 )
 from placeto_graphs.schema.device_kind import DeviceKind
-from placeto_graphs.topology.adjacency import compress_rows
+from placeto_graphs.topology import compress_rows
 
 MAX_DEVICES = 1024
 DEFAULT_QUEUE = "fifo"
@@ -204,6 +204,11 @@ class Cluster(Record):
     def device_names(self) -> tuple[str, ...]:
         """The name of each device."""
         return tuple(device.name for device in self.devices)
+
+    @property
+    def memory_bytes(self) -> NDArray[np.int64]:
+        """int64[D], the bytes that a placement may use on each device."""
+        return np.array([device.memory_bytes for device in self.devices])
 
 
 def _records(field: str, given: Any, record_type: type[Named]) -> tuple[Named, ...]:

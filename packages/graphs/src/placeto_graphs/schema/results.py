@@ -166,5 +166,4 @@ class PlacementResult(Record):
             raise GraphError(
                 f"cluster: expected {len(self.peak_memory)} devices, got {cluster.num_devices}"
             )
-        memory = [device.memory_bytes for device in cluster.devices]
-        return bool((self.peak_memory <= memory).all())
+        return bool((self.peak_memory <= cluster.memory_bytes).all())

@@ -36,8 +36,7 @@ def cost_of(evaluator: Evaluator, placement: NDArray[np.int32]) -> float:
 
 def costs_of(problem: PlacementProblem, batch: EvaluationBatch) -> NDArray[np.float64]:
     """Return float64[B], the costs of evaluated placements."""
-    memory = [device.memory_bytes for device in problem.cluster.devices]
-    return memory_penalised_runtime(batch, memory)
+    return memory_penalised_runtime(batch, problem.cluster.memory_bytes)
 
 
 def cost_of_result(problem: PlacementProblem, found: PlacementResult | Timeline) -> float:
@@ -50,8 +49,7 @@ def cost_of_result(problem: PlacementProblem, found: PlacementResult | Timeline)
 
 def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int64]) -> bool:
     """Return whether no device holds more bytes than it has."""
-    memory = [device.memory_bytes for device in problem.cluster.devices]
-    return bool((np.asarray(peak_memory) <= memory).all())
+    return bool((np.asarray(peak_memory) <= problem.cluster.memory_bytes).all())
 
 
 def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int64]) -> str:
