@@ -12,7 +12,7 @@ from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.schema.arrays import int_array, integer
 from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
-from placeto_graphs.topology.adjacency import compress_rows
+from placeto_graphs.topology import compress_rows
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -169,12 +169,7 @@ def problem_with_barred_devices() -> PlacementProblem:
     compute_time = problem.compute_time.copy()
     compute_time[0, 1:] = np.inf
     compute_time[-1, :-1] = np.inf
-    return PlacementProblem(
-        graph=problem.graph,
-        cluster=problem.cluster,
-        compute_time=compute_time,
-        grouping=problem.grouping,
-    )
+    return replace(problem, compute_time=compute_time)
 
 
 def random_placements(problem: PlacementProblem, count: int, seed: int = SEED) -> NDArray[np.int32]:
@@ -193,9 +188,7 @@ def random_placements(problem: PlacementProblem, count: int, seed: int = SEED) -
 
 
 def _penalised(problem: PlacementProblem, batch: EvaluationBatch) -> NDArray[np.float64]:
-    return memory_penalised_runtime(
-        batch, [device.memory_bytes for device in problem.cluster.devices]
-    )
+    return memory_penalised_runtime(batch, problem.cluster.memory_bytes)
 
 
 def _refuses(call: Callable[[], object]) -> bool:

@@ -41,17 +41,10 @@ class StepTimeline:
 
     Examples
     --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
-    >>> graph = from_networkx(nx.path_graph(2, create_using=nx.DiGraph))
+    >>> from placeto_graphs.testing import example_problem
     >>> none, no_indices = np.empty(0), np.empty(0, np.int32)
     >>> timeline = StepTimeline(
-    ...     problem=PlacementProblem(
-    ...         graph=graph,
-    ...         cluster=parse_cluster("2xk80"),
-    ...         compute_time=np.full((2, 2), 0.25),
-    ...         grouping=colocate(graph, rules=()),
-    ...     ),
+    ...     problem=example_problem(1, ("k80", "k80")),
     ...     op_device=np.zeros(2, np.int32),
     ...     op_start=np.array([0.0, 0.5]),
     ...     op_end=np.array([0.25, 1.0]),

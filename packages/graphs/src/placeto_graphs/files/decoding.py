@@ -14,7 +14,6 @@ from placeto_graphs.schema.cluster import Device
 from placeto_graphs.schema.device_kind import DeviceKind, Efficiency
 
 Decoded = TypeVar("Decoded")
-_PLAIN_KEY = re.compile(rb'"(?:\w|\\u\w{4})++"\s*+:')  # in a text \ stands before each "
 
 
 class Header(msgspec.Struct):
@@ -108,21 +107,9 @@ def decode_json(content: bytes | bytearray, expected: type[Decoded]) -> Decoded:
         raise GraphError("expected fewer levels of brackets") from None
 
 
-def check_keys(content: bytes | bytearray, document: msgspec.Struct) -> None:
-    """Refuse a key that stands twice in an object, of which msgspec takes the last one.
-
-    To decode a file once more takes as long as to read it, so that is done only where it does not
-    have as many keys as what was decoded from it.
-
-    Parameters
-    ----------
-    content
-        JSON.
-    document
-        What it was decoded to; fields that were not there are None.
-    """
-    if len(_PLAIN_KEY.findall(content)) != _num_plain_keys(document):
-        decode_pairs(content, _once)
+def check_keys(content: bytes | bytearray) -> None:
+    """Refuse a key that stands twice in an object of JSON, of which msgspec takes the last one."""
+    decode_pairs(content, _once)
 
 
 def decode_pairs(content: bytes | bytearray, hook: Callable[[list[tuple[str, Any]]], Any]) -> Any:
@@ -137,20 +124,6 @@ def decode_pairs(content: bytes | bytearray, hook: Callable[[list[tuple[str, Any
         raise GraphError(f"expected JSON: {error}") from None
     except RecursionError:
         raise GraphError("expected fewer levels of brackets") from None
-
-
-def _num_plain_keys(value: Any) -> int:
-    if isinstance(value, msgspec.Struct):
-        fields = msgspec.structs.asdict(value).items()
-        value = {key: inner for key, inner in fields if inner is not None}
-    inside = []
-    keys = 0
-    if isinstance(value, dict):
-        keys = sum(key.isascii() and key.replace("_", "a").isalnum() for key in value)
-        inside = list(value.values())
-    elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
-        inside = value
-    return keys + sum(map(_num_plain_keys, inside))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> None:

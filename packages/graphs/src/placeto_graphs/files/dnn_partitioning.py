@@ -98,7 +98,7 @@ def load_dnn_partitioning(
     content = read_bytes(path, max_bytes)
     with within(f"{os.fspath(path)}: "):
         file = decode_json(content, _File)
-        check_keys(content, file)
+        check_keys(content)
         return _problem(file)
 
 

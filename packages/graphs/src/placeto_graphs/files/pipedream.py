@@ -19,7 +19,7 @@ from placeto_graphs.files.decoding import not_utf8
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes
 from placeto_graphs.schema.arrays import INT64_MAX
 from placeto_graphs.schema.op_graph import OpGraph, Phase
-from placeto_graphs.topology.adjacency import CycleError, topological_order
+from placeto_graphs.topology import CycleError, topological_order
 
 MEASURED_KIND = "v100"
 _REQUIRED = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")

@@ -39,21 +39,14 @@ def save_placement(
 
     Examples
     --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
-    >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
-    >>> problem = PlacementProblem(
-    ...     graph=graph,
-    ...     cluster=parse_cluster("2xk80"),
-    ...     compute_time=np.ones((2, 2)),
-    ...     grouping=colocate(graph, rules=()),
-    ... )
+    >>> from placeto_graphs.testing import example_problem
+    >>> problem = example_problem(2)
     >>> save_placement(np.array([0, 1]), problem, "placement.json")
     >>> from pathlib import Path
     >>> print(Path("placement.json").read_text(), end="")
     {
-     "a": "k80:0",
-     "b": "k80:1"
+     "group0": "cpu:0",
+     "group1": "k80:1"
     }
     """
     devices = problem.check_placement(placement).tolist()
@@ -97,15 +90,8 @@ def load_placement(
 
     Examples
     --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
-    >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
-    >>> problem = PlacementProblem(
-    ...     graph=graph,
-    ...     cluster=parse_cluster("2xk80"),
-    ...     compute_time=np.ones((2, 2)),
-    ...     grouping=colocate(graph, rules=()),
-    ... )
+    >>> from placeto_graphs.testing import example_problem
+    >>> problem = example_problem(2)
     >>> save_placement(np.array([0, 1]), problem, "placement.json")
     >>> load_placement("placement.json", problem)
     array([0, 1], dtype=int32)

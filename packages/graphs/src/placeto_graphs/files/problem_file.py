@@ -139,16 +139,8 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
 
     Examples
     --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
-    >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
-    >>> problem = PlacementProblem(
-    ...     graph=graph,
-    ...     cluster=parse_cluster("2xk80"),
-    ...     compute_time=np.full((2, 2), 1e-3),
-    ...     grouping=colocate(graph),
-    ... )
-    >>> save_problem(problem, "problem.json.gz")
+    >>> from placeto_graphs.testing import example_problem
+    >>> save_problem(example_problem(), "problem.json.gz")
     """
     cluster, hierarchy = problem.cluster, problem.hierarchy
     numbers: dict[bytes, int] = {}
@@ -204,15 +196,8 @@ def load_problem(
 
     Examples
     --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
-    >>> graph = from_networkx(nx.path_graph(3, create_using=nx.DiGraph))
-    >>> problem = PlacementProblem(
-    ...     graph=graph,
-    ...     cluster=parse_cluster("2xk80"),
-    ...     compute_time=np.full((3, 2), 1e-3),
-    ...     grouping=colocate(graph),
-    ... )
+    >>> from placeto_graphs.testing import example_problem
+    >>> problem = example_problem()
     >>> save_problem(problem, "problem.json.gz")
     >>> load_problem("problem.json.gz") == problem
     True
@@ -221,7 +206,7 @@ def load_problem(
     with within(f"{os.fspath(path)}: "):
         check_header(decode_json(content, Header), PROBLEM_FORMAT, PROBLEM_VERSION)
         document = decode_json(content, _ProblemFile)
-        check_keys(content, document)
+        check_keys(content)
         check_since(document, _SINCE_PROBLEM)
         return _decoded_problem(document)
 
@@ -257,7 +242,7 @@ def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYT
     with within(f"{os.fspath(path)}: "):
         check_header(decode_json(content, Header), GRAPH_FORMAT, GRAPH_VERSION)
         document = decode_json(content, _GraphFile)
-        check_keys(content, document)
+        check_keys(content)
         check_since(document, _SINCE_GRAPH)
         with within("graph."):
             return _decoded_graph(document.graph)

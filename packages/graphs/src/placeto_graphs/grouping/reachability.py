@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from placeto_graphs.errors import GraphError
 from placeto_graphs.schema.group_graph import GroupGraph
 from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.topology.adjacency import compress_rows
+from placeto_graphs.topology import compress_rows
 
 MAX_GROUPS = 32_768  # three matrices of a gigabyte each
 

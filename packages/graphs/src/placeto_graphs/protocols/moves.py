@@ -95,15 +95,12 @@ class Moves(Record):
         self._check("set_of", int_array, np.int32, (None, None), maximum=self.num_sets - 1)
         self._check("device", int_array, np.int32, self.set_of.shape)
         self._check("allowance", float_array, self.set_of.shape, infinity_is="any")
-        if self.pick is _DEFAULT:
-            object.__setattr__(self, "pick", np.full(self.set_of.shape, np.inf))
-        for name, columns in (("neighbours", 2), ("set_with", 0)):
-            if getattr(self, name) is _DEFAULT:
-                object.__setattr__(self, name, np.empty((0, columns), np.int32))
         self._check("seconds_per_byte", number)
-        self._check("pick", float_array, self.set_of.shape, infinity_is="not critical")
-        self._check("neighbours", int_array, np.int32, (None, 2))
-        self._check("set_with", int_array, np.int32, (None, None), maximum=self.num_sets - 1)
+        shape, never = self.set_of.shape, np.full(self.set_of.shape, np.inf)
+        self._check("pick", float_array, shape, infinity_is="not critical", usual=never)
+        self._check("neighbours", int_array, np.int32, (None, 2), usual=[])
+        last = self.num_sets - 1
+        self._check("set_with", int_array, np.int32, (None, None), maximum=last, usual=[])
         levels = self.set_of[self.is_critical]
         if (self.pick[self.is_critical] >= 1).any():
             raise GraphError(f"pick: expected numbers below 1, or infinity, got {self.pick.max()}")
@@ -242,35 +239,19 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
 
     Examples
     --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import EvaluationBatch, PlacementProblem
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
-    >>> graph = from_networkx(nx.empty_graph(2, create_using=nx.DiGraph))
-    >>> problem = PlacementProblem(
-    ...     graph=graph,
-    ...     cluster=parse_cluster("2xk80"),
-    ...     compute_time=np.ones((2, 2)),
-    ...     grouping=colocate(graph, rules=()),
-    ... )
-    >>> class BusiestDevice:
-    ...     problem = problem
-    ...
-    ...     def evaluate(self, placements):
-    ...         busy = np.stack([(placements == d).sum(axis=1) for d in (0, 1)], axis=1)
-    ...         return EvaluationBatch(
-    ...             runtime=busy.max(axis=1) * 1.0, peak_memory=np.zeros(busy.shape, np.int64)
-    ...         )
+    From a CPU to a GPU, which is faster, and back:
+
+    >>> from placeto_graphs.testing import LoadEvaluator, example_problem
     >>> moves = Moves(
-    ...     set_of=[[0, 1]], device=[[1, 1]], allowance=[[0, 0]],
-    ...     first_member=[0, 1, 2], members=[0, 1],
+    ...     set_of=[[0, 0]], device=[[1, 0]], allowance=[[0, 0]], first_member=[0, 1], members=[0]
     ... )
-    >>> walks = plain_walk(BusiestDevice(), np.array([[0, 0]]), moves)
-    >>> walks.placement, walks.cost
-    (array([[1, 0]], dtype=int32), array([[2., 1., 2.]]))
+    >>> walks = plain_walk(LoadEvaluator(example_problem(1)), np.array([[0]]), moves)
+    >>> walks.placement, np.argsort(walks.cost)
+    (array([[1]], dtype=int32), array([[1, 0, 2]]))
     """
     problem = evaluator.problem
     cannot_run = check_moves(problem, placements, moves)
-    limits = np.array([device.memory_bytes for device in problem.cluster.devices])
+    limits = problem.cluster.memory_bytes
     scale = moves.seconds_per_byte
     placement = np.array(placements, np.int32)
     cost = np.full((moves.num_walks, 1 + moves.num_moves), np.nan)

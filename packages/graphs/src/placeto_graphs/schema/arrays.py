@@ -53,9 +53,16 @@ class Record:
     def _names(cls) -> list[str]:
         return [field.name for field in fields(cls)]  # type: ignore[arg-type]
 
-    def _check(self, name: str, check: Callable[..., Any], *details: Any, **options: Any) -> None:
-        """Replace a field by its checked form; only for ``__post_init__``."""
-        object.__setattr__(self, name, check(name, getattr(self, name), *details, **options))
+    def _check(
+        self, name: str, check: Callable[..., Any], *details: Any, usual: Any = None, **options: Any
+    ) -> None:
+        """Replace a field by its checked form, or by what is usual where it was not given.
+
+        Only for ``__post_init__``.
+        """
+        given = getattr(self, name)
+        given = usual if given is None else given
+        object.__setattr__(self, name, check(name, given, *details, **options))
 
 
 def _equal(left: Any, right: Any) -> bool:

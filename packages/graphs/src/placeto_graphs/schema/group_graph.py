@@ -17,7 +17,7 @@ from placeto_graphs.schema.arrays import (
 )
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.topology.adjacency import CycleError, topological_order
+from placeto_graphs.topology import CycleError, topological_order
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.schema.arrays import Record, int_array, texts
-from placeto_graphs.topology.adjacency import CompressedRows, compress_rows
+from placeto_graphs.topology import CompressedRows, compress_rows
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -21,7 +21,7 @@ from placeto_graphs.schema.arrays import (
     text,
     texts,
 )
-from placeto_graphs.topology.adjacency import (
+from placeto_graphs.topology import (
     CompressedRows,
     CycleError,
     compress_rows,
@@ -258,20 +258,17 @@ class OpGraph(Record):
         self._check("workspace_bytes", byte_counts, (count,))
         self._check("colocation", int_array, np.int32, (count,), minimum=FREE)
         self._check("measured_time", _checked_times, count)
-        self._default("dtype", [""] * count)
-        self._check("dtype", texts, count, empty=True)
-        self._default("groups", np.ones(count, np.int32))
-        self._check("groups", int_array, np.int32, (count,), minimum=1)
-        self._default("group_channels", np.zeros(count, np.int32))
-        self._check("group_channels", int_array, np.int32, (count,))
+        self._check("dtype", texts, count, empty=True, usual=[""] * count)
+        none = np.zeros(count, np.int32)
+        self._check("groups", int_array, np.int32, (count,), minimum=1, usual=none + 1)
+        self._check("group_channels", int_array, np.int32, (count,), usual=none)
 
     def _check_tensors(self) -> None:
         last_op = self.num_ops - 1
         self._check("tensor_producer", int_array, np.int32, (None,), maximum=last_op)
         self._check("tensor_bytes", byte_counts, (len(self.tensor_producer),))
-        self._default("held_tensors", np.empty(0, np.int32))
         last = self.num_tensors - 1
-        self._check("held_tensors", int_array, np.int32, (None,), maximum=last)
+        self._check("held_tensors", int_array, np.int32, (None,), maximum=last, usual=[])
         self._check("held_tensors", sorted_rows, "tensor")
 
     def _check_edges(self) -> None:
@@ -287,13 +284,8 @@ class OpGraph(Record):
         check_rows_differ("edges", self.edges, "(tensor, op)")
 
     def _check_waits(self) -> None:
-        self._default("waits", np.empty((0, 2), np.int32))
-        self._check("waits", int_array, np.int32, (None, 2), maximum=self.num_ops - 1)
+        self._check("waits", int_array, np.int32, (None, 2), maximum=self.num_ops - 1, usual=[])
         self._check("waits", sorted_rows, "(op, op before it)")
-
-    def _default(self, name: str, value: Any) -> None:
-        if getattr(self, name) is _DEFAULT:
-            object.__setattr__(self, name, value)
 
     def _cycle(self, ops: list[int]) -> str:
         names = [shown(self.op_names[op]) for op in (*ops, ops[0])]

@@ -1,5 +1,6 @@
 """Directed graphs as plain arrays: rows of neighbours (CSR), and the order of the nodes."""
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -70,15 +71,29 @@ def topological_order(
     if bool(np.all(sources < destinations)):
         order = np.arange(num_nodes, dtype=np.int32)
     else:
-        # Numba takes half a second to import, which only this case needs.
-        from placeto_graphs.topology.kernels import lowest_ready_first  # noqa: PLC0415
-
-        rows = compress_rows(num_nodes, sources, destinations)
-        order = lowest_ready_first(rows.offsets, rows.values)
+        order = _lowest_ready_first(num_nodes, sources, destinations)
         if len(order) < num_nodes:
             raise CycleError(_a_cycle(num_nodes, sources, destinations, order))
     order.flags.writeable = False
     return order
+
+
+def _lowest_ready_first(
+    num_nodes: int, sources: NDArray[np.integer], destinations: NDArray[np.integer]
+) -> NDArray[np.int32]:
+    """Order nodes by Kahn's algorithm with a heap; a cycle leaves its nodes out."""
+    successors = compress_rows(num_nodes, sources, destinations)
+    missing = np.bincount(destinations, minlength=num_nodes).tolist()
+    ready = [node for node in range(num_nodes) if missing[node] == 0]
+    order = []
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
+        for successor in successors[node].tolist():
+            missing[successor] -= 1
+            if missing[successor] == 0:
+                heapq.heappush(ready, successor)
+    return np.array(order, np.int32)
 
 
 def _a_cycle(

@@ -1,1 +1,0 @@
-"""Algorithms on the shape of a graph alone: topological order, rows of neighbours."""
