@@ -55,6 +55,7 @@ from placeto_graphs.protocols.evaluation import (
 )
 from placeto_graphs.protocols.execution import DeviceStep, ExecutableStep
 from placeto_graphs.protocols.moves import MoveEvaluator, Moves, Walks, check_moves, plain_walk
+from placeto_graphs.schema.arrays import sums_by_key
 from placeto_graphs.schema.cluster import Cluster, Device
 from placeto_graphs.schema.device_kind import DeviceKind, Efficiency
 from placeto_graphs.schema.group_graph import GroupGraph, group_graph
@@ -63,6 +64,7 @@ from placeto_graphs.schema.op_graph import OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem, measured_compute_time
 from placeto_graphs.schema.results import EvaluationBatch, PlacementResult, ScheduleBatch
 from placeto_graphs.timeline import StepTimeline
+from placeto_graphs.topology import compress_rows
 
 __version__ = "0.3.0"
 
@@ -105,6 +107,7 @@ __all__ = [
     "colocate_single_consumers",
     "colocate_updates",
     "compiled",
+    "compress_rows",
     "error_line",
     "from_networkx",
     "group_graph",
@@ -135,6 +138,7 @@ __all__ = [
     "save_graph",
     "save_placement",
     "save_problem",
+    "sums_by_key",
     "to_networkx",
     "write_atomically",
 ]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch, PlacementProblem, compiled
+from placeto_graphs import EvaluationBatch, PlacementProblem, compiled, compress_rows
 from placeto_simulator.placements import checked_placements, held_bytes
 
 OP_DONE, DEVICE_FREE, OP_READY = range(3)  # what happens first at one time
@@ -23,7 +23,7 @@ class Precedences(NamedTuple):
         Seconds that a device rests after an op that takes time.
     num_awaited : int64[V]
         Number of inputs and ops that each op waits for.
-    first_reader : int64[V + 1]
+    first_reader : int32[V + 1]
         Start of what waits for each op.
     readers : int64[E + W]
         The ops that wait for each.
@@ -36,7 +36,7 @@ class Precedences(NamedTuple):
     compute: NDArray[np.float64]
     overhead: NDArray[np.float64]
     num_awaited: NDArray[np.int64]
-    first_reader: NDArray[np.int64]
+    first_reader: NDArray[np.int32]
     readers: NDArray[np.int64]
     size: NDArray[np.float64]
     latency: NDArray[np.float64]
@@ -121,14 +121,14 @@ def _precedences_of(problem: PlacementProblem) -> Precedences:
     before, after = graph.precedences.T
     size = np.full(len(before), -1.0)
     size[: graph.num_edges] = graph.tensor_bytes[graph.edges[:, 0]]
-    order = np.argsort(before, kind="stable")
+    of_op = compress_rows(graph.num_ops, before, np.arange(len(before)))
     return Precedences(
         compute=np.ascontiguousarray(problem.compute_time),
         overhead=np.array([device.op_overhead for device in cluster.devices]),
         num_awaited=np.bincount(after, minlength=graph.num_ops),
-        first_reader=np.searchsorted(before[order], np.arange(graph.num_ops + 1)),
-        readers=after[order].astype(np.int64),
-        size=size[order],
+        first_reader=of_op.offsets,
+        readers=after[of_op.values].astype(np.int64),
+        size=size[of_op.values],
         latency=np.ascontiguousarray(cluster.latency),
         bandwidth=np.ascontiguousarray(cluster.bandwidth),
     )

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementProblem, sums_by_key
 from placeto_simulator.errors import SimulationError
 
 
@@ -41,7 +41,6 @@ def held_bytes(problem: PlacementProblem) -> NDArray[np.int64]:
     held = graph.held_tensors
     makers = graph.tensor_producer[held]
     outside = graph.parameter_bytes[makers] == 0
-    result = np.zeros(problem.num_groups, np.int64)
-    np.add.at(result, group_of, graph.parameter_bytes)
-    np.add.at(result, group_of[makers[outside]], graph.tensor_bytes[held[outside]])
-    return result
+    resident = problem.group_graph.parameter_bytes
+    kept = graph.tensor_bytes[held[outside]]
+    return resident + sums_by_key(group_of[makers[outside]], kept, problem.num_groups)

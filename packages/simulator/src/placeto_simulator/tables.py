@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster, PlacementProblem
+from placeto_graphs import Cluster, PlacementProblem, compress_rows, sums_by_key
 from placeto_simulator.errors import SimulationError
 
 # What `Tables.readers` says beside the op that reads.
@@ -127,12 +127,12 @@ def tables_of(problem: PlacementProblem) -> Tables:
     renumbered = np.empty(num_tensors, np.int32)
     renumbered[tensors] = np.arange(num_tensors, dtype=np.int32)
     tensor_of_edge = renumbered[graph.edges[:, 0]]
-    by_tensor = np.argsort(tensor_of_edge, kind="stable")
-    readers = graph.edges[by_tensor, 1]
-    read_tensor = tensor_of_edge[by_tensor]
-    num_inputs = np.bincount(readers, minlength=num_ops)
-    num_awaited = num_inputs + np.bincount(graph.waits[:, 0], minlength=num_ops)
-    first_reader = _starts(np.bincount(tensor_of_edge, minlength=num_tensors))
+    reads = compress_rows(num_tensors, tensor_of_edge, graph.edges[:, 1])
+    readers, first_reader = reads.values, reads.offsets
+    read_tensor = np.repeat(np.arange(num_tensors), np.diff(first_reader))
+    reads_of_op = compress_rows(num_ops, readers, np.arange(len(readers)))
+    awaited = compress_rows(num_ops, *graph.waits.T)
+    num_awaited = np.diff(reads_of_op.offsets) + np.diff(awaited.offsets)
     first_output_read = first_reader[graph.tensors_of_op.offsets]
 
     producers = graph.tensor_producer[tensors]
@@ -140,13 +140,13 @@ def tables_of(problem: PlacementProblem) -> Tables:
     stored_bytes = np.where(graph.parameter_bytes[producers] > 0, 0, tensor_bytes)
     released_bytes = np.where(np.isin(tensors, graph.held_tensors), 0, stored_bytes)
     unread = np.diff(first_reader) == 0
-    by_reader = np.argsort(readers, kind="stable")
+    by_reader = reads_of_op.values
     op_of_rank = np.lexsort((np.arange(num_ops), -graph.phases))
     fed = [np.unique(row[row != NO_LINK]) for row in cluster.link]
     fed = [cluster.num_devices + links for links in [*fed, *np.arange(cluster.num_links)[:, None]]]
     return Tables(
         group_of=group_of.astype(np.uint32),
-        group_parameter_bytes=_sums(group_of, graph.parameter_bytes, num_groups),
+        group_parameter_bytes=sums_by_key(group_of, graph.parameter_bytes, num_groups),
         compute_time=problem.compute_time,
         num_awaited=num_awaited.astype(np.int32),
         rank=np.argsort(op_of_rank).astype(np.uint32),
@@ -158,22 +158,23 @@ def tables_of(problem: PlacementProblem) -> Tables:
         readers=_with_ends_marked(readers, first_reader, first_output_read),
         tensor_of_read=read_tensor.astype(np.uint32),
         producer_of_read=producers[read_tensor].astype(np.uint32),
-        first_input=_starts(num_inputs).astype(np.uint32),
+        first_input=reads_of_op.offsets.astype(np.uint32),
         input_of_read=np.argsort(by_reader).astype(np.uint32),
         producer_of_input=producers[read_tensor[by_reader]].astype(np.uint32),
         tensor_of_input=read_tensor[by_reader].astype(np.uint32),
-        first_awaited=_starts(num_awaited - num_inputs).astype(np.uint32),
-        awaited=graph.waits[:, 1].astype(np.uint32),
+        first_awaited=awaited.offsets.astype(np.uint32),
+        awaited=awaited.values.astype(np.uint32),
         tensor_bytes=tensor_bytes,
         store_bytes=np.concatenate([tensor_bytes[read_tensor], released_bytes]),
-        start_bytes=graph.workspace_bytes + _sums(producers, stored_bytes, num_ops),
-        end_bytes=graph.workspace_bytes + _sums(producers[unread], released_bytes[unread], num_ops),
+        start_bytes=graph.workspace_bytes + sums_by_key(producers, stored_bytes, num_ops),
+        end_bytes=graph.workspace_bytes
+        + sums_by_key(producers[unread], released_bytes[unread], num_ops),
         op_overhead=np.array([device.op_overhead for device in cluster.devices]),
         transfer_overhead=np.array([device.transfer_overhead for device in cluster.devices]),
         bandwidth=cluster.bandwidth,
         latency=cluster.latency,
         link_of=_resource_of_link(cluster),
-        first_fed_link=_starts(np.array([len(links) for links in fed])).astype(np.uint32),
+        first_fed_link=np.cumsum([0, *map(len, fed)]).astype(np.uint32),
         fed_links=np.concatenate(fed).astype(np.uint32),
         num_resources=cluster.num_devices + cluster.num_links,
     )
@@ -186,8 +187,8 @@ def _resource_of_link(cluster: Cluster) -> NDArray[np.uint32]:
 
 def _with_ends_marked(
     readers: NDArray[np.int32],
-    first_reader: NDArray[np.int64],
-    first_output_read: NDArray[np.int64],
+    first_reader: NDArray[np.int32],
+    first_output_read: NDArray[np.int32],
 ) -> NDArray[np.uint32]:
     marked = readers.astype(np.uint32)
     read = np.diff(first_reader) > 0
@@ -195,16 +196,3 @@ def _with_ends_marked(
     marked[first_reader[1:][read] - 1] |= LAST_OF_TENSOR
     marked[first_output_read[1:][np.diff(first_output_read) > 0] - 1] |= LAST_OF_OP
     return marked
-
-
-def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts
-
-
-def _sums(index: NDArray[np.int32], values: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    """Return int64[length], the sum of the values of each index, exactly."""
-    sums = np.zeros(length, np.int64)
-    np.add.at(sums, index, values)
-    return sums

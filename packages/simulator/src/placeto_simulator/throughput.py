@@ -231,9 +231,9 @@ def _nets_of(problem: PlacementProblem) -> Nets:
         compute=added_up(groups.group_of, compute, num_groups),
         held_bytes=held_bytes(problem),
         maker=np.array([maker for maker, _ in tensors_of], np.int32),
-        first_reader=_starts([len(others) for _, others in tensors_of]),
+        first_reader=np.cumsum([0, *(len(others) for _, others in tensors_of)], dtype=np.int32),
         readers=np.array([group for _, others in tensors_of for group in others], np.int32),
-        first_net=_starts([len(nets) for nets in touched]),
+        first_net=np.cumsum([0, *map(len, touched)], dtype=np.int32),
         nets=np.array([net for nets in touched for net in nets], np.int32),
         leaves=added_up(net_of_tensor, leaves, len(tensors_of)),
         enters=added_up(net_of_tensor, enters, len(tensors_of)),
@@ -258,10 +258,6 @@ def _seconds_through_the_host(
             each = [cluster.latency[way] + size / cluster.bandwidth[way] for way in ends]
             seconds[:, device] = np.max(each, axis=0)
     return leaves, enters
-
-
-def _starts(counts: list[int]) -> NDArray[np.int32]:
-    return np.append(0, np.cumsum(counts, dtype=np.int64)).astype(np.int32)
 
 
 @compiled

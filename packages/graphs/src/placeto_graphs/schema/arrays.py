@@ -207,7 +207,18 @@ def sorted_rows(field: str, rows: NDArray[np.int32], what: str) -> NDArray[np.in
 def sums_by_key(
     keys: NDArray[np.integer[Any]], values: NDArray[np.int64], length: int
 ) -> NDArray[np.int64]:
-    """Return int64[length], the exact sum of the values of each key."""
+    """Return int64[length], the exact sum of the values of each key.
+
+    Parameters
+    ----------
+    keys, values : int[K]
+        Key of each value, from 0 to below ``length``, and the values.
+
+    Examples
+    --------
+    >>> sums_by_key(np.array([2, 0, 2]), np.array([7, 8, 9]), 3)
+    array([ 8,  0, 16])
+    """
     result = np.zeros(length, np.int64)
     np.add.at(result, keys, values)
     return result
