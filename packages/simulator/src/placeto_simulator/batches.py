@@ -11,7 +11,7 @@ from placeto_graphs import compiled
 from placeto_simulator.event_loop import simulate
 from placeto_simulator.state import NEVER, Log, Memory, State
 from placeto_simulator.tables import Tables
-from placeto_simulator.walking import Sets, list_pairs
+from placeto_simulator.walking import Sets, keep_best, lacking, list_pairs
 
 runtime_of = simulate  # in `walk` the variant without memory
 
@@ -94,7 +94,7 @@ def evaluate(
             end[row, group] = max(end[row, group], state.op_end[op])
 
 
-def walk(  # noqa: PLR0915
+def walk(
     tables: Tables,
     state: State,
     memory: Memory,
@@ -115,26 +115,12 @@ def walk(  # noqa: PLR0915
     before = np.empty(placements.shape[1], np.int32)
     pairs = np.empty_like(sets.neighbours)
 
-    def keep_best(row: int) -> None:
-        """Keep the placement that was simulated."""
-        for number in range(len(peak)):
-            peak_memory[row, number] = peak[number]
-        for group in range(placements.shape[1]):
-            best[row, group] = placements[row, group]
-
-    def lacking(placement: NDArray[np.int32]) -> int:
-        """Return the bytes that a device lacks for what was simulated."""
-        add_parameters(tables, memory, placement, peak)
-        excess = 0
-        for number in range(len(peak)):
-            excess = max(excess, peak[number] - sets.memory_bytes[number])
-        return excess
-
     for row in range(len(placements)):
         placement = placements[row]
         runtime[row] = simulate(tables, state, memory, log, placement)
-        best_lacks = lacking(placement)
-        keep_best(row)
+        add_parameters(tables, memory, placement, peak)
+        best_lacks = lacking(sets, peak)
+        keep_best(row, placement, peak, best, peak_memory)
         now = best_cost = cost[row, 0] = runtime[row] + sets.seconds_per_byte * best_lacks
         num_pairs = critical_pairs(tables, state, sets, placement, pairs)
         num_tried = num_likely = 0
@@ -166,7 +152,8 @@ def walk(  # noqa: PLR0915
                 or runtime_of(tables, state, memory, log, placement) <= most
             ):
                 seconds = simulate(tables, state, memory, log, placement)
-                lacks = lacking(placement)
+                add_parameters(tables, memory, placement, peak)
+                lacks = lacking(sets, peak)
                 then = seconds + sets.seconds_per_byte * lacks
             cost[row, 1 + move] = then
             num_likely += seconds <= most
@@ -176,7 +163,7 @@ def walk(  # noqa: PLR0915
                 if now < best_cost if (lacks > 0) == (best_lacks > 0) else lacks == 0:
                     best_cost, best_lacks = now, lacks
                     runtime[row] = seconds
-                    keep_best(row)
+                    keep_best(row, placement, peak, best, peak_memory)
             else:
                 for position in range(start, end):
                     placement[sets.members[position]] = before[position - start]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from placeto_graphs import EvaluationBatch, Moves, PlacementProblem, Walks, compiled
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.placements import checked_placements, held_bytes
-from placeto_simulator.walking import Sets, list_pairs, walks_of
+from placeto_simulator.walking import Sets, keep_best, lacking, list_pairs, walks_of
 
 HOST_KIND = "cpu"
 TICKS = 2**60  # of all times of a problem together
@@ -339,15 +339,6 @@ def move_group(
 
 
 @compiled
-def lacking(sets: Sets, memory: NDArray[np.int64]) -> int:
-    """Return the bytes that a device lacks."""
-    excess = 0
-    for device in range(len(memory)):
-        excess = max(excess, memory[device] - sets.memory_bytes[device])
-    return excess
-
-
-@compiled
 def walk(
     nets: Nets,
     sets: Sets,
@@ -374,9 +365,8 @@ def walk(
         best_lacks = lacking(sets, memory)
         seconds = loads.max() * nets.seconds_per_tick
         now = best_cost = cost[row, 0] = seconds + seconds_per_byte * best_lacks
-        best[row] = placement
         runtime[row] = seconds
-        peak_memory[row] = memory
+        keep_best(row, placement, memory, best, peak_memory)
         num_pairs = -1
         for move in range(set_of.shape[1]):
             chosen, there = set_of[row, move], device[row, move]
@@ -408,9 +398,8 @@ def walk(
                 num_pairs = -1
                 if now < best_cost if (lacks > 0) == (best_lacks > 0) else lacks == 0:
                     best_cost, best_lacks = now, lacks
-                    best[row] = placement
                     runtime[row] = seconds
-                    peak_memory[row] = memory
+                    keep_best(row, placement, memory, best, peak_memory)
             else:
                 for position in range(start, end):
                     move_group(

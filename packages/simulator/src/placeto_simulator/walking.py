@@ -79,3 +79,27 @@ def list_pairs(
             pairs[count] = group, neighbour
             count += 1
     return count
+
+
+@compiled
+def lacking(sets: Sets, memory: NDArray[np.int64]) -> int:
+    """Return the most bytes that a device lacks."""
+    excess = 0
+    for device in range(len(memory)):
+        excess = max(excess, memory[device] - sets.memory_bytes[device])
+    return excess
+
+
+@compiled
+def keep_best(
+    row: int,
+    placement: NDArray[np.int32],
+    memory: NDArray[np.int64],
+    best: NDArray[np.int32],
+    peak_memory: NDArray[np.int64],
+) -> None:
+    """Write a placement and its memory down; the errors of slices would take seconds to compile."""
+    for device in range(len(memory)):
+        peak_memory[row, device] = memory[device]
+    for group in range(len(placement)):
+        best[row, group] = placement[group]

@@ -135,20 +135,11 @@ def load_placement_of_any_level(
 
     Examples
     --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, nested_groupings, parse_cluster
-    >>> graph = from_networkx(nx.relabel_nodes(nx.path_graph(8, create_using=nx.DiGraph), str))
-    >>> levels = nested_groupings(graph, colocate(graph, rules=()), [2, 4])
-    >>> problem = PlacementProblem(
-    ...     graph=graph,
-    ...     cluster=parse_cluster("2xk80"),
-    ...     compute_time=np.ones((8, 2)),
-    ...     grouping=levels[0],
-    ...     hierarchy=levels,
-    ... )
-    >>> save_placement(np.array([0, 1, 0, 1]), problem.finer, "placement.json")
-    >>> load_placement_of_any_level("placement.json", problem)
-    (PlacementProblem(ops=8, groups=4, devices=2), array([0, 1, 0, 1], dtype=int32))
+    >>> from placeto_graphs.testing import example_problem
+    >>> problem = example_problem(64)
+    >>> save_placement(np.zeros(32, np.int32), problem.coarser, "placement.json")
+    >>> load_placement_of_any_level("placement.json", problem)[0]
+    PlacementProblem(ops=128, groups=32, devices=3)
     """
     content = read_bytes(path, max_bytes)
     with within(f"{os.fspath(path)}: "):

@@ -188,19 +188,10 @@ class PlacementProblem(Record):
 
         Examples
         --------
-        >>> import networkx as nx
-        >>> from placeto_graphs import colocate, from_networkx, nested_groupings, parse_cluster
-        >>> graph = from_networkx(nx.path_graph(10, create_using=nx.DiGraph))
-        >>> levels = nested_groupings(graph, colocate(graph, rules=()), [2, 4, 8])
-        >>> problem = PlacementProblem(
-        ...     graph=graph,
-        ...     cluster=parse_cluster("2xk80"),
-        ...     compute_time=np.ones((10, 2)),
-        ...     grouping=levels[0],
-        ...     hierarchy=levels,
-        ... )
-        >>> problem.level, problem.finer, problem.at_level(2).coarser == problem.finer
-        (0, PlacementProblem(ops=10, groups=4, devices=2), True)
+        >>> from placeto_graphs.testing import example_problem
+        >>> problem = example_problem(100)
+        >>> problem.level, problem.at_level(0), problem.at_level(0).finer == problem.coarser
+        (2, PlacementProblem(ops=200, groups=32, devices=3), True)
         """
         last = len(self.levels) - 1
         if not 0 <= level <= last:

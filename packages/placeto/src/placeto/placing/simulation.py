@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.costs import cost_of_result, fits
-from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementProblem, sums_by_key
 from placeto_simulator import PathStep, Timeline
 
 Report = dict[str, Any]
@@ -46,9 +46,8 @@ def timeline_report(
 
 def _link_reports(timeline: Timeline) -> list[Report]:
     names = timeline.problem.cluster.link_names
-    sent = np.zeros(len(names), np.int64)
     sizes = timeline.problem.graph.tensor_bytes[timeline.transfer_tensor]
-    np.add.at(sent, timeline.transfer_link, sizes)
+    sent = sums_by_key(timeline.transfer_link, sizes, len(names))
     transfers = np.bincount(timeline.transfer_link, minlength=len(names))
     return [
         {
