@@ -114,12 +114,12 @@ def walk(
     peak = np.empty(peak_memory.shape[1], np.int64)
     before = np.empty(placements.shape[1], np.int32)
     pairs = np.empty_like(sets.neighbours)
-
+    limits = sets.memory_bytes
     for row in range(len(placements)):
         placement = placements[row]
         runtime[row] = simulate(tables, state, memory, log, placement)
         add_parameters(tables, memory, placement, peak)
-        best_lacks = lacking(sets, peak)
+        best_lacks = lacking(limits, peak)
         keep_best(row, placement, peak, best, peak_memory)
         now = best_cost = cost[row, 0] = runtime[row] + sets.seconds_per_byte * best_lacks
         num_pairs = critical_pairs(tables, state, sets, placement, pairs)
@@ -153,7 +153,7 @@ def walk(
             ):
                 seconds = simulate(tables, state, memory, log, placement)
                 add_parameters(tables, memory, placement, peak)
-                lacks = lacking(sets, peak)
+                lacks = lacking(limits, peak)
                 then = seconds + sets.seconds_per_byte * lacks
             cost[row, 1 + move] = then
             num_likely += seconds <= most

@@ -355,6 +355,7 @@ def walk(
     """Move placements int32[C, G]; write runtime[C] and peak_memory[C, D] of best[C, G]."""
     first_member, members = sets.first_member, sets.members
     neighbours, seconds_per_byte = sets.neighbours, sets.seconds_per_byte
+    limits = sets.memory_bytes
     loads = np.empty(nets.compute.shape[1], np.int64)
     memory = np.empty(nets.compute.shape[1], np.int64)
     before = np.empty(placements.shape[1], np.int32)
@@ -362,7 +363,7 @@ def walk(
     for row in range(len(placements)):
         placement = placements[row]
         loads_of(nets, placement, loads, memory)
-        best_lacks = lacking(sets, memory)
+        best_lacks = lacking(limits, memory)
         seconds = loads.max() * nets.seconds_per_tick
         now = best_cost = cost[row, 0] = seconds + seconds_per_byte * best_lacks
         runtime[row] = seconds
@@ -390,7 +391,7 @@ def walk(
                 continue
             for position in range(start, end):
                 move_group(nets, members[position], there, placement, loads, memory)
-            lacks = lacking(sets, memory)
+            lacks = lacking(limits, memory)
             seconds = loads.max() * nets.seconds_per_tick
             then = cost[row, 1 + move] = seconds + seconds_per_byte * lacks
             if then <= now + allowance[row, move]:

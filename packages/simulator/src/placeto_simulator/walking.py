@@ -82,11 +82,11 @@ def list_pairs(
 
 
 @compiled
-def lacking(sets: Sets, memory: NDArray[np.int64]) -> int:
-    """Return the most bytes that a device lacks."""
+def lacking(limits: NDArray[np.int64], memory: NDArray[np.int64]) -> int:
+    """Return the most bytes that a device lacks of those that it needs."""
     excess = 0
     for device in range(len(memory)):
-        excess = max(excess, memory[device] - sets.memory_bytes[device])
+        excess = max(excess, memory[device] - limits[device])
     return excess
 
 
