@@ -2,17 +2,16 @@
 
 import fcntl
 import os
-import subprocess
-import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 import placeto_graphs
+from forked_programs import Program
 
-Process = subprocess.Popen[str]
-Run = Callable[..., Process]
+Run = Callable[..., Program]
 CALLED = """
 from placeto_graphs import compiled
 
@@ -62,19 +61,14 @@ add_twice = compiled(change_twice, name="add_twice", constants={"add": add})
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run code beside a package of two modules; what it prints are values of Python."""
+    """Run code beside a package of two modules."""
     cache = tmp_path / "cache"
+    numbers = count()
 
-    def begin(code: str, folder: str = "first", cache: Path = cache) -> Process:
+    def begin(code: str, folder: str = "first", cache: Path = cache) -> Program:
         package = make_package(tmp_path / folder)
-        sources = [str(package.parent), str(Path(placeto_graphs.__file__).parents[1])]
-        path = os.pathsep.join([*sources, *filter(None, sys.path)])
-        return subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(cache)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        sources = [package.parent, Path(placeto_graphs.__file__).parents[1]]
+        return Program(code, sources, cache, tmp_path / f"output_{next(numbers)}")
 
     return begin
 
@@ -90,26 +84,20 @@ def make_package(folder: Path) -> Path:
     return package
 
 
-def result(process: Process) -> list[str]:
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    return output.split()
-
-
 TWICE = "from sample_package.calling import twice; print(twice(1))"
 HITS = "; print(sum(twice.stats.cache_hits.values()), sum(twice.stats.cache_misses.values()))"
 
 
 def test_a_change_of_what_a_function_calls_is_seen(run: Run, tmp_path: Path) -> None:
-    assert result(run(TWICE)) == ["3"]
+    assert run(TWICE).result() == ["3"]
     (tmp_path / "first/sample_package/called.py").write_text(CALLED.replace("+ 1", "+ 10"))
-    assert result(run(TWICE)) == ["21"]
+    assert run(TWICE).result() == ["21"]
 
 
 def test_copies_in_different_folders_share_code(run: Run) -> None:
-    assert result(run(TWICE + HITS)) == ["3", "0", "1"]
-    assert result(run(TWICE + HITS)) == ["3", "1", "0"]
-    assert result(run(TWICE + HITS, folder="second")) == ["3", "1", "0"]
+    assert run(TWICE + HITS).result() == ["3", "0", "1"]
+    assert run(TWICE + HITS).result() == ["3", "1", "0"]
+    assert run(TWICE + HITS, folder="second").result() == ["3", "1", "0"]
 
 
 def test_an_edit_after_the_import_is_not_run_before_it_is_imported(
@@ -118,10 +106,10 @@ def test_an_edit_after_the_import_is_not_run_before_it_is_imported(
     file = make_package(tmp_path / "first") / "called.py"
     edited = CALLED.replace("+ 1", "+ 10")
     edit = f"import sample_package.calling; open({str(file)!r}, 'w').write({edited!r}); "
-    assert result(run(edit + TWICE)) == ["3"]
-    assert result(run(TWICE)) == ["21"]
+    assert run(edit + TWICE).result() == ["3"]
+    assert run(TWICE).result() == ["21"]
     file.write_text(CALLED)
-    assert result(run(TWICE)) == ["3"]
+    assert run(TWICE).result() == ["3"]
 
 
 def test_sources_that_are_edited_while_they_are_imported(run: Run, tmp_path: Path) -> None:
@@ -131,66 +119,66 @@ def test_sources_that_are_edited_while_they_are_imported(run: Run, tmp_path: Pat
     (package / "called.py").write_text(f"from sample_package.constants import STEP\n{kernel}")
     edit = f"pathlib.Path({str(package / 'constants.py')!r}).write_text('STEP = 10')"
     begin = "import pathlib, placeto_graphs, sample_package.constants"
-    assert result(run(f"{begin}; {edit}; {TWICE + HITS}")) == ["3", "0", "1"]
-    assert result(run(TWICE + HITS)) == ["21", "0", "1"]
+    assert run(f"{begin}; {edit}; {TWICE + HITS}").result() == ["3", "0", "1"]
+    assert run(TWICE + HITS).result() == ["21", "0", "1"]
 
 
 def test_variants_do_not_take_each_others_place(run: Run) -> None:
     # Each compiles one of them, as the first function that it compiles.
-    assert result(run("from sample_package.variants import add; print(add(5))")) == ["6"]
-    assert result(run("from sample_package.variants import subtract; print(subtract(5))")) == ["4"]
+    assert run("from sample_package.variants import add; print(add(5))").result() == ["6"]
+    assert run("from sample_package.variants import subtract; print(subtract(5))").result() == ["4"]
     code = "from sample_package.variants import *; print(add(5), subtract(5), *both(5))"
-    assert result(run(code)) == ["6", "4", "6", "4"]
+    assert run(code).result() == ["6", "4", "6", "4"]
 
 
 @pytest.mark.parametrize("kind", ["nbi", "nbc"])
 def test_a_broken_file_costs_a_compilation(run: Run, tmp_path: Path, kind: str) -> None:
-    assert result(run(TWICE)) == ["3"]
+    assert run(TWICE).result() == ["3"]
     (file,) = (tmp_path / "cache").rglob(f"*.twice-*.{kind}")
     file.write_bytes(file.read_bytes()[:50])
-    assert result(run(TWICE + HITS)) == ["3", "0", "1"]
-    assert result(run(TWICE + HITS)) == ["3", "1", "0"]
+    assert run(TWICE + HITS).result() == ["3", "0", "1"]
+    assert run(TWICE + HITS).result() == ["3", "1", "0"]
 
 
 def test_a_disk_that_fills_while_code_is_saved(run: Run) -> None:
     # Nothing that is larger than an index, which is the first to be written.
     limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY)); "
-    assert result(run(limit + TWICE + HITS)) == ["3", "0", "1"]
-    assert result(run(TWICE + HITS)) == ["3", "0", "1"]
-    assert result(run(TWICE + HITS)) == ["3", "1", "0"]
+    assert run(limit + TWICE + HITS).result() == ["3", "0", "1"]
+    assert run(TWICE + HITS).result() == ["3", "0", "1"]
+    assert run(TWICE + HITS).result() == ["3", "1", "0"]
 
 
 def test_a_disk_that_is_full_holds_no_remains(run: Run, tmp_path: Path) -> None:
     limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY)); "
-    assert result(run(limit + TWICE + HITS)) == ["3", "0", "1"]
+    assert run(limit + TWICE + HITS).result() == ["3", "0", "1"]
     assert list((tmp_path / "cache/compiled").iterdir()) == []
 
 
 def test_sources_that_moved_are_kept_anew(run: Run, tmp_path: Path) -> None:
-    assert result(run(TWICE)) == ["3"]
+    assert run(TWICE).result() == ["3"]
     package = tmp_path / "first/sample_package"
     (package / "calling.py").rename(package / "calling_it.py")
     moved = TWICE.replace("calling", "calling_it")
-    assert result(run(moved + HITS)) == ["3", "0", "1"]
-    assert result(run(moved + HITS)) == ["3", "1", "0"]
+    assert run(moved + HITS).result() == ["3", "0", "1"]
+    assert run(moved + HITS).result() == ["3", "1", "0"]
 
 
 def test_copies_that_were_cleaned_away_are_made_again(run: Run, tmp_path: Path) -> None:
-    assert result(run(TWICE)) == ["3"]
+    assert run(TWICE).result() == ["3"]
     (copy,) = (tmp_path / "cache").rglob("calling.py")
     copy.unlink()
-    assert result(run(TWICE + HITS)) == ["3", "0", "1"]
-    assert result(run(TWICE + HITS)) == ["3", "1", "0"]
+    assert run(TWICE + HITS).result() == ["3", "0", "1"]
+    assert run(TWICE + HITS).result() == ["3", "1", "0"]
 
 
 def test_constants_of_a_variant_are_part_of_it(run: Run, tmp_path: Path) -> None:
     (make_package(tmp_path / "first") / "adding.py").write_text(ADDING)
     code = "import os; os.environ['STEP'] = '{}'; from sample_package.adding import *; "
     code += "print(add(5), add_twice(5))"
-    assert result(run(code.format(1))) == ["6", "7"]
-    assert result(run(code.format(10))) == ["15", "25"]
+    assert run(code.format(1)).result() == ["6", "7"]
+    assert run(code.format(10)).result() == ["15", "25"]
 
 
 def test_variables_of_functions_around_one_are_refused() -> None:
@@ -206,16 +194,16 @@ def test_errors_name_the_source_and_not_its_copy(run: Run, tmp_path: Path) -> No
     file.write_text(CALLED.replace("+ 1", "+ missing"))
     code = "from sample_package.called import step; path = step.py_func.__code__.co_filename\n"
     code += "try: step(1)\nexcept Exception as error: print(path, 'compiled/' in str(error))"
-    assert result(run(code)) == [str(file), "False"]
+    assert run(code).result() == [str(file), "False"]
 
 
 def test_a_cache_that_cannot_be_made(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert result(run(TWICE + HITS, cache=tmp_path / "file")) == ["3", "0", "1"]
+    assert run(TWICE + HITS, cache=tmp_path / "file").result() == ["3", "0", "1"]
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(run: Run, tmp_path: Path) -> None:
-    assert result(run(TWICE)) == ["3"]
+    assert run(TWICE).result() == ["3"]
     (version,) = (tmp_path / "cache/compiled").glob("sample_package-*")
     files = [file for file in (tmp_path / "cache").rglob("*.nb?") if ".twice-" in file.name]
     assert all(version in file.parents for file in files)
@@ -223,33 +211,33 @@ def test_a_folder_that_others_may_write_to_is_not_used(run: Run, tmp_path: Path)
     for folder in (version, tmp_path / "cache/compiled"):
         mode = folder.stat().st_mode
         folder.chmod(0o777)
-        assert result(run(TWICE + HITS)) == ["3", "0", "1"]
+        assert run(TWICE + HITS).result() == ["3", "0", "1"]
         folder.chmod(mode)
     if os.geteuid() == 0:
         os.chown(version, 65534, -1)
-        assert result(run(TWICE + HITS)) == ["3", "0", "1"]
+        assert run(TWICE + HITS).result() == ["3", "0", "1"]
         os.chown(version, 0, -1)
-    assert result(run(TWICE + HITS)) == ["3", "1", "0"]
+    assert run(TWICE + HITS).result() == ["3", "1", "0"]
 
 
 def test_processes_that_compile_at_once(run: Run) -> None:
     signatures = [TWICE, TWICE.replace("twice(1)", "twice(1.0)")]
-    processes = [run(code) for code in signatures]
-    assert list(map(result, processes)) == [["3"], ["3.0"]]
-    assert result(run(signatures[0] + HITS)) == ["3", "1", "0"]
-    assert result(run(signatures[1] + HITS)) == ["3.0", "1", "0"]
+    programs = [run(code) for code in signatures]
+    assert [program.result() for program in programs] == [["3"], ["3.0"]]
+    assert run(signatures[0] + HITS).result() == ["3", "1", "0"]
+    assert run(signatures[1] + HITS).result() == ["3.0", "1", "0"]
 
 
 def test_code_is_saved_by_one_process_at_a_time(run: Run, tmp_path: Path) -> None:
-    assert result(run(TWICE)) == ["3"]
+    assert run(TWICE).result() == ["3"]
     (file,) = (tmp_path / "cache/compiled").glob("sample_package-*/__pycache__/.lock")
     with file.open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert result(run(TWICE + HITS)) == ["3", "1", "0"]  # it has nothing to save
-        process = run(TWICE.replace("twice(1)", "twice(1.0)"))
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(3.0)
-    assert result(process) == ["3.0"]
+        assert run(TWICE + HITS).result() == ["3", "1", "0"]  # it has nothing to save
+        program = run(TWICE.replace("twice(1)", "twice(1.0)"))
+        program.process.join(3.0)
+        assert program.process.is_alive()
+    assert program.result() == ["3.0"]
 
 
 def test_versions_long_not_used_are_removed(run: Run, tmp_path: Path) -> None:
@@ -258,12 +246,12 @@ def test_versions_long_not_used_are_removed(run: Run, tmp_path: Path) -> None:
     for age, folder in enumerate(others):
         folder.mkdir(parents=True)
         os.utime(folder, (10**9 - age, 10**9 - age))
-    result(run(TWICE))
+    run(TWICE).result()
     assert [folder.exists() for folder in others] == [True] * 7 + [False] * 5
     assert len(list(compiled.glob("sample_package-*/calling.py"))) == 1
 
 
 def test_nothing_is_kept_of_functions_outside_packages(run: Run, tmp_path: Path) -> None:
     code = "from placeto_graphs import compiled; exec({!r}); print(step(1))"
-    assert result(run(code.format(CALLED))) == ["2"]
+    assert run(code.format(CALLED)).result() == ["2"]
     assert not (tmp_path / "cache").exists()
