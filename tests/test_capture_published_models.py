@@ -6,9 +6,11 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from capture_checks import check_parameter_bytes, check_replay, check_tensors, compared
 from captured_models import Case
+from placeto_graphs import OpGraph
 from placeto_workloads import TrainingStep, family, training_step
 
 
@@ -57,3 +59,15 @@ def test_a_captured_step_is_what_pytorch_runs(name: str) -> None:
     check_replay(step, num_orders=1)
     check_tensors(step)
     check_parameter_bytes(step)
+    check_names(step.graph, small.model)
+
+
+def check_names(graph: OpGraph, model: nn.Module) -> None:
+    """Check that all parameters are ops, and that scopes are modules, which time steps all have."""
+    parameters = {
+        op for op, kind in zip(graph.op_names, graph.op_types, strict=True) if kind == "parameter"
+    }
+    assert parameters == {name for name, _ in model.named_parameters()}
+    paths = {path for path, _ in model.named_modules()}
+    assert set(graph.scopes) <= {*paths, "loss", "optimizer"}
+    assert {path for path in paths if "step" in path} <= set(graph.scopes)

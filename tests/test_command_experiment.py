@@ -30,6 +30,7 @@ from placeto.trials.trials import (
 )
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.options import Run, chosen_plan
+from placeto_experiments.paper import fidelity_tasks
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.rewards import rewards
 from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
@@ -152,15 +153,23 @@ def test_a_family_of_a_controller_is_generalised_over() -> None:
     assert chosen.problems[name]().num_groups == 8
 
 
-def test_fidelity_is_told_of_placements_that_ran(tmp_path: Path) -> None:
+def test_fidelity_is_told_of_placements_that_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "results"
-    succeed("experiment", "fidelity", SMOKE, "-o", folder)
+    few = {"PROFILE_RUNS": 2, "SEARCHES": ("expert", "local-search")}
+    with monkeypatch.context() as patched:
+        for name, value in (few | {"NUM_RANDOM": 1, "NUM_NEIGHBOURS": 1}).items():
+            patched.setattr(fidelity_tasks, name, value)
+        succeed("experiment", "fidelity", SMOKE, "-o", folder)
     page = (folder / "results.md").read_text()
     measuring, record = trials_of(folder).values()
     assert measuring["ops"] == record["ops"]
     rows = record["rows"]
-    assert len(rows) == 25
-    assert len({row["placement"] for row in rows}) == 25
+    assert len(rows) == len({row["placement"] for row in rows}) == 10
+    (problem,) = (folder / "problems").iterdir()
+    placements = fidelity_tasks.placements_of(load_problem(problem))
+    assert len(placements) == len({name for name, _ in placements}) == 25
     (single,) = (row for row in rows if row["placement"] == "single")
     assert all(row["measured"] > 0 for row in rows)
     assert single["slowed"] == single["simulated"]
@@ -381,8 +390,8 @@ def test_a_command_that_was_stopped_goes_on_to_the_same(
     number: signal.Signals, jobs: int, everything: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "stopped"
-    command = ["experiment", "rewards", "nmt:0", SMOKE, f"--jobs={jobs}", "-o", folder]
-    output, errors = start_paused(tmp_path / "pause", 3, *command).send(number)
+    command = ["experiment", "rewards", "nmt:0", SMOKE, "-o", folder]
+    output, errors = start_paused(tmp_path / "pause", 3, *command, f"--jobs={jobs}").send(number)
     if number == signal.SIGINT:
         assert output == ""
         assert errors.splitlines()[-1].endswith("of 12 trials; the same command goes on")
