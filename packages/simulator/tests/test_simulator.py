@@ -22,6 +22,7 @@ from placeto_graphs import (
     from_networkx,
 )
 from placeto_simulator import SimulationError, Simulator
+from placeto_simulator.batches import loops_of
 from placeto_simulator.event_loop import FEW
 from simulated_problems import (
     Placed,
@@ -209,6 +210,16 @@ def test_a_simulator_is_an_evaluator() -> None:
     assert isinstance(simulator, Evaluator)
     assert isinstance(simulator, SchedulingEvaluator)
     assert simulator.problem.num_groups == 4
+
+
+def test_placements_that_may_not_be_written_to_compile_nothing_anew() -> None:
+    placements = np.array([[0, 1, 1, 0]], np.int32)
+    frozen = placements.copy()
+    frozen.flags.writeable = False
+    simulator = Simulator(two_chains())
+    assert simulator.evaluate(frozen) == simulator.evaluate(placements)
+    evaluate: Any = loops_of("fifo").evaluate
+    assert len(evaluate.signatures) == 1
 
 
 def test_an_empty_batch_has_no_results() -> None:

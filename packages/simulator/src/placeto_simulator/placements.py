@@ -23,7 +23,8 @@ def checked_placements(problem: PlacementProblem, placements: Any) -> NDArray[np
             f"placements[{row}, {group}]: expected a device from 0 to {num_devices - 1} for "
             f"group {problem.grouping.group_names[group]!r}, got {given[row, group]}"
         )
-    rows = np.ascontiguousarray(given, np.int32)
+    # Copied, as code is compiled anew for arrays that may not be written to.
+    rows = np.array(given, np.int32, order="C")
     seconds = problem.group_graph.compute_time[np.arange(num_groups), rows]
     if np.isinf(seconds).any():
         row, group = np.argwhere(np.isinf(seconds))[0].tolist()
