@@ -1,11 +1,10 @@
 """``placeto experiment``: every experiment at its smallest, interrupted, resumed, refused."""
 
-import json
 import signal
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import click
 import msgspec
@@ -13,17 +12,15 @@ import numpy as np
 import pytest
 
 from command_runs import build_profile, check_picture, fail, start_paused, succeed
+from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
 from fork_join_graphs import fork_join_problem
-from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.progress import clock
 from placeto.texts import share_text
-from placeto.trials.folder import TRIALS
-from placeto.trials.records import Failed, Trained
-from placeto.trials.store import TrialStore, content_digest
+from placeto.trials.records import Trained
+from placeto.trials.store import content_digest
 from placeto.trials.trials import (
     Experiment,
     Graph,
-    Results,
     StoppedError,
     Watch,
     Workspace,
@@ -31,88 +28,12 @@ from placeto.trials.trials import (
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.options import Run, chosen_plan
 from placeto_experiments.paper import fidelity_tasks
-from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.rewards import rewards
-from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
 from placeto_experiments.paper.training_tasks import TrainPlaceto
 from placeto_graphs import load_problem, save_problem
-from placeto_policy import PlacementPolicy, Settings, load_policy, preset
+from placeto_policy import Settings
 
-SMOKE = "--scale=smoke"
 UPDATES = 5  # of the scale
-FAMILY_SCHEMES = [
-    "placeto-zero-shot",
-    "placeto-zero-shot-sampled",
-    "placeto-optimized",
-    "published-zero-shot",
-    "pretrained",
-    "rnn-zero-shot",
-    "rnn-optimized",
-    "random",
-    "random-search",
-    "scotch",
-    "local-search",
-    "multilevel",
-]
-
-
-def trials_of(folder: Path, *, clocks: bool = False) -> dict[str, dict[str, Any]]:
-    """Return the trials by name, without what a clock said."""
-    trials = {}
-    for line in (folder / TRIALS).read_text().splitlines():
-        record = json.loads(line)
-        if not clocks:
-            record.pop("seconds", None)
-            record.pop("took", None)
-        trials[record.pop("name")] = record
-    return trials
-
-
-def graphs_of(folder: Path) -> set[str]:
-    """Return the graphs that were placed."""
-    return {name.split("/")[1] for name in trials_of(folder) if name.count("/") == 2}
-
-
-def policy_of(folder: Path, name: str) -> PlacementPolicy:
-    """Return the policy of a name, behind which its file has a key."""
-    (path,) = (folder / "policies").glob(f"{name}-????????????????.safetensors")
-    return load_policy(path)
-
-
-def check_complete(folder: Path, pictures: int, width: int = 900) -> str:
-    """Check that a folder has all that an experiment leaves; return its page."""
-    description = json.loads((folder / "experiment.json").read_text())
-    trials = trials_of(folder, clocks=True)
-    assert len(trials) == description["trials"]
-    for record in trials.values():
-        assert record.get("cost") is None or record["cost"] > 0
-        assert len(record.get("curve", [])) <= 200
-    page = (folder / "results.md").read_text()
-    drawn = sorted(path.name for path in folder.glob("*.png"))
-    assert len(drawn) == pictures
-    for name in drawn:
-        assert f"]({name})" in page
-        check_picture(folder / name, width)
-    for line in page.splitlines():
-        if line.startswith("|"):
-            assert "nan" not in line
-    for problem in (folder / "problems").iterdir():
-        assert load_problem(problem).num_groups <= 12
-    return page
-
-
-def cell(page: str, row: str, column: int) -> str:
-    """Return a cell of the first row that begins so."""
-    line = next(line for line in page.splitlines() if line.startswith(f"| {row} |"))
-    return line.split(" | ")[column].strip(" |")
-
-
-@pytest.fixture(scope="module")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of generalisation over small members of a family."""
-    folder = tmp_path_factory.mktemp("generalise") / "results"
-    succeed("experiment", "generalise", "cifar10", SMOKE, "-o", folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -121,36 +42,6 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("all") / "results"
     succeed("experiment", "all", "rewards", "measured-curves", SMOKE, "-o", folder)
     return folder
-
-
-def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
-    page = check_complete(family, pictures=1, width=1300)
-    trials = trials_of(family)
-    graphs = sorted(graphs_of(family))
-    assert len(graphs) == 2
-    for graph in graphs:
-        bound = trials[f"every-seed/{graph}/lower-bound"]["cost"]
-        single = trials[f"every-seed/{graph}/single"]["cost"]
-        costs = {name: trials[f"seed0/{graph}/{name}"]["cost"] for name in FAMILY_SCHEMES}
-        assert all(bound <= cost for cost in (*costs.values(), single))
-        assert costs["placeto-zero-shot-sampled"] <= costs["placeto-zero-shot"]
-        assert costs["random-search"] < costs["random"]
-    ratios = [
-        trials[f"seed0/{graph}/placeto-zero-shot"]["cost"]
-        / trials[f"seed0/{graph}/placeto-optimized"]["cost"]
-        for graph in graphs
-    ]
-    told = cell(page, "Placeto zero-shot, greedy", 2)
-    assert told.split()[0] == f"{np.mean(ratios):.3f}"
-    assert "| Random, one placement |" in page
-    assert "Addanki et al. (2019)" in page
-
-
-def test_a_family_of_a_controller_is_generalised_over() -> None:
-    chosen = generalise("cifar10-enas", chosen_plan("generalise", "smoke"))
-    assert all(name.startswith("cifar10-enas-") for name in chosen.problems)
-    name = next(name for name in chosen.problems if name.endswith("-grouping-1"))
-    assert chosen.problems[name]().num_groups == 8
 
 
 def test_fidelity_is_told_of_placements_that_ran(
@@ -200,79 +91,6 @@ def test_policies_learn_on_workers_that_run(everything: Path, tmp_path: Path) ->
     assert "nmt-3: expected one of nmt-2" in refused
 
 
-def test_no_test_graph_is_one_of_training(family: Path) -> None:
-    placed = graphs_of(family)
-    every = {path.name.removesuffix(".json.gz") for path in (family / "problems").iterdir()}
-    to_choose_by = {name for name in every if name.endswith("-to-choose-by")}
-    training = every - placed - to_choose_by
-    assert len(to_choose_by) == 2
-    assert len({name.partition("-grouping-")[0] for name in training}) == 2
-    graphs = {
-        name: load_problem(family / "problems" / f"{name}.json.gz").graph for name in sorted(every)
-    }
-    for some, others in ((placed, training | to_choose_by), (to_choose_by, training)):
-        assert all(graphs[name] != graphs[other] for name in some for other in others)
-
-
-def test_the_policy_learns_from_each_graph_in_several_groupings(family: Path) -> None:
-    others = sorted((family / "problems").glob("*-grouping-1.json.gz"))
-    assert len(others) == 2
-    groups = []
-    for path in others:
-        other = load_problem(path)
-        usual = load_problem(path.with_name(path.name.replace("-grouping-1", "")))
-        assert other.graph == usual.graph
-        groups += [usual.num_groups, other.num_groups]
-    trained = trials_of(family)["training/placeto-0"]
-    # Each update of four workers has an episode of each problem; two graphs are to choose by.
-    assert trained["evaluations"] <= 5 * sum(1 + 2 * count for count in groups) + 2 * (1 + 12)
-    assert groups == [12, 8, 12, 8]
-
-
-def test_the_paper_trains_on_one_grouping_of_each_graph() -> None:
-    several, one = (
-        generalise("nmt", chosen_plan("generalise", "smoke", preset_name=name)).problems
-        for name in (None, "paper")
-    )
-    assert any("-grouping-" in name for name in several)
-    assert not any("-grouping-" in name for name in one)
-
-
-def test_searches_have_as_many_evaluations_as_placeto_may_have(family: Path) -> None:
-    evaluations: dict[str, set[int]] = {}
-    for name, record in trials_of(family).items():
-        if name.startswith("seed"):
-            evaluations.setdefault(name.rpartition("/")[2], set()).add(record["evaluations"])
-    assert evaluations["local-search"] == evaluations["random-search"] == {200}
-    assert evaluations["placeto-zero-shot"] == {1 + 12}
-    assert all(3 * 4 < count <= 200 + 1 + 12 for count in evaluations["placeto-optimized"])
-    swept = evaluations["placeto-zero-shot-swept"]
-    assert all(1 + 2 * 12 <= count <= 1 + 3 * 12 for count in swept)
-    assert max(evaluations["hill-climbing"]) <= 200
-
-
-def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    succeed("experiment", "architectures", "cifar10", SMOKE, "-o", folder)
-    page = check_complete(folder, pictures=1)
-    for embedding, title, paper in (
-        ("message-passing", "Full embedding", "+0.0 %"),
-        ("simple-partitioner", "Simple partitioner", "+13.0 %"),
-        ("simple-aggregator", "Simple aggregator", "+20.0 %"),
-    ):
-        policy = policy_of(folder, f"{embedding}-0")
-        assert policy.settings.embedding == embedding
-        assert policy.settings.device_features == "loads"
-        assert policy.settings.node_features == "costs-and-times"
-        published = policy_of(folder, f"published-{embedding}-0")
-        usual = preset("paper")
-        assert published.settings.embedding == embedding
-        assert published.settings.node_features == usual.node_features
-        assert published.settings.reward == usual.reward
-        assert published.settings.updates == 3 * policy.settings.updates
-        assert cell(page, f"{title} | as published", 4) == paper
-
-
 def test_rewards_are_learned_from_and_their_last_episode_is_told(everything: Path) -> None:
     folder = everything / "rewards"
     page = check_complete(folder, pictures=2)
@@ -293,62 +111,6 @@ def test_rewards_are_learned_from_and_their_last_episode_is_told(everything: Pat
         assert learned["evaluations"] == sampled
         assert len(trials[f"seed0/nmt-0/{reward}-final-episode"]["steps"]) == 12 + 1
         assert cell(page, reward, 5) == f"{sampled:,}"
-
-
-def test_orders_of_traversal(tmp_path: Path) -> None:
-    path, folder = build_profile(tmp_path, num_layers=12), tmp_path / "results"
-    succeed("experiment", "traversal", path.parent / "graph.txt", SMOKE, "-o", folder)
-    page = check_complete(folder, pictures=1)
-    orders = {name.rpartition("-order-")[2] for name in graphs_of(folder) if "-order-" in name}
-    assert orders == {"4", "5", "6", "7"}
-    assert cell(page, "RNN zero-shot", 6) == "about +30 %"
-
-
-@pytest.mark.slow
-def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    succeed("experiment", "table1", SMOKE, "-o", folder)
-    page = check_complete(folder, pictures=6)
-    ours = [line.split(" | ") for line in page.splitlines() if line.startswith("| ours |")]
-    papers = [line.split(" | ") for line in page.splitlines() if line.startswith("| paper |")]
-    assert [row[4] for row in ours] == [row[4] for row in papers] == ["2", "4"] * 3
-    assert [row[7] for row in papers] == ["1.18", "1.13", "2.32", "2.63", "0.86", "0.74"]
-    trials = trials_of(folder)
-    names = ["inception-v3", "inception-v3", "nmt-2", "nmt-4", "nasnet", "nasnet"]
-    published = [line.split(" | ") for line in page.splitlines() if "| as published |" in line]
-    boxed = [line.split(" | ") for line in page.splitlines() if "| in the box |" in line]
-    for rows, scheme in ((ours, "placeto"), (published, "paper"), (boxed, "pretrained")):
-        for row, name in zip(rows, names, strict=True):
-            runtime = trials[f"seed0/{name}-{row[4]}xk80/{scheme}"]["runtime"]
-            assert float(row[7]) == pytest.approx(runtime, rel=1e-3)
-    for name in PLACER_NAMES:
-        count = 6 + (name in SEARCHES)
-        assert page.count(f"\n| {PLACERS[name].title} |") == count
-    assert cell(page, "Local search", 5).startswith("100.0 %: ")  # as fast as itself
-    until = [
-        trials[f"seed0/nasnet-4xk80/{name}"]["evaluations_to_best"] for name in ("paper", "rnn")
-    ]
-    episodes, rnn = until[0] / 12, until[1]
-    assert cell(page, "nasnet-4xk80", 4) == f"{episodes:,.0f}"
-    assert cell(page, "nasnet-4xk80", 6) == f"{rnn / episodes:.2f}"
-    page = page.partition("## What the number of groups is worth")[2]
-    finer = trials["seed0/nasnet-4xk80/multilevel-finer"]
-    assert len(finer["placement"]) > 12
-    assert cell(page, "nasnet-4xk80", 6) == f"{len(finer['placement']):,}"
-    gain = 1 - finer["cost"] / trials["seed0/nasnet-4xk80/multilevel"]["cost"]
-    assert cell(page, "nasnet-4xk80", 8) == f"{100 * gain:.1f} %"
-    check_a_failure_in_finer_groups_is_told(folder)
-
-
-def check_a_failure_in_finer_groups_is_told(folder: Path) -> None:
-    store = TrialStore(folder / TRIALS)
-    records = {store.origins[key].name: record for key, record in store.records.items()}
-    records[f"seed0/nasnet-2xk80/{FINER}"] = Failed(error="no luck")
-    page = table1(chosen_plan("table1", "smoke")).page(Results(records))
-    assert page.failures == ["nasnet on 2xk80, multilevel-finer: no luck"]
-    told = "\n".join(page.parts).partition("## What the number of groups is worth")[2]
-    assert "| nasnet-4xk80 |" in told
-    assert "| nasnet-2xk80 |" not in told
 
 
 @pytest.mark.parametrize("checkpoint", [10, 11])
