@@ -68,8 +68,7 @@ def test_a_package_alone_runs_the_lines_of_its_readme(
     lines = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     assert lines
     assert all(FOLDERS[one].name in readme for one in BESIDE.get(name, []))
-    for block in lines:
-        run(python, "-I", "-c", block, cwd=tmp_path)
+    run(python, "-I", "-c", "\n".join(lines), cwd=tmp_path)  # each alone: test_readmes.py
 
 
 @pytest.fixture(scope="module")

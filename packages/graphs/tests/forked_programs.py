@@ -4,9 +4,13 @@ That process has imported Numba, which takes longer than all else, and nothing o
 """
 
 import multiprocessing
+import os
+import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numba
+import pytest
 
 BEGIN = """
 import os, sys, numba
@@ -29,6 +33,9 @@ class Program:
         begin = BEGIN.format(
             cache=str(cache), sources=[str(folder) for folder in sources], output=str(output)
         )
+        with pytest.MonkeyPatch.context() as patched:  # it finds this module, too
+            patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+            forkserver.ensure_running()
         self.process = processes.Process(target=exec, args=(f"{begin}\n{code}", {}))
         self.process.start()
 
