@@ -10,7 +10,7 @@ import pytest
 
 from placeto import family_graph, load_model_graph
 from placeto_graphs import DEFAULT_RULES, OpGraph, colocate
-from placeto_workloads import MODELS, FamilyMember, WorkloadError, family
+from placeto_workloads import MODELS, FamilyMember, WorkloadError, family, training_step
 
 SMALL_NMT: dict[str, Any] = {"steps": 3, "batch_size": 4, "units": 6, "vocabulary_size": 9}
 SMALL_FAMILIES: dict[str, dict[str, Any]] = {
@@ -35,9 +35,9 @@ def forget_how_to_capture(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_number_of_layers_is_in_the_name() -> None:
     layers = {
         name: {
-            scope.split(".")[1]
-            for scope in load_model_graph(name, **SMALL_NMT).scopes
-            if "layer" in scope
+            path.split(".")[1]
+            for path, _ in training_step(name, **SMALL_NMT).model.named_modules()
+            if "layer" in path
         }
         for name in ("nmt-2", "nmt-4")
     }

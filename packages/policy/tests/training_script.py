@@ -3,10 +3,12 @@
 Called as ``training_script.py FOLDER UPDATES [fail-RANK | pause]``.
 """
 
+import shutil
 import signal
 import sys
 import weakref
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,26 +21,36 @@ from scheduled_problems import ListSchedule, heavy_chain, two_chains
 CHECKPOINT = "training.safetensors"
 WORKERS = 4
 UPDATES_BEFORE_PAUSE = 3
-MOST_OF_ONE_UPDATE = 1 + 2 * (6 + 6)  # two episodes of six groups that start alike
+UPDATES_BEFORE_FAILURE = 2
 
 
 class Breaks(ListSchedule):
-    """Fails after some updates."""
+    """Fails after some updates of the training."""
+
+    trainer: ClassVar[Trainer | None] = None
 
     def evaluate(self, placements: np.ndarray) -> EvaluationBatch:
-        if self.placements_seen > MOST_OF_ONE_UPDATE:
+        if self.trainer is not None and self.trainer.updates >= UPDATES_BEFORE_FAILURE:
             raise RuntimeError("the evaluator broke")
         return super().evaluate(placements)
 
 
-class Tell:
-    """A log that prints how far the training is, and waits to be killed if asked to."""
+def kept(folder: Path, updates: int) -> Path:
+    """Return the file of the checkpoint that was made after so many updates, if more followed."""
+    return folder / f"after-{updates}.safetensors"
 
-    def __init__(self, pause: bool) -> None:
+
+class Tell:
+    """A log that prints how far the training is, keeps its checkpoints, and waits to be killed."""
+
+    def __init__(self, folder: Path, pause: bool) -> None:
+        self.folder = folder
         self.pause = pause
 
     def write(self, summary: UpdateSummary) -> None:
         print(summary.update, flush=True)
+        if summary.update > 1:
+            shutil.copy(self.folder / CHECKPOINT, kept(self.folder, summary.update - 1))
         if self.pause and summary.update == UPDATES_BEFORE_PAUSE:
             signal.pause()
 
@@ -65,9 +77,10 @@ def main(folder: Path, updates: int, how: str = "") -> None:
         assert processes.share(b"of %d" % processes.rank) == b"of 0"
         broken = how == f"fail-{processes.rank}"
         trainer = new_or_resumed(folder, updates, processes, broken=broken)
+        Breaks.trainer = trainer if broken else None
         train(
             trainer,
-            logs=[Tell(how == "pause")],
+            logs=[Tell(folder, how == "pause")],
             checkpoint=folder / CHECKPOINT,
             updates_between_checkpoints=1,
         )
