@@ -80,7 +80,7 @@ def test_emulated_links_make_a_step_longer(problem: Path, tmp_path: Path) -> Non
 def test_what_does_not_fit_together_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
     placement = placement_of(problem, tmp_path)
     run = ["run", "nmt-2", placement, "--problem", problem]
-    other_sizes = fail(*run, *SMALL_NMT[:-1], "--set=steps=4")
+    other_sizes = fail(*run, *(size.replace("steps=3", "steps=4") for size in SMALL_NMT[:-1]))
     assert "expected a problem of the graph of nmt-2 with these sizes" in other_sizes
     one_device = fail(*run, *SMALL_NMT, "--devices=cpu:0")
     assert "--devices: expected 2, one for each of cpu:0, cpu:1, got 1" in one_device
