@@ -241,6 +241,25 @@ def test_every_op_gives_what_the_onnx_library_expects_or_is_refused(tmp_path: Pa
     assert known - shown == NOT_SHOWN
 
 
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "axes"),
+    [
+        ("ReduceSum", {"noop_with_empty_axes": 1}, (1,)),
+        ("ReduceSum", {"noop_with_empty_axes": 1}, ()),
+        ("Clip", {}, ()),
+    ],
+)
+def test_attributes_that_make_no_difference_are_taken(
+    tmp_path: Path, op_type: str, attributes: dict[str, int], axes: tuple[int, ...]
+) -> None:
+    inputs = ["x", "axes"] if axes else ["x"]
+    node = helper.make_node(op_type, inputs, ["y"], **attributes)
+    path = made(tmp_path / "model.onnx", [node], {"x": (2, 3)}, [numbers("axes", *axes)])
+    rows = torch.arange(6.0).view(2, 3)
+    expected = rows.sum(dim=axes, keepdim=True) if axes else rows
+    torch.testing.assert_close(program_step(path).model(rows), expected)
+
+
 def with_constants(model: Any, values: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     """Make constants of whole numbers but the first, such as axes; return the other inputs."""
     left = []

@@ -130,7 +130,7 @@ def _clip(a: Attributes, x: Tensor, low: Any = None, high: Any = None) -> Tensor
         attribute if given is None and attribute is not None and abs(attribute) < 3e38 else given
         for given, attribute in ((as_operand(low), a.min), (as_operand(high), a.max))
     )
-    return torch.clamp(x, low, high)
+    return x if low is None and high is None else torch.clamp(x, low, high)
 
 
 def _hard_sigmoid(a: Attributes, x: Tensor) -> Tensor:

@@ -160,9 +160,9 @@ def _space_to_depth(a: Attributes, x: Tensor) -> Tensor:
 
 def _reduce(function: Op) -> Op:
     def run(a: Attributes, x: Tensor, given: Any = None) -> Tensor:
-        axes, keepdim = a.axes, bool(a.keepdims)
+        axes, keepdim, is_noop = a.axes, bool(a.keepdims), bool(a.noop_with_empty_axes)
         chosen = axes if given is None else whole_numbers(given)
-        if not chosen and a.noop_with_empty_axes:
+        if is_noop and not chosen:
             return x
         result: Tensor = function(x, dim=tuple(chosen or range(x.dim())), keepdim=keepdim)
         return result
