@@ -5,9 +5,10 @@ import gc
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from capture_checks import comparison
-from captured_models import Function, case
+from captured_models import Function, case, forward_pass
 from placed_runs import check_placements, placed_run, random_devices
 from placeto_capture import capture, cost_model, executable_step
 from placeto_capture.tracing import lifetimes
@@ -209,3 +210,26 @@ def test_frees_take_no_time() -> None:
     graph = capture(Function(forward), torch.ones(ROWS, 64), mode="inference")
     assert frees(graph)
     assert not np.any(cost_model(graph, "v100")[frees(graph)])
+
+
+LOSSES = (
+    *("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss"),
+    *("huber_loss", "multilabel_margin_loss"),
+)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_storage_of_a_loss_is_as_large_as_in_pytorch(name: str, reduction: str) -> None:
+    def loss(values: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = getattr(functional, name)(values, target, reduction=reduction)
+        return found
+
+    dtype = torch.int64 if name == "multilabel_margin_loss" else torch.float32
+    inputs = torch.rand(ROWS, 3), torch.zeros(ROWS, 3, dtype=dtype)
+    graph = forward_pass(loss, *inputs)
+    op = next(op for op, kind in enumerate(graph.op_types) if name in kind)
+    made = int(graph.tensor_bytes[graph.tensor_producer == op].sum())
+    if name == "multilabel_margin_loss":  # which has a mark for each target beside it
+        made -= inputs[0].nbytes
+    assert made == loss(*inputs).untyped_storage().nbytes()
