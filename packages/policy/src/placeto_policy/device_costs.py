@@ -48,6 +48,9 @@ class DeviceCosts:
         Seconds per byte from row to column, relative to a typical link; 0 on the diagonal.
     latency : float32[D, D]
         Seconds that each transfer takes besides, in mean groups; 0 on the diagonal.
+    nearness : float32[D, D]
+        How near two devices are, from 0 of the two farthest ones to 1: by their seconds per byte
+        and per transfer, both ways, times the number of pairs of devices that share the links.
     link : int64[D, D]
         Link that carries transfers from row to column; 0 on the diagonal, where nothing is carried.
     num_links : int
@@ -67,6 +70,7 @@ class DeviceCosts:
     flows: torch.Tensor
     slowness: torch.Tensor
     latency: torch.Tensor
+    nearness: torch.Tensor
     link: torch.Tensor
     num_links: int
 
@@ -128,6 +132,7 @@ def device_costs(
         flows=torch.from_numpy(np.stack(np.nonzero(tensors))),
         slowness=floats(per_byte / max(typical, MIN_SECONDS)),
         latency=floats(per_transfer / mean_group),
+        nearness=floats(_nearness(problem.cluster.link, per_byte, per_transfer)),
         link=torch.from_numpy(np.maximum(problem.cluster.link, 0).astype(np.int64)),
         num_links=max(1, len(problem.cluster.link_names)),
     )
@@ -180,6 +185,16 @@ def _links(cluster: Cluster) -> tuple[NDArray[np.float64], NDArray[np.float64], 
     per_transfer = np.where(apart, cluster.latency + overhead[:, None], 0.0)
     typical = float(np.median(per_byte[apart])) or float(per_byte[apart].mean())
     return per_byte, per_transfer, typical
+
+
+def _nearness(link: NDArray[np.int32], *seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    pairs = np.bincount(link[link >= 0], minlength=1)[link]
+    both_ways = [each * pairs + (each * pairs).T for each in seconds]
+    distance = np.sum([each / max(each.max(), MIN_SECONDS) for each in both_ways], axis=0)
+    farthest = distance.max()
+    nearness: NDArray[np.float64] = (farthest - distance) / max(farthest, MIN_SECONDS)
+    np.fill_diagonal(nearness, 0.0)
+    return nearness
 
 
 def _connected(problem: PlacementProblem) -> NDArray[np.float64]:

@@ -23,6 +23,7 @@ LINKS = 2  # of the links that the group would use
 LEFT = 2  # of what is not placed yet
 MOST_MEMORY = 4.0  # times that of a device: beyond it, all is one
 OVERFLOWING = -1e8  # score of a device that would be too full where another one would not
+NEAREST = 1e-3  # weight of how near devices are: it decides between those that look the same else
 # The first policy is close to uniform, whatever the graph and the seed.
 OUTPUT_SCALE = 0.1
 
@@ -37,8 +38,9 @@ class PairScores(nn.Module):
     the transfers to and from there, and how busy their links are; how much slower the group runs
     there; the memory that would be left; and how much is not placed yet, which is nowhere. One
     network scores each device from that and from the mean and the maximum over all devices that
-    can run the group. A device whose memory would overflow is left out while another one fits. So
-    devices that are relabelled get the same scores, relabelled.
+    can run the group. A device whose memory would overflow is left out while another one fits. Of
+    devices that look the same else, the one nearest to those in use has the highest score. So
+    devices that are relabelled get the same scores, relabelled, and with them a whole rollout.
 
     Parameters
     ----------
@@ -114,6 +116,7 @@ class PairScores(nn.Module):
         most = devices.amax(dim=1, keepdim=True)  # of at least 0: they come from a ReLU
         compared = torch.cat([devices, mean.expand_as(devices), most.expand_as(devices)], dim=2)
         scores: torch.Tensor = self.score(torch.relu(self.compare(compared))).squeeze(2)
+        scores = scores + NEAREST * nearness(states, there)
         return scores.masked_fill(~_fitting(states, held), OVERFLOWING)
 
     def _seen(
@@ -175,6 +178,13 @@ def _fitting(states: States, held: torch.Tensor) -> torch.Tensor:
 def full_devices(states: States, held: torch.Tensor) -> torch.Tensor:
     """Return float32[N, D], which part of the memory is full with the current group there."""
     return held + states.graph.memory[:, states.current].T
+
+
+def nearness(states: States, there: torch.Tensor) -> torch.Tensor:
+    """Return float32[N, D], how near each device is to those in use, and a little to all."""
+    near = costs_of(states.graph).nearness
+    used = there.any(dim=2).float()
+    return used @ near / used.sum(dim=1, keepdim=True).clamp(min=1.0) + near.mean(dim=0) / 8
 
 
 def pair_numbers(states: States, there: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
