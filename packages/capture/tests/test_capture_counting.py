@@ -214,8 +214,9 @@ BAGS = torch.tensor([0, 2])
 FIVE = torch.arange(5)
 
 
-def sampled(mode: str, table: torch.Tensor) -> torch.Tensor:
-    image, places = table.view(1, 1, ROWS, WIDTH), torch.zeros(1, 5, 1, 2)
+def sampled(mode: str, dim: int, table: torch.Tensor) -> torch.Tensor:
+    image = table.view(1, *[1] * (dim - 1), ROWS, WIDTH)
+    places = torch.zeros(1, 5, *[1] * (dim - 1), dim)
     return functional.grid_sample(image, places, mode, align_corners=False)
 
 
@@ -245,10 +246,19 @@ PICKS: dict[str, tuple[Change, int]] = {
         lambda table: torch.bucketize(torch.ones(3), table[:, 0].contiguous()),
         3 * (FLOAT + 8) + 3 * FLOAT * len(f"{ROWS:b}"),
     ),
-    # A number at a place of two numbers, and the pixels around it.
+    # A number at a place of two or three numbers, and the pixels around it.
     **{
-        f"grid_sampler_2d {mode}": (partial(sampled, mode), 5 * FLOAT * (1 + 2 + pixels))
-        for mode, pixels in (("nearest", 1), ("bilinear", 4), ("bicubic", 16))
+        f"grid_sampler_{dim}d {mode}": (
+            partial(sampled, mode, dim),
+            5 * FLOAT * (1 + dim + pixels),
+        )
+        for mode, dim, pixels in (
+            ("nearest", 2, 1),
+            ("bilinear", 2, 4),
+            ("bicubic", 2, 16),
+            ("nearest", 3, 1),
+            ("bilinear", 3, 8),
+        )
     },
 }
 

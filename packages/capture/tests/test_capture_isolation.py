@@ -192,12 +192,12 @@ class Record:
 
 @pytest.mark.parametrize("kind", [Record, type("LargerRecord", (Record,), {})])
 def test_slots_are_as_before(kind: type[Record]) -> None:
-    model, losses = nn.Linear(4, 2), list[torch.Tensor]()
-    record = kind(losses)
+    model, record = nn.Linear(4, 2), kind([])
+    losses = record.losses
 
     def step(inputs: torch.Tensor) -> None:
         record.newest = model(inputs).sum()
-        losses.append(record.newest)
+        record.losses.append(record.newest)
         record.losses = [record.newest]
 
     capture_function(step, model, example_inputs=torch.ones(3, 4))
