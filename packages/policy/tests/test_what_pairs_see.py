@@ -172,6 +172,14 @@ def test_groups_are_nowhere_and_devices_empty_before_the_first_step() -> None:
     assert int((after != NOWHERE).sum()) == 2
 
 
+def test_groups_of_a_given_start_are_where_it_has_them() -> None:
+    problem = random_problem(6, 3, np.random.default_rng(0))
+    environment = PlacementEnvironment.for_policy(ListSchedule(problem), GENERAL, reward="terminal")
+    start = np.array([0, 1, 2, 2, 1, 0])
+    environment.reset(num_episodes=2, start=start)
+    assert (environment.states().placement.numpy() == start).all()
+
+
 def test_a_device_that_would_overflow_is_chosen_only_where_all_would() -> None:
     problem = diamond(FOUR)
     environment = PlacementEnvironment.for_policy(ListSchedule(problem), GENERAL, reward="terminal")
