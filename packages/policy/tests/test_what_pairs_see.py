@@ -19,7 +19,7 @@ from placeto_graphs import (
     parse_cluster,
 )
 from placeto_policy import PlacementPolicy, Settings, load_pretrained, preset
-from placeto_policy.embedding.pairs import groups_there, pair_numbers
+from placeto_policy.embedding.pairs import fitting_devices, groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import greedy, run_episodes
 from placeto_policy.states import NOWHERE
@@ -188,16 +188,19 @@ def test_a_device_that_would_overflow_is_chosen_only_where_all_would() -> None:
     states = environment.states()
     current = int(states.current[0])
     policy = PlacementPolicy(settings=GENERAL)
-    memory = torch.zeros(4, 4)
+    memory, allowed = torch.zeros(4, 4), states.graph.allowed.clone()
     memory[0, environment.order[0, 0]] = 0.6  # of the first device, which holds it
-    for needed, possible in (
-        ([0.6, 0.9, 1.5, 1.5], [False, True, False, False]),
-        ([0.3, 0.9, 1.5, 1.5], [True, True, False, False]),
-        ([0.6, 1.1, 1.5, 1.5], [True, True, True, True]),
+    for needed, can_run, possible in (
+        ([0.6, 0.9, 1.5, 1.5], [True, True, True, True], [False, True, False, False]),
+        ([0.3, 0.9, 1.5, 1.5], [True, True, True, True], [True, True, False, False]),
+        ([0.6, 1.1, 1.5, 1.5], [True, True, True, True], [True, True, True, True]),
+        ([0.6, 0.9, 1.5, 1.5], [True, False, True, True], [True, False, True, True]),
     ):
-        memory[:, current] = torch.tensor(needed)
-        probabilities = policy(replace(states, topology=replace(states.graph, memory=memory)))
-        assert (probabilities[0].exp() > 0).tolist() == possible
+        memory[:, current], allowed[current] = torch.tensor(needed), torch.tensor(can_run)
+        topology = replace(states.graph, memory=memory, allowed=allowed)
+        changed = replace(states, topology=topology)
+        assert fitting_devices(changed)[0].tolist() == possible
+        assert (policy(changed)[0].exp() > 0).tolist() == possible
 
 
 def test_a_rollout_evaluates_its_last_placement_alone() -> None:
