@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import (
     Cluster,
+    Grouping,
     PlacementProblem,
     colocate,
     from_networkx,
@@ -19,6 +20,7 @@ from placeto_graphs import (
     parse_cluster,
 )
 from placeto_policy import PlacementPolicy, Settings, load_pretrained, preset
+from placeto_policy.device_costs import traffic
 from placeto_policy.embedding.pairs import fitting_devices, groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import greedy, run_episodes
@@ -79,6 +81,21 @@ def test_what_decides_is_seen(what: str) -> None:
     placed = np.array([0, 1, 2])
     before, after = seen(diamond(FOUR), placed), seen(DIFFERENT[what], placed)
     assert np.abs(before - after).max() > 1e-4
+
+
+def test_a_tensor_counts_once_for_each_group_that_reads_it() -> None:
+    graph = nx.DiGraph()
+    graph.add_node("a", outputs={"read": 8})
+    graph.add_edges_from([("a", "b"), ("a", "c")], tensors=["read"])
+    problem = PlacementProblem(
+        graph=from_networkx(graph),
+        cluster=FOUR,
+        compute_time=np.ones((3, 4)),
+        grouping=Grouping(group_of=np.array([0, 1, 1], np.int32), group_names=("a", "readers")),
+    )
+    sent, tensors = traffic(problem)
+    assert sent.tolist() == [[0, 8], [0, 0]]
+    assert tensors.tolist() == [[0, 1], [0, 0]]
 
 
 def test_a_shared_link_is_busy_with_what_others_send() -> None:
@@ -157,6 +174,16 @@ def with_devices(problem: PlacementProblem, order: NDArray[np.int64]) -> Placeme
         compute_time=problem.compute_time[:, order],
         grouping=problem.grouping,
     )
+
+
+def test_devices_with_links_of_their_own_are_nearer_than_others() -> None:
+    link = np.where(np.eye(4, dtype=bool), -1, 2)
+    link[0, 1], link[1, 0] = 0, 1
+    cluster = replace(FOUR, link=link, link_names=("there", "back", "shared"))
+    costs = topology_of(diamond(cluster)).device_costs
+    assert costs is not None
+    assert float(costs.nearness[0, 1]) == float(costs.nearness[1, 0]) > 0.5
+    assert float(costs.nearness[0, 2]) == float(costs.nearness[0, 0]) == 0.0
 
 
 def test_groups_are_nowhere_and_devices_empty_before_the_first_step() -> None:
