@@ -107,6 +107,14 @@ def test_overheads_between_ops_count_but_not_the_last() -> None:
     assert least_runtime(problem) == 5.5
 
 
+def test_ops_that_take_no_time_come_after_those_that_they_read() -> None:
+    problem = problem_of(op_graph(3, [(2, 1), (1, 0)]), cluster(["k80"] * 2), np.zeros((3, 2)))
+    ops = relax_ops(problem, longest_paths(problem))
+    assert ops.offsets.tolist() == [0, 0, 1, 2]
+    assert ops.producers.tolist() == [0, 1]
+    assert ops.group.tolist() == [2, 1, 0]
+
+
 def test_a_tensor_of_no_size_brings_no_transfer() -> None:
     problem = fork_and_join(2, 3.0, 0, 2)
     assert crowding(problem) == least_runtime(problem) == 5.0

@@ -121,6 +121,21 @@ def test_a_search_that_has_reached_the_bound_ends() -> None:
     assert result.evaluations < 10_000
 
 
+def test_a_search_does_not_end_at_the_bound_with_what_does_not_fit() -> None:
+    # 2 s and 4 s for the 2 GB that one device lacks, or 12 s on both
+    slow = replace(
+        cluster(["k80"] * 2, memory=10**10, bandwidth=1e9), latency=np.full((2, 2), 10.0)
+    )
+    graph = op_graph(2, [(0, 1)], parameter_bytes=np.full(2, 6 * 10**9))
+    problem = problem_of(graph, slow, np.ones((2, 2)))
+    bound = lower_bound(problem)
+    assert bound == pytest.approx(6.0)
+    placer = MultilevelSearch(evaluations=100, bound=bound)
+    result = placer.place(problem, PlainEvaluator(problem))
+    assert result.fits(problem.cluster)
+    assert result.runtime == pytest.approx(12.0)
+
+
 class FullestDevice(BusiestDevice):
     """The same, with its groups as the critical ones."""
 

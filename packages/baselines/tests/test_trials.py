@@ -69,6 +69,22 @@ def test_the_curve_says_after_how_many_placements_a_walk_found_the_best(one_call
     assert result.curve.tolist() == [[1, 10.0], [7, 5.0], [7, 5.0]]
 
 
+def test_the_curve_counts_to_the_best_of_a_walk_that_pays_more_for_memory() -> None:
+    problem = two_chains(cluster=cluster(["cpu", "k80", "k80"], memory=GIGABYTE))
+    trials = Trials(problem, Listed(problem, [(s, 2 * GIGABYTE) for s in (9.0, 8.0, 7.0)]))
+    trials.evaluate(placements(0))
+    moves = Moves(
+        set_of=[[0]],
+        device=[[2]],
+        allowance=[[0.0]],
+        first_member=[0, 1],
+        members=[0],
+        seconds_per_byte=5e-9,
+    )
+    trials.walk(placements(1), moves)
+    assert trials.result().curve.tolist() == [[1, 11.0], [3, 9.0], [3, 9.0]]
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_what_fits_comes_before_what_does_not_whatever_it_costs(at_once: bool) -> None:
     problem = two_chains(cluster=cluster(["cpu", "k80", "k80"], memory=GIGABYTE))

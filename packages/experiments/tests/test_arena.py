@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from placeto.errors import InputError
 from placeto.placing.placers import placer_spec
 from placeto_experiments.arena import arena, run_arena
+from placeto_experiments.tables import OF_FAMILIES, OF_TABLE_1
 from placeto_graphs import GraphError
 
 NODES = [{"id": n, "cpuLatency": 90.0, "fpgaLatency": 2.0, "size": 1e6} for n in (1, 2)]
@@ -98,3 +99,18 @@ def test_models_and_files_have_names_of_their_own(tmp_path: Path) -> None:
     assert [*found.problems][:3] == ["graphs-chain", "graphs-chain-2", "graphs-profile"]
     assert {"nasnet-4xk80", "ptb-11-2xk80"} < found.problems.keys()
     assert len(found.trials) == 2 * len(found.problems)
+
+
+def test_a_file_may_be_called_as_a_model_is(tmp_path: Path) -> None:
+    graphs = write_graphs(tmp_path / "nasnet")
+    (graphs / "chain.txt").rename(graphs / "4xk80.txt")
+    found = arena([graphs / "4xk80.txt"], {"single": placer_spec("single")}, 1, 1.0)
+    assert {"nasnet-4xk80", "nasnet-4xk80-2"} < found.problems.keys()
+    assert len(found.problems) == 1 + len(OF_TABLE_1 + OF_FAMILIES)
+
+
+def test_a_link_to_itself_is_no_graph(tmp_path: Path) -> None:
+    graphs = write_graphs(tmp_path / "graphs")
+    (graphs / "loop.json").symlink_to("loop.json")
+    found = arena([graphs], {"single": placer_spec("single")}, 1, 1.0, with_models=False)
+    assert len(found.problems) == 3

@@ -146,7 +146,10 @@ def test_profiles_are_of_medians_in_which_what_does_not_fit_is_infinite() -> Non
     assert list(found["b"].within.values()) == [0.5] * 6
     assert list(found["c"].within.values()) == [0.0, 0.0, 0.0, 0.5, 0.5, 0.5]
     table = profile_table(list(found.values()))
-    assert "mean over 2 problems (1 more, on which none fits, left out), and" in table.title
+    assert (
+        "mean over 2 problems (1 more, with no placement known that fits, left out), and"
+        in table.title
+    )
     assert [row[1] for row in table.rows] == ["1.118", "1.414", "infinite (1.100 on 1 of 2)"]
     assert table.rows[0][2] == "50.0 %"
     of_first = scheme_table(first)

@@ -18,6 +18,7 @@ from placeto_baselines import LocalSearch
 from placeto_graphs import (
     EvaluationBatch,
     PlacementProblem,
+    PlacementResult,
     SchedulingEvaluator,
     colocate,
     from_networkx,
@@ -26,27 +27,26 @@ from placeto_graphs import (
 from placeto_simulator import Simulator
 
 
+class FullThenRoomy:
+    """Costs 3 s on a device that is 1 GB too small, 9 s on the other, where it fits."""
+
+    def __init__(self) -> None:
+        problem = ladder()
+        small = replace(problem.cluster.devices[0], memory_bytes=1)
+        devices = (small, *problem.cluster.devices[1:])
+        self.problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        elsewhere = placements.any(axis=1)
+        peaks = np.zeros((len(placements), self.problem.num_devices), np.int64)
+        peaks[~elsewhere, 0] = 10**9 + 1
+        return EvaluationBatch(runtime=np.where(elsewhere, 9.0, 1.0), peak_memory=peaks)
+
+
 def test_the_best_until_a_limit_is_one_that_fits_whatever_it_costs() -> None:
-    problem = ladder()
-    small = replace(problem.cluster.devices[0], memory_bytes=1)
-    roomy = replace(
-        problem,
-        cluster=replace(problem.cluster, devices=(small, *problem.cluster.devices[1:])),
-    )
-
-    class FullThenRoomy:
-        """Costs 3 s on a device that is 1 GB too small, 9 s on the other, where it fits."""
-
-        problem = roomy
-
-        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-            elsewhere = placements.any(axis=1)
-            peaks = np.zeros((len(placements), roomy.num_devices), np.int64)
-            peaks[~elsewhere, 0] = 10**9
-            return EvaluationBatch(runtime=np.where(elsewhere, 9.0, 1.0), peak_memory=peaks)
-
-    watched = WatchedEvaluator(FullThenRoomy(), lambda _count, _best: None, Limits(evaluations=3))
-    both = np.zeros((4, problem.num_groups), np.int32)
+    evaluator = FullThenRoomy()
+    watched = WatchedEvaluator(evaluator, lambda _count, _best: None, Limits(evaluations=3))
+    both = np.zeros((4, evaluator.problem.num_groups), np.int32)
     both[1] = 1
     with pytest.raises(SpentError):
         watched.evaluate(both)
@@ -54,6 +54,31 @@ def test_the_best_until_a_limit_is_one_that_fits_whatever_it_costs() -> None:
     assert (result.runtime, result.evaluations) == (9.0, 3)
     assert result.placement.tolist() == both[1].tolist()
     assert result.curve[-1].tolist() == [3.0, 9.0]
+
+
+def test_the_best_that_fits_stays_the_best() -> None:
+    watched = WatchedEvaluator(FullThenRoomy(), lambda _count, _best: None)
+    for device in (1, 0):
+        watched.evaluate(np.full((1, watched.problem.num_groups), device, np.int32))
+    assert watched.best == watched.result().runtime == 9.0
+    assert watched.result().curve.tolist() == [[1.0, 9.0], [2.0, 9.0]]
+
+
+def test_a_curve_ends_with_what_a_placer_returns_if_it_alone_fits() -> None:
+    evaluator = FullThenRoomy()
+    watched = WatchedEvaluator(evaluator, lambda _count, _best: None)
+    rows = np.array([[0], [1]], np.int32).repeat(watched.problem.num_groups, axis=1)
+    watched.evaluate(rows[:1])
+    found = evaluator.evaluate(rows)
+    returned = PlacementResult(
+        placement=rows[1],
+        runtime=found.runtime[1],
+        peak_memory=found.peak_memory[1],
+        evaluations=1,
+        seconds=0.0,
+        curve=np.array([[1.0, 9.0]]),
+    )
+    assert watched.counted(returned).curve.tolist() == [[1.0, 3.0], [1.0, 9.0]]
 
 
 def test_what_comes_first_is_evaluated_however_short_the_time() -> None:

@@ -54,7 +54,7 @@ class Trials:
             )
         self.problem = problem
         self.evaluator = evaluator
-        self.memory = np.array([device.memory_bytes for device in problem.cluster.devices])
+        self.memory = problem.cluster.memory_bytes
         self.count = 0
         self._best_rank = (True, np.inf)
         self._best: tuple[NDArray[np.int32], float, NDArray[np.int64]] | None = None

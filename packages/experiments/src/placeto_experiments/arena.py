@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from os.path import realpath
 from pathlib import Path
 
 import click
@@ -116,7 +117,8 @@ def arena(
                 raise
             left_out.append(str(error).replace(str(path), path.name))
     if with_models:
-        cases += map(_case_of_model, (*OF_TABLE_1, *OF_FAMILIES))
+        taken = {case.name for case in cases}
+        cases += [_case_of_model(name, taken) for name in (*OF_TABLE_1, *OF_FAMILIES)]
     if not cases:
         raise InputError("arena: expected a file of a graph, got none")
     comparison = Comparison(
@@ -140,14 +142,15 @@ def arena(
 
 def _files(given: Sequence[Path]) -> dict[Path, bool]:
     """Return files, each once, and whether it was named, or is one of a folder alone."""
-    found: dict[Path, tuple[Path, bool]] = {}  # by where it is
+    found: dict[str, tuple[Path, bool]] = {}  # by where it is
     for path in given:
         is_named = not path.is_dir()
         files = [path] if is_named else sorted(path.iterdir())
         for file in files:
             if is_named or file.name.endswith(SUFFIXES):
-                first, was_named = found.get(file.resolve(), (file, False))
-                found[file.resolve()] = first, was_named or is_named
+                place = realpath(file)
+                first, was_named = found.get(place, (file, False))
+                found[place] = first, was_named or is_named
     return dict(found.values())
 
 
@@ -166,10 +169,10 @@ def _case_of_file(path: Path, taken: Collection[str]) -> Case:
     )
 
 
-def _case_of_model(name: str) -> Case:
+def _case_of_model(name: str, taken: Collection[str]) -> Case:
     source, _, cluster = name.rpartition("/")
     options = ProblemOptions(cluster=cluster)
-    return Case(source, cluster, file_name(name), lambda: read_problem(source, options))
+    return Case(source, cluster, file_name(name, taken), lambda: read_problem(source, options))
 
 
 def _page(comparison: Comparison, results: Results, seconds: float) -> Page:

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from os.path import realpath
 from pathlib import Path
 
 import click
@@ -199,7 +200,7 @@ def compare(
     with showing_progress() as progress:
         read = [
             (text, _read(text, choice, number, progress))
-            for text in {Path(text).resolve(): text for text in sources}.values()  # a file once
+            for text in {realpath(text): text for text in sources}.values()  # a file once
             for number in dict.fromkeys(micro_batches or (1,))
         ]
         priced_by = evaluator_spec(evaluator or _objective([source for _, source in read]))

@@ -79,7 +79,8 @@ class MultilevelSearch:
         Number of placements that are evaluated, at most; None for as many as ``seconds`` allow.
         With this alone a seed gives one result.
     bound
-        Seconds that no placement beats, such as `lower_bound` says: reaching them ends the search.
+        Seconds that no placement beats, such as `lower_bound` says: a placement that fits the
+        memory and reaches them ends the search.
     report
         Function that gets the number of evaluations and the lowest cost, seconds, between rounds.
     clock
@@ -222,7 +223,9 @@ class _Budget:
 
     @property
     def is_spent(self) -> bool:
-        return self.share >= 1 or self.trials.best_cost <= self.bound * AT_THE_BOUND
+        trials = self.trials  # what does not fit may cost less than all that does
+        is_best = trials.best_fits and trials.best_cost <= self.bound * AT_THE_BOUND
+        return self.share >= 1 or is_best
 
     @property
     def evaluations_left(self) -> float:

@@ -55,7 +55,7 @@ class WatchedEvaluator:
     def __init__(self, evaluator: Evaluator, report: Report, limits: Limits | None = None) -> None:
         self.problem: PlacementProblem = evaluator.problem
         self.evaluations = 0
-        self._memory = [device.memory_bytes for device in self.problem.cluster.devices]
+        self._memory = self.problem.cluster.memory_bytes
         self._best_rank = (True, np.inf)
         self._evaluator = evaluator
         self._report = report
@@ -91,13 +91,13 @@ class WatchedEvaluator:
 
         If that is nothing, it is what its placement costs.
         """
-        cost = cost_of_result(self.problem, result)
+        rank = not result.fits(self.problem.cluster), cost_of_result(self.problem, result)
         count = max(self.evaluations, 1)
         return replace(
             result,
             evaluations=count,
             seconds=cpu_seconds() - self._began,
-            curve=np.array([*self._curve, (count, min(self.best, cost))]),
+            curve=np.array([*self._curve, (count, min(self._best_rank, rank)[1])]),
         )
 
     def result(self) -> PlacementResult:

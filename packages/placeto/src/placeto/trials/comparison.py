@@ -172,7 +172,7 @@ def profile_table(found: Sequence[Profile]) -> TextTable:
     """Return the profiles of placers as a table."""
     by_problem = list(zip(*(one.ratios for one in found), strict=True))
     count = sum(any(ratio is not None for ratio in ratios) for ratios in by_problem)
-    others = f" ({len(by_problem) - count} more, on which none fits, left out)"
+    others = f" ({len(by_problem) - count} more, with no placement known that fits, left out)"
     return TextTable(
         f"Ratio to the best placer, geometric mean over {count} problems"
         f"{others if count < len(by_problem) else ''}, and the share of problems within a factor "
