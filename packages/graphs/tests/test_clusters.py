@@ -174,6 +174,12 @@ def test_what_a_copy_takes_beside_its_bytes_is_counted_once(kind: str, link: str
     assert ((cluster.latency > 0) ^ (overhead[:, None] > 0))[sent].all()
 
 
+def test_each_device_has_its_memory() -> None:
+    cluster = parse_cluster("1xk80+1xv100")
+    assert cluster.memory_bytes.tolist() == [device.memory_bytes for device in cluster.devices]
+    assert cluster.memory_bytes[0] < cluster.memory_bytes[1]
+
+
 def test_a_spec_names_devices_by_kind_and_number() -> None:
     assert parse_cluster(" 1xCPU + 2xk80+1xv100+1xk80").device_names == (
         "cpu:0",

@@ -105,3 +105,10 @@ def test_a_tensor_takes_the_time_that_its_edges_say(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with refused(f"{tmp_path / 'input.json'}: {message}"):
         load(tmp_path, content(**changes))
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "input.json"
+    path.write_text(json.dumps(content()).replace('"cost": 0.125', '"cost": 9, "cost": 0.125', 1))
+    with refused(f"{path}: 'cost': expected each key of an object once, got it again"):
+        load_dnn_partitioning(path)

@@ -188,6 +188,14 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path, old: str, new: str, 
         load_problem(path)
 
 
+def test_a_key_that_stands_twice_in_a_graph_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    save_graph(diamond(), path)
+    path.write_text(path.read_text().replace('"flops":', '"flops":[9,9,9,9],"flops":', 1))
+    with refused(f"{path}: 'flops': expected each key of an object once, got it again"):
+        load_graph(path)
+
+
 def test_names_like_keys_are_no_keys(tmp_path: Path) -> None:
     names = ('"flops":', "{", 'x"flops" : [', "flops", "\\")
     graph = replace(diamond(), op_names=names[:4], scopes=names[1:], op_types=names[:4])

@@ -98,6 +98,12 @@ def test_loads_by_hand() -> None:
     ]
     assert evaluator.evaluate(placements).runtime.tolist() == [4.0, 2.0, 5.25, 8.0]
     assert evaluator.evaluate(placements).peak_memory[2].tolist() == [1000, 0, 0]
+    assert evaluator.critical_groups(placements).tolist() == [
+        [True] * 4,
+        [True, False, True, False],  # of equal loads the first device counts
+        [True, True, False, False],
+        [False, False, True, True],
+    ]
 
 
 def test_a_tensor_leaves_once_and_comes_in_once() -> None:
