@@ -230,8 +230,8 @@ def test_costs_of_nothing_have_tables() -> None:
 def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
     report = problem(scheme(run(2.0), name="rnn"), bound=0.5)
 
-    def until(*runtimes: float) -> str:
-        placeto = scheme(*map(run, runtimes), name="placeto")
+    def until(*runtimes: float, fits: bool = True) -> str:
+        placeto = scheme(*(run(each, fits=fits) for each in runtimes), name="placeto")
         (row,) = paper_table(
             [msgspec.structs.replace(report, schemes=[*report.schemes, placeto])]
         ).rows
@@ -240,6 +240,7 @@ def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
     assert until(1.0, 1.5, 3.0) == "6"  # 4, 6 and never
     assert until(1.0, 3.0, 4.0) == "never"
     assert until() == NOTHING
+    assert until(1.0, 1.0, 1.0, fits=False) == "never"
     (row,) = paper_table(
         [msgspec.structs.replace(report, schemes=[scheme(run(1.0), name="placeto")])]
     ).rows

@@ -1,5 +1,6 @@
 """Walks in compiled code against walks with one evaluation after the other."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import networkx as nx
@@ -19,7 +20,7 @@ from placeto_graphs import (
     plain_walk,
 )
 from placeto_graphs.testing import check_walks
-from placeto_simulator import SimulationError, Simulator
+from placeto_simulator import SimulationError, Simulator, ThroughputEvaluator
 from simulated_problems import Placed, layered_problem, placed_problems
 
 
@@ -85,6 +86,36 @@ def test_a_walk_keeps_the_best_that_it_accepted() -> None:
     assert np.isinf(walks.cost).any()
     assert walks.evaluations == (~np.isnan(walks.cost)).sum()
     assert not start.any()
+
+
+@pytest.mark.parametrize("evaluator", [Simulator, ThroughputEvaluator])
+def test_the_best_of_a_walk_is_what_fits_however_dear(
+    evaluator: Callable[[PlacementProblem], MoveEvaluator],
+) -> None:
+    ops = nx.DiGraph()
+    ops.add_nodes_from("ab", parameter_bytes=600)
+    graph = from_networkx(ops)
+    cluster = parse_cluster("2xk80")
+    devices = tuple(replace(device, memory_bytes=1000) for device in cluster.devices)
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=replace(cluster, devices=devices),
+        compute_time=np.array([[1.0, 9.0]] * 2),
+        grouping=colocate(graph, rules=()),
+    )
+    there_and_back = Moves(
+        set_of=[[0, 0]],
+        device=[[1, 0]],
+        allowance=[[np.inf, np.inf]],
+        first_member=[0, 1],
+        members=[0],
+    )
+    walks = evaluator(problem).walk(np.zeros((1, 2), np.int32), there_and_back)
+    assert walks.placement.tolist() == [[0, 0]]
+    assert walks.cost[0, 1] > walks.cost[0, 0] == walks.cost[0, 2]
+    assert walks.best_placement.tolist() == [[1, 0]]
+    assert walks.best_runtime.tolist() == [9.0]
+    assert walks.best_peak_memory.tolist() == [[600, 600]]
 
 
 def test_the_most_bytes_that_a_graph_may_have_do_not_wrap() -> None:

@@ -286,7 +286,7 @@ def _paper_row(problem: ProblemReport, scheme: str) -> list[str]:
     placeto, rnn = problem.find(scheme), problem.find("rnn")
     ours, theirs = (typical(scheme, "evaluations_to_best") for scheme in (placeto, rnn))
     runtime = typical(rnn, "runtime")
-    until = [evaluations_until(run.curve, runtime) for run in placeto.runs]
+    until = [evaluations_until(run.curve, runtime) if run.fits else inf for run in placeto.runs]
     return [
         problem.source,
         *(_runtime(problem.find(name)) for name in ("cpu", "single")),
