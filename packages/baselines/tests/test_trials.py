@@ -74,11 +74,11 @@ def test_the_curve_counts_to_the_best_of_a_walk_that_pays_more_for_memory() -> N
     trials = Trials(problem, Listed(problem, [(s, 2 * GIGABYTE) for s in (9.0, 8.0, 7.0)]))
     trials.evaluate(placements(0))
     moves = Moves(
-        set_of=[[0]],
-        device=[[2]],
-        allowance=[[0.0]],
-        first_member=[0, 1],
-        members=[0],
+        set_of=np.array([[0]]),
+        device=np.array([[2]]),
+        allowance=np.array([[0.0]]),
+        first_member=np.array([0, 1]),
+        members=np.array([0]),
         seconds_per_byte=5e-9,
     )
     trials.walk(placements(1), moves)

@@ -104,11 +104,11 @@ def test_the_best_of_a_walk_is_what_fits_however_dear(
         grouping=colocate(graph, rules=()),
     )
     there_and_back = Moves(
-        set_of=[[0, 0]],
-        device=[[1, 0]],
-        allowance=[[np.inf, np.inf]],
-        first_member=[0, 1],
-        members=[0],
+        set_of=np.array([[0, 0]]),
+        device=np.array([[1, 0]]),
+        allowance=np.array([[np.inf, np.inf]]),
+        first_member=np.array([0, 1]),
+        members=np.array([0]),
     )
     walks = evaluator(problem).walk(np.zeros((1, 2), np.int32), there_and_back)
     assert walks.placement.tolist() == [[0, 0]]
