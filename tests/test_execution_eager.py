@@ -178,5 +178,37 @@ def test_what_is_sent_is_not_what_is_written_later(
     torch.testing.assert_close(found["scale"], program.scale)
 
 
+class Overlapping(nn.Module):
+    """Changes rows of a buffer, other rows, and then columns of it all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.zeros(6, 6))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum of each row after all changes."""
+        table = self.get_buffer("table")
+        table[:4] += values[:4]
+        table[2:5].mul_(0.5)
+        table.t()[:2].copy_(values[:2] * 3)
+        return table.sum(1)
+
+
+@pytest.mark.filterwarnings("ignore:devices")  # that share cores
+def test_bytes_that_were_written_several_times_arrive_as_they_were_at_last() -> None:
+    """Who reads all of the table gets all three writes, of which each has bytes of the others."""
+    values, model = torch.arange(36.0).reshape(6, 6) + 1, Overlapping()
+    step = executable_step(model, values, mode="inference", target="cpu")
+    expected = model(values)
+    names = step.graph.op_names
+    places = [int(name == "aten.sum") for name in names]
+    assert sum(places) == 1
+    with executor_of(step, 2) as executor:
+        placement = np.zeros(executor.problem.num_groups, np.int32)
+        placement[executor.problem.grouping.group_of] = places
+        found = executor.execute(placement).results()
+    torch.testing.assert_close(found["output.0"], expected)
+
+
 def _named(name: str, message: str) -> str:
     return f"{name}: {message}"

@@ -164,6 +164,7 @@ class TracedDevice:
         self._generator = torch.Generator(device)
         self._memory = self._new_memory()
         self._landing: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._carried_parts: dict[tuple[int, int], Sequence[int]] = {}
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -256,18 +257,29 @@ class TracedDevice:
         return DeviceMemory(self._device, step.trace.storage_bytes, step.parts, step.slots)
 
     def _carried(self, tensor: int, device: int) -> Sequence[int]:
-        """Return the parts of a tensor that are on a device; the optimizer's state stays."""
-        parts, views = self._step.parts.of_tensor[tensor], self._step.parts.views
-        home = self._op_device[int(self._step.graph.tensor_producer[tensor])]
-        if len(parts) < 2 or home == device:
-            return parts
-        read = {
-            storage
-            for op in self._step.graph.consumers_of_tensor[tensor].tolist()
-            if self._op_device[op] == device
-            for storage in _touched(self._step.trace.ops[op])
-        }
-        return [part for part in parts if views[part].storage in read]
+        """Return the parts of a tensor that are on a device; on another one only what is read."""
+        if (tensor, device) not in self._carried_parts:
+            self._carried_parts[tensor, device] = self._find_carried(tensor, device)
+        return self._carried_parts[tensor, device]
+
+    def _find_carried(self, tensor: int, device: int) -> Sequence[int]:
+        graph, parts = self._step.graph, self._step.parts
+        producer, own = int(graph.tensor_producer[tensor]), parts.of_tensor[tensor]
+        if self._op_device[producer] == device:
+            return own
+        read: set[int] = set()
+        for op in graph.consumers_of_tensor[tensor].tolist():
+            if self._op_device[op] == device:
+                # A later version of a part would be overwritten, where it has arrived before.
+                later = {
+                    part
+                    for other in graph.inputs_of_op[op].tolist()
+                    if graph.tensor_producer[other] > producer
+                    for part in parts.of_tensor[other]
+                }
+                touched = _touched(self._step.trace.ops[op])
+                read |= {part for part in own if parts.views[part].storage in touched} - later
+        return [part for part in own if part in read]
 
     def _drawn(self, call: PreparedCall, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Call what draws random numbers; these follow from the seed and which draw it is."""
