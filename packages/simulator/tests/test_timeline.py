@@ -145,6 +145,14 @@ def test_the_events_are_all_that_happened_in_order(placed: Placed) -> None:
     assert kinds.count("wakeup") >= len(used[0]) + len(used[1])
 
 
+def test_a_link_that_carries_two_tensors_at_once_is_busy_once() -> None:
+    """Simulated links carry one at a time; a real one takes the second before the first is over."""
+    timeline = Simulator(two_chains()).timeline(np.array([0, 0, 1, 1], np.int32))
+    starts, ends = np.array([2.0, 1.0]), np.array([2.5, 4.0])
+    real = replace(timeline, transfer_start=starts, transfer_end=ends)
+    assert real.link_busy.tolist() == [3 / 5.75, 0]
+
+
 def test_a_timeline_by_hand() -> None:
     timeline = Simulator(two_chains()).timeline(np.array([0, 0, 1, 1], np.int32))
     assert timeline.op_start.tolist() == [0, 1.25, 2.125, 4.75]

@@ -94,9 +94,19 @@ class StepTimeline:
 
     @property
     def link_busy(self) -> NDArray[np.float64]:
-        """float64[L], the share of the runtime in which each link carries tensors."""
-        within = np.maximum(np.minimum(self.transfer_end, self.runtime) - self.transfer_start, 0.0)
-        return self._share(self.transfer_link, within, self.problem.cluster.num_links)
+        """float64[L], the share of the runtime in which each link carries tensors.
+
+        A real link may carry several at once.
+        """
+        ends = np.minimum(self.transfer_end, self.runtime)
+        seconds = np.zeros(len(ends))
+        for link in np.unique(self.transfer_link):
+            here = np.flatnonzero(self.transfer_link == link)
+            here = here[np.argsort(self.transfer_start[here], kind="stable")]
+            until = np.maximum.accumulate(ends[here])
+            begun = np.maximum(self.transfer_start[here], np.append(0.0, until[:-1]))
+            seconds[here] = np.maximum(until - begun, 0.0)
+        return self._share(self.transfer_link, seconds, self.problem.cluster.num_links)
 
     @cached_property
     def peak_memory(self) -> NDArray[np.int64]:

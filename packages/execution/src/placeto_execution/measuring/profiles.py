@@ -43,9 +43,12 @@ class StepProfile:
 
     @property
     def between_ops(self) -> float:
-        """Seconds from the end of an op to the start of the next, the median of the runs' means."""
+        """Seconds from the end of an op to the start of the next, the median of the runs' means.
+
+        What computes nothing is no op here, as after it a simulated device is not busy either.
+        """
         between = self.runtimes - self.op_seconds.sum(axis=1)
-        return float(np.median(between) / max(1, self.op_seconds.shape[1] - 1))
+        return float(np.median(between) / max(1, np.count_nonzero(self.seconds) - 1))
 
 
 def trimmed_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
