@@ -142,32 +142,56 @@ def test_an_interrupt_in_the_middle_of_a_step() -> None:
 
 
 ORPHANS = """
-import numpy as np, os, signal, sys, time, multiprocessing, threading
+import numpy as np, os, sys, time
 sys.path.insert(0, {tests!r})
 from numeric_step import NumericStep, cpus, random_problem
 from placeto_execution import Executor
 
 def happens(what, number):
     if (what, number) == ("run", 5):
-        print("runs", os.getpid(), flush=True)
-        time.sleep(60)
+        time.sleep(1)
 
 problem = random_problem(0, 20, 2, "fifo")
 executor = Executor(problem, NumericStep(problem.graph, happens), cpus(2))
 executor.execute(np.array([0, 1] * 10, np.int32))
+bystander = os.fork()
+if not bystander:  # it has all files that the parent has
+    time.sleep(60)
+    os._exit(0)
+children = [process.pid for process in executor._placed.devices._processes]
+print(bystander, *children, flush=True)
+while True:
+    executor.execute(np.array([0, 1] * 10, np.int32))
 """
 
 
-def test_no_process_outlives_a_parent_that_is_killed() -> None:
+def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """Neither a process, nor a file, nor a word, though another process has its open files."""
     code = ORPHANS.format(tests=str(Path(__file__).parent))
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
-    ) as parent:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    errors = tmp_path / "errors.txt"
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=environment,
+        ) as parent,
+    ):
         assert parent.stdout is not None
-        device = int(parent.stdout.readline().split()[1])
+        bystander, *devices = map(int, parent.stdout.readline().split())
+        time.sleep(0.3)  # in which a step begins
         parent.kill()
-    for _ in range(100):
-        if not Path(f"/proc/{device}").exists():
-            return
-        time.sleep(0.1)
-    raise AssertionError("the process of a device is still there")
+    try:
+        for _ in range(100):
+            if not any(Path(f"/proc/{device}").exists() for device in devices):
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("the processes of devices are still there")
+    finally:
+        os.kill(bystander, signal.SIGKILL)
+    assert errors.read_text() == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["errors.txt"]

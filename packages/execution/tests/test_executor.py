@@ -1,18 +1,28 @@
 """What runs on several devices gives what one op after the other gives, with either interpreter."""
 
 import multiprocessing
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from numeric_step import NumericStep, cpus, expected_results, problems, random_problem
-from placeto_execution import ExecutionError, Executor, compile_step
+import numeric_step
+from numeric_step import (
+    NumericDevice,
+    NumericStep,
+    cpus,
+    expected_results,
+    problems,
+    random_problem,
+)
+from placeto_execution import ExecutionError, Executor, compile_step, processes
 from placeto_execution.records import timeline_of
 from placeto_execution.schedules import topological_schedule
 from placeto_execution.streams import StreamedDevices
@@ -112,6 +122,39 @@ def test_emulated_links_take_their_time() -> None:
         assert len(start) > 1
         assert (end - start >= 0.05 - 1e-6).all()
         assert (np.diff(start) >= 0.05 - 1e-6).all()
+
+
+class SilentDevice(NumericDevice):
+    """Has tensors of which no byte is sent."""
+
+    def buffers(self, tensor: int, destination: int) -> list[torch.Tensor]:
+        return [torch.empty(0) for _ in super().buffers(tensor, destination)]
+
+    def expect(self, tensor: int) -> tuple[list[torch.Tensor], int]:
+        buffers, more = super().expect(tensor)
+        return [torch.empty(0) for _ in buffers], more
+
+
+@pytest.mark.parametrize("is_emulated", [False, True])
+def test_a_tensor_without_bytes_is_waited_for(
+    is_emulated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what comes first, and that other messages need not say it."""
+    monkeypatch.setattr(numeric_step, "NumericDevice", SilentDevice)
+    problem = random_problem(3, 25, 2, "fifo")
+    step = NumericStep(problem.graph, lambda what, _: time.sleep(2e-3 * (what == "run")))
+    emulated = problem.cluster if is_emulated else None
+    with Executor(problem, step, cpus(2), emulated_links=emulated) as executor:
+        check_timeline(executor.execute(random_placement(problem, 0)).timeline)
+
+
+def test_a_step_begins_when_its_first_device_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "LEAD", -1.0)  # seconds by which all are late
+    problem = random_problem(3, 25, 2, "fifo")
+    with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:
+        timeline = executor.execute(random_placement(problem, 0)).timeline
+    assert timeline.op_start.min() >= 0.0
+    assert timeline.op_start.min() < 0.5
 
 
 def test_ops_run_in_the_order_of_the_schedule() -> None:

@@ -33,6 +33,9 @@ class LazyStream:
         yield
         entered.pop()
 
+    def set_clock(self) -> None:
+        """Nothing."""
+
     def mark(self) -> "LazyMoment":
         return LazyMoment(self, len(self.issued))
 

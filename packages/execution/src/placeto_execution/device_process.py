@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawArray
@@ -27,11 +28,13 @@ from placeto_execution.records import Record
 from placeto_graphs import DeviceStep, OpGraph, error_line
 
 FOREVER = dt.timedelta(days=365)  # the parent finds out whether a message never comes
+PARENT_INTERVAL = 0.5  # seconds after which a process looks again whether its parent is there
 TAGS_PER_MESSAGE = 1 << 11
 CHUNK_BYTES = 1 << 18  # on an emulated link, in which there is a token for each byte
 MOST_CHUNKS = 1 << 8  # of a large tensor
 NOT_WAITING, AT_END = -1, -2
 LOOPBACK = "127.0.0.1"
+NEWS = torch.zeros(1, dtype=torch.uint8)  # what is sent where there is no byte, to be waited for
 
 
 class Progress:
@@ -90,7 +93,7 @@ class Failure:
     line: str
 
 
-def serve(task: DeviceTask, pipe: Connection, alive: int) -> None:
+def serve(task: DeviceTask, pipe: Connection, parent: int) -> None:
     """Do what the parent tells, until the parent ends this process or has ended itself.
 
     Parameters
@@ -99,13 +102,15 @@ def serve(task: DeviceTask, pipe: Connection, alive: int) -> None:
         What runs.
     pipe
         Brings names of methods of `DeviceProcess`, with a value, and takes what they return.
-    alive
-        File that ends when the parent does.
+    parent
+        Number of the parent's process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     # In a new thread: the OpenMP threads of the one that was forked are not there any more.
     threading.Thread(target=_serve, args=(task, pipe), daemon=True).start()
-    os.read(alive, 1)
+    # No file tells of the parent's end: other processes that it forks would keep it open.
+    while os.getppid() == parent:
+        time.sleep(PARENT_INTERVAL)
     os._exit(1)
 
 
@@ -119,7 +124,8 @@ def _serve(task: DeviceTask, pipe: Connection) -> None:
                 pipe.send_bytes(pickle.dumps(getattr(device, what)(value)))
     except BaseException as error:
         doing = doing_text(task.graph, task.program, task.number, task.progress)
-        pipe.send_bytes(pickle.dumps(Failure(f"{doing} on {task.name}: {error_line(error)}")))
+        with suppress(OSError):  # the parent may have ended
+            pipe.send_bytes(pickle.dumps(Failure(f"{doing} on {task.name}: {error_line(error)}")))
 
 
 def doing_text(graph: OpGraph, program: StepProgram, device: int, progress: Progress) -> str:
@@ -178,6 +184,7 @@ class DeviceProcess:
         at, device = progress.instruction, self._task.number
         while now() < start:
             pass
+        record.began = now()
         for number, instruction in enumerate(self._instructions, start=1):
             at[device] = number
             if isinstance(instruction, Run):
@@ -204,9 +211,8 @@ class DeviceProcess:
 
     def _receive(self, number: int) -> None:
         message = self._messages[number]
-        if message.tensor is None:
-            buffers: Sequence[torch.Tensor] = [torch.empty(1, dtype=torch.uint8)]
-        else:
+        buffers: Sequence[torch.Tensor] = []
+        if message.tensor is not None:
             buffers, more = self.step.expect(message.tensor)
             self._record.made.append((time.monotonic(), more))
         self._incoming[number] = [
@@ -227,11 +233,10 @@ class DeviceProcess:
 
     def _send(self, number: int) -> None:
         message, now = self._messages[number], time.monotonic()
-        if message.tensor is None:
-            self._send_chunk(number, number * TAGS_PER_MESSAGE, torch.zeros(1, dtype=torch.uint8))
-            return
-        buffers = self.step.buffers(message.tensor, message.destination)
-        if self._task.links is None:
+        buffers: Sequence[torch.Tensor] = []
+        if message.tensor is not None:
+            buffers = self.step.buffers(message.tensor, message.destination)
+        if message.tensor is None or self._task.links is None:
             self._record.sent.append((number, now))
             for tag, chunk in self._chunks(number, buffers):
                 self._send_chunk(number, tag, chunk)
@@ -248,7 +253,7 @@ class DeviceProcess:
         self, number: int, buffers: Sequence[torch.Tensor]
     ) -> list[tuple[int, torch.Tensor]]:
         """Return what is sent of a message, with tags; emulated links carry smaller chunks."""
-        chunks = [buffer for buffer in buffers if buffer.numel()]
+        chunks = [buffer for buffer in buffers if buffer.numel()] or [NEWS]
         if self._task.links is not None:
             flat = [chunk.view(-1).view(torch.uint8) for chunk in chunks]
             size = max(CHUNK_BYTES, sum(each.nbytes for each in flat) // MOST_CHUNKS + 1)

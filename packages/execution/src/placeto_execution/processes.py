@@ -62,7 +62,6 @@ class DeviceProcesses:
         self._progress = Progress(len(devices))
         self._folder = Path(tempfile.mkdtemp(prefix="placeto-"))
         context = get_context("fork")
-        alive, self._alive = os.pipe()
         self._processes = []
         self._pipes: list[connection.Connection] = []
         try:
@@ -79,9 +78,7 @@ class DeviceProcesses:
                     links,
                 )
                 own, pipe = context.Pipe()
-                process = context.Process(
-                    target=_child, args=(task, pipe, alive, self._alive), daemon=True
-                )
+                process = context.Process(target=serve, args=(task, pipe, os.getpid()), daemon=True)
                 self._processes.append(process)
                 self._pipes.append(own)
                 with warnings.catch_warnings():
@@ -93,8 +90,6 @@ class DeviceProcesses:
         except BaseException:
             self.close()
             raise
-        finally:
-            os.close(alive)
 
     def run(self, feed: Any) -> tuple[list[Record], float]:
         """Run a step; return what the devices noted, and the time at which it began.
@@ -105,8 +100,9 @@ class DeviceProcesses:
             If a device fails; all processes have ended then.
         """
         self._ask("begin", feed)
-        start = time.monotonic() + LEAD
-        return self._ask("run", start), start
+        shutil.rmtree(self._folder, ignore_errors=True)  # the processes have found each other
+        records: list[Record] = self._ask("run", time.monotonic() + LEAD)
+        return records, min(record.began for record in records)
 
     def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
         """Return the pieces of results of all devices."""
@@ -122,9 +118,6 @@ class DeviceProcesses:
             process.join()
         for pipe in self._pipes:
             pipe.close()
-        if self._alive >= 0:
-            os.close(self._alive)
-            self._alive = -1
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, what: str, value: Any) -> list[Any]:
@@ -197,8 +190,3 @@ class DeviceProcesses:
             f"{self._doing(device)} on {self._devices[device]}: "
             f"it has waited for {PATIENCE:.0f} s, and no device does anything"
         )
-
-
-def _child(task: DeviceTask, pipe: connection.Connection, alive: int, parents_end: int) -> None:
-    os.close(parents_end)
-    serve(task, pipe, alive)

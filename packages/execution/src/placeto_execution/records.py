@@ -16,6 +16,8 @@ class Record:
 
     Attributes
     ----------
+    began : float
+        When the device began; of several devices, the step began when the first one did.
     ops : list of (int, float, float)
         Ops, with start and end.
     sent, left, arrived : list of (int, float)
@@ -27,6 +29,7 @@ class Record:
         Tensors, with the times of their `Free`, and the bytes that the device holds fewer.
     """
 
+    began: float = 0.0
     ops: list[tuple[int, float, float]] = field(default_factory=list)
     sent: list[tuple[int, float]] = field(default_factory=list)
     left: list[tuple[int, float]] = field(default_factory=list)

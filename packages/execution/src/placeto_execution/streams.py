@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -56,6 +57,9 @@ class _HostStream:
     def entered(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def set_clock(self) -> None:
+        """Do nothing, as it has the clock of the process."""
+
     def mark(self) -> _HostMoment:
         return _HostMoment(time.monotonic())
 
@@ -74,6 +78,10 @@ class _CudaStream:
         self._device = torch.device(name)
         new_stream: Any = torch.cuda.Stream
         self._stream = new_stream(self._device)
+        self.set_clock()
+
+    def set_clock(self) -> None:
+        """Note what time it is; times since then are 24-bit numbers of milliseconds."""
         with self.entered():
             self._origin = self._event()
         self._origin.synchronize()
@@ -160,6 +168,8 @@ class StreamedDevices:
                 with stream.entered():
                     step.begin(feed)
             self._finish()
+            for stream in (*self._streams, *chain.from_iterable(self._copy_streams.values())):
+                stream.set_clock()
             start = time.monotonic()
             self._notes = [Record() for _ in self._streams]
             self._last = [stream.mark() for stream in self._streams]
