@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -139,6 +140,34 @@ def test_an_interrupt_in_the_middle_of_a_step() -> None:
         with pytest.raises(KeyboardInterrupt):
             executor.execute(HALVES)
         assert not multiprocessing.active_children()
+
+
+INTERRUPTED = """
+import multiprocessing, numpy as np, os, signal, sys
+sys.path.insert(0, {tests!r})
+from numeric_step import NumericStep, cpus, random_problem
+from placeto_execution import Executor
+
+problem = random_problem(0, 20, 2, "fifo")
+os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    Executor(problem, NumericStep(problem.graph), cpus(2)).execute(np.array([0, 1] * 10, np.int32))
+except KeyboardInterrupt:
+    print("interrupted", multiprocessing.active_children())
+"""
+
+
+def test_an_interrupt_within_a_fork() -> None:
+    code = INTERRUPTED.format(tests=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted []\n", "")
+
+
+def test_no_room_for_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    problem = random_problem(0, NUM_OPS, 2, "fifo")
+    with pytest.raises(ExecutionError, match=r"^devices: no process for each: .*No such file"):
+        Executor(problem, NumericStep(problem.graph), cpus(2)).execute(HALVES)
 
 
 ORPHANS = """

@@ -229,7 +229,10 @@ class Executor:
         else:
             cluster = self.emulated_links
             links = None if cluster is None else EmulatedLinks(cluster)
-            devices = DeviceProcesses(*arguments, links)
+            try:
+                devices = DeviceProcesses(*arguments, links)
+            except OSError as error:  # such as no room for files, or too many processes
+                raise ExecutionError(f"devices: no process for each: {error}") from None
         self._placed = _Placed(placement.copy(), op_device, program, devices)
         return self._placed
 

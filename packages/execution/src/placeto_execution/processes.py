@@ -5,9 +5,11 @@ import pickle
 import shutil
 import signal
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -61,35 +63,39 @@ class DeviceProcesses:
         self._graph, self._program, self._devices, self._links = step.graph, program, devices, links
         self._progress = Progress(len(devices))
         self._folder = Path(tempfile.mkdtemp(prefix="placeto-"))
-        context = get_context("fork")
-        self._processes = []
+        self._processes: list[Any] = []
         self._pipes: list[connection.Connection] = []
         try:
-            for number, name in enumerate(devices):
-                task = DeviceTask(
-                    number,
-                    name,
-                    len(devices),
-                    step.graph,
-                    program,
-                    partial(step.on_device, number, devices, op_device),
-                    str(self._folder / "store"),
-                    self._progress,
-                    links,
-                )
-                own, pipe = context.Pipe()
-                process = context.Process(target=serve, args=(task, pipe, os.getpid()), daemon=True)
-                self._processes.append(process)
-                self._pipes.append(own)
-                with warnings.catch_warnings():
-                    # Other threads are not there in the child. It waits for none of them, as it
-                    # only computes and sends, in new threads.
-                    warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
-                    process.start()
-                pipe.close()
+            with _without_interrupts():
+                for number, name in enumerate(devices):
+                    task = DeviceTask(
+                        number,
+                        name,
+                        len(devices),
+                        step.graph,
+                        program,
+                        partial(step.on_device, number, devices, op_device),
+                        str(self._folder / "store"),
+                        self._progress,
+                        links,
+                    )
+                    self._fork(task)
         except BaseException:
             self.close()
             raise
+
+    def _fork(self, task: DeviceTask) -> None:
+        context = get_context("fork")
+        own, pipe = context.Pipe()
+        self._pipes.append(own)
+        process = context.Process(target=serve, args=(task, pipe, os.getpid()), daemon=True)
+        self._processes.append(process)
+        with warnings.catch_warnings():
+            # Other threads are not there in the child. It waits for none of them, as it only
+            # computes and sends, in new threads.
+            warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+            process.start()
+        pipe.close()
 
     def run(self, feed: Any) -> tuple[list[Record], float]:
         """Run a step; return what the devices noted, and the time at which it began.
@@ -190,3 +196,19 @@ class DeviceProcesses:
             f"{self._doing(device)} on {self._devices[device]}: "
             f"it has waited for {PATIENCE:.0f} s, and no device does anything"
         )
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait, which Python drops within a fork, and new processes do nothing at it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # the main thread gets it
+        return
+    interrupts: list[Any] = []
+    handler = signal.signal(signal.SIGINT, lambda *arguments: interrupts.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if interrupts:
+        signal.raise_signal(signal.SIGINT)
