@@ -28,7 +28,7 @@ class EmulatedLinks:
     >>> import numpy as np
     >>> from placeto_graphs import Device
     >>> cluster = Cluster(
-    ...     devices=[Device(name, "cpu", 10**9, 0.0, 0.0) for name in ("left", "right")],
+    ...     devices=[Device(name, "cpu", 10**9, 0.0, 0.25) for name in ("left", "right")],
     ...     bandwidth=np.full((2, 2), 100.0),
     ...     latency=np.full((2, 2), 0.5),
     ... )
@@ -37,7 +37,7 @@ class EmulatedLinks:
     >>> links.reserve(message, [100, 50], ready=8.0)
     Reservation(start=8.0, leaves=[9.5, 10.0])
     >>> links.reserve(message, [50], ready=9.0)
-    Reservation(start=10.0, leaves=[11.0])
+    Reservation(start=10.25, leaves=[11.25])
     """
 
     def __init__(self, cluster: Cluster) -> None:

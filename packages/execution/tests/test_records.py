@@ -1,0 +1,41 @@
+"""The timeline of what devices have noted, by hand."""
+
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+
+from placeto_execution import compile_step
+from placeto_execution.records import Record, timeline_of
+from placeto_execution.schedules import topological_schedule
+from placeto_graphs import PlacementProblem, colocate, from_networkx, parse_cluster
+
+
+def test_a_tensor_is_on_its_source_until_it_has_left() -> None:
+    graph = from_networkx(nx.path_graph(2, create_using=nx.DiGraph))
+    graph = replace(graph, workspace_bytes=np.array([40, 0]))
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xcpu"),
+        compute_time=np.zeros((2, 2)),
+        grouping=colocate(graph, rules=()),
+    )
+    op_device = np.array([0, 1], np.int32)
+    program = compile_step(topological_schedule(problem, op_device))
+    source = Record(
+        ops=[(0, 11.0, 12.0)],
+        sent=[(0, 12.5)],
+        left=[(0, 13.5), (0, 14.0)],  # in two chunks
+        made=[(11.0, 8)],
+        freed=[(0, 12.5, 8)],
+    )
+    reader = Record(
+        ops=[(1, 15.0, 16.0)], arrived=[(0, 15.0)], made=[(13.0, 8)], freed=[(0, 16.0, 8)]
+    )
+    timeline = timeline_of(problem, op_device, program, [source, reader], origin=10.0)
+    assert (timeline.op_start.tolist(), timeline.op_end.tolist()) == ([1.0, 5.0], [2.0, 6.0])
+    assert timeline.transfer_start.tolist() == [2.5]
+    assert timeline.transfer_end.tolist() == [4.0]
+    assert [each.tolist() for each in timeline.memory(0)] == [[0, 1, 2, 4], [0, 48, 8, 0]]
+    assert [each.tolist() for each in timeline.memory(1)] == [[0, 3, 6], [0, 8, 0]]
+    assert timeline.peak_memory.tolist() == [48, 8]
