@@ -145,8 +145,9 @@ class LazyDevice:
         return [self.memory[tensor]]
 
     def expect(self, tensor: int) -> tuple[list[LazyBuffer], int]:
-        self.memory[tensor] = LazyBuffer()
-        return [self.memory[tensor]], 0
+        room = self.memory[tensor] = LazyBuffer()
+        entered[-1].do(lambda: setattr(room, "value", None))  # until then it is used by others
+        return [room], 0
 
     def arrived(self, _tensor: int) -> None:
         """Nothing."""
