@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy import Demonstration, PlacementPolicy, demonstrate, preset
 from placeto_policy.demonstrations import wanted_devices
-from placeto_policy.embedding.pairs import fitting_devices
 from placeto_policy.lessons import ImitationSettings, Lesson, WantedStates
 from placeto_policy.states import NOWHERE
 from random_states import random_problem
@@ -116,17 +115,6 @@ def test_a_state_is_labelled_alike_however_it_came_about() -> None:
     for each in both:
         for _, wanted in each:
             np.testing.assert_allclose(wanted, each[0][1])
-
-
-def test_a_device_that_the_policy_leaves_out_is_not_wanted() -> None:
-    graph = nx.DiGraph()
-    for name in "abc":
-        nx.add_path(graph, [f"{name}{step}" for step in range(3)], bytes=2**33)
-    evaluator = ListSchedule(problem_of(graph, num_devices=3))  # a device has room for one of them
-    learned = own_states(evaluator, np.zeros(9, np.int32))
-    left_out = ~fitting_devices(learned.states)
-    assert bool(left_out.any())
-    assert not learned.wanted[left_out].any()
 
 
 def test_a_device_that_cannot_run_a_group_is_never_wanted() -> None:

@@ -10,7 +10,6 @@ from scipy.optimize import linear_sum_assignment
 
 from placeto_policy.costs import PlacementCosts
 from placeto_policy.demonstrations import Demonstration, wanted_devices
-from placeto_policy.embedding.pairs import fitting_devices
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.policy import PlacementPolicy
@@ -131,11 +130,11 @@ class Lesson:
         where the demonstration has them: the cost to go of Ross and Bagnell 2014, *Reinforcement
         and Imitation Learning via Interactive No-Regret Learning*. Devices that are alike have
         other numbers in a rollout than in the demonstration; those that hold most in common count
-        as the same. A device that the policy may not choose is not wanted.
+        as the same. A device that cannot run the group is not wanted.
         """
         current = states.current.numpy()
         costs = self.costs.of_devices(self._completed(states), current)
-        wanted = wanted_devices(costs, fitting_devices(states).numpy())
+        wanted = wanted_devices(costs, self.allowed[current])
         return WantedStates(
             states=states,
             wanted=torch.from_numpy(wanted).float(),

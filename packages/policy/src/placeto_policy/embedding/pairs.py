@@ -22,7 +22,9 @@ OWN = 6  # of the pair alone
 LINKS = 2  # of the links that the group would use
 LEFT = 2  # of what is not placed yet
 MOST_MEMORY = 4.0  # times that of a device: beyond it, all is one
-OVERFLOWING = -1e8  # score of a device that would be too full where another one would not
+# Taken from a score for each time the device's memory by which it would be too full: 5 % too much
+# makes it e^15 times less likely. It is not forbidden, as what groups hold is an estimate.
+OVERFLOW = 300.0
 NEAREST = 1e-3  # weight of how near devices are: it decides between those that look the same else
 # The first policy is close to uniform, whatever the graph and the seed.
 OUTPUT_SCALE = 0.1
@@ -38,9 +40,10 @@ class PairScores(nn.Module):
     the transfers to and from there, and how busy their links are; how much slower the group runs
     there; the memory that would be left; and how much is not placed yet, which is nowhere. One
     network scores each device from that and from the mean and the maximum over all devices that
-    can run the group. A device whose memory would overflow is left out while another one fits. Of
-    devices that look the same else, the one nearest to those in use has the highest score. So
-    devices that are relabelled get the same scores, relabelled, and with them a whole rollout.
+    can run the group. The score of a device whose memory would overflow is lowered by how much it
+    would. Of devices that look the same else, the one nearest to those in use has the highest
+    score. So devices that are relabelled get the same scores, relabelled, and with them a whole
+    rollout.
 
     Parameters
     ----------
@@ -116,8 +119,8 @@ class PairScores(nn.Module):
         most = devices.amax(dim=1, keepdim=True)  # of at least 0: they come from a ReLU
         compared = torch.cat([devices, mean.expand_as(devices), most.expand_as(devices)], dim=2)
         scores: torch.Tensor = self.score(torch.relu(self.compare(compared))).squeeze(2)
-        scores = scores + NEAREST * nearness(states, there)
-        return scores.masked_fill(~_fitting(states, held), OVERFLOWING)
+        too_full = (full_devices(states, held) - 1.0).clamp(min=0.0, max=MOST_MEMORY)
+        return scores + NEAREST * nearness(states, there) - OVERFLOW * too_full
 
     def _seen(
         self,
@@ -158,21 +161,6 @@ def groups_there(states: States) -> torch.Tensor:
 def placed_groups(states: States) -> torch.Tensor:
     """Return int64[N, G], the device of each group, the current one of which is nowhere."""
     return states.placement.scatter(1, states.current[:, None], NOWHERE)
-
-
-def fitting_devices(states: States) -> torch.Tensor:
-    """Return bool[N, D], the devices that the current group may go to.
-
-    Those are the ones that can run it and whose memory it would not overflow; if there are none,
-    all that can run it.
-    """
-    return _fitting(states, (groups_there(states) * states.graph.memory).sum(dim=2))
-
-
-def _fitting(states: States, held: torch.Tensor) -> torch.Tensor:
-    allowed = states.graph.allowed[states.current]
-    fits = allowed & (full_devices(states, held) <= 1.0)
-    return torch.where(fits.any(dim=1, keepdim=True), fits, allowed)
 
 
 def full_devices(states: States, held: torch.Tensor) -> torch.Tensor:
