@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from placeto_execution.devices import check_device_names, is_cuda
 from placeto_execution.errors import ExecutionError
 from placeto_execution.links import EmulatedLinks
-from placeto_execution.processes import DeviceProcesses
 from placeto_execution.programs import StepProgram, compile_step
 from placeto_execution.records import timeline_of
 from placeto_execution.schedules import topological_schedule
-from placeto_execution.streams import StreamedDevices
 from placeto_graphs import (
     Cluster,
     EvaluationBatch,
@@ -25,6 +23,10 @@ from placeto_graphs import (
     PlacementProblem,
     StepTimeline,
 )
+
+if TYPE_CHECKING:
+    from placeto_execution.processes import DeviceProcesses
+    from placeto_execution.streams import StreamedDevices
 
 Schedule = Callable[[NDArray[np.int32]], StepTimeline]
 
@@ -214,6 +216,9 @@ class Executor:
 
     def _place(self, placement: NDArray[np.int32]) -> "_Placed":
         """Return the devices with the programs of a placement."""
+        from placeto_execution.processes import DeviceProcesses  # noqa: PLC0415, torch is slow
+        from placeto_execution.streams import StreamedDevices  # noqa: PLC0415
+
         if self._placed is not None and np.array_equal(self._placed.placement, placement):
             return self._placed
         self.close()
@@ -252,7 +257,7 @@ class _Placed:
     placement: NDArray[np.int32]
     op_device: NDArray[np.int32]
     program: StepProgram
-    devices: DeviceProcesses | StreamedDevices
+    devices: "DeviceProcesses | StreamedDevices"
 
 
 def _check_same_graph(graph: OpGraph, other: OpGraph) -> None:
