@@ -21,22 +21,17 @@ def sources():
     resources(name="data", sources=["**/*", "!**/*.py", "!**/BUILD"])
 
 
-def tests(helpers=True, siblings=()):
+def tests(helpers=True):
     """Declare the tests of a package, and the modules that help them.
 
     They see all libraries, or those of a package without torch a few: Pants installs two sets, and
-    not one for each file. What examples in docstrings import, nothing else tells Pants: the package
-    itself, and the siblings.
+    not one for each file. What examples in docstrings import, nothing else tells Pants.
     """
     name = build_file_dir().parent.name
     libraries = "without-torch" if name in WITHOUT_TORCH else "python"
     python_tests(
         batch_compatibility_tag=name,
-        dependencies=[
-            f"//3rdparty/python:{libraries}",
-            f"{build_file_dir().parent}/src",
-            *(f"packages/{each}/src" for each in siblings),
-        ],
+        dependencies=[f"//3rdparty/python:{libraries}", f"{build_file_dir().parent}/src"],
     )
     if helpers:
         python_test_utils(name="utilities", sources=["*.py", "!test_*.py"])
