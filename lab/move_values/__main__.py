@@ -95,7 +95,7 @@ def evaluate(values: MoveValues, folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         problem = load_problem(path)
         simulator = Simulator(problem, num_threads=1)
-        memory = np.array([device.memory_bytes for device in problem.cluster.devices])
+        memory = problem.cluster.memory_bytes
         placer = MoveValuePlacer(values=values, starts=(Heft(), CriticalPathPlacer()))
         MultilevelSearch(evaluations=50).place(problem, simulator)  # compiles
         began = time.process_time()

@@ -95,7 +95,7 @@ class MoveFeatures:
     def __init__(self, problem: PlacementProblem) -> None:
         cluster, graph = problem.cluster, problem.group_graph
         self.problem = problem
-        self._memory = np.array([device.memory_bytes for device in cluster.devices], np.float64)
+        self._memory = cluster.memory_bytes.astype(np.float64)
         group_of, times = problem.grouping.group_of, problem.compute_time
         overhead = np.array([device.op_overhead for device in cluster.devices])
         times = np.where(np.isfinite(times) & (times > 0), times + overhead, 0.0)

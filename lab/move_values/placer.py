@@ -191,7 +191,7 @@ class Costs:
                 f"`critical_groups`, got {type(evaluator).__name__}"
             )
         self.evaluator = evaluator
-        self._memory = np.array([device.memory_bytes for device in problem.cluster.devices])
+        self._memory = problem.cluster.memory_bytes
         self._began = time.perf_counter()
         self.evaluations = 0
         self.cost = np.inf

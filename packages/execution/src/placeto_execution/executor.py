@@ -216,11 +216,11 @@ class Executor:
 
     def _place(self, placement: NDArray[np.int32]) -> "_Placed":
         """Return the devices with the programs of a placement."""
+        if self._placed is not None and np.array_equal(self._placed.placement, placement):
+            return self._placed
         from placeto_execution.processes import DeviceProcesses  # noqa: PLC0415, torch is slow
         from placeto_execution.streams import StreamedDevices  # noqa: PLC0415
 
-        if self._placed is not None and np.array_equal(self._placed.placement, placement):
-            return self._placed
         self.close()
         try:
             op_device = self.problem.expand(placement)

@@ -71,7 +71,7 @@ class PlacedModule:
             refused until `load_checkpoint` puts others in their place.
         """
         if not np.array_equal(self.placement, self._last_placement):
-            self._bring_back()
+            self.close()
             self._last_placement = self.placement.copy()
         self._training.load(batch)
         self._last_step = None
@@ -102,10 +102,6 @@ class PlacedModule:
 
     def close(self) -> None:
         """End the processes of the devices; the weights are kept, and the next step begins anew."""
-        self._bring_back()
-
-    def _bring_back(self) -> None:
-        """Bring weights, and what the optimizer keeps, from the devices to this process."""
         if self._last_step is not None:
             self.load_checkpoint(self.checkpoint())
         self._executor.close()

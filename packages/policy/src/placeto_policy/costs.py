@@ -35,7 +35,7 @@ class _Objective:
     def __init__(self, evaluator: Evaluator, memory_penalty: float) -> None:
         problem = evaluator.problem
         self._num_devices = problem.num_devices
-        self._limits = np.array([device.memory_bytes for device in problem.cluster.devices])
+        self._limits = problem.cluster.memory_bytes
         self._penalty = memory_penalty
         self._unrunnable = UNRUNNABLE_STEPS * seconds_of_work(problem)
 

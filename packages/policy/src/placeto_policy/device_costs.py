@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import Cluster, PlacementProblem
-from placeto_policy.earliest import MIN_SECONDS, mean_seconds
+from placeto_policy.earliest import MIN_SECONDS, earliest_starts, mean_seconds
 
 MOST_TIMES_SLOWER = 1e4
 GROUP_FEATURES = 9
@@ -157,19 +157,15 @@ def traffic(problem: PlacementProblem) -> tuple[NDArray[np.float64], NDArray[np.
     once = np.unique(graph.edges[crosses, 0].astype(np.int64) * size + readers[crosses])
     tensors, readers = np.divmod(once, size)
     pairs = group_of[graph.tensor_producer[tensors]].astype(np.int64) * size + readers
-    sent, counts = np.zeros((2, size * size))
-    np.add.at(sent, pairs, graph.tensor_bytes[tensors])
-    np.add.at(counts, pairs, 1.0)
+    sent = np.bincount(pairs, graph.tensor_bytes[tensors], size * size).astype(np.float64)
+    counts = np.bincount(pairs, minlength=size * size).astype(np.float64)
     return sent.reshape(size, size), counts.reshape(size, size)
 
 
 def _paths(problem: PlacementProblem, seconds: NDArray[np.float64], longest: float) -> list[float]:
     """Return log(1 + s) of the longest path of groups, and of all work, in longest paths of ops."""
     graph = problem.group_graph
-    end = seconds.copy()
-    position = np.argsort(graph.topological_order)
-    for source, target in graph.edges[np.argsort(position[graph.edges[:, 0]], kind="stable")]:
-        end[target] = max(end[target], end[source] + seconds[target])
+    end = earliest_starts(graph.edges, np.argsort(graph.topological_order), seconds) + seconds
     unit = max(longest, MIN_SECONDS)
     return [math.log1p(float(end.max()) / unit), math.log1p(float(seconds.sum()) / unit)]
 

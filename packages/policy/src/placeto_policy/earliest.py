@@ -12,6 +12,8 @@ from placeto_graphs import PlacementProblem, compiled
 
 MIN_SECONDS = 1e-300  # of what seconds are divided by: a graph may have no work
 SLICES = 400  # of the longest path; what happens in one of them is taken to be at its middle
+# In parts of the longest path: work that is so far apart is near to 1/e.
+NEAR = (0.005, 0.02, 0.08)
 
 
 class EarliestTimes(NamedTuple):
@@ -37,13 +39,21 @@ def earliest_times(problem: PlacementProblem) -> EarliestTimes:
     """
     graph = problem.graph
     seconds = mean_seconds(problem.compute_time)
-    start = np.zeros(graph.num_ops)
-    before, after = graph.precedences.T
-    in_order = np.argsort(graph.topological_index[before], kind="stable")
-    push_starts(before[in_order], after[in_order], seconds, start)
+    start = earliest_starts(graph.precedences, graph.topological_index, seconds)
     longest = float((start + seconds).max())
     unit = longest if longest > 0 else 1.0
     return EarliestTimes(start / unit, (start + seconds) / unit, longest)
+
+
+def earliest_starts(
+    edges: NDArray[np.int32], topological_index: NDArray[np.integer], seconds: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return float64[N], the longest path to each of N nodes, of edges int32[E, 2]."""
+    before, after = edges.T
+    in_order = np.argsort(topological_index[before], kind="stable")
+    start = np.zeros(len(seconds))
+    push_starts(before[in_order], after[in_order], seconds, start)
+    return start
 
 
 def mean_seconds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -71,10 +81,6 @@ def push_starts(
     for row in range(len(before)):
         end = start[before[row]] + seconds[before[row]]
         start[after[row]] = max(start[after[row]], end)
-
-
-# In parts of the longest path: work that is so far apart is near to 1/e.
-NEAR = (0.005, 0.02, 0.08)
 
 
 def concurrency(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.float64]:

@@ -42,8 +42,7 @@ class GroupSchedules:
                 f"got {type(evaluator).__name__}"
             )
         self._evaluator = evaluator
-        devices = evaluator.problem.cluster.devices
-        self._limits = np.array([device.memory_bytes for device in devices], np.float64)
+        self._limits = evaluator.problem.cluster.memory_bytes
         self._forget((0, evaluator.problem.num_groups))
 
     def features(self, placements: NDArray[np.int32]) -> NDArray[np.float32]:

@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 
 from placeto_graphs import GroupGraph, PlacementProblem, reachability
 from placeto_policy.device_costs import DeviceCosts, device_costs, floats
-from placeto_policy.earliest import concurrency, earliest_times, mean_seconds, memory_at_peak
+from placeto_policy.earliest import (
+    concurrency,
+    earliest_starts,
+    earliest_times,
+    mean_seconds,
+    memory_at_peak,
+)
 
 ITSELF = 3
 NO_RELATION = -1  # to what is no group
@@ -133,9 +139,8 @@ def topology_of(problem: PlacementProblem) -> Topology:
     >>> topology_of(two_chains()).vicinity[1, 0].round(decimals=3)  # of a0: b0
     tensor([0.0000, 0.0300, 0.0000, 0.9400, 0.0300, 0.0000])
     """
-    limits = np.array([device.memory_bytes for device in problem.cluster.devices], np.float64)
     times = earliest_times(problem)
-    memory = memory_at_peak(problem, times) / limits[:, None]
+    memory = memory_at_peak(problem, times) / problem.cluster.memory_bytes[:, None]
     topology = topology_of_groups(problem.group_graph, concurrency(problem, times), memory)
     return replace(topology, device_costs=device_costs(problem, memory, times.longest))
 
@@ -189,13 +194,9 @@ def _traffic_between(graph: GroupGraph) -> NDArray[np.float64]:
 
 
 def _path_features(graph: GroupGraph, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    before, behind = np.zeros(graph.num_groups), seconds.copy()
-    position = np.argsort(graph.topological_order)
-    edges = graph.edges[np.argsort(position[graph.edges[:, 0]], kind="stable")].tolist()
-    for source, target in edges:
-        before[target] = max(before[target], before[source] + seconds[source])
-    for source, target in reversed(edges):
-        behind[source] = max(behind[source], seconds[source] + behind[target])
+    index = np.argsort(graph.topological_order)
+    before = earliest_starts(graph.edges, index, seconds)
+    behind = earliest_starts(graph.edges[:, ::-1], -index, seconds) + seconds
     longest = (before + behind).max()
     return np.stack([before, behind], axis=1) / (longest if longest > 0 else 1.0)
 

@@ -40,7 +40,7 @@ def walks_of(
     problem: PlacementProblem, placements: Any, moves: Moves, run: Callable[..., None]
 ) -> Walks:
     """Return where walks lead that compiled code runs, given sets, and arrays to read and write."""
-    rows = checked_placements(problem, placements).copy()
+    rows = checked_placements(problem, placements)  # a copy, which walks change
     sets = Sets(
         moves.first_member,
         moves.members,

@@ -98,7 +98,7 @@ def memory_needs(problem: PlacementProblem) -> MemoryNeeds:
     np.maximum.at(running, problem.grouping.group_of, np.where(lasts, need[:, None], 0))
     held = most_held(graph, np.asarray((lasts | ~runs).all(axis=1)))
     total = sum(graph.parameter_bytes.tolist()) + (held.num_bytes(graph) if held else 0)
-    memory = np.array([device.memory_bytes for device in cluster.devices])
+    memory = cluster.memory_bytes
     used = memory[runs.any(axis=0)].tolist()
     return MemoryNeeds(
         resident=problem.group_graph.parameter_bytes,

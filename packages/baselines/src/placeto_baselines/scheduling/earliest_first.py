@@ -56,7 +56,7 @@ class MemoryBook:
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.demand = demand(problem)
-        self.free = np.array([device.memory_bytes for device in problem.cluster.devices])
+        self.free = problem.cluster.memory_bytes
 
     def take(self, group: int, device: int) -> None:
         """Reserve all that a group demands."""

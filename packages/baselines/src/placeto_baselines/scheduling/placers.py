@@ -168,7 +168,7 @@ class MTopo(RulePlacer):
 
     def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
         """Return int32[1, G], the placement that fills the devices."""
-        memory = np.array([device.memory_bytes for device in problem.cluster.devices])
+        memory = problem.cluster.memory_bytes
         need = demand(problem).total
         devices = accelerators(problem)
         even = int(need.sum()) // len(devices) + int(need.max())
