@@ -330,6 +330,8 @@ def executable_step(
     mask_fraction: float | None = None,
     autocast: torch.dtype | None = None,
     updates: Updates = "after-backward",
+    parameter_bytes: Mapping[str, int] | None = None,
+    experts_per_token: int = 1,
     values: Mapping[str, torch.Tensor] | None = None,
     results: Collection[str] | None = None,
     seed: int = 0,
@@ -346,6 +348,8 @@ def executable_step(
     model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast, updates
         As for `capture`. Tensors on the meta device get random values from
         ``seed`` where they hold floating-point numbers, else zeros.
+    parameter_bytes, experts_per_token
+        As for `capture`, for the graph of the step; what runs has weights of their dtype.
     values
         Values to begin with, by name, in place of those of the model, such as the optimizer's state
         (``"layer.weight.exp_avg"``), which is zero otherwise.
@@ -378,7 +382,17 @@ def executable_step(
     if threads_per_device < 1:
         raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
     trace = trace_step(
-        model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast, updates
+        model,
+        example_inputs,
+        loss_fn,
+        optimizer,
+        mode,
+        target,
+        mask_fraction,
+        autocast,
+        updates,
+        parameter_bytes,
+        experts_per_token,
     )
     given = dict(values or {})
     known = {

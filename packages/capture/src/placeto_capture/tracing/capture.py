@@ -18,7 +18,7 @@ from placeto_capture.errors import CaptureError, StepError
 from placeto_capture.tracing.default_loss import default_loss, tensors_in
 from placeto_capture.tracing.devices import TARGETS, Target, autocast_around
 from placeto_capture.tracing.fake_objects import FakeObjects
-from placeto_capture.tracing.lifetimes import with_frees, without_collection
+from placeto_capture.tracing.lifetimes import with_frees, with_state, without_collection
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.origins import LEFT_MODULE, ModuleScopes, failed_line
 from placeto_capture.tracing.patches import patched_torch
@@ -48,6 +48,8 @@ def capture(
     mask_fraction: float | None = None,
     autocast: torch.dtype | None = None,
     updates: Updates = "after-backward",
+    parameter_bytes: Mapping[str, int] | None = None,
+    experts_per_token: int = 1,
 ) -> OpGraph:
     """Return the graph of the ATen ops of one step of a model.
 
@@ -99,6 +101,14 @@ def capture(
         When the optimizer updates: ``"after-backward"``, as a training loop of PyTorch does, with
         all gradients in memory; or ``"as-ready"``, each weight as soon as its gradient is there, as
         TensorFlow does. Of the latter kind of step nothing but its tensors says what comes first.
+    parameter_bytes
+        Bytes that parameters are held in, by name, where these are others than those of their
+        dtype, as those of quantized weights are: for ``"inference"``. Ops that read such a
+        parameter read as many, and compute with its dtype.
+    experts_per_token
+        Number of experts that each token goes to in a mixture of experts. Of the weights in a
+        grouped product (`torch.nn.functional.grouped_mm`) those are read that get a token, in
+        expectation, if all experts are as likely.
 
     Returns
     -------
@@ -145,7 +155,17 @@ def capture(
     OpGraph(ops=22, tensors=33, edges=28)
     """
     trace = trace_step(
-        model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast, updates
+        model,
+        example_inputs,
+        loss_fn,
+        optimizer,
+        mode,
+        target,
+        mask_fraction,
+        autocast,
+        updates,
+        parameter_bytes,
+        experts_per_token,
     )
     return op_graph_of(trace)
 
@@ -249,7 +269,7 @@ def trace_function(
         with around:
             return _outputs(step_fn(*args, **kwargs))
 
-    return with_barriers(with_frees(step.trace(call, "step_fn", step_fn)))
+    return with_barriers(with_frees(with_state(step.trace(call, "step_fn", step_fn))))
 
 
 def trace_step(
@@ -262,6 +282,8 @@ def trace_step(
     mask_fraction: float | None = None,
     autocast: torch.dtype | None = None,
     updates: Updates = "after-backward",
+    parameter_bytes: Mapping[str, int] | None = None,
+    experts_per_token: int = 1,
 ) -> Trace:
     """Return what ran in one step; the parameters are those of `capture`."""
     if not isinstance(model, nn.Module):
@@ -270,12 +292,26 @@ def trace_step(
         raise CaptureError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
     if updates not in UPDATES:
         raise CaptureError(f"updates: expected one of {', '.join(UPDATES)}, got {updates!r}")
+    if parameter_bytes and mode != "inference":
+        raise CaptureError(
+            "parameter_bytes: expected mode 'inference', as weights that are trained have the "
+            f"width of their dtype, got {mode!r}"
+        )
     factory: OptimizerFactory
     if isinstance(optimizer, torch.optim.Optimizer):
         given, factory = [optimizer], lambda _: optimizer
     else:
         given, factory = [], optimizer or torch.optim.Adam
-    step = _Step({"": model}, given, [], example_inputs, target, mask_fraction)
+    step = _Step(
+        {"": model},
+        given,
+        [],
+        example_inputs,
+        target,
+        mask_fraction,
+        parameter_bytes,
+        experts_per_token,
+    )
     around = autocast_around(target, autocast)
 
     def inference(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
@@ -302,6 +338,8 @@ def trace_step(
 
     step_fn = inference if mode == "inference" else training
     trace = step.trace(step_fn, "model", loss_fn, optimizer)
+    if mode == "inference":
+        trace = with_state(trace)
     if updates == "as-ready":
         return replace(trace, updates=updates)
     return with_barriers(with_frees(trace))
@@ -317,6 +355,8 @@ class _Step:
     inputs: Any
     target: Target
     mask_fraction: float | None
+    parameter_bytes: Mapping[str, int] | None = None
+    experts_per_token: int = 1
     part: str = ""  # what runs in the forward phase, for errors
 
     def __post_init__(self) -> None:
@@ -324,6 +364,10 @@ class _Step:
             raise CaptureError(
                 "mask_fraction: expected a number above 0 and up to 1, or None, "
                 f"got {self.mask_fraction}"
+            )
+        if self.experts_per_token < 1:
+            raise CaptureError(
+                f"experts_per_token: expected at least 1, got {self.experts_per_token}"
             )
         if self.target not in TARGETS:
             raise CaptureError(f"target: expected one of {', '.join(TARGETS)}, got {self.target!r}")
@@ -346,7 +390,13 @@ class _Step:
             objects = FakeObjects(
                 self.modules, self.optimizers, self.others, self.inputs, self._fake_mode
             )
-            self.tracer = Tracer(objects.memory, self._scopes, self.mask_fraction)
+            self.tracer = Tracer(
+                objects.memory,
+                self._scopes,
+                self.mask_fraction,
+                self.parameter_bytes,
+                self.experts_per_token,
+            )
             self._phases = StepPhases(self.tracer, self._fake_mode, objects)
             arguments = objects.inputs
             args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})

@@ -64,6 +64,9 @@ PICKS = {
     "aten.bucketize": -1,
 }
 
+# Products of groups of rows, each with a matrix of its own.
+GROUPED = _aten("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2")
+
 # Functions that look at the shape of a tensor, and not at its values, and its position.
 SHAPED = {
     **dict.fromkeys(SHAPED_ALIKE, 0),

@@ -1,6 +1,7 @@
 """How long PyTorch has a storage in memory: until nothing refers to it any more.
 
-`Lifetimes` follows that while a step is traced. `with_frees` puts ops into a trace that keep what
+`Lifetimes` follows that while a step is traced. `with_state` finds what stays from step to step.
+`with_frees` puts ops into a trace that keep what
 variables and slices keep alive when nothing reads it any more.
 """
 
@@ -9,14 +10,14 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from placeto_capture.tracing.storage_parts import StorageAccesses
-from placeto_capture.tracing.trace import Call, Trace, View, views_in
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
 from placeto_capture.tracing.updates import with_calls
 
 # What is too small for an op: parts of the peak of a step, and bytes, those of the smallest block
@@ -60,6 +61,22 @@ class Lifetimes:
         candidates = (*self.living, *range(self._num_seen, len(self._storages)))
         self.living = [storage for storage in candidates if self.lives(storage)]
         self._num_seen = len(self._storages)
+
+
+def with_state(trace: Trace) -> Trace:
+    """Return a trace in which inputs that an op changes in place are buffers.
+
+    They are what a model keeps from one step to the next, such as the keys and values of the tokens
+    before, and belong to the module that changes them first.
+    """
+    writer = {storage: call for call in reversed(trace.calls) for storage in call.writes}
+    ops = [
+        replace(made, op_type="buffer", scope=writer[made.storages[0]].scope)
+        if isinstance(made, Placeholder) and not made.is_resident and made.storages[0] in writer
+        else made
+        for made in trace.ops
+    ]
+    return replace(trace, ops=ops)
 
 
 @contextmanager
@@ -121,9 +138,8 @@ class _Life:
 def _kept_at_the_peak(trace: Trace) -> list[_Life]:
     """Return the lives without which the peak would be too low."""
     lives = _lives(trace)
-    resident = sum(
-        trace.storage_bytes[storage] for made in trace.placeholders for storage in made.storages
-    )
+    there_before = [storage for made in trace.placeholders for storage in made.storages]
+    resident = sum(trace.held_bytes.get(each, trace.storage_bytes[each]) for each in there_before)
     intervals = [(life.maker, life.end, trace.storage_bytes[life.storage]) for life in lives]
     real = resident + _curve(intervals, len(trace.ops))
     read = real - _curve((each for life in lives for each in life.kept), len(trace.ops))

@@ -11,7 +11,7 @@ of which each tensor shows some, and no other part at all.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 from math import prod
 from typing import NamedTuple
 
@@ -205,6 +205,7 @@ class StorageAccesses:
 
     def __init__(self, trace: Trace) -> None:
         self._ops = trace.ops
+        self._held_bytes = trace.held_bytes
         self._looks = [_looks(op) for op in trace.ops]
         views: defaultdict[int, set[View]] = defaultdict(set)
         for looks in self._looks:
@@ -220,8 +221,13 @@ class StorageAccesses:
         return self._parts[storage].parts
 
     def sizes(self, storage: int) -> list[int]:
-        """Return how many bytes each part of a storage has."""
-        return self._parts[storage].sizes
+        """Return how many bytes each part of a storage is held in."""
+        sizes = self._parts[storage].sizes
+        if storage not in self._held_bytes:
+            return sizes
+        held, whole = self._held_bytes[storage], sum(sizes)
+        ends = [end * held // whole for end in accumulate(sizes, initial=0)]
+        return [end - start for start, end in pairwise(ends)]
 
     def access(self, op: int, storage: int) -> Access:
         """Return how an op uses a storage that it reads or writes."""

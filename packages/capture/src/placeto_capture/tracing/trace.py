@@ -221,6 +221,9 @@ class Trace:
         Of storages that nothing referred to any more the number of ops that had run then.
     updates : "after-backward" or "as-ready"
         As for `capture`. Where updates run as soon as they can, an op waits for tensors alone.
+    held_bytes : mapping of int to int
+        Of storages of weights that are held in other than the bytes of their dtype, how many those
+        are.
     """
 
     ops: list[Op]
@@ -229,6 +232,7 @@ class Trace:
     held: frozenset[int] = frozenset()
     deaths: Mapping[int, int] = field(default_factory=dict)
     updates: Updates = "after-backward"
+    held_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def placeholders(self) -> list[Placeholder]:

@@ -6,7 +6,7 @@ storages, not tensors, and keeps them alive so that no two share an address; it 
 tensor, because autograd looks at how many there are of it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ from placeto_capture.tracing.trace import (
     views_in,
     whole_storage,
 )
-from placeto_capture.tracing.work import count_bytes, count_flops
+from placeto_capture.tracing.work import HeldWeights, count_bytes, count_flops
 from placeto_graphs import Phase
 
 DEVICE_OF = torch.ops.prim.device.default
@@ -64,10 +64,19 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Modules that are being called.
     mask_fraction
         The part of all elements that a mask of unknown values picks; None refuses such masks.
+    parameter_bytes
+        The bytes that some parameters are held in, by name.
+    experts_per_token
+        Number of experts of a mixture that each token goes to.
     """
 
     def __init__(
-        self, memory: FakeMemory, scopes: ModuleScopes, mask_fraction: float | None = None
+        self,
+        memory: FakeMemory,
+        scopes: ModuleScopes,
+        mask_fraction: float | None = None,
+        parameter_bytes: Mapping[str, int] | None = None,
+        experts_per_token: int = 1,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []  # that ran so far
@@ -94,6 +103,32 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name = next(iter(region.tensors))
             scope = "" if region.op_type == "input" else name.rpartition(".")[0]
             self._add_placeholder(name, scope, region)
+        self._held_bytes = dict(self._held(parameter_bytes or {}))
+        widths = {s: held / self._storages[s].nbytes() for s, held in self._held_bytes.items()}
+        self._held_weights = HeldWeights(widths, experts_per_token)
+
+    def _held(self, parameter_bytes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+        """Yield the storages of parameters, and the bytes that they are held in."""
+        views = {
+            name: view
+            for op in self.ops
+            if isinstance(op, Placeholder) and op.op_type == "parameter"
+            for name, view in op.tensors.items()
+        }
+        for name, num_bytes in parameter_bytes.items():
+            if name not in views:
+                raise CaptureError(f"parameter_bytes: expected names of parameters, got {name!r}")
+            if num_bytes < 1:
+                raise CaptureError(
+                    f"parameter_bytes: expected at least 1 for {name}, got {num_bytes}"
+                )
+            storage = views[name].storage
+            if views[name].num_bytes != self._storages[storage].nbytes():
+                raise CaptureError(
+                    f"parameter_bytes: expected parameters with memory of their own, got {name}, "
+                    "which shares a part of it"
+                )
+            yield storage, num_bytes
 
     def hold_what_lives(self) -> None:
         """Note the storages that something but the tracer refers to now.
@@ -121,6 +156,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             results={name: self._look_up(tensor) for name, tensor in results.items()},
             held=frozenset(held.union(*(op.storages for op in inputs))),
             deaths=self._lifetimes.deaths,
+            held_bytes=self._held_bytes,
         )
 
     def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
@@ -210,7 +246,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             creates=tuple(dict.fromkeys(view.storage for view in made)),
             phase=self.phase,
             flops=count_flops(function, args, kwargs, result, (*inputs, *made)),
-            bytes_accessed=count_bytes(function, args, kwargs, inputs, written, made),
+            bytes_accessed=count_bytes(
+                function, args, kwargs, inputs, written, made, self._held_weights
+            ),
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,
         )

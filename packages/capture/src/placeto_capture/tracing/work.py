@@ -11,10 +11,13 @@ Bytes are those of the tensors that a call reads and writes, each once, and what
 twice, because it is read and written; what is merely overwritten is not read. Elements of an
 expanded tensor count once. Of a table from which rows are picked, as many bytes are read as are
 picked, and of one into which rows are put, as many are written. What a function knows by its shape
-alone is not read.
+alone is not read. Of the matrices of a grouped product, which are the experts of a mixture, it
+reads those that get a row, in expectation (`touched_experts`). Weights that are held in fewer bytes
+than their dtype has are read in these.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -23,6 +26,7 @@ from torch.utils.flop_counter import flop_registry
 
 from placeto_capture.tracing.functions import (
     ADDS,
+    GROUPED,
     MOVES,
     OVERWRITES,
     PICKS,
@@ -36,6 +40,26 @@ aten = torch.ops.aten
 BILINEAR, BICUBIC = 0, 2  # as grid_sampler takes them
 LOOKED_INTO = PICKS.keys() | PUTS  # functions whose bytes depend on what is in their arguments
 Formula = Callable[..., int]  # of the arguments of a call, and what it returned as `out_val`
+
+
+@dataclass(frozen=True)
+class HeldWeights:
+    """How the weights of a step are held, and how many of them a token needs.
+
+    Attributes
+    ----------
+    widths
+        Bytes of storages that are not held in the bytes of their dtype, as a fraction of those.
+    experts_per_token
+        Number of experts of a mixture that each token goes to.
+    """
+
+    widths: Mapping[int, float] = field(default_factory=dict)
+    experts_per_token: int = 1
+
+    def width(self, tensor: View) -> float:
+        """Return the bytes that a tensor is held in, as a fraction of those of its dtype."""
+        return self.widths.get(tensor.storage, 1.0)
 
 
 def _of_products(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> int:
@@ -171,6 +195,30 @@ def count_flops(
     return max((tensor.num_elements for tensor in tensors), default=0)
 
 
+def touched_experts(num_experts: int, num_rows: int, experts_per_token: int = 1) -> float:
+    """Return how many experts get a row, in expectation, if all are as likely.
+
+    Parameters
+    ----------
+    num_experts
+        Number of experts.
+    num_rows
+        Number of rows: tokens times experts of each.
+    experts_per_token
+        Number of different experts that each token goes to.
+
+    Examples
+    --------
+    Of 8 experts, one token that goes to 2 of them touches 2; two tokens touch 3.5 on average:
+
+    >>> touched_experts(8, 2, experts_per_token=2), touched_experts(8, 4, experts_per_token=2)
+    (2.0, 3.5)
+    """
+    missed = max(0.0, 1 - experts_per_token / num_experts)
+    num_tokens = num_rows / experts_per_token
+    return float(num_experts * (1 - missed**num_tokens))
+
+
 def count_bytes(
     function: Function,
     args: tuple[Any, ...],
@@ -178,6 +226,7 @@ def count_bytes(
     inputs: Sequence[View],
     written: Sequence[View],
     outputs: Sequence[View],
+    held: HeldWeights,
 ) -> int:
     """Return the bytes that a call reads and writes.
 
@@ -191,25 +240,36 @@ def count_bytes(
         Those of them that it changes in place.
     outputs
         The tensors that it makes.
+    held
+        Widths of weights, and number of the experts of a token.
     """
     if function.allocates:
         return 0
     write_bytes = sum(tensor.num_bytes for tensor in {*written, *outputs})
-    read, read_bytes = set(inputs), 0
+    read, read_bytes = set(inputs), 0.0
     named = function.named(args, kwargs) if function.name in LOOKED_INTO else {}
     if function.name in SHAPED:
         read.discard(inputs[SHAPED[function.name]])
     if function.name in PICKS:
         table = inputs[PICKS[function.name]]
         read.discard(table)
-        read_bytes = min(table.num_bytes, _picked_bytes(function, named, write_bytes))
+        picked = min(table.num_bytes, _picked_bytes(function, named, write_bytes))
+        read_bytes = picked * held.width(table)
+    if function.name in GROUPED:
+        experts, others = sorted(inputs[:2], key=lambda factor: -len(factor.size))
+        if len(experts.size) > len(others.size):
+            num_rows = others.size[0] if others is inputs[0] else others.size[-1]
+            touched = touched_experts(experts.size[0], num_rows, held.experts_per_token)
+            read.discard(experts)
+            read_bytes = experts.num_bytes * held.width(experts) * touched / experts.size[0]
     if function.name in PUTS:
         (target,) = written
         put = changed_elements(function, named) * target.dtype.itemsize
         write_bytes = 2 * put if function.name in ADDS or named.get("accumulate") else put
     if function.name in OVERWRITES or function.name in PUTS:
         read -= set(written)
-    return write_bytes + read_bytes + sum(tensor.num_bytes for tensor in read)
+    read_bytes += sum(tensor.num_bytes * held.width(tensor) for tensor in read)
+    return write_bytes + round(read_bytes)
 
 
 def _picked_bytes(function: Function, named: dict[str, Any], write_bytes: int) -> int:

@@ -278,7 +278,7 @@ def place(
     described, priced_by = read_cluster(cluster), evaluator_spec(evaluator)
     name = type(model).__name__
     parts = (model, example_inputs, loss_fn, optimizer, mode, mask_fraction, updates)
-    step = step_of(name, dict(zip(PARTS, parts, strict=True)))
+    step = step_of(name, dict(zip(PARTS, parts, strict=False)))
     if autocast is None:
         autocast = _autocast_of_caller()
     graph = capture_step(step, target_of(described), autocast=autocast)

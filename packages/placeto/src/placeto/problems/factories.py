@@ -13,10 +13,13 @@ from placeto_graphs import error_line
 if TYPE_CHECKING:
     from placeto_workloads import TrainingStep
 
-PARTS = ("model", "example_inputs", "loss_fn", "optimizer", "mode", "mask_fraction", "updates")
+PARTS = (
+    *("model", "example_inputs", "loss_fn", "optimizer", "mode", "mask_fraction", "updates"),
+    *("parameter_bytes", "experts_per_token"),
+)
 WHAT_FACTORIES_RETURN = (
-    "a model and example inputs, then a loss function, an optimizer, a mode, a mask_fraction and "
-    "updates where they are others than usual"
+    "a model and example inputs, then a loss function, an optimizer, a mode, a mask_fraction, "
+    "updates, parameter_bytes and experts_per_token where they are others than usual"
 )
 
 
@@ -93,6 +96,8 @@ def step_of(text: str, parts: Mapping[str, Any]) -> "TrainingStep":
         mode=parts.get("mode") or "training",
         mask_fraction=parts.get("mask_fraction"),
         updates=parts.get("updates") or "after-backward",
+        parameter_bytes=parts.get("parameter_bytes"),
+        experts_per_token=parts.get("experts_per_token") or 1,
     )
 
 

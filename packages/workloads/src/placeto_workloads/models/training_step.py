@@ -40,6 +40,11 @@ class TrainingStep(NamedTuple):
     updates
         ``"after-backward"``, or ``"as-ready"`` for the order of TensorFlow, in which each weight is
         updated as soon as its gradient is there.
+    parameter_bytes
+        Bytes that parameters are held in, by name, where these are others than those of their
+        dtype, as those of quantized weights are; for inference only.
+    experts_per_token
+        Number of experts that each token goes to in a mixture of experts.
 
     Examples
     --------
@@ -58,6 +63,8 @@ class TrainingStep(NamedTuple):
     mode: str = "training"
     mask_fraction: float | None = None
     updates: str = "after-backward"
+    parameter_bytes: Mapping[str, int] | None = None
+    experts_per_token: int = 1
 
 
 class Classification(nn.Module):
