@@ -1,4 +1,4 @@
-"""The files that docs/files.md and docs/clusters.md show are what the packages read."""
+"""The files that docs/files.md, clusters.md and devices.md show are what the packages read."""
 
 import json
 import re
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from placeto_graphs import (
+    DEVICE_KINDS,
     DeviceKind,
     GraphError,
     PlacementProblem,
@@ -22,6 +23,7 @@ from placeto_graphs import (
 
 FILES = Path("docs/files.md").read_text()
 CLUSTERS = Path("docs/clusters.md").read_text()
+DEVICES = Path("docs/devices.md").read_text()
 
 
 def blocks(heading: str, page: str = FILES) -> list[str]:
@@ -83,7 +85,7 @@ def test_the_levels_of_a_problem(tmp_path: Path) -> None:
 
 
 def test_the_cluster(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text(block("A file of your own", CLUSTERS))
+    (tmp_path / "cluster.toml").write_text(block("Links by their numbers", CLUSTERS))
     cluster = load_cluster(tmp_path / "cluster.toml")
     (v100,) = parse_cluster("1xv100").devices
     assert cluster.devices == (
@@ -96,12 +98,49 @@ def test_the_cluster(tmp_path: Path) -> None:
 
 def test_a_kind_of_device(tmp_path: Path) -> None:
     heading = "A kind of device of your own"
-    (tmp_path / "cluster.toml").write_text(block(heading, CLUSTERS))
+    (tmp_path / "cluster.toml").write_text(block(heading, DEVICES))
     (card,) = load_cluster(tmp_path / "cluster.toml").kinds
-    assert (card.name, card.peak_flops_in["tf32"]) == ("rtx4090", 82.6e12)
-    section = CLUSTERS.partition(f"\n## {heading}")[2]
+    assert (card.name, card.peak_flops_in["tf32"]) == ("rtx4080", 48.7e12)
+    section = DEVICES.partition(f"\n## {heading}")[2]
     told = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
     assert {*told, "name"} == {field.name for field in fields(DeviceKind)}
+
+
+def test_the_devices_of_a_user(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(block("Your own devices", CLUSTERS))
+    cluster = load_cluster(tmp_path / "cluster.toml")
+    assert cluster.memory_bytes.tolist() == [22_500_000_000, 11_400_000_000, 56 * 2**30]
+    assert cluster.bandwidth[0].tolist() == [np.inf, 15.75e9 / 4, 31.5e9]
+    (kind,) = cluster.kinds
+    assert kind.memory_bandwidth == pytest.approx(0.87 * 936e9)
+
+
+CARD_ROW = (
+    r"^\| `([a-z0-9-]+)` \| ([0-9.]+) \| ([0-9.,]+) \| ([0-9.]+) \|(?: ([0-9,]*) \| (.*) \|)?$"
+)
+
+
+@pytest.mark.parametrize("row", re.findall(CARD_ROW, DEVICES, flags=re.MULTILINE))
+def test_the_kinds_in_the_tables(row: tuple[str, ...]) -> None:
+    """A row against the catalogue, and the slot of a card against a transfer to the host."""
+    name, memory, bandwidth, float32, float16, slot = row
+    kind = DEVICE_KINDS[name]
+    assert kind.memory_bytes / 1e9 == pytest.approx(float(memory), rel=5e-3)
+    assert kind.memory_bandwidth / 1e9 == float(bandwidth.replace(",", ""))
+    assert kind.peak_flops / 1e12 == float(float32)
+    if float16:
+        half = kind.peak_flops_in["float16"] / 1e12
+        assert half == pytest.approx(float(float16.replace(",", "")), rel=0.02)
+    if slot:
+        alone = parse_cluster(f"1xcpu+1x{name}").bandwidth[0, 1]
+        asked = parse_cluster(f"1xcpu+1x{name}", link=f"pcie-{slot.replace(' ', '-')}")
+        assert asked.bandwidth[0, 1] == alone
+
+
+def test_the_kinds_are_all_in_the_tables() -> None:
+    shown = {row[0] for row in re.findall(CARD_ROW, DEVICES, flags=re.MULTILINE)}
+    before = {"cpu", "k80", "p100", "v100", "a100", "h100", "h200"}
+    assert shown | before == set(DEVICE_KINDS)
 
 
 def test_the_cluster_of_version_1(tmp_path: Path) -> None:
@@ -122,12 +161,12 @@ def test_the_graph_of_doppler(tmp_path: Path) -> None:
     assert problem.compute_time[:, 0].tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("spec", re.findall(r"`(\d+x[a-z0-9+()]+)`", CLUSTERS))
+@pytest.mark.parametrize("spec", re.findall(r"`(\d+x[a-z0-9+()-]+)`", CLUSTERS))
 def test_the_specs_of_clusters(spec: str) -> None:
     assert parse_cluster(spec).num_devices >= 2
 
 
-NETWORK = r"^\| `([a-z0-9-]+)`(?: \(default\))? \| ([0-9.e]+) \|"
+NETWORK = r"^\| `((?:ether|infini|thunder)[a-z0-9.-]+)`(?: \(default\))? \| ([0-9.e]+) \|"
 
 
 @pytest.mark.parametrize(("link", "bandwidth"), re.findall(NETWORK, CLUSTERS, flags=re.MULTILINE))
@@ -141,6 +180,7 @@ def test_the_networks_are_all_there() -> None:
     shown = [name for name, _ in re.findall(NETWORK, CLUSTERS, flags=re.MULTILINE)]
     with pytest.raises(GraphError) as caught:
         parse_cluster("2xk80", link="?")
-    within = ["bus", "nvlink", "pcie", "pcie-shared"]
+    slots = [f"pcie-{generation}-x{lanes}" for generation in (3, 4, 5) for lanes in (4, 8, 16)]
+    within = ["bus", "nvlink", "pcie", "pcie-shared", *slots]
     assert f"expected one of {', '.join([*within, *shown])}, got" in str(caught.value)
     assert parse_cluster("2x(1xk80)") == parse_cluster("2x(1xk80)", link="ethernet-10g")

@@ -87,8 +87,8 @@ def test_an_unknown_kind_lists_the_known_ones() -> None:
     with pytest.raises(CaptureError) as caught:
         cost_model(graph, "abacus")
     assert str(caught.value) == (
-        "kind: expected one of a100, cpu, h100, h200, k80, p100, tpu, v100, or one that the "
-        "cluster's file describes in [kinds.abacus], got 'abacus'"
+        f"kind: expected one of {', '.join(sorted([*KINDS, 'tpu']))}, or one that the cluster's "
+        "file describes in [kinds.abacus], got 'abacus'"
     )
 
 

@@ -127,6 +127,10 @@ KINDS = ["k80", "p100", "v100", "a100", "h100", "h200", "cpu"]
 GPUS = KINDS[1:-1]
 WITHIN = ["bus", "nvlink", "pcie", "pcie-shared"]
 BITS = {
+    "ethernet-1g": 1e9,
+    "ethernet-2.5g": 2.5e9,
+    "thunderbolt-4": 40e9,
+    "thunderbolt-5": 80e9,
     "ethernet-10g": 10e9,
     "ethernet-25g": 25e9,
     "ethernet-100g": 100e9,
@@ -270,6 +274,34 @@ def test_pcie_is_slower_than_nvlink_and_infiniband_sooner_there_than_ethernet(ki
     assert infiniband.latency[0, 1] < ethernet.latency[0, 1]
 
 
+def test_each_card_reaches_others_as_fast_as_its_own_slot() -> None:
+    """A 4060 Ti has eight lanes of PCI Express 4.0, a T4 sixteen of 3.0, a 3090 sixteen of 4.0."""
+    cluster = parse_cluster("1xrtx4060ti+1xt4+1xrtx3090+1xcpu-ddr5-2ch")
+    x8, x16_of_3, x16 = (
+        16e9 * 8 / 8 * 128 / 130,
+        8e9 * 16 / 8 * 128 / 130,
+        16e9 * 16 / 8 * 128 / 130,
+    )
+    expected = [[0, x8, x8, x8], [x8, 0, x16_of_3, x16_of_3], [x8, x16_of_3, 0, x16]]
+    between = np.where(np.eye(4), 0, cluster.bandwidth)
+    assert between[:3] == pytest.approx(np.array(expected), rel=2e-3)
+    assert between[:, 3] == pytest.approx(between[3], rel=1e-12)
+
+
+@pytest.mark.parametrize(("link", "lanes", "rate"), [("pcie-3-x4", 4, 8), ("pcie-5-x8", 8, 32)])
+def test_a_slot_limits_cards_and_no_processors(link: str, lanes: int, rate: int) -> None:
+    slot = lanes * rate * 1e9 / 8 * 128 / 130
+    cluster = parse_cluster("2xrtx5090+2xcpu-ddr4-8ch", link=link)
+    assert cluster.bandwidth[0, 1:] == pytest.approx([slot] * 3, rel=2e-3)
+    assert cluster.bandwidth[2, 3] == 67.2e9
+    assert cluster.num_links == 4
+
+
+def test_macs_are_joined_by_a_network() -> None:
+    cluster = parse_cluster("2x(1xm2-ultra)", link="thunderbolt-4")
+    assert (cluster.bandwidth[0, 1], cluster.latency[0, 1]) == (5e9, 300e-6)
+
+
 def test_processors_of_a_machine_keep_what_joins_them() -> None:
     for link in ("bus", "pcie", "pcie-shared"):
         assert parse_cluster("2xcpu", link=link).bandwidth[0, 1] == 19.2e9
@@ -283,6 +315,12 @@ def test_one_device_sends_nothing_over_any_link() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
+        (
+            "2xm3-max",
+            "cluster: expected m3-max to be a machine of its own, such as 2x(1xm3-max), got it",
+        ),
+        ("1x(1xm1+1xcpu)+1xm1", "cluster: expected either devices or machines"),
+        ("1x(1xcpu+1xm1)", "cluster: expected m1 to be a machine of its own"),
         ("", "cluster: expected terms such as 2xk80, joined by +, got ''"),
         ("k80", "cluster: expected terms such as 2xk80"),
         ("2xk80+", "cluster: expected terms such as 2xk80"),
@@ -314,17 +352,17 @@ def test_a_wrong_spec_is_shown(spec: str, message: str) -> None:
         (
             "2xk80",
             "token-ring",
-            "link: expected one of bus, nvlink, pcie, pcie-shared, ethernet-10g",
+            "link: expected one of bus, nvlink, pcie, pcie-shared, pcie-3-x4, pcie-3-x8",
         ),
         ("2xk80", "", "link: expected a text that is not empty, got ''"),
         ("2xk80", "pcie+", "link: expected one of bus, nvlink"),
         (
             "2xv100",
             "bus+nvlink",
-            "link: expected at most one of bus, nvlink, pcie, pcie-shared, got",
+            "link: expected at most one of bus, nvlink, pcie, pcie-shared, pcie-3-x4",
         ),
-        ("2x(2xk80)", "ethernet-10g+ethernet-25g", "link: expected at most one of ethernet-10g, "),
-        ("2xk80", "nvlink", "link: expected two of one kind of p100, v100, a100, h100, h200 in a"),
+        ("2x(2xk80)", "ethernet-10g+ethernet-25g", "link: expected at most one of ethernet-1g, "),
+        ("2xk80", "nvlink", "link: expected two of one kind of p100, v100, v100-32gb, a100, a100"),
         ("1xcpu+1xv100", "nvlink", "link: expected two of one kind of p100, v100"),
         ("2xk80", "ethernet-10g", "link: expected several machines, such as 2x(4xk80), for 'ether"),
         (

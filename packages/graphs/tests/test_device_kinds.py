@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from example_graphs import refused
@@ -24,7 +25,7 @@ format = "placeto-cluster"
 version = 3
 bandwidth = 31.5e9
 
-[kinds.rtx4090]
+[kinds.card]
 memory_bytes = 24_000_000_000
 memory_bandwidth = 1008e9
 peak_flops = 82.6e12
@@ -32,12 +33,12 @@ peak_flops_in = { float16 = 165.2e12, bfloat16 = 165.2e12 }
 efficiency = { matrix_product = 0.8 }
 
 [[devices]]
-name = "rtx4090:0"
-kind = "rtx4090"
+name = "card:0"
+kind = "card"
 
 [[devices]]
-name = "rtx4090:1"
-kind = "rtx4090"
+name = "card:1"
+kind = "card"
 memory_bytes = 20_000_000_000
 op_overhead = 2e-6
 """
@@ -55,7 +56,7 @@ def read(folder: Path, text: str) -> Cluster:
 def test_a_card_is_described_once_for_all_its_devices(tmp_path: Path) -> None:
     cluster = read(tmp_path, CARD)
     (card,) = cluster.kinds
-    assert (card.name, card.peak_flops, card.memory_bandwidth) == ("rtx4090", 82.6e12, 1008e9)
+    assert (card.name, card.peak_flops, card.memory_bandwidth) == ("card", 82.6e12, 1008e9)
     assert dict(card.peak_flops_in) == {"float16": 165.2e12, "bfloat16": 165.2e12}
     h100 = DEVICE_KINDS["h100"]
     assert card.efficiency == replace(h100.efficiency, matrix_product=0.8)
@@ -67,7 +68,7 @@ def test_a_card_is_described_once_for_all_its_devices(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_of_a_kind_of_the_catalogue_is_what_stands_there(tmp_path: Path) -> None:
-    text = CARD.replace("rtx4090", "cpu").replace("{ matrix_product = 0.8 }", "{}")
+    text = CARD.replace("card", "cpu").replace("{ matrix_product = 0.8 }", "{}")
     cluster = read(tmp_path, text)
     (kind,) = cluster.kinds
     assert kind.efficiency == DEVICE_KINDS["cpu"].efficiency
@@ -98,22 +99,29 @@ def test_kinds_survive_files_copies_and_pickles(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("version = 3", "version = 2", "kinds: expected it in files of version 3 and later, got"),
-        ("peak_flops = 82.6e12", "", "kinds.rtx4090: object missing required field peak_flops"),
-        ("82.6e12", "-1", "kinds.rtx4090: peak_flops: expected a finite number >= 0, got -1.0"),
-        ("1008e9", "0", "kinds.rtx4090: memory_bandwidth: expected more than 0, got 0.0"),
-        ("1008e9", "inf", "kinds.rtx4090: memory_bandwidth: expected a finite number >= 0, got i"),
-        ("24_000_000_000", "0", "kinds.rtx4090: memory_bytes: expected an integer from 1 to"),
-        ("24_000_000_000", '"24 GB"', "kinds.rtx4090: memory_bytes: expected int, got str ('24"),
-        ("{ float16", "{ fp16", "kinds.rtx4090: peak_flops_in: expected tf32, float64, float16"),
-        ("bfloat16 = 165.2e12", "bfloat16 = 0", "kinds.rtx4090: peak_flops_in.bfloat16: expected"),
-        ("matrix_product", "matmul", "kinds.rtx4090: efficiency: expected convolution, depthwise_"),
-        ("= 0.8", "= 1.5", "kinds.rtx4090: efficiency.matrix_product: expected more than 0 and at"),
-        ("= 0.8", "= nan", "kinds.rtx4090: efficiency.matrix_product: expected a finite number"),
-        ("peak_flops =", "peak_flop =", "kinds.rtx4090: object contains unknown field peak_flop"),
+        ("peak_flops = 82.6e12", "", "kinds.card: peak_flops: expected a number, or `like` with"),
+        ("peak_flops = 82.6e12", 'like = "rtx9090"', "kinds.card: like: expected one of cpu, k80,"),
+        ("peak_flops = 82.6e12", 'speed = "2"', "kinds.card: speed: expected float, got str ('2')"),
         (
-            'kind = "rtx4090"',
-            'kind = "rtx3090"',
-            "devices[0].memory_bytes: expected a number, or version = 3 and [kinds.rtx3090] with",
+            "[kinds",
+            'link = "nvlink"\n[kinds',
+            "link: expected no bandwidth beside it, got 'nvlink'",
+        ),
+        ("82.6e12", "-1", "kinds.card: peak_flops: expected a finite number >= 0, got -1.0"),
+        ("1008e9", "0", "kinds.card: memory_bandwidth: expected more than 0, got 0.0"),
+        ("1008e9", "inf", "kinds.card: memory_bandwidth: expected a finite number >= 0, got i"),
+        ("24_000_000_000", "0", "kinds.card: memory_bytes: expected an integer from 1 to"),
+        ("24_000_000_000", '"24 GB"', "kinds.card: memory_bytes: expected int"),
+        ("{ float16", "{ fp16", "kinds.card: peak_flops_in: expected tf32, float64, float16"),
+        ("bfloat16 = 165.2e12", "bfloat16 = 0", "kinds.card: peak_flops_in.bfloat16: expected"),
+        ("matrix_product", "matmul", "kinds.card: efficiency: expected convolution, depthwise_"),
+        ("= 0.8", "= 1.5", "kinds.card: efficiency.matrix_product: expected more than 0 and at"),
+        ("= 0.8", "= nan", "kinds.card: efficiency.matrix_product: expected a finite number"),
+        ("peak_flops =", "peak_flop =", "kinds.card: object contains unknown field peak_flop"),
+        (
+            'kind = "card"',
+            'kind = "rtx9090"',
+            "devices[0].memory_bytes: expected a number, or version = 3 and [kinds.rtx9090] with",
         ),
     ],
 )
@@ -127,7 +135,7 @@ def test_files_of_version_2_leave_nothing_out_of_devices(tmp_path: Path) -> None
     text = CARD.replace("version = 3", "version = 2")
     text = text[: text.index("[kinds")] + text[text.index("[[devices]]") :]
     with refused(f"{tmp_path / 'cluster.toml'}: devices[0].memory_bytes: expected a number, or"):
-        read(tmp_path, text.replace("rtx4090", "k80"))
+        read(tmp_path, text.replace("card", "k80"))
 
 
 @pytest.mark.parametrize(
@@ -157,3 +165,110 @@ def test_a_cluster_names_what_is_no_kind() -> None:
         replace(cluster, kinds=(kind, kind))
     with refused("kinds[0]: expected a DeviceKind, got 'k80'"):
         replace(cluster, kinds=("k80",))  # type: ignore[arg-type]
+
+
+HEAD = 'format = "placeto-cluster"\nversion = 3\n'
+OWN = (
+    HEAD
+    + """
+[[devices]]
+name = "a"
+kind = "rtx3090"
+memory = "22.5 GB"
+
+[[devices]]
+name = "b"
+kind = "rtx3060"
+host_link = "pcie-3-x4"
+
+[[devices]]
+name = "c"
+kind = "cpu-ddr5-2ch"
+memory = "1.5 GiB"
+
+[kinds.rtx3090]
+speed = 0.5
+"""
+)
+
+
+def test_devices_without_links_are_joined_as_in_a_spec(tmp_path: Path) -> None:
+    cluster = read(tmp_path, OWN)
+    same = parse_cluster("1xrtx3090+1xrtx3060+1xcpu-ddr5-2ch")
+    assert cluster.memory_bytes.tolist() == [22_500_000_000, 12_000_000_000, 3 * 2**29]
+    slot = 8e9 * 4 / 8 * 128 / 130  # four lanes of 8 GT/s
+    assert cluster.bandwidth[1] == pytest.approx([slot, np.inf, slot], rel=2e-3)
+    assert cluster.bandwidth[0, 2] == same.bandwidth[0, 2]
+    assert cluster.latency.tolist() == same.latency.tolist()
+    assert cluster.link.tolist() == same.link.tolist()
+    save_cluster(cluster, tmp_path / "saved.toml")
+    assert load_cluster(tmp_path / "saved.toml") == cluster
+
+
+def test_a_speed_scales_what_the_device_computes(tmp_path: Path) -> None:
+    cluster = read(tmp_path, OWN)
+    (kind,) = cluster.kinds
+    usual = DEVICE_KINDS["rtx3090"]
+    assert kind.memory_bandwidth == usual.memory_bandwidth / 2
+    assert (kind.peak_flops, kind.peak_flops_in["float16"]) == (35.6e12 / 2, 71.2e12 / 2)
+    assert kind.launch_overhead == usual.launch_overhead * 2
+    assert cluster.devices[0].op_overhead == usual.op_overhead * 2
+    assert cluster.devices[1].op_overhead == DEVICE_KINDS["rtx3060"].op_overhead
+
+
+def test_a_kind_like_another_differs_in_what_it_says(tmp_path: Path) -> None:
+    text = OWN.replace('kind = "rtx3060"', 'kind = "mine"')
+    own = '[kinds.mine]\nlike = "rtx4060ti"\nmemory = "8 GB"\n'
+    cluster = read(tmp_path, (text + own).replace("host_link", "# host_link"))
+    mine = cluster.kinds[1]
+    usual = DEVICE_KINDS["rtx4060ti"]
+    assert (mine.memory_bytes, mine.peak_flops_in) == (8_000_000_000, usual.peak_flops_in)
+    assert cluster.bandwidth[0, 1] == 31.5e9 / 2  # its eight lanes
+
+
+def test_machines_and_their_network_are_named(tmp_path: Path) -> None:
+    text = OWN.replace("version = 3", 'version = 3\nlink = "ethernet-2.5g"').replace(
+        "[kinds",
+        """
+[machines]
+one = ["a", "c"]
+two = ["b"]
+
+[kinds""",
+    )
+    cluster = read(tmp_path, text)
+    assert cluster.bandwidth[0].tolist() == [np.inf, 2.5e9 / 8, 31.5e9]
+    assert cluster.link_names[cluster.link[1, 2]] == "machine 1 network"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"22.5 GB"', '"22.5 Gb"', "devices[0].memory: expected a text of a number above 0 and a"),
+        ('"22.5 GB"', '"-1 GB"', "devices[0].memory: expected a text of a number above 0 and a"),
+        ('"22.5 GB"', '"nan GB"', "devices[0].memory: expected a text of a number above 0 and a"),
+        ('"22.5 GB"', '"0 GB"', "devices[0].memory: expected a text of a number above 0 and a"),
+        ('"22.5 GB"', "22.5", "devices[0].memory: expected a text of a number above 0 and a"),
+        ('"22.5 GB"', '"1 GB"\nmemory_bytes = 5', "devices[0].memory: expected no memory_bytes"),
+        ('"22.5 GB"', f'"{"9" * 30} TB"', "devices[0].memory_bytes: expected an integer from 1"),
+        ("0.5", "-0.5", "kinds.rtx3090: speed: expected a finite number >= 0, got -0.5"),
+        ("0.5", "nan", "kinds.rtx3090: speed: expected a finite number >= 0, got nan"),
+        ("0.5", "0", "kinds.rtx3090: speed: expected more than 0, got 0.0"),
+        ("0.5", "1e-320", "kinds.rtx3090: "),
+        (
+            "pcie-3-x4",
+            "pcie-3-x5",
+            "devices[1].host_link: expected one of 'pcie-3-x4', 'pcie-3-x8'",
+        ),
+        ("version = 3", "version = 3\nlatency = 1.0", "latency: expected a bandwidth, or links,"),
+        ("version = 3", 'version = 3\nlink = "lan"', "link: expected one of bus, nvlink, pcie"),
+        ("version = 3", "version = 3\nbandwidth = 1e9", "devices[1].host_link: expected no band"),
+        ("[kinds", '[machines]\none = ["a"]\n[kinds', "machines: expected each device in one, got"),
+    ],
+)
+def test_a_wrong_word_of_ones_own_devices_is_named(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in OWN
+    with refused(f"{tmp_path / 'cluster.toml'}: {message}"):
+        read(tmp_path, OWN.replace(old, new))

@@ -5,7 +5,6 @@ from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem
 
-CPU = "cpu"  # the kind of the devices that are no accelerators
 NOWHERE = -1  # in place of a device: none has been chosen
 
 
@@ -82,12 +81,12 @@ def work_of(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def cpus(problem: PlacementProblem) -> NDArray[np.intp]:
     """Return the indices of the CPUs."""
-    return np.flatnonzero([device.kind == CPU for device in problem.cluster.devices])
+    return np.flatnonzero([device.is_cpu for device in problem.cluster.devices])
 
 
 def accelerators(problem: PlacementProblem) -> NDArray[np.intp]:
     """Return the indices of the devices that are no CPUs; of all devices if there are only CPUs."""
-    found = np.flatnonzero([device.kind != CPU for device in problem.cluster.devices])
+    found = np.flatnonzero([not device.is_cpu for device in problem.cluster.devices])
     return found if len(found) else np.arange(problem.num_devices)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import CPU, accelerators, cpus, random_placements, repaired
+from placeto_baselines.devices import accelerators, cpus, random_placements, repaired
 from placeto_baselines.errors import BaselineError, check_at_least
 from placeto_baselines.trials import RulePlacer, Trials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
@@ -56,7 +56,7 @@ class CpuOnly(RulePlacer):
         if not len(found):
             kinds = sorted({device.kind for device in problem.cluster.devices})
             raise BaselineError(
-                f"cluster: expected a device of the kind {CPU!r}, got {', '.join(map(repr, kinds))}"
+                f"cluster: expected a device of the kind 'cpu', got {', '.join(map(repr, kinds))}"
             )
         return _on_each(problem, found)
 

@@ -15,7 +15,6 @@ from placeto_simulator.errors import SimulationError
 from placeto_simulator.placements import checked_placements, held_bytes
 from placeto_simulator.walking import Sets, keep_best, lacking, list_pairs, walks_of
 
-HOST_KIND = "cpu"
 TICKS = 2**60  # of all times of a problem together
 FEWEST_TICKS = 10**9  # of all ops on their fastest devices, so that no rounding counts
 
@@ -246,13 +245,13 @@ def _seconds_through_the_host(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return float64[len(tensors), D] twice: what each device takes to send and to receive each."""
     cluster = problem.cluster
-    kinds = [device.kind for device in cluster.devices]
+    hosts = [device.is_cpu for device in cluster.devices]
     size = problem.graph.tensor_bytes[tensors].astype(np.float64)
-    leaves, enters = np.zeros((2, len(tensors), len(kinds)))
-    for device, kind in enumerate(kinds):
-        host = [kinds.index(HOST_KIND)] if HOST_KIND in kinds else range(len(kinds))
+    leaves, enters = np.zeros((2, len(tensors), len(hosts)))
+    for device, is_host in enumerate(hosts):
+        host = [hosts.index(True)] if any(hosts) else range(len(hosts))
         ways = [(device, other) for other in host if other != device]
-        if kind == HOST_KIND or not ways:
+        if is_host or not ways:
             continue
         for seconds, ends in ((leaves, ways), (enters, [way[::-1] for way in ways])):
             each = [cluster.latency[way] + size / cluster.bandwidth[way] for way in ends]

@@ -52,8 +52,8 @@ def cost_model(
         A kind that the graph has measured times for, one of ``DEVICE_KINDS``, or a `DeviceKind`
         that describes another one.
     tf32
-        Products of float32 that are computed in TensorFloat-32 on kinds that have it, A100, H100
-        and H200: ``"convolutions"``, as PyTorch's defaults are
+        Products of float32 that are computed in TensorFloat-32 on kinds that have it, such as A100
+        and H100: ``"convolutions"``, as PyTorch's defaults are
         (``torch.backends.cudnn.allow_tf32`` is True, ``torch.backends.cuda.matmul.allow_tf32``
         False), ``"always"`` or ``"never"``.
 

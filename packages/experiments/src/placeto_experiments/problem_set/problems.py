@@ -266,7 +266,7 @@ def with_drawn_memory(cluster: Cluster, graph: OpGraph, generator: np.random.Gen
     >>> [device.memory_bytes for device in scarce.devices]
     [16000000000, 16000000000]
     """
-    gpus = [device for device in cluster.devices if device.kind != "cpu"]
+    gpus = [device for device in cluster.devices if not device.is_cpu]
     scarce, times = generator.random(), generator.uniform(*SCARCE)
     if scarce >= SHARE_WITH_SCARCE_MEMORY:
         return cluster
@@ -275,7 +275,7 @@ def with_drawn_memory(cluster: Cluster, graph: OpGraph, generator: np.random.Gen
     return replace(
         cluster,
         devices=tuple(
-            device if device.kind == "cpu" else replace(device, memory_bytes=each)
+            device if device.is_cpu else replace(device, memory_bytes=each)
             for device in cluster.devices
         ),
     )

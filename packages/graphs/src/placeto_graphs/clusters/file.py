@@ -3,7 +3,7 @@
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -11,7 +11,8 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from placeto_graphs.clusters.catalogue import DEVICE_KINDS
+from placeto_graphs.clusters.catalogue import CARD_WAYS, DEVICE_KINDS, SLOTS, WAYS, Ways
+from placeto_graphs.clusters.spec import joined
 from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.files.decoding import (
     DeviceFields,
@@ -22,11 +23,12 @@ from placeto_graphs.files.decoding import (
     decoded_devices,
     decoded_kinds,
     encoded_kinds,
+    given_memory,
     not_utf8,
 )
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
 from placeto_graphs.schema.arrays import number
-from placeto_graphs.schema.cluster import DEFAULT_QUEUE, NO_LINK, Cluster, Device
+from placeto_graphs.schema.cluster import DEFAULT_QUEUE, NO_LINK, Cluster, Device, is_cpu
 from placeto_graphs.schema.device_kind import DeviceKind
 
 CLUSTER_FORMAT = "placeto-cluster"
@@ -47,7 +49,7 @@ class _Link(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     latency: float | None = None
 
 
-class _Device(msgspec.Struct, forbid_unknown_fields=True):
+class _Device(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The fields of a `Device`; what is not there is that of its kind."""
 
     name: str
@@ -55,6 +57,8 @@ class _Device(msgspec.Struct, forbid_unknown_fields=True):
     memory_bytes: int | None = None
     op_overhead: float | None = None
     transfer_overhead: float | None = None
+    memory: Any = None
+    host_link: str | None = None
 
 
 class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -63,6 +67,7 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     devices: list[_Device]
     bandwidth: float | None = None
     latency: float = 0.0
+    link: str | None = None
     machines: dict[str, list[str]] = {}
     links: list[_Link] = []
     queue: str = DEFAULT_QUEUE
@@ -164,11 +169,22 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
     ``queue = "backward-first"`` says in which order devices work off what waits for them, see
     `Cluster`. ``[kinds.NAME]`` describes a kind of device, see `DeviceKind`: its ``memory_bytes``,
     ``memory_bandwidth`` and ``peak_flops``, and if they differ from those of an H100 its
-    ``peak_flops_in``, overheads and ``efficiency``.
+    ``peak_flops_in``, overheads and ``efficiency``. What it leaves out is as in the catalogue, of
+    its name or of the kind that it is ``like``; ``speed`` scales it. A device and a kind may have
+    ``memory = "21 GB"`` for bytes.
 
-    Without links, each device has one outgoing bus with the bandwidth and latency of the file. In
-    files of version 1 that is so, too, and ``links`` names the pairs that differ, each by a
-    ``source`` and a ``destination``.
+    Without links, each device has one outgoing bus with the bandwidth and latency of the file.
+    Without a bandwidth either, devices are joined as by `parse_cluster`: ``link`` is as there, and
+    a device may have a ``host_link``, the slot that it is in::
+
+        [[devices]]
+        name = "3060"
+        kind = "rtx3060"
+        memory = "11.5 GB"         # that is free
+        host_link = "pcie-3-x4"
+
+    In files of version 1, ``links`` names the pairs that differ from the bandwidth and latency of
+    the file, each by a ``source`` and a ``destination``.
 
     Parameters
     ----------
@@ -199,7 +215,7 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
         if header.version == 1:
             return _first_cluster(convert(data, _FirstFile))
         document = convert(data, _ClusterFile)
-        check_since(document, {"kinds": 3})
+        check_since(document, {"kinds": 3, "link": 3})
         return _cluster(document)
 
 
@@ -242,26 +258,83 @@ def _first_cluster(document: _FirstFile) -> Cluster:
 def _cluster(document: _ClusterFile) -> Cluster:
     kinds = decoded_kinds(document.kinds or {})
     devices = _devices(document, kinds)
-    if document.links or document.machines:
+    if document.links or (document.machines and document.bandwidth is not None):
+        _refuse_beside("links", document)
         return _linked_cluster(document, devices, kinds)
-    bandwidth = document.bandwidth
-    if bandwidth is None and len(devices) > 1:
-        raise GraphError("bandwidth: expected one, as there are no links, got none")
+    if document.bandwidth is None:
+        return _joined(document, devices, kinds)
+    _refuse_beside("bandwidth", document)
     shape = (len(devices), len(devices))
     return Cluster(
         devices=devices,
-        bandwidth=np.full(shape, np.inf if bandwidth is None else bandwidth),
+        bandwidth=np.full(shape, document.bandwidth),
         latency=np.full(shape, document.latency),
         queue=document.queue,
         kinds=kinds,
     )
 
 
+def _refuse_beside(given: str, document: _ClusterFile) -> None:
+    """Refuse names of links where the file has numbers."""
+    if document.link is not None:
+        raise GraphError(f"link: expected no {given} beside it, got {shown(document.link)}")
+    for index, device in enumerate(document.devices):
+        if device.host_link is not None:
+            raise GraphError(
+                f"devices[{index}].host_link: expected no {given} beside it, "
+                f"got {shown(device.host_link)}"
+            )
+
+
+def _joined(
+    document: _ClusterFile, devices: tuple[Device, ...], kinds: tuple[DeviceKind, ...]
+) -> Cluster:
+    """Return devices that are joined as `parse_cluster` joins them."""
+    if document.version < 3 and len(devices) > 1:
+        raise GraphError("bandwidth: expected one, as there are no links, got none")
+    if document.latency:
+        raise GraphError("latency: expected a bandwidth, or links, beside it, got none")
+    names = [device.name for device in devices]
+    members = _members(names, document.machines)
+    machine_of = {
+        device: number
+        for number, machine in enumerate(document.machines)
+        for device in members[machine]
+    }
+    apart = [name for index, name in enumerate(names) if index not in machine_of]
+    if document.machines and apart:
+        raise GraphError(f"machines: expected each device in one, got {shown(apart[0])} in none")
+    return joined(
+        devices,
+        [machine_of.get(index, 0) for index in range(len(devices))],
+        [
+            _ways(index, device, (document.kinds or {}).get(device.kind, {}))
+            for index, device in enumerate(document.devices)
+        ],
+        link=document.link,
+        queue=document.queue,
+        kinds=kinds,
+    )
+
+
+def _ways(index: int, device: _Device, description: Mapping[str, Any]) -> Ways:
+    """Return the ways of a device, in its slot; of an unknown kind those of a card or the host."""
+    usual = WAYS["cpu"] if is_cpu(device.kind) else CARD_WAYS
+    kind = description.get("like", device.kind)
+    ways = WAYS.get(kind, usual)
+    if device.host_link is None:
+        return ways
+    slot = SLOTS[_named(f"devices[{index}].host_link", device.host_link, {n: n for n in SLOTS})]
+    return replace(ways, host_bandwidth=min(ways.host_bandwidth, slot) if kind in WAYS else slot)
+
+
 def _devices(document: _ClusterFile, kinds: Sequence[DeviceKind]) -> tuple[Device, ...]:
     known = DEVICE_KINDS | {kind.name: kind for kind in kinds} if document.version > 2 else {}
     complete = []
     for index, device in enumerate(document.devices):
-        fields = msgspec.structs.asdict(device)
+        with within(f"devices[{index}]."):
+            device.memory_bytes = given_memory(device.memory, device.memory_bytes)
+        fields = {field: getattr(device, field) for field in DeviceFields.__struct_fields__}
         for field, value in fields.items():
             if value is None and device.kind in known:
                 fields[field] = getattr(known[device.kind], field)

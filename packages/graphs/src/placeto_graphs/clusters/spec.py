@@ -11,16 +11,26 @@ from placeto_graphs.clusters.catalogue import (
     DEVICE_KINDS,
     LINK_NAMES,
     NETWORKS,
+    SLOTS,
     WAYS,
     WITHIN,
     Network,
+    Ways,
 )
 from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.schema.arrays import text
-from placeto_graphs.schema.cluster import MAX_DEVICES, NO_LINK, Cluster, Device
+from placeto_graphs.schema.cluster import (
+    DEFAULT_QUEUE,
+    MAX_DEVICES,
+    NO_LINK,
+    Cluster,
+    Device,
+    is_cpu,
+)
+from placeto_graphs.schema.device_kind import DeviceKind
 
 _COUNT = r"\s*([0-9]{1,4})\s*x\s*"
-_DEVICES = re.compile(_COUNT + r"([a-z][a-z0-9]*)\s*")
+_DEVICES = re.compile(_COUNT + r"([a-z][a-z0-9-]*)\s*")
 _MACHINES = re.compile(_COUNT + r"\(([^()]*)\)\s*")
 _PLUS = re.compile(r"\+(?![^(]*\))")  # one that stands in no brackets
 
@@ -35,7 +45,8 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
     spec
         Terms of the form ``COUNTxKIND``, joined by ``+``: ``"2xk80"``, ``"1xcpu+4xk80"``. Or
         machines of such devices: ``"2x(4xv100)"``, ``"2x(1xcpu+4xk80)"``. Devices are named after
-        their kind and a number, which counts on from machine to machine: ``"k80:0"``.
+        their kind and a number, which counts on from machine to machine: ``"k80:0"``. A Mac is a
+        machine of its own: ``"2x(1xm3-max)"``. The kinds are those of ``DEVICE_KINDS``.
     link
         Interconnect of the devices of a machine, of the machines, or of both, joined by ``+``.
 
@@ -46,10 +57,13 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
         - ``"nvlink"``: a link for each ordered pair of GPUs of one kind, with its share of the
           NVLink of a GPU; all else goes over outgoing buses of PCI Express;
         - ``"pcie"``: each device has one outgoing bus, of PCI Express, also to its own kind;
+        - ``"pcie-3-x4"`` and so on, generations 3 to 5 with 4, 8 or 16 lanes: the same, in slots of
+          that bandwidth, or of the device's own where that is less;
         - ``"pcie-shared"``: all devices of a machine have one link together, a host bridge.
 
         Between machines, through one outgoing network card each: ``"ethernet-10g"``, the default,
-        ``"ethernet-25g"``, ``"ethernet-100g"``, through the memory of the hosts;
+        ``"ethernet-1g"``, ``"ethernet-2.5g"``, ``"ethernet-25g"``, ``"ethernet-100g"``,
+        ``"thunderbolt-4"``, ``"thunderbolt-5"``, through the memory of the hosts;
         ``"infiniband-edr"``, ``"infiniband-hdr"``, ``"infiniband-ndr"``, from GPU to GPU.
 
     Raises
@@ -77,30 +91,50 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
         here = [kind for count, kind in counts for _ in range(count)]
         kinds += here
         machines += [number] * len(here)
-    names = [f"{kind}:{kinds[:index].count(kind)}" for index, kind in enumerate(kinds)]
+    devices = [
+        Device(
+            name=f"{kind.name}:{kinds[:index].count(kind.name)}",
+            kind=kind.name,
+            memory_bytes=kind.memory_bytes,
+            op_overhead=kind.op_overhead,
+            transfer_overhead=kind.transfer_overhead,
+        )
+        for index, kind in enumerate(map(DEVICE_KINDS.__getitem__, kinds))
+    ]
+    return joined(devices, machines, [WAYS[kind] for kind in kinds], link=link)
+
+
+def joined(
+    devices: Sequence[Device],
+    machines: Sequence[int],
+    ways: Sequence[Ways],
+    *,
+    link: str | None = None,
+    queue: str = DEFAULT_QUEUE,
+    kinds: Sequence[DeviceKind] = (),
+) -> Cluster:
+    """Return the cluster of some devices, each in a machine, joined as `parse_cluster` says."""
+    pairs = _Pairs(devices, machines, ways)
     within, network = _link_names(link)
-    pairs = _Pairs(kinds, machines)
     _check_used(within, network, pairs)
     within, joined_by = within or "bus", NETWORKS[network or DEFAULT_NETWORK]
+    if within in SLOTS:
+        pairs.host_bandwidth = np.where(
+            pairs.cpu, pairs.host_bandwidth, np.minimum(pairs.host_bandwidth, SLOTS[within])
+        )
     keys = _link_keys(within, pairs)
     used, numbers = np.unique(keys[pairs.apart], return_inverse=True)
     links = np.full(keys.shape, NO_LINK, np.int32)
     links[pairs.apart] = numbers
+    names = [device.name for device in devices]
     return Cluster(
-        devices=tuple(
-            Device(
-                name=name,
-                kind=kind.name,
-                memory_bytes=kind.memory_bytes,
-                op_overhead=kind.op_overhead,
-                transfer_overhead=kind.transfer_overhead,
-            )
-            for name, kind in zip(names, map(DEVICE_KINDS.__getitem__, kinds), strict=True)
-        ),
+        devices=tuple(devices),
         bandwidth=_bandwidth(within, joined_by, pairs),
         latency=_latency(within, joined_by, pairs),
         link=links,
         link_names=tuple(_name_of_key(key, names) for key in used.tolist()),
+        queue=queue,
+        kinds=tuple(kinds),
     )
 
 
@@ -158,21 +192,30 @@ def _check_count(count: int) -> None:
 class _Pairs:
     """What is known of each ordered pair of D devices: bool[D, D], and columns of their kinds."""
 
-    def __init__(self, kinds: Sequence[str], machines: Sequence[int]) -> None:
-        known = [WAYS[kind] for kind in kinds]
+    def __init__(
+        self, devices: Sequence[Device], machines: Sequence[int], ways: Sequence[Ways]
+    ) -> None:
         self.machine = np.array(machines, np.int64)
-        self.host_bandwidth = np.array([ways.host_bandwidth for ways in known])
-        self.host_latency = np.array([ways.host_latency for ways in known])
-        self.peer_bandwidth = np.array([ways.peer_bandwidth for ways in known])
-        self.peer_latency = np.array([ways.peer_latency for ways in known])
-        self.overhead = np.array([DEVICE_KINDS[kind].transfer_overhead for kind in kinds])
-        number = np.array([list(DEVICE_KINDS).index(kind) for kind in kinds])
-        self.apart = ~np.eye(len(known), dtype=np.bool_)
+        self.host_bandwidth = np.array([way.host_bandwidth for way in ways])
+        self.host_latency = np.array([way.host_latency for way in ways])
+        self.peer_bandwidth = np.array([way.peer_bandwidth or np.nan for way in ways])
+        self.peer_latency = np.array([way.peer_latency for way in ways])
+        self.overhead = np.array([device.transfer_overhead for device in devices])
+        self.cpu = np.array([is_cpu(device.kind) for device in devices])
+        kinds = np.array([device.kind for device in devices])
+        self.apart = ~np.eye(len(devices), dtype=np.bool_)
         self.together = self.apart & (self.machine[:, None] == self.machine)
-        self.peers = self.together & (number[:, None] == number)
+        peers = self.together & (kinds[:, None] == kinds)
+        self.peers = peers & ~np.isnan(self.peer_bandwidth)
         # Processors are joined to each other, whatever joins the GPUs.
-        self.sockets = self.peers & np.array([kind == "cpu" for kind in kinds])
-        self.nvlink = self.peers & np.array([ways.has_nvlink for ways in known])
+        self.sockets = self.peers & self.cpu
+        self.nvlink = peers & np.array([way.has_nvlink for way in ways])
+        for device, way, together in zip(devices, ways, self.together, strict=True):
+            if way.is_machine and together.any():
+                raise GraphError(
+                    f"cluster: expected {device.kind} to be a machine of its own, such as "
+                    f"2x(1x{device.kind}), got it with other devices"
+                )
 
 
 def _link_names(asked: str | None) -> tuple[str | None, str | None]:

@@ -34,11 +34,11 @@ class DeviceFields(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _KindFields(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of a `DeviceKind`."""
+    """The fields of a `DeviceKind`; what is not there is as in the catalogue."""
 
-    memory_bytes: int
-    memory_bandwidth: float
-    peak_flops: float
+    memory_bytes: int | None = None
+    memory_bandwidth: float | None = None
+    peak_flops: float | None = None
     peak_flops_in: dict[str, float] | None = None
     launch_overhead: float | None = None
     op_overhead: float | None = None
@@ -46,7 +46,22 @@ class _KindFields(msgspec.Struct, forbid_unknown_fields=True):
     efficiency: dict[str, float] = {}
 
 
+class _Kind(_KindFields, forbid_unknown_fields=True):
+    """What a person may write of a kind besides."""
+
+    memory: Any = None
+    like: str | None = None
+    speed: float = 1.0
+
+
 LIKE_AN_H100 = "h100"  # what a description leaves out of a kind that is not in the catalogue
+NEEDED = ("memory_bytes", "memory_bandwidth", "peak_flops")  # of such a kind
+UNITS = {
+    f"{prefix}{end}B": base**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for end, base in (("", 1000), ("i", 1024))
+}
+_SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(UNITS)})")
 
 
 def encoded_devices(devices: Sequence[Device]) -> list[DeviceFields]:
@@ -77,20 +92,48 @@ def decoded_kinds(kinds: Mapping[str, Any]) -> tuple[DeviceKind, ...]:
     """Return the kinds; what a description leaves out is that of the catalogue's kind."""
     decoded = []
     for name, description in kinds.items():
-        usual = DEVICE_KINDS.get(name, DEVICE_KINDS[LIKE_AN_H100])
         with within(f"kinds.{name}: "):
-            fields = msgspec.structs.asdict(convert(description, _KindFields))
+            kind = convert(description, _Kind)
+            known = name if kind.like is None else kind.like
+            if kind.like is not None and known not in DEVICE_KINDS:
+                raise GraphError(f"like: expected one of {', '.join(DEVICE_KINDS)}, got {known!r}")
+            usual = DEVICE_KINDS.get(known, DEVICE_KINDS[LIKE_AN_H100])
+            fields = {field: getattr(kind, field) for field in _KindFields.__struct_fields__}
+            fields["memory_bytes"] = given_memory(kind.memory, kind.memory_bytes)
             parts = asdict(usual.efficiency)
-            for part in fields["efficiency"]:
+            for part in kind.efficiency:
                 if part not in parts:
                     raise GraphError(f"efficiency: expected {', '.join(parts)}, got {shown(part)}")
             with within("efficiency."):
-                fields["efficiency"] = Efficiency(**parts | fields["efficiency"])
-            if name not in DEVICE_KINDS and fields["peak_flops_in"] is None:
-                fields["peak_flops_in"] = {}  # those of another card would be too high
+                fields["efficiency"] = Efficiency(**parts | kind.efficiency)
+            if known not in DEVICE_KINDS:
+                for field in NEEDED:
+                    if fields[field] is None:
+                        raise GraphError(
+                            f"{field}: expected a number, or `like` with a kind of the catalogue, "
+                            "got none"
+                        )
+                if kind.peak_flops_in is None:
+                    fields["peak_flops_in"] = {}  # those of another card would be too high
             given = {field: value for field, value in fields.items() if value is not None}
-            decoded.append(replace(usual, name=name, **given))
+            decoded.append(replace(usual, name=name, **given).at_speed(kind.speed))
     return tuple(decoded)
+
+
+def given_memory(memory: Any, memory_bytes: int | None) -> int | None:
+    """Return the bytes of a text such as ``21 GB``, or those that are given as a number."""
+    if memory is None:
+        return memory_bytes
+    match = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
+    size = round(float(match[1]) * UNITS[match[2]]) if match else 0
+    if not size:
+        raise GraphError(
+            'memory: expected a text of a number above 0 and a unit, such as "21 GB" or "20 GiB", '
+            f"got {shown(memory)}"
+        )
+    if memory_bytes is not None:
+        raise GraphError(f"memory: expected no memory_bytes beside it, got {memory_bytes}")
+    return size
 
 
 def decode_json(content: bytes | bytearray, expected: type[Decoded]) -> Decoded:

@@ -25,6 +25,7 @@ DEFAULT_QUEUE = "fifo"
 BACKWARD_FIRST = "backward-first"
 QUEUES = (DEFAULT_QUEUE, BACKWARD_FIRST)
 NO_LINK = -1  # from a device to itself
+CPU = "cpu"  # a kind of processors; others have it before a hyphen
 # With less, the seconds of a tensor that int64 can count might be no number of float64.
 LEAST_BANDWIDTH = 2.0**63 / np.finfo(np.float64).max
 
@@ -41,7 +42,8 @@ class Device(Record):
     name : text
         Unique in its cluster, such as ``"k80:0"``.
     kind : text
-        Type of hardware, such as ``"k80"``; devices of one kind take equal times.
+        Type of hardware, such as ``"k80"``; devices of one kind take equal times. Processors are
+        ``"cpu"``, and kinds that begin with ``"cpu-"``; all others are accelerators.
     memory_bytes : int
         Bytes that a placement may use on it, at least 1.
     op_overhead : float
@@ -79,6 +81,22 @@ class Device(Record):
         self._check("memory_bytes", integer, minimum=1)
         self._check("op_overhead", number)
         self._check("transfer_overhead", number)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is a processor, and no accelerator."""
+        return is_cpu(self.kind)
+
+
+def is_cpu(kind: str) -> bool:
+    """Return whether a kind of device is one of processors.
+
+    Examples
+    --------
+    >>> is_cpu("cpu"), is_cpu("cpu-ddr5-2ch"), is_cpu("rtx3090")
+    (True, True, False)
+    """
+    return kind == CPU or kind.startswith(f"{CPU}-")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -1,7 +1,7 @@
 """What the time of an op on a kind of device follows from, where nothing was measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -112,6 +112,31 @@ class DeviceKind(Record):
 
     def __repr__(self) -> str:
         return f"DeviceKind({self.name!r})"
+
+    def at_speed(self, speed: float) -> "DeviceKind":
+        """Return the kind with all of its ops, and what passes between them, so much faster.
+
+        Parameters
+        ----------
+        speed
+            Measured speed of a device as a fraction of the one that is simulated; more than 0.
+
+        Examples
+        --------
+        >>> from placeto_graphs import DEVICE_KINDS
+        >>> DEVICE_KINDS["rtx3090"].at_speed(0.5).memory_bandwidth
+        468000000000.0
+        """
+        if _above_0("speed", speed) == 1:
+            return self
+        return replace(
+            self,
+            memory_bandwidth=self.memory_bandwidth * speed,
+            peak_flops=self.peak_flops * speed,
+            peak_flops_in={dtype: peak * speed for dtype, peak in self.peak_flops_in.items()},
+            launch_overhead=self.launch_overhead / speed,
+            op_overhead=self.op_overhead / speed,
+        )
 
 
 def _above_0(field: str, given: Any) -> float:

@@ -100,7 +100,7 @@ def targets_of(cluster: Cluster) -> dict[int, Target]:
     >>> targets_of(parse_cluster("1xcpu+2xk80")), targets_of(parse_cluster("2xcpu"))
     ({1: 0, 2: 1}, {0: 'cpu'})
     """
-    gpus = [number for number, device in enumerate(cluster.devices) if device.kind != CPU]
+    gpus = [number for number, device in enumerate(cluster.devices) if not device.is_cpu]
     return {device: number for number, device in enumerate(gpus)} or {0: CPU}
 
 

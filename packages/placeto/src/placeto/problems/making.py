@@ -55,7 +55,7 @@ def default_cluster(source: Source, link: str | None = None) -> Cluster:
 
 def target_of(cluster: Cluster) -> Target:
     """Return the device whose kernels a step runs on a cluster."""
-    return "cpu" if {device.kind for device in cluster.devices} == {"cpu"} else "gpu"
+    return "cpu" if all(device.is_cpu for device in cluster.devices) else "gpu"
 
 
 def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:

@@ -277,7 +277,7 @@ def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
         else:
             graph = load_pipedream_profile(path)
             return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
-    kinds = [device.kind for device in problem.cluster.devices if device.kind != "cpu"]
+    kinds = [device.kind for device in problem.cluster.devices if not device.is_cpu]
     return Source(
         _stem(name),
         problem.graph,

@@ -57,7 +57,7 @@ class DescribeCase:
             source=self.source,
             cluster=self.cluster,
             devices=list(problem.cluster.device_names),
-            gpus=sum(device.kind != CPU for device in problem.cluster.devices),
+            gpus=sum(not device.is_cpu for device in problem.cluster.devices),
             ops=problem.graph.num_ops,
             groups=problem.num_groups,
             lower_bound=evaluator.lower_bound(problem),

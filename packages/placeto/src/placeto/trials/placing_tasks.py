@@ -101,7 +101,7 @@ class PlaceByName(Place):
 
 def has_cpu(problem: PlacementProblem) -> bool:
     """Return whether one of the devices is a CPU."""
-    return any(device.kind == CPU for device in problem.cluster.devices)
+    return any(device.is_cpu for device in problem.cluster.devices)
 
 
 def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
