@@ -79,7 +79,7 @@ def environment() -> dict[str, str]:
 
 def start(*arguments: object) -> "subprocess.Popen[str]":
     """Run a command in another process."""
-    return _open("-m", "placeto_tools.main", *arguments)
+    return _open("-m", "placeto_tools", *arguments)
 
 
 @dataclass(frozen=True)

@@ -194,8 +194,8 @@ def test_each_option_decides_something(name: str, chosen: Callable[..., Experime
         return content_digest([make() for make in made[:1]])
 
     usual = chosen(name)
-    values = {"--link": "pcie-shared", "--preset": "paper", "--rnn-set": "hidden_size=8"}
-    values["--set"] = "hidden_units=8"
+    values = {"--link": "pcie-shared", "--preset": "paper", "--rnn-hparam": "hidden_size=8"}
+    values["--hparam"] = "hidden_units=8"
     others = {"--output", "--scale", "--force", "--jobs", "--debug"}
     params = experiment_group.commands[name].params
     options = {param.opts[-1] for param in params if isinstance(param, click.Option)} - others
@@ -210,8 +210,8 @@ def test_each_hyperparameter_decides_something(
     name: str, chosen: Callable[..., Experiment]
 ) -> None:
     plan, usual = chosen_plan(name, "smoke"), chosen(name)
-    for option, settings in (("--set", plan.settings), ("--rnn-set", plan.rnn_settings)):
-        if option == "--rnn-set" and name in {"rewards", "measured-curves"}:
+    for option, settings in (("--hparam", plan.settings), ("--rnn-hparam", plan.rnn_settings)):
+        if option == "--rnn-hparam" and name in {"rewards", "measured-curves"}:
             continue
         kinds = get_type_hints(type(settings))
         for field in fields(settings):
@@ -236,23 +236,27 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
     assert "No such option '--graphs'" in fail(*rewards, "--graphs=3")
     assert "No such option '--gpus'" in fail("experiment", "table1", "--gpus=3", "-o", folder)
     assert "No such option '--jobs'" in fail("experiment", "fidelity", "--jobs=2", "-o", folder)
-    assert "--set x: expected one of embedding" in fail(*rewards, "--set=x=1")
-    twice = fail(*rewards, "--set=hidden_units=4", "--set=hidden_units=8")
-    assert "--set hidden_units: expected it once, got it again" in twice
-    assert "--set hidden_units: expected a number" in fail(*rewards, "--set=hidden_units=many")
-    assert "workers: expected an integer >= 1" in fail(*rewards, "--set=workers=0")
-    curves = ["experiment", "traversal", SMOKE, "-o", folder]
-    assert "hidden_size: expected an even number" in fail(*curves, "--rnn-set=hidden_size=3")
-    assert "--rnn-set x: expected one of hidden_size" in fail(*curves, "--rnn-set=x=3")
-    assert "--set reward: the experiment tries all" in fail(*rewards, "--set=reward=terminal")
-    architectures = ["experiment", "architectures", "nmt", SMOKE, "-o", folder]
-    assert "--set embedding: the" in fail(*architectures, "--set=embedding=message-passing")
-    assert "--set updates: expected --updates in its place" in fail(*rewards, "--set=updates=3")
-    assert "--set updates: expected --evaluations in its place" in fail(
-        "experiment", "table1", SMOKE, "-o", folder, "--set=updates=3"
+    assert "--hparam x: expected one of embedding" in fail(*rewards, "--hparam=x=1")
+    twice = fail(*rewards, "--hparam=hidden_units=4", "--hparam=hidden_units=8")
+    assert "--hparam hidden_units: expected it once, got it again" in twice
+    assert "--hparam hidden_units: expected a number" in fail(
+        *rewards, "--hparam=hidden_units=many"
     )
-    assert "--rnn-set evaluations: expected --rnn-evaluations" in fail(
-        *curves, "--rnn-set=evaluations=3"
+    assert "workers: expected an integer >= 1" in fail(*rewards, "--hparam=workers=0")
+    curves = ["experiment", "traversal", SMOKE, "-o", folder]
+    assert "hidden_size: expected an even number" in fail(*curves, "--rnn-hparam=hidden_size=3")
+    assert "--rnn-hparam x: expected one of hidden_size" in fail(*curves, "--rnn-hparam=x=3")
+    assert "--hparam reward: the experiment tries all" in fail(*rewards, "--hparam=reward=terminal")
+    architectures = ["experiment", "architectures", "nmt", SMOKE, "-o", folder]
+    assert "--hparam embedding: the" in fail(*architectures, "--hparam=embedding=message-passing")
+    assert "--hparam updates: expected --updates in its place" in fail(
+        *rewards, "--hparam=updates=3"
+    )
+    assert "--hparam updates: expected --evaluations in its place" in fail(
+        "experiment", "table1", SMOKE, "-o", folder, "--hparam=updates=3"
+    )
+    assert "--rnn-hparam evaluations: expected --rnn-evaluations" in fail(
+        *curves, "--rnn-hparam=evaluations=3"
     )
     assert "expected one of default, general, fine-tuning, paper" in fail(*rewards, "--preset=best")
     assert not folder.exists()

@@ -77,7 +77,7 @@ def test_few_evaluations_are_left_to_the_search(problem: Path) -> None:
 
 def test_a_training_begins_with_it(problem: Path, tmp_path: Path) -> None:
     folder, other = tmp_path / "run", tmp_path / "other"
-    train = ["train", problem, "--updates=1", "--set=workers=2"]
+    train = ["train", problem, "--updates=1", "--hparam=workers=2"]
     succeed(*train, "--from", "pretrained", "-o", folder)
     settings = json.loads((folder / "run.json").read_text())["settings"]
     assert settings["embedding"] == "pairs"
@@ -98,10 +98,10 @@ def test_what_it_cannot_begin_with_is_said_in_one_line(problem: Path, tmp_path: 
     train = ["train", problem, "--updates=1", "-o", folder]
     assert "missing: No such file" in fail(*train, "--from", "missing")
     assert "expected a placeto-policy file" in fail(*train, "--from", problem)
-    assert "--set hidden_units: expected 96, as in the policy of --from, got 8" in fail(
-        *train, "--from", "pretrained", "--set=hidden_units=8"
+    assert "--hparam hidden_units: expected 96, as in the policy of --from, got 8" in fail(
+        *train, "--from", "pretrained", "--hparam=hidden_units=8"
     )
-    small = ["--set=message_rounds=2", "--set=hidden_units=8"]
+    small = ["--hparam=message_rounds=2", "--hparam=hidden_units=8"]
     succeed(*train, *small)
     three, other = tmp_path / "three.json", tmp_path / "other"
     succeed("build", problem, "--cluster=3xv100", "-o", three)

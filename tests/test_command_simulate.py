@@ -185,6 +185,8 @@ def test_ops_are_drawn_where_and_when_they_run(problem: Path, tmp_path: Path) ->
     assert busy == pytest.approx(read.compute_time[:, 1].sum())
     held = [np.asarray(line.get_ydata()).max() for line in memory.lines[::2]]
     assert held[0] == 0 < held[1]
+    succeed("plot", "timeline", problem, "v100:2", "--cluster=3xv100", "-o", tmp_path / "3.png")
+    assert len(check_picture(tmp_path / "3.png", width=1400).axes[1].lines) == 2 * 3
 
 
 def test_placements_that_are_none_are_refused(problem: Path, tmp_path: Path) -> None:

@@ -37,7 +37,12 @@ from placeto_tools.progress import showing_progress
 
 UPDATES = 12
 SMALL = [
-    *("--set=message_rounds=2", "--set=hidden_units=8", "--set=minibatches=2", "--set=epochs=1"),
+    *(
+        "--hparam=message_rounds=2",
+        "--hparam=hidden_units=8",
+        "--hparam=minibatches=2",
+        "--hparam=epochs=1",
+    ),
     "--seed=5",
 ]
 
@@ -184,7 +189,7 @@ def test_a_killed_training_is_resumed_as_if_nothing_had_happened(
     problem: Path, whole: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "killed"
-    train = ["train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3", "--go-on"]
+    train = ["train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3"]
     paused = start_paused(tmp_path / "pause", 4, *train, "-o", folder)
     paused.send(signal.SIGKILL)
     assert paused.process.returncode == -signal.SIGKILL
@@ -197,10 +202,10 @@ def test_a_killed_training_is_resumed_as_if_nothing_had_happened(
     for each in (kept, begun):
         succeed(*train, "-o", each)
         check_equal(each, whole)
-    report = succeed_json("train", "--resume", folder)
+    report = succeed_json(*train, "-o", folder)
     assert report["updates"] == report["of_updates"] == UPDATES
     check_equal(folder, whole)
-    assert succeed_json("train", "--resume", folder) == report  # nothing is left to do
+    assert succeed_json(*train, "-o", folder) == report  # nothing is left to do
 
 
 def test_ctrl_c_stops_at_a_checkpoint(problem: Path, whole: Path, tmp_path: Path) -> None:
@@ -213,30 +218,29 @@ def test_ctrl_c_stops_at_a_checkpoint(problem: Path, whole: Path, tmp_path: Path
     assert "Traceback" not in errors
     done = len(log_of(folder))
     assert done == 3
-    assert (
-        f"after update {done} of {UPDATES}; go on with: placeto train --resume {folder}" in errors
-    )
-    text = succeed("train", "--resume", folder)
+    assert f"after update {done} of {UPDATES}; the same command resumes it" in errors
+    text = succeed(*train)
     assert f"{UPDATES} updates" in text
     check_equal(folder, whole)
 
 
-def test_another_training_is_not_gone_on_with(whole: Path, tmp_path: Path) -> None:
+def test_another_training_is_not_resumed(whole: Path, tmp_path: Path) -> None:
     other = build_profile(tmp_path)
-    train = ["train", other, "--updates=1", *SMALL, "--go-on", "-o", tmp_path / "run"]
+    train = ["train", other, "--updates=1", *SMALL, "-o", tmp_path / "run"]
     succeed(*train)
     for option in ("--seed=6", "--updates=13", "--groupings=2"):
-        assert "expected the training that --go-on describes" in fail(*train, option)
+        assert "expected the training that the command describes" in fail(*train, option)
     # The same name, and another problem in it.
     succeed("build", tmp_path / "graph.txt", "--cluster", "3xv100", "--force", "-o", other)
-    assert "expected the training that --go-on describes" in fail(*train)
-    assert "they are fixed" in fail("train", "--resume", whole, "--go-on")
-    assert "--go-on: expected no --force" in fail(*train, "--force")
+    assert "expected the training that the command describes" in fail(*train)
+    assert "they are fixed" in fail("train", "--resume", whole, "--updates=1")
+    succeed(*train, "--force")
+    assert len(log_of(tmp_path / "run")) == 1
 
 
-def test_a_folder_of_others_is_not_taken_to_go_on(problem: Path, tmp_path: Path) -> None:
+def test_a_folder_of_others_is_not_taken(problem: Path, tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("mine")
-    assert "not empty" in fail("train", problem, "--updates=1", "--go-on", "-o", tmp_path)
+    assert "not empty" in fail("train", problem, "--updates=1", "-o", tmp_path)
     assert (tmp_path / "log.jsonl").read_text() == "mine"
 
 
@@ -303,7 +307,7 @@ def test_one_policy_learns_several_problems(problem: Path, tmp_path: Path) -> No
 
 def test_the_preset_of_the_paper_has_one_granularity(problem: Path, tmp_path: Path) -> None:
     longer, folder = build_profile(tmp_path, num_layers=14), tmp_path / "run"
-    options = ["--updates=1", "--preset=paper", "--set=hidden_units=8", "--set=workers=2"]
+    options = ["--updates=1", "--preset=paper", "--hparam=hidden_units=8", "--hparam=workers=2"]
     succeed("train", problem, longer, *options, "-o", folder)
     described = json.loads((folder / "run.json").read_text())
     assert described["problems"] == [str(problem), str(longer)]
@@ -375,10 +379,10 @@ def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Pat
     train = ["train", problem, "-o", folder]
     assert "expected PROBLEMS and -o FOLDER" in fail("train")
     assert "expected PROBLEMS and -o FOLDER" in fail("train", problem)
-    assert "--set x: expected one of embedding," in fail(*train, "--set=x=1")
-    assert "--set workers: expected a number, got 'x'" in fail(*train, "--set=workers=x")
-    assert "workers: expected an integer >= 1, got 0" in fail(*train, "--set=workers=0")
-    assert "discount: expected at most 1" in fail(*train, "--set=discount=2")
+    assert "--hparam x: expected one of embedding," in fail(*train, "--hparam=x=1")
+    assert "--hparam workers: expected a number, got 'x'" in fail(*train, "--hparam=workers=x")
+    assert "workers: expected an integer >= 1, got 0" in fail(*train, "--hparam=workers=0")
+    assert "discount: expected at most 1" in fail(*train, "--hparam=discount=2")
     assert "--workers: expected at most 8" in fail(*train, "--workers=9")
     assert not folder.exists()
     assert "missing.json: No such file" in fail("train", "missing.json", "-o", folder)
@@ -413,7 +417,7 @@ def test_a_folder_that_is_no_training_is_not_resumed(copied: Path, problem: Path
 def test_an_older_training_is_only_overwritten_by_force(copied: Path, problem: Path) -> None:
     again = ["train", problem, "--updates=2", *SMALL, "-o", copied]
     before = (copied / "training.safetensors").read_bytes()
-    assert "is there already, and not empty; --force" in fail(*again)
+    assert "seed or first policy; --force replaces it" in fail(*again)
     assert (copied / "training.safetensors").read_bytes() == before
     surplus = [copied / "problem-7.json.gz", copied / "placement-7.json"]  # of more problems then
     for path in surplus:

@@ -37,7 +37,7 @@ SHORTER = {
     "compare": ["--max-evaluations=100", "--groups=16"],
     "profile": ["--runs=2"],
     "run": ["--steps=2"],
-    "train": ["--updates=1", "--groupings=1", "--set=workers=2"],
+    "train": ["--updates=1", "--groupings=1", "--hparam=workers=2"],
 }
 # What a page takes to be there, besides my_model.py of the README.
 BEFORE = {

@@ -1,6 +1,8 @@
 """The command as a whole: its help, its errors, its plug-ins."""
 
+import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -54,7 +56,29 @@ def test_a_group_alone_prints_its_help(group: list[str]) -> None:
     )
     assert (alone.exit_code, alone.stderr) == (0, "")
     assert alone.stdout == asked.stdout
-    assert "Commands:" in alone.stdout
+    assert ("Commands:" if group else "Place a model:") in alone.stdout
+
+
+def test_the_help_fits_a_screen_and_has_a_line_for_each_command() -> None:
+    lines = CliRunner().invoke(placeto, ["--help"], prog_name="placeto").stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert set(COMMANDS) <= {line.split()[0] for line in lines if line.startswith("  ")}
+
+
+def test_the_environment_sets_defaults() -> None:
+    runner = CliRunner(env={"PLACETO_PLACE_SECONDS": "x"})
+    result = runner.invoke(placeto, ["place", "a.json", "-o", "b.json"], prog_name="placeto")
+    assert (result.exit_code, "'--seconds': 'x' is not" in result.stderr) == (2, True)
+
+
+def test_the_module_is_the_command_and_shows_versions_and_devices() -> None:
+    code = "import runpy; runpy.run_module('placeto_tools', run_name='__main__')"
+    report = json.loads(printed_by(code, "env", "--json"))
+    assert report["versions"]["placeto-tools"] == placeto_tools.__version__
+    assert report["versions"]["python"] == platform.python_version()
+    assert report["devices"][0]["device"] == "cpu"
+    assert report["devices"][0]["memory"] > 10**8
 
 
 def test_each_commands_line_is_whole_and_that_of_the_command_itself() -> None:

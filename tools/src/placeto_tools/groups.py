@@ -22,9 +22,16 @@ class Group(click.Group):
         return command.get_short_help_str(ALL_OF_IT) if command else ""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in their order."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.line(ctx, name)) for name in self.list_commands(ctx)])
+        """Write the commands in their order, by section."""
+        names = self.list_commands(ctx)
+        for section in dict.fromkeys(map(self.section, names)):
+            rows = [(name, self.line(ctx, name)) for name in names if self.section(name) == section]
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+    def section(self, name: str) -> str:  # noqa: ARG002
+        """Return the heading under which the help has a command."""
+        return "Commands"
 
 
 class LazyCommand(NamedTuple):
@@ -32,6 +39,7 @@ class LazyCommand(NamedTuple):
 
     line: str  # in the help of the group
     load: Callable[[], click.Command]
+    section: str = "Commands"  # of the help
 
 
 class LazyGroup(Group):
@@ -58,6 +66,10 @@ class LazyGroup(Group):
     def line(self, ctx: click.Context, name: str) -> str:  # noqa: ARG002
         """Return the line of a command in the help of the group."""
         return self._lazy[name].line
+
+    def section(self, name: str) -> str:
+        """Return the heading of a command."""
+        return self._lazy[name].section
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

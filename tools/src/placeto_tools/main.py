@@ -17,33 +17,45 @@ from placeto_tools.exits import exit_code, one_line
 from placeto_tools.groups import Group, LazyCommand, LazyGroup
 from placeto_tools.options import DEBUG
 
-COMMANDS = {
-    "models": "List the registered models and the families of graphs, with their sizes.",
-    "build": "Make a problem file: a graph, the devices, the times of ops on them, the groups.",
-    "inspect": "Show the contents of a problem: ops, bytes, groups, memory, the lower bound.",
-    "place": "Place a problem with a search, another placer, or a trained policy.",
-    "simulate": "Simulate a step: runtime, memory, how busy devices are, the critical path.",
-    "calibrate": "Measure the devices of this machine, and write them as a cluster file.",
-    "profile": "Measure each op of a step on this machine, and make a problem of it.",
-    "run": "Run a placed step on devices of this machine, measured and simulated.",
-    "explain": "Show the cost of groups on other devices, and which groups wait for which.",
-    "diff": "Show the groups in which two placements differ, and what each of them costs.",
-    "export": "Write a placement in a form that another library takes.",
-    "report": "Write a page that shows placements: groups, timelines, memory, critical path.",
-    "train": "Train a policy on one problem, or on several at once.",
-    "compare": (
-        "Compare placers on any number of problems, by one evaluator and with equal budgets."
-    ),
-    "plot": "Draw a placement, a simulated step, or learning curves, as PNG.",
+PLACE, LEARN, MEASURE = "Place a model", "Compare and learn", "Measure and run"
+# The line of each command in the help, by section.
+SECTIONS = {
+    PLACE: {
+        "models": "List the registered models and families of graphs.",
+        "build": "Make a problem file from a model and devices.",
+        "inspect": "Show ops, bytes, groups, memory and the lower bound.",
+        "place": "Place a problem by search, another placer or a trained policy.",
+        "simulate": "Simulate a step: runtime, memory, busy devices, critical path.",
+        "explain": "Show what groups cost on other devices, and what they wait for.",
+        "diff": "Compare two placements, group by group.",
+        "export": "Write a placement in a form that another library takes.",
+        "report": "Write a web page that shows placements.",
+        "plot": "Draw a placement, a simulated step or learning curves.",
+    },
+    LEARN: {
+        "compare": "Compare placers on problems, with equal budgets.",
+        "train": "Train a policy on one or several problems.",
+    },
+    MEASURE: {
+        "calibrate": "Measure the devices of this machine into a cluster file.",
+        "profile": "Measure each op of a step on this machine.",
+        "run": "Run a placed step on devices of this machine.",
+        "env": "Show versions and devices, for bug reports.",
+    },
 }
+COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 PLUGINS = "placeto.commands"  # the entry points by which other packages add commands
 
 
 def all_commands() -> dict[str, LazyCommand]:
     """Return the commands of this package, and those that installed packages add."""
-    own = {name: LazyCommand(line, partial(_own, name)) for name, line in COMMANDS.items()}
+    own = {
+        name: LazyCommand(line, partial(_own, name), section)
+        for section, lines in SECTIONS.items()
+        for name, line in lines.items()
+    }
     return own | {
-        entry.name: LazyCommand(_summary(entry), partial(_of_plugin, entry))
+        entry.name: LazyCommand(_summary(entry), partial(_of_plugin, entry), LEARN)
         for entry in entry_points(group=PLUGINS)
         if entry.name not in own
     }
@@ -124,8 +136,12 @@ class Commands(OneLineErrors, LazyGroup):
 @click.group(
     cls=Commands,
     lazy=all_commands(),
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 a run failed, 2 wrong input, 130 stopped.",
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "auto_envvar_prefix": "PLACETO",
+    },
+    epilog="Exit codes: 0 done, 1 a run failed, 2 wrong input, 3 nothing found fits, 130 stopped.",
 )
 @click.version_option(__version__, prog_name="placeto", message="%(prog)s %(version)s")
 def placeto() -> None:
@@ -133,11 +149,6 @@ def placeto() -> None:
 
     \b
     placeto build inception-v3 --cluster 2xk80 -o problem.json.gz
-    placeto place problem.json.gz --placer placeto -o placement.json
+    placeto place problem.json.gz --seconds 10 -o placement.json
     placeto simulate problem.json.gz placement.json
-    placeto compare inception-v3 --gpus 2 -o results
     """
-
-
-if __name__ == "__main__":
-    placeto(prog_name="placeto")

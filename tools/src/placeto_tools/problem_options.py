@@ -5,7 +5,7 @@ import click
 from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import parse_sizes
 from placeto_graphs import NAMED_RULES
-from placeto_tools.options import Decorator, KeyValue, NearestChoice, gathered, link_option
+from placeto_tools.options import KeyValue, NearestChoice, gathered, link_option
 
 
 def _choice(
@@ -20,47 +20,46 @@ def _choice(
     return SourceOptions(parsed, family_seed, trust, mask_fraction)
 
 
-def _source_options(set_option: str) -> Decorator:
-    return gathered(
-        "choice",
-        _choice,
-        click.option(
-            "--batch-size",
-            type=int,
-            help=f"Examples in a step; short for {set_option} batch_size=N.",
-        ),
-        click.option(
-            "--sequence-length",
-            type=int,
-            help=f"Tokens in an example; short for {set_option} sequence_length=N.",
-        ),
-        click.option(
-            set_option,
-            "sizes",
-            type=KeyValue(),
-            multiple=True,
-            help="A size of the model, such as steps=16; `placeto models` lists them. Of a model "
-            "of a library a value of its configuration, of a factory an argument, as JSON.",
-        ),
-        click.option(
-            "--family-seed",
-            type=click.IntRange(min=0),
-            default=0,
-            show_default=True,
-            help="Seed of the draw of a family's 32 members.",
-        ),
-        click.option(
-            "--trust",
-            is_flag=True,
-            help="Load a .pt2 file, which can run code that it brings along.",
-        ),
-        click.option(
-            "--mask-fraction",
-            type=click.FloatRange(min=0, min_open=True, max=1),
-            help="Part of all elements that a mask of unknown values picks; 1 is an upper bound.  "
-            "[default: such a mask is refused]",
-        ),
-    )
+source_options = gathered(
+    "choice",
+    _choice,
+    click.option(
+        "--batch-size",
+        type=int,
+        help="Examples in a step; short for --set batch_size=N.",
+    ),
+    click.option(
+        "--sequence-length",
+        type=int,
+        help="Tokens in an example; short for --set sequence_length=N.",
+    ),
+    click.option(
+        "--set",
+        "sizes",
+        type=KeyValue(),
+        multiple=True,
+        help="A size of the model, such as steps=16; `placeto models` lists them. Of a model "
+        "of a library a value of its configuration, of a factory an argument, as JSON.",
+    ),
+    click.option(
+        "--family-seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Seed of the draw of a family's 32 members.",
+    ),
+    click.option(
+        "--trust",
+        is_flag=True,
+        help="Load a .pt2 file, which can run code that it brings along.",
+    ),
+    click.option(
+        "--mask-fraction",
+        type=click.FloatRange(min=0, min_open=True, max=1),
+        help="Part of all elements that a mask of unknown values picks; 1 is an upper bound.  "
+        "[default: such a mask is refused]",
+    ),
+)
 
 
 def _grouping(
@@ -75,7 +74,6 @@ def _grouping(
     return GroupingOptions(rules, patterns, num_groups, min_output_bytes, not no_merging)
 
 
-source_options = _source_options("--set")
 cluster_option = click.option(
     "--cluster",
     metavar="SPEC|FILE",
@@ -123,20 +121,13 @@ grouping_options = gathered(
 )
 
 
-def problem_options(set_option: str = "--set") -> Decorator:
-    """Return all options of a problem, which make one argument ``asked``.
-
-    Parameters
-    ----------
-    set_option
-        Name of the option of sizes, where ``--set`` means something else.
-    """
-    return gathered(
-        "asked",
-        ProblemOptions,
-        cluster_option,
-        link_option,
-        _source_options(set_option),
-        micro_batches_option,
-        grouping_options,
-    )
+# All options of a problem, which make one argument ``asked``.
+problem_options = gathered(
+    "asked",
+    ProblemOptions,
+    cluster_option,
+    link_option,
+    source_options,
+    micro_batches_option,
+    grouping_options,
+)

@@ -75,7 +75,7 @@ def run_traversal(source: str, plan: Plan, run: Run) -> None:
 
 @experiment.command("architectures", cls=Command)
 @click.argument("family", type=NearestChoice(ALL_FAMILIES), default="nmt")
-@experiment_options("architectures", without=["--rnn-set"], decides="embedding")
+@experiment_options("architectures", without=["--rnn-hparam"], decides="embedding")
 def run_architectures(family: str, plan: Plan, run: Run) -> None:
     """Place unseen graphs of FAMILY with the whole graph embedding, and with parts of it.
 
@@ -87,7 +87,7 @@ def run_architectures(family: str, plan: Plan, run: Run) -> None:
 
 @experiment.command("rewards", cls=Command)
 @click.argument("source", default="nmt:0")
-@experiment_options("rewards", without=["--rnn-set"], decides="reward")
+@experiment_options("rewards", without=["--rnn-hparam"], decides="reward")
 def run_rewards(source: str, plan: Plan, run: Run) -> None:
     """Train on SOURCE with rewards after each step, and with one after the last.
 
@@ -113,7 +113,7 @@ def run_table1(plan: Plan, run: Run) -> None:
 @experiment.command("fidelity", cls=Command)
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @experiment_options(
-    "fidelity", without=["--gpus", "--link", "--preset", "--set", "--rnn-set", "--jobs"]
+    "fidelity", without=["--gpus", "--link", "--preset", "--hparam", "--rnn-hparam", "--jobs"]
 )
 def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run) -> None:
     """Run placements of models on two workers of this machine, beside the simulator.
@@ -130,7 +130,7 @@ def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run) -> None:
 
 @experiment.command("measured-curves", cls=Command)
 @click.argument("model", default="nmt-2")
-@experiment_options("measured-curves", without=["--gpus", "--link", "--rnn-set", "--jobs"])
+@experiment_options("measured-curves", without=["--gpus", "--link", "--rnn-hparam", "--jobs"])
 def run_measured_curves(model: str, plan: Plan, run: Run) -> None:
     """Let Placeto learn MODEL on the simulator, and on two workers of this machine that run it.
 

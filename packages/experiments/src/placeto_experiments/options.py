@@ -97,7 +97,7 @@ def experiment_options(
     without
         Options that decide nothing in it.
     decides
-        Hyperparameter of Placeto that it tries itself, so that ``--set`` has no say.
+        Hyperparameter of Placeto that it tries itself, so that ``--hparam`` has no say.
     """
     numbers = {
         number: shown
@@ -138,7 +138,7 @@ def experiment_options(
             given = {number: named.pop(number) for number in numbers}
             given = {number: value for number, value in given.items() if value is not None}
             if decides in dict(settings):
-                raise InputError(f"--set {decides}: the experiment tries all of them")
+                raise InputError(f"--hparam {decides}: the experiment tries all of them")
             plan = chosen_plan(name, scale_name, given, preset_name, settings, rnn_settings)
             plan = replace(plan, num_gpus=num_gpus, link=link)
             options = [f"--scale {scale_name}"]
@@ -146,8 +146,8 @@ def experiment_options(
             options += [f"--gpus {num_gpus}"] if num_gpus != DEFAULT_GPUS else []
             options += [f"--link {link}"] if link else []
             options += [f"--preset {preset_name}"] if preset_name else []
-            options += [f"--set {key}={value}" for key, value in settings]
-            options += [f"--rnn-set {key}={value}" for key, value in rnn_settings]
+            options += [f"--hparam {key}={value}" for key, value in settings]
+            options += [f"--rnn-hparam {key}={value}" for key, value in rnn_settings]
             run = Run(plan, output, jobs, force, " ".join(options))
             function(**named, plan=plan, run=run)
 
@@ -175,13 +175,13 @@ def chosen_plan(
     if preset_name == "paper" and scale.groupings:
         scale = replace(scale, groupings=1)
     scale = replace(scale, **(numbers or {}))  # type: ignore[arg-type]
-    _refuse("--set", settings, "updates", "--updates" if scale.updates else "--evaluations")
-    _refuse("--rnn-set", rnn_settings, "evaluations", "--rnn-evaluations")
+    _refuse("--hparam", settings, "updates", "--updates" if scale.updates else "--evaluations")
+    _refuse("--rnn-hparam", rnn_settings, "evaluations", "--rnn-evaluations")
     rnn = RnnSettings(evaluations=scale.rnn_evaluations or RnnSettings().evaluations)
     return Plan(
         scale=scale,
         settings=changed_fields(parse_settings((), None, preset_name), settings, scale.settings),
-        rnn_settings=changed_fields(rnn, rnn_settings, scale.rnn_settings, option="--rnn-set"),
+        rnn_settings=changed_fields(rnn, rnn_settings, scale.rnn_settings, option="--rnn-hparam"),
         num_gpus=DEFAULT_GPUS,
         is_smoke=scale_name == "smoke",
     )
@@ -204,15 +204,15 @@ CHOICES: dict[str, Decorator] = {
     ),
     "--link": link_option,
     "--preset": preset_option,
-    "--set": click.option(
-        "--set",
+    "--hparam": click.option(
+        "--hparam",
         "settings",
         type=KeyValue(),
         multiple=True,
         help="A hyperparameter of Placeto, such as hidden_units=64; may be repeated.",
     ),
-    "--rnn-set": click.option(
-        "--rnn-set",
+    "--rnn-hparam": click.option(
+        "--rnn-hparam",
         "rnn_settings",
         type=KeyValue(),
         multiple=True,

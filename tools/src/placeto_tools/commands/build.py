@@ -18,7 +18,7 @@ from placeto_tools.tables import show_json
 
 @click.command(cls=Command)
 @click.argument("source")
-@problem_options()
+@problem_options
 @output_option("The problem file: .json, or .json.gz to pack it.")
 @json_option
 @force_option
@@ -29,7 +29,7 @@ def build(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Make a problem file: a graph, the devices, the times of ops on them, the groups.
+    """Make a problem file from a model and devices.
 
     SOURCE is a registered model, a member of a family (nmt:7), a model of a library
     (transformers:gpt2, timm:resnet50, torchvision:vit_b_16), a PipeDream profile, an input of

@@ -41,7 +41,7 @@ SIZES = (4, 4 << 10, 256 << 10, 16 << 20)  # bytes
 def calibrate(
     devices: RealDevices, runs: int, most_bytes: int, output: Path, as_json: bool, force: bool
 ) -> None:
-    """Measure the devices of this machine, and write them as a cluster file.
+    """Measure the devices of this machine into a cluster file.
 
     Measured are the time of a tensor from one device to another, the time between two ops, and how
     much slower ops are while all devices are busy. The file has the latency and the bandwidth of

@@ -168,7 +168,7 @@ def compare(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Compare placers on any number of problems, by one evaluator and with equal budgets.
+    """Compare placers on problems, with equal budgets.
 
     What takes milliseconds comes first, then searches, then trainings, then placers of your own;
     the table grows meanwhile. Ctrl-C leaves the table so far, and with the same -o folder the same

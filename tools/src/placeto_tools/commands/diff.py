@@ -33,7 +33,7 @@ NUM_MOVES = 20
     show_default=True,
     help="Number of orders of the moves that are drawn for their shares, each there and back.",
 )
-@problem_options()
+@problem_options
 @seed_option
 @json_option
 def diff(
@@ -45,7 +45,7 @@ def diff(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Show the groups in which two placements differ, and what each of them costs.
+    """Compare two placements, group by group.
 
     PROBLEM is as in `placeto simulate`; BEFORE and AFTER are placements as there, of two levels
     also, which are compared at the finer one. For each group

@@ -34,12 +34,12 @@ NUM_WAITS = 10
 @click.argument("problem")
 @click.argument("placement")
 @click.argument("group", required=False)
-@problem_options()
+@problem_options
 @json_option
 def explain(
     problem: str, placement: str, group: str | None, asked: ProblemOptions, as_json: bool
 ) -> None:
-    """Show the cost of groups on other devices, and which groups wait for which.
+    """Show what groups cost on other devices, and what they wait for.
 
     PROBLEM and PLACEMENT are as in `placeto simulate`. Costs are runtimes, and 2 s for each GB by
     which the fullest device exceeds its memory. With GROUP: what each device would cost that one,

@@ -27,7 +27,7 @@ from placeto_tools.tables import show_json
     help="device-map: for dispatch_model of accelerate; pipeline: split points for "
     "torch.distributed.pipelining; dot, graphml: the graph of groups.",
 )
-@problem_options()
+@problem_options
 @output_option("The file: .json for device-map and pipeline, .dot or .gv, .graphml.")
 @json_option
 @force_option

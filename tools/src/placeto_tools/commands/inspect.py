@@ -32,12 +32,12 @@ SUM_COLUMNS = [">ops", ">FLOPs", ">read, written", ">parameters", ">outputs", ">
     help="Number of parts of a scope that count.",
 )
 @evaluator_option
-@problem_options()
+@problem_options
 @json_option
 def inspect(
     file: str, scope_depth: int, evaluator: str | None, asked: ProblemOptions, as_json: bool
 ) -> None:
-    """Show the contents of a problem: ops, bytes, groups, memory, the lower bound.
+    """Show ops, bytes, groups, memory and the lower bound.
 
     FILE is a problem file, or any other SOURCE of `placeto build`, with its options. Times are
     those of the fastest device of each op. The lower bound is a runtime that no placement beats,

@@ -13,7 +13,7 @@ from placeto_workloads import MODELS, family, family_names
 @click.command(cls=Command)
 @json_option
 def models(as_json: bool) -> None:
-    """List the registered models and the families of graphs, with their sizes.
+    """List the registered models and families of graphs.
 
     \b
     placeto models

@@ -94,7 +94,7 @@ DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more tha
     help="With --policy: number of rounds, at most, in which each group then moves to where that "
     f"costs least.  [default: {DEFAULT_REFINEMENT_ROUNDS}, and 0 with --seconds]",
 )
-@problem_options()
+@problem_options
 @seed_option
 @output_option("The placement file: .json.")
 @json_option
@@ -115,7 +115,7 @@ def place(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Place a problem with a search, another placer, or a trained policy.
+    """Place a problem by search, another placer or a trained policy.
 
     Without --placer and --policy a multilevel search places it. It shows the best so far, keeps it
     at Ctrl-C, and says how far the lower bound is. Its placement has more groups than the problem,

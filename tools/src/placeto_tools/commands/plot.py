@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from placeto.outputs import check_file, save_png
 from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
+from placeto.problems.options import ProblemOptions
 from placeto.texts import seconds_text
 from placeto.trials.curve_files import read_curves
 from placeto_simulator import Simulator, Timeline
@@ -17,6 +18,7 @@ from placeto_tools.options import Command, force_option, output_option
 from placeto_tools.plots.curves import curves_figure
 from placeto_tools.plots.placement import placement_figure
 from placeto_tools.plots.timeline import timeline_figure
+from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 
 PNG = (".png",)
@@ -24,7 +26,7 @@ PNG = (".png",)
 
 @click.group(cls=Group)
 def plot() -> None:
-    """Draw a placement, a simulated step, or learning curves, as PNG.
+    """Draw a placement, a simulated step or learning curves.
 
     \b
     placeto plot placement problem.json.gz placement.json -o placement.png
@@ -38,11 +40,17 @@ title_option = click.option("--title", help="Line above the picture.  [default: 
 @plot.command("placement", cls=Command)
 @click.argument("problem")
 @click.argument("placement")
+@problem_options
 @picture_option
 @title_option
 @force_option
 def plot_placement(
-    problem: str, placement: str, output: Path, title: str | None, force: bool
+    problem: str,
+    placement: str,
+    asked: ProblemOptions,
+    output: Path,
+    title: str | None,
+    force: bool,
 ) -> None:
     """Draw the graph of groups in layers, with a colour for each device.
 
@@ -53,7 +61,7 @@ def plot_placement(
     placeto plot placement problem.json.gz placement.json -o placement.png
     """
     check_file(output, force=force, suffixes=PNG)
-    timeline, found, above = _simulated(problem, placement, title)
+    timeline, found, above = _simulated(problem, placement, asked, title)
     save_png(placement_figure(timeline.problem, found, above), output)
     click.echo(output)
 
@@ -61,11 +69,17 @@ def plot_placement(
 @plot.command("timeline", cls=Command)
 @click.argument("problem")
 @click.argument("placement")
+@problem_options
 @picture_option
 @title_option
 @force_option
 def plot_timeline(
-    problem: str, placement: str, output: Path, title: str | None, force: bool
+    problem: str,
+    placement: str,
+    asked: ProblemOptions,
+    output: Path,
+    title: str | None,
+    force: bool,
 ) -> None:
     """Draw what ran when on each device and link, and the memory below.
 
@@ -75,16 +89,16 @@ def plot_timeline(
     placeto plot timeline problem.json.gz placement.json -o timeline.png
     """
     check_file(output, force=force, suffixes=PNG)
-    timeline, _, above = _simulated(problem, placement, title)
+    timeline, _, above = _simulated(problem, placement, asked, title)
     save_png(timeline_figure(timeline, above), output)
     click.echo(output)
 
 
 def _simulated(
-    problem: str, placement: str, title: str | None
+    problem: str, placement: str, asked: ProblemOptions, title: str | None
 ) -> tuple[Timeline, NDArray[np.int32], str]:
     """Return the simulated step, the placement at the level of its problem, and the title."""
-    read = read_problem(problem)
+    read = read_problem(problem, asked)
     with showing_progress() as progress:
         read, found = resolve_placement(placement, read, progress)
     timeline = Simulator(read, num_threads=1).timeline(found)

@@ -38,7 +38,7 @@ from placeto_tools.tables import show, show_json
     show_default=True,
     help="Number of runs of the step that count, after one that does not.",
 )
-@problem_options()
+@problem_options
 @output_option("The problem file: .json, or .json.gz to pack it.")
 @json_option
 @force_option
@@ -51,7 +51,7 @@ def profile(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Measure each op of a step on this machine, and make a problem of it.
+    """Measure each op of a step on this machine.
 
     SOURCE is one of `placeto build` that has a model. All of its ops run on one device of each
     kind, as a whole step, again and again; of each op the mean of its times counts, without the

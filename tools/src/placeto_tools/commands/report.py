@@ -21,13 +21,13 @@ from placeto_tools.reports.page import MISSING, has_library, report_page
 @click.command(cls=Command)
 @click.argument("problem")
 @click.argument("placements", nargs=-1, required=True, metavar="PLACEMENT...")
-@problem_options()
+@problem_options
 @output_option("The page to write (.html).")
 @force_option
 def report(
     problem: str, placements: tuple[str, ...], asked: ProblemOptions, output: Path, force: bool
 ) -> None:
-    """Write a page that shows placements: groups, timelines, memory, critical path.
+    """Write a web page that shows placements.
 
     PROBLEM and each PLACEMENT are as in `placeto simulate`. The page is one file, which opens in
     any browser and fetches nothing from a network.

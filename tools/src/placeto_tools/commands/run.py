@@ -49,7 +49,7 @@ from placeto_tools.tables import show, show_json
     type=click.Path(path_type=Path),
     help="Also write a measured step as a trace for Perfetto or chrome://tracing.",
 )
-@problem_options()
+@problem_options
 @json_option
 @force_option
 def run(
@@ -64,7 +64,7 @@ def run(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Run a placed step on devices of this machine, measured and simulated.
+    """Run a placed step on devices of this machine.
 
     SOURCE is one of `placeto build` that has a model, with the sizes that it was built with; its
     weights, if the source has none, and its inputs are random. PLACEMENT is a placement file, the

@@ -36,7 +36,7 @@ NUM_LINKS = 15
     show_default=True,
     help="Number of ops and transfers of the critical path that are shown.",
 )
-@problem_options()
+@problem_options
 @json_option
 @force_option
 def simulate(
@@ -48,7 +48,7 @@ def simulate(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Simulate a step: runtime, memory, how busy devices are, the critical path.
+    """Simulate a step: runtime, memory, busy devices, critical path.
 
     PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. PLACEMENT is
     a placement file, the name of a device for everything on it, or the name of a placer that does

@@ -46,25 +46,19 @@ from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
 
 FIXED = (
-    "--resume: expected no PROBLEMS, -o, --go-on, --from, --updates, --set, --preset, "
+    "--resume: expected no PROBLEMS, -o, --from, --updates, --hparam, --preset, "
     "--groupings or --seed: they are fixed"
 )
 
 
 @click.command(cls=Command)
 @click.argument("problems", nargs=-1)
-@output_option("The folder of a new training.", required=False)
+@output_option("The folder: a new one, or that of this training, which resumes.", required=False)
 @click.option(
     "--resume",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Go on with a training that was stopped or killed.",
-)
-@click.option(
-    "--go-on",
-    is_flag=True,
-    help="If -o FOLDER holds this very training, go on with it: one command to begin, and to be "
-    "run again after every failure.",
+    hidden=True,  # the way of the processes that --workers starts
 )
 @click.option(
     "--from",
@@ -78,7 +72,7 @@ FIXED = (
     "--updates", type=click.IntRange(min=1), help="Number of updates.  [default: of the preset]"
 )
 @click.option(
-    "--set",
+    "--hparam",
     "settings",
     type=KeyValue(),
     multiple=True,
@@ -110,14 +104,13 @@ FIXED = (
     metavar="UPDATES",
     help="Number of updates that a killed training loses at most.",
 )
-@problem_options(set_option="--size")
+@problem_options
 @json_option
 @force_option
 def train(
     problems: tuple[str, ...],
     output: Path | None,
     resume: Path | None,
-    go_on: bool,
     first: str | None,
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
@@ -130,37 +123,34 @@ def train(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Train a policy on one problem, or on several at once.
+    """Train a policy on one or several problems.
 
-    PROBLEMS are problem files or other SOURCES of `placeto build`, on equally many devices unless
-    with --preset general or --from pretrained, with its options; what is --set there is --size
-    here. The folder gets checkpoints, a log (log.jsonl, and one for TensorBoard), and the best
-    placements; `placeto place --policy FOLDER` uses the policy. Ctrl-C stops after the update at a
-    checkpoint.
+    PROBLEMS are problem files or other SOURCES of `placeto build`, with its options, on equally
+    many devices unless with --preset general or --from pretrained. The folder gets checkpoints, a
+    log (log.jsonl, and one for TensorBoard), and the best placements; `placeto place --policy
+    FOLDER` uses the policy. Ctrl-C stops after the update at a checkpoint. The same command
+    resumes what was stopped or killed; with --force it begins anew.
 
     \b
     placeto train problem.json.gz --updates 200 -o run
     placeto train nmt:0 nmt:1 nmt:2 nmt:3 -o run --workers 2
     placeto train problem.json.gz --from pretrained --updates 20 -o run
-    placeto train --resume run
 
     On several machines the same on each; the folder is on the first, as torchrun counts them:
 
     \b
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     until torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
-        -m placeto_tools.main train problem.json.gz -o run --go-on; do sleep 1; done
+        -m placeto_tools train problem.json.gz -o run; do sleep 1; done
     """
     if resume:
-        given = (problems, output, go_on, first, updates, settings, preset_name, groupings)
+        given = (problems, output, first, updates, settings, preset_name, groupings)
         if any(given) or seed is not None:
             raise InputError(FIXED)
         if not asked.says_nothing:
             raise InputError("--resume: expected no options of PROBLEMS: they are fixed")
     elif not problems or not output:
-        raise InputError("expected PROBLEMS and -o FOLDER, or --resume FOLDER")
-    elif go_on and force:
-        raise InputError("--go-on: expected no --force beside it")
+        raise InputError("expected PROBLEMS and -o FOLDER")
     folder = RunFolder(resume or output or Path())
 
     def prepare() -> None:
@@ -181,13 +171,13 @@ def train(
         if policy:
             _check_devices(read, policy)
         described = (read, asdict(chosen), seed or 0)
-        if not (go_on and folder.has(*described, policy)):
-            over = force or (go_on and folder.is_half_made)
+        if force or not folder.has(*described, policy):
+            over = force or folder.is_half_made
             folder.create(*described, force=over, first_policy=policy)
 
     if workers > 1 and worker_rank() is None:
         prepare()
-        command = [sys.executable, "-m", "placeto_tools.main", "train"]
+        command = [sys.executable, "-m", "placeto_tools", "train"]
         command += ["--resume", str(folder.path), "--checkpoint-every", str(checkpoint_every)]
         sys.exit(run_workers([*command, "--json"] if as_json else command, workers))
     # Under a launcher, a worker that fails leaves word for it.
@@ -238,8 +228,8 @@ def _train(
         show_json(_summary(folder, trainer, list(problems), placements))
     if not done:
         raise StoppedRunError(
-            f"stopped after update {trainer.updates} of {trainer.settings.updates}; go on with: "
-            f"placeto train --resume {folder.path}"
+            f"stopped after update {trainer.updates} of {trainer.settings.updates}; the same "
+            "command resumes it"
         )
     if not as_json:
         for name, found in zip(problems, trainer.best, strict=True):

@@ -122,8 +122,8 @@ class RunFolder:
         is_that = list(found) == list(problems) and found == problems
         if not is_that or others != [dict(settings), seed] or not self._begins_with(first_policy):
             raise InputError(
-                f"{self.path / DESCRIPTION}: expected the training that --go-on describes, got "
-                "one of other PROBLEMS, hyperparameters, seed or first policy"
+                f"{self.path / DESCRIPTION}: expected the training that the command describes, got "
+                "one of other PROBLEMS, hyperparameters, seed or first policy; --force replaces it"
             )
         return True
 

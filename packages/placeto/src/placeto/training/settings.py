@@ -43,7 +43,7 @@ def changed_fields(
     pairs: Sequence[tuple[str, str]],
     values: Mapping[str, Any],
     *,
-    option: str = "--set",
+    option: str = "--hparam",
 ) -> SettingsType:
     """Return a dataclass of hyperparameters with other values.
 
@@ -74,7 +74,7 @@ def with_network_of(
     for name, _ in pairs:
         if name in NETWORK and getattr(settings, name) != network[name]:
             raise InputError(
-                f"--set {name}: expected {network[name]!r}, as in the policy of --from, "
+                f"--hparam {name}: expected {network[name]!r}, as in the policy of --from, "
                 f"got {getattr(settings, name)!r}"
             )
     return replace(settings, **network)
