@@ -2,16 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto_capture import capture
-from placeto_graphs import PlacementProblem, colocate, colocate_by_id, parse_cluster
+from placeto_graphs import (
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    parse_cluster,
+    save_placement,
+    save_problem,
+)
 
 
 class Residual(nn.Module):
@@ -162,3 +172,11 @@ def problem_of_ops(model: nn.Module, inputs: Tensor, cluster: str) -> PlacementP
     graph = capture(model, inputs)
     problem = make_problem(Source("model", graph), parse_cluster(cluster))
     return replace(problem, grouping=colocate(graph, [colocate_by_id]), hierarchy=None)
+
+
+def saved(folder: Path, problem: PlacementProblem, placement: NDArray[np.int32]) -> list[Path]:
+    """Write the files of a problem and of a placement."""
+    paths = [folder / "problem.json", folder / "placement.json"]
+    save_problem(problem, paths[0])
+    save_placement(placement, problem, paths[1])
+    return paths

@@ -23,6 +23,7 @@ from exported_models import (
     mean_square,
     model_of,
     problem_of_ops,
+    saved,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,8 +47,6 @@ from placeto_graphs import (
     groups_to_networkx,
     micro_batched_problem,
     parse_cluster,
-    save_placement,
-    save_problem,
 )
 from placeto_simulator import Simulator
 
@@ -65,13 +64,6 @@ def by_scope(problem: PlacementProblem, device_of: dict[str, int]) -> NDArray[np
     ]
     everywhere = [device_of[""] if device < 0 else device for device in devices]
     return problem.placement_of_ops(np.array(everywhere, np.int32))
-
-
-def saved(folder: Path, problem: PlacementProblem, placement: NDArray[np.int32]) -> list[Path]:
-    paths = [folder / "problem.json", folder / "placement.json"]
-    save_problem(problem, paths[0])
-    save_placement(placement, problem, paths[1])
-    return paths
 
 
 def exported(
@@ -92,7 +84,7 @@ def test_accelerate_dispatches_a_model_by_any_placement(seed: int, tmp_path: Pat
     placement = drawn(problem, seed)
     paths = saved(tmp_path, problem, placement)
     output = tmp_path / "map.json"
-    text = succeed("export", *paths, "--to", "device-map", "-o", output)
+    text = succeed("export", *paths, "--to", "accelerate", "-o", output)
     modules = json.loads(output.read_text())
     main_device = int(text.split("main_device=")[1].split(")")[0])
     assert set(modules.values()) == {0, 1, 2}
@@ -117,7 +109,7 @@ def test_accelerate_dispatches_models_of_all_forms(recipes: list[Recipe], seed: 
 def test_a_dispatched_model_trains(tmp_path: Path) -> None:
     model, inputs = Mixed(), features(4, 3)
     problem = problem_of_ops(Mixed(), inputs, "2xv100")
-    modules = exported(tmp_path, problem, drawn(problem, 0), "map", "device-map")
+    modules = exported(tmp_path, problem, drawn(problem, 0), "map", "accelerate")
     model(inputs).square().mean().backward()
     expected = {name: weight.grad for name, weight in model.named_parameters()}
     model.zero_grad(set_to_none=True)
@@ -163,7 +155,7 @@ def test_a_placement_of_whole_modules_stays_as_it_is(tmp_path: Path) -> None:
     devices = {"": 0, "blocks.1": 1, "branches": 1, "norm": 1}
     paths = saved(tmp_path, problem, by_scope(problem, devices))
     output = tmp_path / "map.json"
-    report = succeed_json("export", *paths, "--to", "device-map", "-o", output)
+    report = succeed_json("export", *paths, "--to", "accelerate", "-o", output)
     modules = json.loads(output.read_text())
     assert {name: device for name, device in modules.items() if device} == {
         "blocks.1": 1,
@@ -192,7 +184,7 @@ def test_what_is_split_goes_to_where_it_costs_least() -> None:
 
 def test_gpus_are_numbered_and_cpus_beside_them_compute_nothing(tmp_path: Path) -> None:
     problem = problem_of_ops(Chain(), features(4), "1xcpu+2xv100")
-    modules = exported(tmp_path, problem, drawn(problem, 3), "map", "device-map")
+    modules = exported(tmp_path, problem, drawn(problem, 3), "map", "accelerate")
     assert set(modules.values()) <= {0, 1}
     cpus = problem_of_ops(Chain(), features(4), "2xcpu")
     assert device_map(cpus, drawn(cpus, 3)).modules == {"": "cpu"}
@@ -216,8 +208,8 @@ def test_what_exceeds_the_memory_is_said_with_the_device_and_its_size(tmp_path: 
     paths = saved(tmp_path, problem, np.zeros(problem.num_groups, np.int32))
     held = 12 * sum(weights.numel() for weights in model.parameters())
     for command in (
-        ["export", *paths, "--to=device-map", "-o", tmp_path / "map.json"],
-        ["export", *paths, "--to=pipeline", "-o", tmp_path / "stages.json"],
+        ["export", *paths, "--to=accelerate", "-o", tmp_path / "map.json"],
+        ["export", *paths, "--to=torch", "-o", tmp_path / "stages.json"],
         ["place", paths[0], "--placer=single", "-o", tmp_path / "other.json"],
     ):
         result = invoke(*command)
@@ -236,7 +228,7 @@ def test_pipelining_splits_a_model_where_the_stages_begin(tmp_path: Path) -> Non
     model, inputs = Chain(), features(4)
     problem = problem_of_ops(model, inputs, "3xv100")
     devices = {"": 0, "blocks.0": 0, "blocks.1.wide": 0, "blocks.1": 2, "blocks.2": 2, "last": 1}
-    stages = exported(tmp_path, problem, by_scope(problem, devices), "stages", "pipeline")
+    stages = exported(tmp_path, problem, by_scope(problem, devices), "stages", "torch")
     assert stages == {
         "split_points": ["blocks.1.activation", "last"],
         "devices": ["v100:0", "v100:2", "v100:1"],
@@ -263,7 +255,7 @@ def test_pipelining_splits_a_model_where_the_stages_begin(tmp_path: Path) -> Non
 def test_a_stage_begins_with_the_outermost_module(tmp_path: Path) -> None:
     problem = problem_of_ops(Chain(), features(4), "2xv100")
     placement = by_scope(problem, {"": 0, "blocks.0": 0, "blocks": 1, "last": 1})
-    stages = exported(tmp_path, problem, placement, "stages", "pipeline")
+    stages = exported(tmp_path, problem, placement, "stages", "torch")
     assert stages["split_points"] == ["blocks.1"]
 
 
@@ -288,7 +280,7 @@ def test_what_is_no_pipeline_says_why(
 ) -> None:
     problem = problem_of_ops(Chain(), features(4), "2xv100")
     paths = saved(tmp_path, problem, by_scope(problem, {"": 0} | device_of))
-    error = fail("export", *paths, "--to", "pipeline", "-o", tmp_path / "stages.json")
+    error = fail("export", *paths, "--to", "torch", "-o", tmp_path / "stages.json")
     assert error.endswith(f"{reason}\n")
     assert not (tmp_path / "stages.json").exists()
 
@@ -366,12 +358,12 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     profile = build_profile(tmp_path)
     output = tmp_path / "map.json"
     arguments = ["export", profile, "v100:0", "-o", output, "--to"]
-    assert "expected device-map, or another of device-map, pipeline, dot, " in fail(
-        *arguments, "devicemap"
+    assert "expected accelerate, or another of accelerate, torch, vllm, " in fail(
+        *arguments, "acelerate"
     )
     assert "expected graphml, or another" in fail(*arguments, "graph-ml")
     assert "expected a name that ends in .dot or .gv" in fail(*arguments, "dot")
-    for form in ("device-map", "pipeline"):
+    for form in ("accelerate", "torch"):
         assert "expected ops whose scopes are names of modules" in fail(*arguments, form)
     other = problem_of_ops(Chain(), features(4), "2xv100")
     (tmp_path / "other").mkdir()

@@ -115,13 +115,13 @@ def test_steps_run_on_devices_of_this_machine(placed: ModelPlacement) -> None:
 
 def test_files_are_those_of_the_shell(placed: ModelPlacement, tmp_path: Path) -> None:
     path = tmp_path / "map.json"
-    placed.export(path, "device-map")
+    placed.export(path, "accelerate")
     assert json.loads(path.read_text()) == placed.device_map().modules
     with pytest.raises(InputError, match="is there already"):
-        placed.export(path, "device-map")
-    placed.export(path, "device-map", force=True)
-    with pytest.raises(InputError, match=r"^to: expected pipeline, or another of device-map, "):
-        placed.export(path, "pipelines")
+        placed.export(path, "accelerate")
+    placed.export(path, "accelerate", force=True)
+    with pytest.raises(InputError, match=r"^to: expected torch, or another of accelerate, "):
+        placed.export(path, "torhc")
 
 
 def test_one_device_is_one_stage(placed: ModelPlacement) -> None:

@@ -24,11 +24,15 @@ from placeto_tools.tables import show_json
     "form",
     type=NearestChoice(tuple(FORMATS)),
     required=True,
-    help="device-map: for dispatch_model of accelerate; pipeline: split points for "
-    "torch.distributed.pipelining; dot, graphml: the graph of groups.",
+    help="accelerate: for dispatch_model; torch: split points for torch.distributed.pipelining; "
+    "vllm, deepspeed, exo: layers for each device; dot, graphml: the graph of groups.",
 )
 @problem_options
-@output_option("The file: .json for device-map and pipeline, .dot or .gv, .graphml.")
+@output_option(
+    "The file: .json for accelerate, torch and exo, .sh for vllm, .py for deepspeed, .dot or .gv, "
+    ".graphml.  [default: standard output]",
+    required=False,
+)
 @json_option
 @force_option
 def export(
@@ -36,31 +40,38 @@ def export(
     placement: str,
     form: str,
     asked: ProblemOptions,
-    output: Path,
+    output: Path | None,
     as_json: bool,
     force: bool,
 ) -> None:
     """Write a placement in a form that another library takes.
 
-    PROBLEM and PLACEMENT are as in `placeto simulate`. A device map and a pipeline place whole
-    modules: what the placement splits goes to where it costs least, and the simulated price of that
-    is shown. A pipeline needs a placement that is a chain of stages.
+    PROBLEM and PLACEMENT are as in `placeto simulate`. accelerate and torch place whole modules;
+    vllm, deepspeed and exo give each device whole layers in a row. A placement that is none of this
+    goes to where it costs least, and the simulated price of that is shown. torch needs a placement
+    that is a chain of stages.
 
     \b
-    placeto export problem.json.gz placement.json --to device-map -o device_map.json
-    placeto export problem.json.gz placement.json --to graphml -o groups.graphml
+    placeto export problem.json.gz placement.json --to accelerate -o device_map.json
+    placeto export problem.json.gz placement.json --to vllm
     """
-    check_file(output, force=force, suffixes=FORMATS[form].suffixes)
+    if output is not None:
+        check_file(output, force=force, suffixes=FORMATS[form].suffixes)
     read = read_problem(problem, asked)
     with showing_progress() as progress:
         read, found = resolve_placement(placement, read, progress)
         progress.update(f"{form} ...")
         exported = FORMATS[form].export(read, found)
-    write_text(output, exported.content)
+    if output is not None:
+        write_text(output, exported.content)
     if as_json:
         price = {} if exported.price is None else asdict(exported.price)
-        show_json({"output": str(output), "format": form, **price})
+        file = None if output is None else str(output)
+        show_json({"output": file, "format": form, **price, **exported.details})
+        return
+    if output is None:
+        click.echo(exported.content, nl=False)
     else:
         click.echo("; ".join([f"{output}: {form}", *exported.remarks[:1]]))
-        for remark in exported.remarks[1:]:
-            click.echo(remark)
+    for remark in exported.remarks[0 if output is None else 1 :]:
+        click.echo(remark, err=output is None)

@@ -1,6 +1,5 @@
 """The forms that a placement can be exported in, by name."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,21 +8,12 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError, not_among
 from placeto.exporting.device_map import device_map
+from placeto.exporting.exported import Exported, counted, price_text
 from placeto.exporting.graph_files import dot_text, graphml_text
+from placeto.exporting.layer_formats import deepspeed, exo, vllm
 from placeto.exporting.pipeline_stages import pipeline_stages
-from placeto.exporting.restriction import Price
-from placeto.placing.costs import overflow_text
-from placeto.texts import seconds_text
+from placeto.json_files import json_text
 from placeto_graphs import PlacementProblem
-
-
-@dataclass(frozen=True)
-class Exported:
-    """A placement in another form."""
-
-    content: str  # of the file
-    remarks: tuple[str, ...] = ()  # lines about it for the user
-    price: Price | None = None  # where the form cannot express every placement
 
 
 @dataclass(frozen=True)
@@ -34,26 +24,30 @@ class Format:
     export: Callable[[PlacementProblem, NDArray[np.int32]], Exported]
 
 
-def _device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
+def _accelerate(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
     found = device_map(problem, placement)
-    modules = _count(len(found.modules), "module")
+    modules = counted(len(found.modules), "module")
     split = f"the placement splits {len(found.split):,} of those that have to be whole"
     use = f"dispatch_model(model, device_map, main_device={found.main_device!r})"
-    remarks = (f"{modules}; {split}", _in_words(problem, found.price, "whole modules"), use)
-    return Exported(_json(found.modules), remarks, found.price)
+    remarks = (f"{modules}; {split}", price_text(problem, found.price, "whole modules"), use)
+    details = {"device_map": found.modules, "main_device": found.main_device}
+    return Exported(json_text(found.modules) + "\n", remarks, found.price, details)
 
 
-def _pipeline(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
+def _torch(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
     found = pipeline_stages(problem, placement)
-    content = {"split_points": found.split_points, "devices": found.devices}
-    stages = f"{_count(len(found.devices), 'stage')}, on {', '.join(found.devices)}"
-    remarks = (stages, _in_words(problem, found.price, "stages of whole modules"))
-    return Exported(_json(content), remarks, found.price)
+    content: dict[str, object] = {"split_points": found.split_points, "devices": found.devices}
+    stages = f"{counted(len(found.devices), 'stage')}, on {', '.join(found.devices)}"
+    remarks = (stages, price_text(problem, found.price, "stages of whole modules"))
+    return Exported(json_text(content) + "\n", remarks, found.price, content)
 
 
 FORMATS = {
-    "device-map": Format((".json",), _device_map),
-    "pipeline": Format((".json",), _pipeline),
+    "accelerate": Format((".json",), _accelerate),
+    "torch": Format((".json",), _torch),
+    "vllm": Format((".sh",), vllm),
+    "deepspeed": Format((".py",), deepspeed),
+    "exo": Format((".json",), exo),
     "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed))),
     "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed))),
 }
@@ -64,19 +58,3 @@ def format_named(name: str) -> Format:
     if name not in FORMATS:
         raise InputError(f"to: {not_among(name, FORMATS)}")
     return FORMATS[name]
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def _json(content: object) -> str:
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-def _in_words(problem: PlacementProblem, price: Price, what: str) -> str:
-    overflow = overflow_text(problem.cluster, price.peak_memory)
-    return (
-        f"a step takes {seconds_text(price.runtime)} with {what}, simulated, and "
-        f"{seconds_text(price.runtime_as_placed)} as placed{overflow}"
-    )

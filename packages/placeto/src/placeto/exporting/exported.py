@@ -1,0 +1,51 @@
+"""A placement in the form of another library, and the lines that go with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from placeto.exporting.restriction import Price
+from placeto.placing.costs import overflow_text
+from placeto.texts import seconds_text
+from placeto_graphs import PlacementProblem
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A placement in another form.
+
+    Attributes
+    ----------
+    content : text
+        What the library takes: text to paste, or of a file.
+    remarks : texts
+        Lines about it for the user.
+    price : `Price` or None
+        What the form costs, where it cannot express every placement.
+    details : mapping of text to values
+        The same as ``content``, as values of JSON.
+    """
+
+    content: str
+    remarks: tuple[str, ...] = ()
+    price: Price | None = None
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things.
+
+    Examples
+    --------
+    >>> counted(1, "module"), counted(1200, "module")
+    ('1 module', '1,200 modules')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def price_text(problem: PlacementProblem, price: Price, what: str) -> str:
+    """Return how long a step takes with a form, and as placed."""
+    overflow = overflow_text(problem.cluster, price.peak_memory)
+    return (
+        f"a step takes {seconds_text(price.runtime)} with {what}, simulated, and "
+        f"{seconds_text(price.runtime_as_placed)} as placed{overflow}"
+    )

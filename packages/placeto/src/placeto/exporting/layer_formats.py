@@ -1,0 +1,123 @@
+"""Splits of layers in the forms that vLLM, DeepSpeed and exo take."""
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.exporting.device_map import CPU, targets_of
+from placeto.exporting.exported import Exported, counted, price_text
+from placeto.exporting.layer_split import LayerSplit, all_layers, layer_split, one_stack
+from placeto.exporting.module_scopes import ModuleScopes
+from placeto.json_files import json_text
+from placeto_graphs import Cluster, PlacementProblem
+
+WHOLE_LAYERS = "whole layers in a row"
+
+
+def vllm(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
+    """Return the command that starts vLLM with the layers of a placement in stages.
+
+    ``VLLM_PP_LAYER_PARTITION`` has the number of layers of each stage: as many as
+    ``--pipeline-parallel-size``, with the layers of the model as their sum. Embeddings are on the
+    first stage, the last norm and the head on the last one; tied weights are on both.
+    """
+    layers = one_stack(ModuleScopes(problem.graph), "vLLM")
+    gpus = gpus_of(problem.cluster)
+    split = layer_split(problem, placement, layers, gpus)
+    partition = ",".join(map(str, split.sizes))
+    numbers = [gpus.index(device) for device in split.devices]
+    usual = numbers == list(range(len(numbers))) or CPU in targets_of(problem.cluster).values()
+    visible = "" if usual else f"CUDA_VISIBLE_DEVICES={','.join(map(str, numbers))} "
+    command = (
+        f"{visible}VLLM_PP_LAYER_PARTITION={partition} "
+        f"vllm serve MODEL --pipeline-parallel-size {len(split.sizes)}\n"
+    )
+    return _exported(problem, split, command, {"partition": split.sizes})
+
+
+def deepspeed(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
+    """Return a ``PipelineModule`` of DeepSpeed whose ``parts`` are those of a placement.
+
+    No ``partition_method`` takes bounds: ``uniform``, ``parameters`` and ``type:REGEX`` balance
+    what they count. So the class sets ``parts`` where PipelineModule does.
+    """
+    layers = all_layers(ModuleScopes(problem.graph))
+    split = layer_split(problem, placement, layers, gpus_of(problem.cluster))
+    names = "".join(f"    {name!r},\n" for name in split.layers)
+    content = DEEPSPEED.format(
+        names=names, parts=list(split.bounds), devices=", ".join(_device_names(problem, split))
+    )
+    return _exported(problem, split, content, {"layers": split.layers, "parts": split.bounds})
+
+
+DEEPSPEED = '''\
+from deepspeed.pipe import PipelineModule
+
+# What PipelineModule is given as layers, in this order. Stage by stage: {devices}.
+LAYERS = [
+{names}]
+PARTS = {parts}
+
+
+class PlacedPipeline(PipelineModule):
+    """Call with num_stages=len(PARTS) - 1."""
+
+    def _partition_layers(self, method="parameters"):
+        if len(self._layer_specs) != len(LAYERS):
+            raise ValueError(f"expected {{len(LAYERS)}} layers, got {{len(self._layer_specs)}}")
+        self.parts = PARTS
+        self._set_bounds(start=PARTS[self.stage_id], stop=PARTS[self.stage_id + 1])
+'''
+
+
+def exo(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
+    """Return the shards of exo: for each device the layers from one to before another."""
+    layers = one_stack(ModuleScopes(problem.graph), "exo")
+    split = layer_split(problem, placement, layers, gpus_of(problem.cluster))
+    shards = [
+        {
+            "device": name,
+            "device_rank": rank,
+            "world_size": len(split.devices),
+            "start_layer": start,
+            "end_layer": end,
+            "n_layers": len(layers),
+        }
+        for rank, (name, (start, end)) in enumerate(
+            zip(_device_names(problem, split), pairwise(split.bounds), strict=True)
+        )
+    ]
+    return _exported(problem, split, json_text(shards) + "\n", {"shards": shards})
+
+
+def gpus_of(cluster: Cluster) -> list[int]:
+    """Return the devices that are no CPUs; all if there are only CPUs.
+
+    Examples
+    --------
+    >>> from placeto_graphs import parse_cluster
+    >>> gpus_of(parse_cluster("1xcpu+2xk80")), gpus_of(parse_cluster("2xcpu"))
+    ([1, 2], [0, 1])
+    """
+    gpus = [device for device, target in targets_of(cluster).items() if target != CPU]
+    return gpus or list(range(cluster.num_devices))
+
+
+def _device_names(problem: PlacementProblem, split: LayerSplit) -> list[str]:
+    return [problem.cluster.device_names[device] for device in split.devices]
+
+
+def _exported(
+    problem: PlacementProblem, split: LayerSplit, content: str, details: dict[str, object]
+) -> Exported:
+    names = _device_names(problem, split)
+    stages = zip(split.sizes, names, strict=True)
+    where = ", ".join(f"{counted(size, 'layer')} on {name}" for size, name in stages)
+    found = "as placed" if split.as_placed else "the fastest split found, as the placement is none"
+    return Exported(
+        content,
+        (f"{where}: {found}", price_text(problem, split.price, WHOLE_LAYERS)),
+        split.price,
+        {"devices": names, **details},
+    )

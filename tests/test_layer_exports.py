@@ -1,0 +1,451 @@
+"""Layers that run one after another: what vLLM, DeepSpeed and exo read in what is exported."""
+
+import json
+import shlex
+import sys
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise, permutations, product
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from exported_models import features, problem_of_ops, saved
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from command_runs import invoke, succeed_json
+from placeto.errors import InputError
+from placeto.exporting.formats import FORMATS
+from placeto.exporting.layer_formats import gpus_of
+from placeto.exporting.layer_split import all_layers, layer_split, one_stack
+from placeto.exporting.layers import layer_stacks
+from placeto.exporting.module_scopes import ModuleScopes
+from placeto.exporting.stage_search import Stages, fastest_stages
+from placeto.placing.costs import costs
+from placeto.problems.making import make_problem
+from placeto.problems.sources import Source
+from placeto_capture import capture
+from placeto_graphs import (
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    micro_batched_problem,
+    parse_cluster,
+)
+from placeto_simulator import Simulator
+
+
+class Block(nn.Module):
+    """A layer with layers inside, that adds what it reads."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, width) for _ in range(2))
+        self.down = nn.Linear(width, 8)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the sum."""
+        wide = sum(expert(features) for expert in self.experts)
+        result: Tensor = features + self.down(wide)
+        return result
+
+
+class Decoder(nn.Module):
+    """Embeddings, layers of some widths, a norm and a head."""
+
+    def __init__(self, *widths: int, tied: bool = False) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.layers = nn.ModuleList(map(Block, widths))
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 20, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits of tokens [batch, tokens]."""
+        features = self.embed(tokens) * 2
+        for layer in self.layers:
+            features = torch.tanh(layer(features))
+        logits: Tensor = self.head(self.norm(features))
+        return logits
+
+
+class Half(nn.Module):
+    """Layers that another module calls."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.block = nn.ModuleList(Block(8) for _ in range(layers))
+
+
+class EncoderDecoder(nn.Module):
+    """Two stacks of layers; each of the second one reads what the first one makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Half(2), Half(3)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return features [batch, 8]."""
+        encoded = features
+        for block in self.encoder.block:
+            encoded = block(encoded)
+        for block in self.decoder.block:
+            features = block(features) + encoded
+        return features
+
+
+class Crossed(nn.Module):
+    """A second pass over its layers, which comes back to the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block(8) for _ in range(2))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return features [batch, 8]."""
+        for layer in (*self.layers, *self.layers):
+            features = layer(features)
+        return features
+
+
+def inference(model: nn.Module, inputs: Tensor, cluster: str) -> PlacementProblem:
+    graph = capture(model.eval(), inputs, mode="inference")
+    problem = make_problem(Source("model", graph), parse_cluster(cluster))
+    return replace(problem, grouping=problem.levels[-1], hierarchy=None)
+
+
+@cache
+def decoder(*widths: int, cluster: str = "3xv100", tied: bool = False) -> PlacementProblem:
+    tokens = torch.zeros(2, 3, dtype=torch.long)
+    return inference(Decoder(*widths, tied=tied), tokens, cluster)
+
+
+def placed(problem: PlacementProblem, device_of: dict[str, int]) -> NDArray[np.int32]:
+    """A placement by the longest prefix of each scope."""
+    names = sorted(device_of, key=len)
+    devices = [0] * problem.graph.num_ops
+    for op, scope in enumerate(problem.graph.scopes):
+        for name in names:
+            if f"{scope}.".startswith(f"{name}.") or not name:
+                devices[op] = device_of[name]
+    return problem.placement_of_ops(np.array(devices, np.int32))
+
+
+def by_layer(problem: PlacementProblem, devices: list[int]) -> NDArray[np.int32]:
+    """A placement by the device of each layer, what is before and behind them with these."""
+    of_layer = {f"layers.{number}": device for number, device in enumerate(devices)}
+    ends = {"": devices[0], "embed": devices[0], "norm": devices[-1], "head": devices[-1]}
+    return placed(problem, ends | of_layer)
+
+
+FOUR_LAYERS = decoder(8, 400, 8, 60)
+FACTORS = st.lists(st.sampled_from([1.0, 3.0, 10.0]), min_size=3, max_size=3)
+
+# --- layers --------------------------------------------------------------------------------------
+
+
+def test_stacks_are_the_outermost_numbered_modules() -> None:
+    stacks = layer_stacks(ModuleScopes(decoder(8, 8).graph))
+    assert [(each.name, each.layers) for each in stacks] == [
+        ("layers", ("layers.0", "layers.1")),
+    ]
+    two = ModuleScopes(inference(EncoderDecoder(), features(4), "2xv100").graph)
+    assert [each.name for each in layer_stacks(two)] == ["encoder.block", "decoder.block"]
+    assert all_layers(two) == tuple(
+        [f"encoder.block.{number}" for number in range(2)]
+        + [f"decoder.block.{number}" for number in range(3)]
+    )
+    plain = ModuleScopes(
+        problem_of_ops(nn.Sequential(*map(Block, (8, 4))), features(4), "2xv100").graph
+    )
+    assert [(each.name, each.layers) for each in layer_stacks(plain)] == [("", ("0", "1"))]
+
+
+def test_what_is_no_stack_is_one_line() -> None:
+    problem = inference(EncoderDecoder(), features(4), "2xv100")
+    anywhere = np.zeros(problem.num_groups, np.int32)
+    with pytest.raises(InputError, match=r"one, got encoder\.block \(2\), decoder\.block \(3\)$"):
+        FORMATS["vllm"].export(problem, anywhere)
+    crossed = inference(Crossed(), features(4), "2xv100")
+    with pytest.raises(InputError, match=r"but layers\.0 reads what layers\.1 makes$"):
+        FORMATS["exo"].export(crossed, np.zeros(crossed.num_groups, np.int32))
+    alone = inference(nn.ModuleDict({"only": nn.Linear(8, 8)})["only"], features(4), "2xv100")
+    with pytest.raises(InputError, match=r"expected ops whose scopes are names of modules"):
+        FORMATS["vllm"].export(alone, np.zeros(alone.num_groups, np.int32))
+
+
+# --- the split -----------------------------------------------------------------------------------
+
+
+def all_stages(layers: int, devices: range) -> list[Stages]:
+    """Every way to cut layers into stages on different devices."""
+    return [
+        Stages((0, *cuts, layers), order)
+        for count in range(1, min(layers, len(devices)) + 1)
+        for order in permutations(devices, count)
+        for cuts in product(range(1, layers), repeat=count - 1)
+        if all(left < right for left, right in pairwise(cuts))
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_stages_are_the_fastest_of_all(data: st.DataObject) -> None:
+    layers, devices = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    seconds = generator.integers(1, 9, (devices, layers)).astype(float)
+    if data.draw(st.booleans()):
+        seconds[0, generator.integers(layers)] = np.inf
+    transfer = generator.integers(0, 4, (devices, devices, layers + 1)).astype(float)
+    load = np.full((devices, layers + 1, layers + 1), np.inf)
+    for device, begin in product(range(devices), range(layers)):
+        load[device, begin, begin + 1 :] = np.cumsum(seconds[device, begin:])
+
+    def cost(stages: Stages, slowest: bool) -> float:
+        parts = []
+        for stage, device in enumerate(stages.devices):
+            begin, end = stages.bounds[stage : stage + 2]
+            here = seconds[device, begin:end].sum()
+            here += transfer[stages.devices[stage - 1], device, begin] if stage else 0
+            parts.append(here)
+        return float(max(parts) if slowest else sum(parts))
+
+    in_order = data.draw(st.booleans())
+    allowed = [
+        stages
+        for stages in all_stages(layers, range(devices))
+        if not in_order or list(stages.devices) == sorted(stages.devices)
+    ]
+    for combine, slowest in ((np.add, False), (np.maximum, True)):
+        found = fastest_stages(load, transfer, combine, in_order=in_order)
+        assert found in allowed or len(set(found.devices)) == len(found.devices)
+        assert cost(found, slowest) == min(cost(each, slowest) for each in allowed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_the_split_is_the_fastest_one_by_the_simulator(data: st.DataObject) -> None:
+    """Each layer takes some time on each device, and each device has some memory."""
+    problem = FOUR_LAYERS
+    factor = np.ones((problem.graph.num_ops, 3))
+    for number, row in enumerate(data.draw(st.lists(FACTORS, min_size=4, max_size=4))):
+        inside = [f"{scope}.".startswith(f"layers.{number}.") for scope in problem.graph.scopes]
+        factor[inside] = row
+    bytes_of_all = int(problem.graph.parameter_bytes.sum())
+    memory = data.draw(st.lists(st.sampled_from([0.3, 0.6, 2.0]), min_size=3, max_size=3))
+    devices = tuple(
+        replace(each, memory_bytes=int(size * bytes_of_all))
+        for each, size in zip(problem.cluster.devices, memory, strict=True)
+    )
+    problem = replace(
+        problem,
+        compute_time=problem.compute_time * factor,
+        cluster=replace(problem.cluster, devices=devices),
+    )
+    placement = np.arange(problem.num_groups, dtype=np.int32) % 3
+    layers = one_stack(ModuleScopes(problem.graph), "a library")
+    found = layer_split(problem, placement, layers, range(3))
+    every = [by_layer(problem, each.device_of_part().tolist()) for each in all_stages(4, range(3))]
+    best = costs(Simulator(problem), np.stack(every)).min()
+    assert not found.as_placed
+    excess = max(np.array(found.price.peak_memory) - problem.cluster.memory_bytes)
+    cost = found.price.runtime + 2e-9 * max(excess, 0)
+    assert best <= cost * (1 + 1e-9)
+    assert cost <= 1.02 * best
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_placement_of_stages_stays_as_it_is(seed: int) -> None:
+    problem = FOUR_LAYERS
+    generator = np.random.default_rng(seed)
+    stages = all_stages(4, range(3))
+    wanted = stages[int(generator.integers(len(stages)))]
+    placement = by_layer(problem, wanted.device_of_part().tolist())
+    split = layer_split(
+        problem, placement, one_stack(ModuleScopes(problem.graph), ""), gpus_of(problem.cluster)
+    )
+    assert (split.bounds, split.devices, split.as_placed) == (wanted.bounds, wanted.devices, True)
+    assert split.price.runtime == split.price.runtime_as_placed
+
+
+def test_a_tied_weight_is_on_the_devices_of_both_ends() -> None:
+    plain, tied = decoder(8, 8), decoder(8, 8, tied=True)
+    layers = one_stack(ModuleScopes(tied.graph), "")
+    prices = [
+        layer_split(each, by_layer(each, [0, 1]), layers, range(3)).price for each in (plain, tied)
+    ]
+    assert prices[0] == prices[1]
+    both, one = (
+        layer_split(each, by_layer(each, [1, 1]), layers, range(3)).price.peak_memory[1]
+        for each in (plain, tied)
+    )
+    assert both - one == 4 * 20 * 8
+
+
+def test_what_runs_between_layers_runs_with_what_it_reads() -> None:
+    """The activations behind layers belong to no layer."""
+    problem = decoder(8, 8, 8)
+    apart = colocate(problem.graph, [colocate_by_id])
+    problem = replace(problem, grouping=apart, hierarchy=None)
+    ends = {"": 0, "embed": 2, "norm": 1, "head": 1}
+    placement = placed(problem, ends | {"layers": 2, "layers.2": 1})
+    layers = one_stack(ModuleScopes(problem.graph), "")
+    split = layer_split(problem, placement, layers, range(3))
+    assert split.as_placed
+    assert split.price.peak_memory[0] == 0
+    assert Simulator(problem).evaluate(placement[None]).peak_memory[0, 0] > 0
+
+
+# --- what libraries read -------------------------------------------------------------------------
+
+
+def vllm_partition(line: str, num_layers: int) -> tuple[list[int], list[int] | None]:
+    """Read a command as a shell and vLLM do; return the layers of each rank, and its GPU."""
+    words = shlex.split(line)
+    variables = {}
+    while "=" in words[0]:
+        name, _, variables[name] = words.pop(0).partition("=")
+    assert words[:3] == ["vllm", "serve", "MODEL"]
+    ranks = int(words[words.index("--pipeline-parallel-size") + 1])
+    partition = [int(layers) for layers in variables["VLLM_PP_LAYER_PARTITION"].split(",")]
+    assert len(partition) == ranks
+    assert sum(partition) == num_layers
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    return partition, None if visible is None else [int(each) for each in visible.split(",")]
+
+
+WITH_CPU = "1xcpu+3xv100"
+
+
+@pytest.mark.parametrize(
+    ("devices", "partition", "visible"),
+    [
+        ([1, 1, 1, 1], [4], None),
+        ([1, 1, 1, 2], [3, 1], None),
+        ([3, 1, 1, 1], [1, 3], [2, 0]),
+        ([2, 2, 3, 3], [2, 2], [1, 2]),
+    ],
+)
+def test_vllm_reads_the_layers_of_each_rank(
+    devices: list[int], partition: list[int], visible: list[int] | None, tmp_path: Path
+) -> None:
+    problem = decoder(8, 400, 8, 60, cluster=WITH_CPU)
+    paths = saved(tmp_path, problem, by_layer(problem, devices))
+    found = invoke("export", *paths, "--to", "vllm")
+    assert vllm_partition(found.stdout, 4) == (partition, visible)
+    assert ": as placed\na step takes " in found.stderr
+    report = succeed_json("export", *paths, "--to", "vllm", "-o", tmp_path / "serve.sh")
+    assert vllm_partition((tmp_path / "serve.sh").read_text(), 4) == (partition, visible)
+    assert report["partition"] == partition
+    assert report["runtime"] == report["runtime_as_placed"]
+
+
+def test_layers_on_a_cpu_go_to_gpus() -> None:
+    problem = decoder(8, 400, 8, 60, cluster=WITH_CPU)
+    exported = FORMATS["vllm"].export(problem, by_layer(problem, [0, 0, 1, 1]))
+    assert exported.price is not None
+    assert exported.price.peak_memory[0] == 0
+    assert "the fastest split found" in exported.remarks[0]
+    cpus = decoder(8, 400, 8, 60, cluster="2xcpu")
+    only = FORMATS["vllm"].export(cpus, by_layer(cpus, [0, 0, 1, 1]))
+    assert vllm_partition(only.content, 4) == ([2, 2], None)
+
+
+class PipelineModule(nn.Module):
+    """What DeepSpeed's does with layers before it builds them, for one rank of a pipeline alone."""
+
+    def __init__(
+        self,
+        layers: list[nn.Module],
+        num_stages: int,
+        stage: int,
+        partition_method: str = "parameters",
+    ) -> None:
+        super().__init__()
+        self.stage_id = stage
+        self._layer_specs = list(layers)
+        self.parts: list[int] = []
+        self._local_start, self._local_stop = 0, len(self._layer_specs)
+        self._partition_layers(method=partition_method)
+        assert len(self.parts) == num_stages + 1
+        assert (self.parts[0], self.parts[-1]) == (0, len(self._layer_specs))
+        self.built = self._layer_specs[self._local_start : self._local_stop]
+
+    def _partition_layers(self, method: str = "uniform") -> None:
+        raise NotImplementedError(method)
+
+    def _set_bounds(self, start: int, stop: int) -> None:
+        self._local_start, self._local_stop = start, stop
+
+
+def test_deepspeed_builds_each_layer_in_one_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = ModuleType("deepspeed.pipe")
+    monkeypatch.setattr(pipe, "PipelineModule", PipelineModule, raising=False)
+    monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed"))
+    monkeypatch.setitem(sys.modules, "deepspeed.pipe", pipe)
+    problem, model = decoder(8, 400, 8), Decoder(8, 400, 8)
+    devices = {"": 1, "embed": 1, "layers.0": 1, "layers.1": 0, "layers.2": 2, "norm": 2, "head": 2}
+    exported = FORMATS["deepspeed"].export(problem, placed(problem, devices))
+    names: dict[str, Any] = {}
+    exec(exported.content, names)  # noqa: S102 (what the user would run)
+    assert "v100:1, v100:0, v100:2" in exported.content
+    layers = [model.get_submodule(name) for name in names["LAYERS"]]
+    count = len(names["PARTS"]) - 1
+    ranks = [names["PlacedPipeline"](layers, num_stages=count, stage=rank) for rank in range(count)]
+    assert [layer for rank in ranks for layer in rank.built] == layers
+    assert [len(rank.built) for rank in ranks] == [2, 1, 3]
+    held = [weight for layer in layers for weight in layer.parameters()]
+    assert sorted(map(id, held)) == sorted(map(id, model.parameters()))
+    with pytest.raises(ValueError, match="expected 6 layers, got 5"):
+        names["PlacedPipeline"](layers[1:], num_stages=count, stage=0)
+
+
+class PipelineShardMetadata(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields of exo's, without the card of the model that is exo's own."""
+
+    device_rank: int
+    world_size: int
+    start_layer: Annotated[int, msgspec.Meta(ge=0)]
+    end_layer: Annotated[int, msgspec.Meta(ge=0)]
+    n_layers: Annotated[int, msgspec.Meta(ge=0)]
+
+
+def test_exo_reads_the_layers_of_each_device() -> None:
+    problem = decoder(8, 400, 8, 60)
+    exported = FORMATS["exo"].export(problem, by_layer(problem, [2, 2, 0, 1]))
+    read = json.loads(exported.content)
+    assert [shard.pop("device") for shard in read] == ["v100:2", "v100:0", "v100:1"]
+    shards = [msgspec.convert(shard, PipelineShardMetadata) for shard in read]
+    held = [layer for each in shards for layer in range(each.start_layer, each.end_layer)]
+    assert held == list(range(4))
+    assert [shard.device_rank for shard in shards] == [0, 1, 2]
+    assert {(shard.world_size, shard.n_layers) for shard in shards} == {(3, 4)}
+
+
+def test_encoders_and_decoders_are_stages_of_deepspeed() -> None:
+    problem = inference(EncoderDecoder(), features(4), "3xv100")
+    placement = placed(problem, {"": 0, "encoder": 0, "decoder": 2, "decoder.block.2": 1})
+    details = FORMATS["deepspeed"].export(problem, placement).details
+    assert details["parts"] == (0, 2, 4, 5)
+    assert details["devices"] == ["v100:0", "v100:2", "v100:1"]
+
+
+def test_steps_of_training_and_micro_batches_are_split_alike() -> None:
+    whole = problem_of_ops(Decoder(8, 400, 8), torch.zeros(2, 3, dtype=torch.long), "3xv100")
+    for problem in (whole, micro_batched_problem(whole, 2)):
+        placement = by_layer(problem, [0, 2, 2])
+        split = layer_split(
+            problem, placement, one_stack(ModuleScopes(problem.graph), ""), range(3)
+        )
+        assert (split.bounds, split.devices, split.as_placed) == ((0, 1, 3), (0, 2), True)
+        assert split.price.runtime == pytest.approx(split.price.runtime_as_placed, rel=0.2)
