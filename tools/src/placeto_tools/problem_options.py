@@ -2,7 +2,7 @@
 
 import click
 
-from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOptions
+from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import parse_sizes
 from placeto_graphs import NAMED_RULES
 from placeto_tools.options import KeyValue, NearestChoice, gathered, link_option
@@ -15,9 +15,20 @@ def _choice(
     family_seed: int,
     trust: bool,
     mask_fraction: float | None,
+    mode: str,
+    context: int | None,
+    weight_bits: str | None,
 ) -> SourceOptions:
     parsed = parse_sizes(sizes, batch_size, sequence_length)
-    return SourceOptions(parsed, family_seed, trust, mask_fraction)
+    return SourceOptions(
+        parsed,
+        family_seed,
+        trust,
+        mask_fraction,
+        mode,
+        context,
+        None if weight_bits is None else int(weight_bits),
+    )
 
 
 source_options = gathered(
@@ -58,6 +69,26 @@ source_options = gathered(
         type=click.FloatRange(min=0, min_open=True, max=1),
         help="Part of all elements that a mask of unknown values picks; 1 is an upper bound.  "
         "[default: such a mask is refused]",
+    ),
+    click.option(
+        "--mode",
+        type=NearestChoice([TRAINING, "prefill", "decode"]),
+        default=TRAINING,
+        show_default=True,
+        help="Step of a model of transformers: training, or of inference with a cache of keys and "
+        "values: prefill, a prompt that fills it, or decode, one token with a full one.",
+    ),
+    click.option(
+        "--context",
+        type=click.IntRange(min=1),
+        metavar="TOKENS",
+        help="Tokens of a sequence in that cache.  [default: 2048, or the configuration's longest]",
+    ),
+    click.option(
+        "--weight-bits",
+        type=click.Choice(["4", "8", "16"]),
+        help="Bits of each weight of linear layers and experts in prefill and decode; with the "
+        "scales of 4 and 8 they are 4.5 and 8.5.  [default: those of the dtype]",
     ),
 )
 

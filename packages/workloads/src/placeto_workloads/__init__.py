@@ -14,6 +14,11 @@ from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampl
 from placeto_workloads.families.search_spaces import ConvolutionalSpace, RecurrentSpace, SearchSpace
 from placeto_workloads.families.trajectory import Trajectory, load_trajectory, save_trajectory
 from placeto_workloads.libraries.named import LIBRARIES, library_step
+from placeto_workloads.libraries.transformers_inference import (
+    INFERENCE_MODES,
+    WEIGHT_BITS,
+    inference_step,
+)
 from placeto_workloads.models.cell_architecture import (
     Activation,
     Block,
@@ -39,9 +44,11 @@ from placeto_workloads.registry import (
 __version__ = "0.3.0"
 
 __all__ = [
+    "INFERENCE_MODES",
     "LIBRARIES",
     "MODELS",
     "NASNET_A",
+    "WEIGHT_BITS",
     "Activation",
     "ArchitectureSampler",
     "Block",
@@ -66,6 +73,7 @@ __all__ = [
     "family",
     "family_names",
     "inception_v3",
+    "inference_step",
     "library_step",
     "load_trajectory",
     "model_names",

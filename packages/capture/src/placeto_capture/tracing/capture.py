@@ -207,7 +207,7 @@ def capture_function(
         Other objects that the function changes, which are put back: lists, dictionaries, and
         objects with attributes. Those that the code of the function names, or a module's, are put
         back anyway (`placeto_capture.tracing.reached_objects` says which), but for what is in
-        objects of libraries.
+        objects of libraries that hold no tensors.
     target, mask_fraction
         As of `capture`.
     autocast

@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_capture.tracing.functions import dtype_of, groups_of
+from placeto_capture.tracing.lifetimes import SMALLEST_BLOCK
 from placeto_capture.tracing.storage_parts import Access, StorageAccesses
 from placeto_capture.tracing.trace import Call, Placeholder, Trace
 from placeto_capture.tracing.versions import EarlierOps, Read, Version, as_tensors
@@ -277,7 +278,11 @@ def _call_name(trace: Trace, call: Call) -> str:
 
 
 def _colocation(trace: Trace, home_of_storage: dict[int, int]) -> NDArray[np.int32]:
-    """Return int32[V]: equal ids for what belongs together, and for who writes resident storage."""
+    """Return int32[V]: equal ids for what belongs together, and for who writes resident storage.
+
+    What reads a buffer that has been written in the step is with it, as attention is with the keys
+    and values of its layer: elsewhere it would need all of them in each step.
+    """
     leader = list(range(len(trace.ops)))
 
     def find(op: int) -> int:
@@ -290,12 +295,19 @@ def _colocation(trace: Trace, home_of_storage: dict[int, int]) -> NDArray[np.int
         first, second = sorted((find(left), find(right)))
         leader[second] = first
 
+    written_buffers: set[int] = set()
     for op, call in enumerate(trace.ops):
         if call.belongs_to is not None:
             join(op, call.belongs_to)
         for storage in call.writes:
             if storage in home_of_storage:
-                join(op, home_of_storage[storage])
+                home = home_of_storage[storage]
+                join(op, home)
+                is_large = trace.storage_bytes[storage] > SMALLEST_BLOCK
+                if is_large and trace.ops[home].op_type == "buffer":
+                    written_buffers.add(storage)
+        for storage in written_buffers.intersection(call.reads):
+            join(op, home_of_storage[storage])
     leaders = np.array([find(op) for op in range(len(trace.ops))])
     _, ids, counts = np.unique(leaders, return_inverse=True, return_counts=True)
     shared = counts[ids] > 1

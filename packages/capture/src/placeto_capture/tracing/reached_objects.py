@@ -5,13 +5,21 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
+from types import (
+    CellType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
 
 import torch
 
 CONTAINERS = {list, set, dict, deque, Counter, OrderedDict, defaultdict}
 BASES = OrderedDict, dict, list, set, deque  # what empties and fills containers
+MAX_DEPTH = 3  # of tensors in an object of a library: a cache has layers, which have tensors
 MAX_LOOKED_INTO = 1_000  # elements of a container; one with more is put back all the same
 REFERENCES = "__self__", "__func__", "__wrapped__", "fget", "func", "args", "keywords"
 LIBRARIES = {*sys.stdlib_module_names, "torch", "placeto_capture"}
@@ -24,9 +32,10 @@ def put_back(roots: Iterable[Any]) -> Iterator[None]:
 
     These are lists, dictionaries and sets, also of classes of the caller's own; attributes of
     classes and objects that are the caller's own, also in ``__slots__``, or PyTorch's modules and
-    schedules; and variables that functions name, but those of other modules. What is new among
-    these is taken away again. Caches of `functools.lru_cache` are emptied. Not put back are
-    iterators, generators of random numbers, arrays, and objects of other libraries.
+    schedules; those of objects of other libraries that hold tensors, such as a cache of keys and
+    values; and variables that functions name, but those of other modules. What is new among these
+    is taken away again. Caches of `functools.lru_cache` are emptied. Not put back are iterators,
+    generators of random numbers, arrays, and other objects of libraries.
     """
     undo: list[Callable[[], Any]] = []
     seen: dict[int, Any] = {}
@@ -75,7 +84,52 @@ def _inside(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
         inside = [getattr(found, name) for name in REFERENCES if hasattr(found, name)]
     elif any(_is_own(each) or str(each.__module__).startswith(STATEFUL) for each in kind.__mro__):
         inside = [kind, getattr(found, "__dict__", None), *_kept_in_slots(found, undo)]
+    elif _is_of_library(found):
+        kept = dict(vars(found))
+        filled = [(each, each.copy()) for each in kept.values() if type(each) in {list, dict}]
+        undo.append(partial(_put_holder, found, kept, filled, had_tensors=_holds_tensors(found)))
+        inside = [each for each in _elements(found) if type(each) not in CONTAINERS]
     return inside
+
+
+def _is_of_library(found: Any) -> bool:
+    library = str(type(found).__module__).partition(".")[0]
+    is_object = hasattr(found, "__dict__") and not isinstance(found, type)
+    return is_object and (library not in LIBRARIES or isinstance(found, SimpleNamespace))
+
+
+def _elements(found: Any) -> list[Any]:
+    """Return the attributes of an object, and what is in those that are lists or dictionaries."""
+    elements = []
+    for each in vars(found).values():
+        is_container = type(each) in {list, dict} and len(each) <= MAX_LOOKED_INTO
+        elements += (
+            [*(each.values() if isinstance(each, dict) else each)] if is_container else [each]
+        )
+    return elements
+
+
+def _holds_tensors(holder: Any) -> bool:
+    """Return whether an object has tensors in it, not too deep."""
+    seen: set[int] = set()
+    level = [holder]
+    for _ in range(MAX_DEPTH):
+        level = [inner for each in level if _is_of_library(each) for inner in _elements(each)]
+        level = [each for each in level if id(each) not in seen]
+        if any(isinstance(each, torch.Tensor) for each in level):
+            return True
+        seen.update(id(each) for each in level)
+    return False
+
+
+def _put_holder(
+    found: Any, kept: dict[str, Any], filled: list[tuple[Any, Any]], *, had_tensors: bool
+) -> None:
+    """Put back what is in an object of a library that holds tensors now, or did before."""
+    if had_tensors or _holds_tensors(found):
+        for container, elements in filled:
+            _refill(type(container), container, elements)
+        _refill(dict, vars(found), kept)
 
 
 def _kept_in_slots(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:

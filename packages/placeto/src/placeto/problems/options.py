@@ -23,6 +23,7 @@ from placeto_graphs import (
 Rule = Callable[[OpGraph], Grouping]
 
 DEFAULT_NUM_GROUPS = 128
+TRAINING = "training"
 # In how many groupings a policy learns each of several graphs.
 GROUPINGS_OF_MANY = 4
 # Of the groups that a graph usually has: the least and the most in its other groupings.
@@ -96,6 +97,9 @@ class SourceOptions:
     trust: bool = False  # whether a file may be loaded that can run code, as a .pt2 file can
     # Part of all elements that masks of unknown values pick; None for that of the source.
     mask_fraction: float | None = None
+    mode: str = TRAINING  # or a step of inference, see `placeto_workloads.inference_step`
+    context: int | None = None  # tokens of the cache of such a step
+    weight_bits: int | None = None  # of each weight of such a step; None for those of its dtype
 
 
 @dataclass(frozen=True)

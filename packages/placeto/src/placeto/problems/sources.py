@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from placeto.errors import InputError, check_once, reading
 from placeto.problems.factories import defaults_of, find_factory, made_step
-from placeto.problems.options import Rule, SourceOptions
+from placeto.problems.options import TRAINING, Rule, SourceOptions
 from placeto_graphs import (
     DEFAULT_RULES,
     GraphError,
@@ -125,6 +125,7 @@ def load_source(
     if is_graph_file(text):
         if choice.mask_fraction is not None:
             raise InputError(f"--mask-fraction: expected none for the file {text}")
+        _check_mode(text, choice, has_inference=False)
         source = _of_file(Path(text), choice.sizes)
     else:
         source = source_model(text, choice, micro_batches).source(target)
@@ -144,6 +145,7 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     """
     kinds = (find for pattern, find in _KINDS.items() if pattern.fullmatch(text))
     find = next(kinds, _registered)
+    _check_mode(text, choice, micro_batches, has_inference=find in _WITH_INFERENCE)
     for name in _NO_SIZES.get(find, ()):
         if name in choice.sizes:
             raise InputError(f"--set {name}: expected a size of {text}")
@@ -156,6 +158,23 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
         return model.make(device)._replace(mask_fraction=fraction)
 
     return replace(model, make=with_fraction, cached=None)
+
+
+def _check_mode(
+    text: str, choice: SourceOptions, micro_batches: int = 1, *, has_inference: bool
+) -> None:
+    """Refuse a step of inference that a source has not, or what belongs to one without it."""
+    if choice.mode == TRAINING:
+        for option, given in (("context", choice.context), ("weight-bits", choice.weight_bits)):
+            if given is not None:
+                raise InputError(f"--{option}: expected --mode decode or prefill beside it")
+    elif not has_inference:
+        raise InputError(
+            f"--mode: expected {TRAINING} for {text}; a model of transformers "
+            f"(transformers:llama) has steps of {choice.mode}"
+        )
+    elif micro_batches != 1:
+        raise InputError(f"--micro-batches: expected 1 with --mode {choice.mode}")
 
 
 def is_graph_file(text: str) -> bool:
@@ -207,13 +226,28 @@ def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel
 
 
 def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
-    from placeto_workloads import LIBRARIES, library_step  # noqa: PLC0415 (torch takes seconds)
+    from placeto_workloads import (  # noqa: PLC0415 (torch takes seconds)
+        LIBRARIES,
+        inference_step,
+        library_step,
+    )
 
     library, _, model = text.partition(":")
+    name = Path(model).name.removesuffix(".json")
+    if choice.mode != TRAINING:
+        how: dict[str, Any] = {
+            "mode": choice.mode,
+            "context": choice.context,
+            "weight_bits": choice.weight_bits,
+        }
+        check_once([*how, *choice.sizes])
+        values = {**how, **choice.sizes}
+        return SourceModel(
+            f"{name}-{choice.mode}", lambda device: inference_step(text, device=device, **values)
+        )
     usual = defaults_of(LIBRARIES[library])
     part = _part_of_batch(text, {**usual, **choice.sizes}, micro_batches)
     values = {**choice.sizes, **part}
-    name = Path(model).name.removesuffix(".json")
     return SourceModel(name, lambda device: library_step(text, device=device, **values))
 
 
@@ -246,6 +280,8 @@ _KINDS: Mapping[re.Pattern[str], Callable[[str, SourceOptions, int], SourceModel
     MEMBER: _member,
     FACTORY: _factory,
 }
+# Those whose models have steps of inference.
+_WITH_INFERENCE = (_of_library,)
 # Parameters of what makes a model that say no size of it.
 _NO_SIZES: Mapping[Callable[..., SourceModel], Sequence[str]] = {
     _of_library: ("device", "name", "source"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
@@ -89,22 +90,55 @@ def transformers_step(
         When there is no such model type, task or setting, its weights are quantized, its inputs are
         not known, or the library refuses a value.
     """
+    model = built_model(name, settings, task, device=device, seed=seed).train()
+    inputs = inputs_of(name, model, batch_size, sequence_length, device=device, seed=seed)
+    # No label of a transcript is padding.
+    mask_fraction = 1.0 if type(model).__name__.endswith("ForCTC") else None
+    return TrainingStep(model, inputs, mask_fraction=mask_fraction)
+
+
+def built_model(
+    name: str,
+    settings: Mapping[str, Any],
+    task: str | None,
+    *,
+    device: torch.device | str,
+    seed: int,
+    usual_task: str | None = None,
+    usual_dtype: torch.dtype | None = None,
+) -> nn.Module:
+    """Build a model of the transformers library from its configuration.
+
+    Parameters
+    ----------
+    name, settings, task, device, seed
+        As of `transformers_step`.
+    usual_task
+        Task that comes before the others of `TASKS` where nothing says which one.
+    usual_dtype
+        Dtype of the weights where the configuration says none; by default float32.
+
+    Raises
+    ------
+    WorkloadError
+        As of `transformers_step`.
+    """
     library = import_library("transformers", "transformers")
     library.logging.set_verbosity_error()  # about kernels that are not installed
     with offline():
         config = _config(library, name, settings)
-        model_class = _model_class(library, name, config, task)
+        model_class = _model_class(library, name, config, task, usual_task)
         try:
             config = _config_of_class(name, config, model_class)
-            model = built(lambda: model_class._from_config(config), device, seed).train()
+            dtype = config.dtype or usual_dtype
+            model: nn.Module = built(
+                lambda: model_class._from_config(config, dtype=dtype), device, seed
+            )
         except WorkloadError:
             raise
         except Exception as error:
             raise WorkloadError(f"transformers:{name}: {error_line(error)}") from error
-    inputs = inputs_of(name, model, batch_size, sequence_length, device=device, seed=seed)
-    # No label of a transcript is padding.
-    mask_fraction = 1.0 if model_class.__name__.endswith("ForCTC") else None
-    return TrainingStep(model, inputs, mask_fraction=mask_fraction)
+    return model
 
 
 def _config(library: Any, name: str, settings: Mapping[str, Any]) -> Any:
@@ -238,7 +272,9 @@ def _parts(config: Any) -> Iterator[Any]:
             yield from _parts(part)
 
 
-def _model_class(library: Any, name: str, config: Any, task: str | None) -> Any:
+def _model_class(
+    library: Any, name: str, config: Any, task: str | None, usual_task: str | None
+) -> Any:
     """Return the class that a configuration names, or that there is for a task."""
     named = [] if task else [str(architecture) for architecture in config.architectures]
     for found in (getattr(library, architecture, None) for architecture in named):
@@ -259,7 +295,8 @@ def _model_class(library: Any, name: str, config: Any, task: str | None) -> Any:
         raise WorkloadError(
             f"task: expected one of {', '.join(by_task)} for {config.model_type}, got {task!r}"
         )
-    names = by_task[task or next(iter(by_task))]
+    usual = usual_task if usual_task in by_task else next(iter(by_task))
+    names = by_task[task or usual]
     class_name = names if isinstance(names, str) else names[0]
     if named:
         warnings.warn(

@@ -1,0 +1,261 @@
+"""Inference with language models of the transformers library: one step with a cache of tokens.
+
+A decode step reads the token that each sequence has got last, and the cache of those before it; a
+prefill step reads a whole prompt and fills the cache. Begin to read at `inference_step`.
+"""
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from placeto_graphs import error_line
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.libraries.loading import offline
+from placeto_workloads.libraries.transformers import built_model
+from placeto_workloads.libraries.transformers_inputs import LONGEST
+from placeto_workloads.models.training_step import TrainingStep, whole_number
+
+INFERENCE_MODES = ("prefill", "decode")
+DEFAULT_CONTEXT = 2048  # tokens, or as many as the configuration allows
+DEFAULT_DTYPE = torch.bfloat16  # where the configuration says none
+WEIGHT_BITS = (4, 8, 16)
+# Quantized weights are held as GGUF's Q4_0 and Q8_0 are (ggml's `block_q4_0` and `block_q8_0`): a
+# row in blocks of 32 weights with a scale of 16 bits, which makes 4.5 and 8.5 bits per weight.
+WEIGHTS_PER_SCALE = 32
+BITS_OF_SCALE = 16
+# What configurations call the number of experts that each token goes to.
+EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
+
+
+def inference_step(
+    source: str,
+    *,
+    mode: str,
+    context: int | None = None,
+    batch_size: int = 1,
+    weight_bits: int | None = None,
+    device: torch.device | str = "meta",
+    seed: int = 0,
+    **settings: Any,
+) -> TrainingStep:
+    """Build a step of inference with a language model of the transformers library.
+
+    Nothing is downloaded: the model is made of its configuration. Its weights have the dtype of
+    the configuration, bfloat16 if that says none. The keys and values of each layer are in a static
+    cache: one tensor of ``context`` tokens each, or of as many as the layer's sliding window has.
+
+    Parameters
+    ----------
+    source
+        ``"transformers:"`` and a ``model_type`` or the path of a ``config.json``.
+    mode
+        ``"decode"``: the last token that the context has room for, one of each sequence, with all
+        tokens before it in the cache. ``"prefill"``: a prompt that fills the context.
+    context
+        Tokens of each sequence that the cache has room for; by default 2,048, or as many as the
+        configuration allows.
+    batch_size
+        Sequences in a step.
+    weight_bits
+        Bits of each weight of linear layers and experts: 16, or 8 or 4, in blocks of 32 weights
+        with a scale of 16 bits each. Embeddings, norms, routers and the layer that makes the logits
+        keep their dtype, and all is computed with it. By default all weights have their dtype.
+    device
+        Device of weights and inputs; on the default, meta, they take no memory.
+    seed
+        Seed of weights and inputs on any other device.
+    **settings
+        Settings of the configuration, of any type of JSON.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no such model or setting, it keeps no keys and values of earlier tokens, or
+        the context is longer than the configuration allows.
+    """
+    library, _, name = source.partition(":")
+    if library != "transformers":
+        raise WorkloadError(f"mode: expected a model of transformers for {mode}, got {source}")
+    if mode not in INFERENCE_MODES:
+        raise WorkloadError(f"mode: expected one of {', '.join(INFERENCE_MODES)}, got {mode!r}")
+    if weight_bits is not None and weight_bits not in WEIGHT_BITS:
+        raise WorkloadError(f"weight_bits: expected 4, 8 or 16, got {weight_bits}")
+    whole_number("batch_size", batch_size)
+    model: Any = built_model(
+        name,
+        settings,
+        None,
+        device=device,
+        seed=seed,
+        usual_task="causal-lm",
+        usual_dtype=DEFAULT_DTYPE,
+    ).eval()
+    _check_decoder(name, model)
+    length = _checked_context(name, model.config, context)
+    num_new = 1 if mode == "decode" else length
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        vocabulary = model.config.get_text_config().vocab_size
+        words = torch.randint(vocabulary, (batch_size, num_new)).to(device)
+    inputs = {
+        "input_ids": words,
+        "past_key_values": _cache(name, model, words, length),
+        "use_cache": True,
+    }
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        inputs["logits_to_keep"] = 1
+    text = model.config.get_text_config()
+    experts = [getattr(text, key, None) for key in EXPERTS_PER_TOKEN]
+    return TrainingStep(
+        model,
+        inputs,
+        mode="inference",
+        parameter_bytes=None if weight_bits is None else dict(_held_bytes(model, weight_bits)),
+        experts_per_token=next((count for count in experts if isinstance(count, int)), 1),
+    )
+
+
+def _checked_context(name: str, config: Any, given: int | None) -> int:
+    text = config.get_text_config()
+    limits = {key: getattr(text, key, None) for key in LONGEST}
+    key, longest = next(
+        ((key, limit) for key, limit in limits.items() if isinstance(limit, int) and limit > 0),
+        ("", None),
+    )
+    if given is None:
+        return min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)
+    length = whole_number("context", given)
+    if longest is not None and length > longest:
+        raise WorkloadError(
+            f"context: expected at most {longest} tokens, the {key} of transformers:{name}, "
+            f"got {length}; the setting {key}={length} allows them"
+        )
+    return length
+
+
+def _check_decoder(name: str, model: Any) -> None:
+    if model.config.is_encoder_decoder:
+        raise _no_decoder(name, model, "has an encoder")
+    if not {"input_ids", "past_key_values"} <= inspect.signature(model.forward).parameters.keys():
+        raise _no_decoder(name, model, "takes none")
+
+
+def _no_decoder(name: str, model: Any, what: str) -> WorkloadError:
+    return WorkloadError(
+        f"transformers:{name}: expected a decoder with a cache of keys and values, got "
+        f"{type(model).__name__}, which {what}"
+    )
+
+
+def _cache(name: str, model: Any, words: Tensor, length: int) -> Any:
+    """Return a cache with room for some tokens, those in it that are not among the new ones.
+
+    How large its tensors are is found by a step of one token, for which they are made.
+    """
+    utils: Any = importlib.import_module("transformers.cache_utils")
+    found = utils.StaticCache(model.config, max_cache_len=length)
+    layers = found.layers
+    for number, layer in enumerate(layers):
+        if type(layer) not in (utils.StaticLayer, utils.StaticSlidingWindowLayer):
+            raise WorkloadError(
+                f"transformers:{name}: expected layers that keep keys and values, got a "
+                f"{type(layer).__name__} in layer {number}"
+            )
+        layers[number] = _layer_class()(layer.max_cache_len, layer.is_sliding)
+    try:
+        with offline(), torch.no_grad():
+            buffers = {key: each.to(words.device) for key, each in model.named_buffers()}
+            inputs = {"input_ids": words[:, :1], "past_key_values": found, "use_cache": True}
+            functional_call(model, buffers, (), inputs)
+    except Exception as error:
+        raise WorkloadError(f"transformers:{name}: {error_line(error)}") from error
+    used = [layer for layer in layers if layer.is_initialized]
+    if not used:
+        raise _no_decoder(name, model, "keeps none")
+    num_new = words.shape[1]
+    positions: dict[int, Tensor] = {}  # of the new tokens in a layer, the same in all as long
+    for layer in used:
+        room = layer.max_cache_len
+        if room not in positions:
+            new = torch.arange(length - num_new, length)[-room:] % room
+            positions[room] = new.to(words.device)
+        layer.num_before, layer.position = length - num_new, positions[room]
+    return found
+
+
+@cache
+def _layer_class() -> type[Any]:
+    """Return the class of the layers of a cache, of a library that may not be installed."""
+    utils: Any = importlib.import_module("transformers.cache_utils")
+
+    class HeldLayer(utils.StaticLayer):  # type: ignore[misc]
+        """Keys and values of one layer, with the new ones put into the places of the oldest."""
+
+        is_compileable = False  # without which one token needs no mask
+
+        def __init__(self, max_cache_len: int, is_sliding: bool) -> None:
+            self.keys: Tensor = torch.empty(0)
+            self.values: Tensor = torch.empty(0)
+            self.is_initialized = False
+            self.max_cache_len = max_cache_len
+            self.is_sliding = is_sliding
+            self.num_before = 0
+            self.position = torch.zeros(1, dtype=torch.int64)
+
+        def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+            self.keys, self.values = (
+                new.new_zeros(*new.shape[:2], self.max_cache_len, new.shape[-1])
+                for new in (key_states, value_states)
+            )
+            self.is_initialized = True
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+        ) -> tuple[Tensor, Tensor]:
+            if not self.is_initialized:
+                self.lazy_initialization(key_states, value_states)
+                return key_states, value_states
+            room = self.max_cache_len
+            for kept, new in ((self.keys, key_states), (self.values, value_states)):
+                kept.index_copy_(2, self.position, new[:, :, -room:])
+            if key_states.shape[2] > room:  # each of a prompt's tokens sees a window of its own
+                return key_states, value_states
+            return self.keys, self.values
+
+        def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+            if not self.is_initialized:
+                return query_length, 0
+            length = max(self.max_cache_len, query_length)
+            return length, self.num_before + query_length - length
+
+        def get_seq_length(self) -> int:
+            return self.num_before
+
+    return HeldLayer
+
+
+def _held_bytes(model: Any, weight_bits: int) -> Iterator[tuple[str, int]]:
+    """Yield the names of weights that are quantized, and the bytes that they are held in."""
+    linear: Any = importlib.import_module("transformers.pytorch_utils").Conv1D
+    logits = model.get_output_embeddings()
+    for path, module in model.named_modules():
+        is_linear = isinstance(module, nn.Linear | linear) and module is not logits
+        num_dims = 3 if hasattr(module, "num_experts") else 2  # a matrix of each expert
+        for name, weight in module.named_parameters(recurse=False):
+            if weight.dim() == num_dims and (is_linear or num_dims == 3):
+                yield f"{path}.{name}", _bytes_of(weight.shape, weight_bits)
+
+
+def _bytes_of(shape: torch.Size, weight_bits: int) -> int:
+    rows, columns = shape[:-1].numel(), shape[-1]
+    if weight_bits == 16:
+        return 2 * rows * columns
+    bits_of_block = WEIGHTS_PER_SCALE * weight_bits + BITS_OF_SCALE
+    return rows * ceil(columns / WEIGHTS_PER_SCALE) * bits_of_block // 8
