@@ -105,7 +105,7 @@ def test_a_counter_that_all_layers_read_ties_none_of_them() -> None:
             self.count = nn.Buffer(torch.zeros(1))
 
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            self.count += 1
+            self.count.add_(1)
             return (rows * self.count).cos() * self.count
 
     graph = capture(Counts(), torch.ones(100, 100), mode="inference")
@@ -137,7 +137,8 @@ def test_a_caller_gets_a_cache_back_as_it_was() -> None:
         kept.seen += 1
         cache.layers.append(SimpleNamespace(keys=new))
         cache.values = new
-        return kept.keys.sum()
+        total: torch.Tensor = kept.keys.sum()
+        return total
 
     for before in (None, torch.ones(2, 4)):
         cache.layers[0].keys = before
@@ -154,7 +155,8 @@ def test_objects_of_libraries_without_tensors_keep_what_a_step_leaves_in_them() 
 
     def step(rows: torch.Tensor) -> torch.Tensor:
         log.add_node(len(log))
-        return layer(rows).sum()
+        total: torch.Tensor = layer(rows).sum()
+        return total
 
     capture_function(step, layer, example_inputs=(torch.ones(3, 4),))
     assert len(log) == 1

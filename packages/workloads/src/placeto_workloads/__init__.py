@@ -14,11 +14,7 @@ from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampl
 from placeto_workloads.families.search_spaces import ConvolutionalSpace, RecurrentSpace, SearchSpace
 from placeto_workloads.families.trajectory import Trajectory, load_trajectory, save_trajectory
 from placeto_workloads.libraries.named import LIBRARIES, library_step
-from placeto_workloads.libraries.transformers_inference import (
-    INFERENCE_MODES,
-    WEIGHT_BITS,
-    inference_step,
-)
+from placeto_workloads.libraries.transformers_inference import inference_step
 from placeto_workloads.models.cell_architecture import (
     Activation,
     Block,
@@ -44,11 +40,9 @@ from placeto_workloads.registry import (
 __version__ = "0.3.0"
 
 __all__ = [
-    "INFERENCE_MODES",
     "LIBRARIES",
     "MODELS",
     "NASNET_A",
-    "WEIGHT_BITS",
     "Activation",
     "ArchitectureSampler",
     "Block",

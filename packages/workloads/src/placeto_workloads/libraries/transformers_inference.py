@@ -79,6 +79,14 @@ def inference_step(
     WorkloadError
         When there is no such model or setting, it keeps no keys and values of earlier tokens, or
         the context is longer than the configuration allows.
+
+    Examples
+    --------
+    >>> inference_step("timm:resnet18", mode="decode")
+    Traceback (most recent call last):
+    ...
+    placeto_workloads.errors.WorkloadError: mode: expected a model of transformers for decode, got \
+timm:resnet18
     """
     library, _, name = source.partition(":")
     if library != "transformers":
