@@ -5,7 +5,7 @@ import pytest
 from small_problems import small_problem
 
 from placeto_baselines import LocalSearch, exhaustive_search, lower_bound
-from placeto_baselines.bounds.lower_bound import crowding_bound
+from placeto_baselines.bounds.lower_bound import fork_join_bound
 from placeto_baselines.bounds.paths import longest_paths
 from placeto_baselines.search.exhaustive_search import all_placements
 from placeto_graphs import PlacementProblem
@@ -23,7 +23,7 @@ def parts_of_the_optimum(seed: int, count: int, max_groups: int) -> list[float]:
     for _ in range(count):
         problem = small_problem(generator, max_groups)
         best = least_runtime(problem)
-        bound = crowding_bound(problem, longest_paths(problem)) * (1 - 1e-9)
+        bound = fork_join_bound(problem, longest_paths(problem)) * (1 - 1e-9)
         assert bound <= best, f"{bound} s for an optimum of {best} s: {problem}"
         parts.append(bound / best if best else 1.0)
     return parts
@@ -55,7 +55,7 @@ def test_the_bound_of_all_parts_is_the_best_of_each() -> None:
     for _ in range(30):
         problem = small_problem(generator, 5)
         bound = lower_bound(problem)
-        part = crowding_bound(problem, longest_paths(problem))
+        part = fork_join_bound(problem, longest_paths(problem))
         assert part * (1 - 1e-9) <= bound <= least_runtime(problem)
         found = LocalSearch(budget=20).place(problem, Simulator(problem, num_threads=1))
         assert bound <= found.runtime

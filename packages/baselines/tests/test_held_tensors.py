@@ -74,7 +74,7 @@ def test_what_all_devices_lack_together_is_paid_by_the_mean() -> None:
     assert least_excess(problem) == 6
     assert least_penalty(problem) == 12  # layers that are read on both devices are held on both
     parts = bound_parts(problem, scale=1.0)
-    assert [parts["path"], parts["crowding"]] == pytest.approx([9 + 6, 9 + 6])
+    assert [parts["path"], parts["fork-join"]] == pytest.approx([9 + 6, 9 + 6])
     assert parts["split"] == pytest.approx(2 + 6)  # the first layer goes to its backward op
     assert lower_bound(problem, scale=1.0) == pytest.approx(9 + 6)
     # Half of an odd lack is rounded up, as no device lacks half a byte.

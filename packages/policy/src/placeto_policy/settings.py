@@ -33,7 +33,7 @@ class Settings:
     """The hyperparameters of a policy and of its training.
 
     Values marked (paper) are those of Addanki et al. 2019 and of the list of hyperparameters in its
-    published code; those marked (code) stand only in the code. docs/departures.md tells where the
+    published code; those marked (code) stand only in the code. docs/differences.md tells where the
     others come from, and `preset` gives those of the published method altogether.
 
     Attributes

@@ -12,7 +12,7 @@ from placeto_baselines.bounds.work import WorkProgramme, work_programme
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import SECONDS_PER_BYTE, PlacementProblem
 
-MOST_OPS_OF_CROWDING = 20_000  # its time grows with the square of the ops
+MOST_OPS_OF_FORK_JOIN = 20_000  # its time grows with the square of the ops
 ROUNDING = 1e-9  # in parts of the bound: more than sums of a million float64 can be off
 
 
@@ -29,7 +29,7 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
       speed and memory, with the paths through each group (`bounds.work`);
     - what ops that could run side by side take because there are too few devices for them, between
       each two ops that they lie between, transfers there and back included, and in windows of time
-      (`crowding_bound`; of graphs of up to 20,000 ops, where it takes seconds);
+      (`fork_join_bound`; of graphs of up to 20,000 ops, where it takes seconds);
     - for each connected part of the graph, the lesser of its work on one device with the penalty
       of the memory that it lacks, and of the shortest path with a transfer in it: what memory
       forces to be transferred (`split_bound`).
@@ -60,7 +60,7 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
 
 
 def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -> dict[str, float]:
-    """Return the bounds of which `lower_bound` is the largest: path, work, split and crowding.
+    """Return the bounds of which `lower_bound` is the largest: path, work, split and fork-join.
 
     Parameters
     ----------
@@ -76,19 +76,19 @@ def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
     --------
     >>> parts = bound_parts(problem)
     >>> sorted(parts), max(parts.values()) == lower_bound(problem)
-    (['crowding', 'path', 'split', 'work'], True)
+    (['fork-join', 'path', 'split', 'work'], True)
     """
     if not 0 <= scale < float("inf"):
         raise BaselineError(f"scale: expected a number >= 0, got {scale}")
     paths = longest_paths(problem)
     programme = work_programme(problem, paths, scale)
-    is_small = problem.graph.num_ops <= MOST_OPS_OF_CROWDING
+    is_small = problem.graph.num_ops <= MOST_OPS_OF_FORK_JOIN
     penalty = scale * programme.needs.least_excess
     parts = {
         "path": float(programme.path.min(axis=1).max()) + penalty,
         "work": programme.solve(),
         "split": split_bound(problem, paths, programme),
-        "crowding": crowding_bound(problem, paths) + penalty if is_small else 0.0,
+        "fork-join": fork_join_bound(problem, paths) + penalty if is_small else 0.0,
     }
     return {name: max(0.0, bound) * (1 - ROUNDING) for name, bound in parts.items()}
 
@@ -163,7 +163,7 @@ def _least_transfers(
     return least
 
 
-def crowding_bound(problem: PlacementProblem, paths: Paths) -> float:
+def fork_join_bound(problem: PlacementProblem, paths: Paths) -> float:
     """Return a lower bound from regions between ops (`bounds.regions`) and windows of time.
 
     Devices are told apart by their number and speed only, so that it holds for any of them, for
