@@ -253,7 +253,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) -> None:
     placers = f"--placers=single,local-search,multilevel,{own}:Spread,{own}:Spread:width=1"
     compare = ["compare", "uneven.json", "even.json", placers, "--max-evaluations=200"]
-    report = succeed_json(*compare, f"--evaluator={own}:MaxLoad:factor=2")
+    report = succeed_json(*compare, f"--objective={own}:MaxLoad:factor=2")
     assert report["objective"] == "largest load"
     assert report["unit"] == "s"
     runtimes = {
@@ -279,7 +279,7 @@ def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) 
     assert list(spread["within"].values()) == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
     assert profiles["single"]["ratios"] == [2.0, 2.0]
     assert set(profiles["single"]["within"].values()) == {0.0}
-    text = succeed(*compare, f"--evaluator={own}:MaxLoad:factor=2", "-o", "results")
+    text = succeed(*compare, f"--objective={own}:MaxLoad:factor=2", "-o", "results")
     assert "lower bound" not in text
     assert "no report.html: it shows when ops run" in text
     rows = [line.split() for line in text.splitlines() if line.startswith(f"{own}:Spread ")]
@@ -290,7 +290,7 @@ def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) 
 
 
 def test_a_unit_of_ones_own_stands_in_tables(own: str) -> None:
-    compare = ["compare", "uneven.json", f"--evaluator={own}:Walking", "--max-evaluations=100"]
+    compare = ["compare", "uneven.json", f"--objective={own}:Walking", "--max-evaluations=100"]
     text = succeed(*compare, "--placers=multilevel,local-search")
     (head,) = (line for line in text.splitlines() if line.startswith("placer"))
     assert head.split()[1] == "cost"
@@ -305,7 +305,7 @@ def test_a_search_walks_as_far_where_the_evaluator_has_no_walk(own: str) -> None
     save_problem(independent_ops(*times), "fourteen.json")
     compare = ["compare", "fourteen.json", "--placers=local-search,multilevel"]
     found = [
-        succeed_json(*compare, "--max-evaluations=3000", f"--evaluator={own}:{name}")["problems"]
+        succeed_json(*compare, "--max-evaluations=3000", f"--objective={own}:{name}")["problems"]
         for name in ("MaxLoad", "Walking")
     ]
     runs = [{one["name"]: one["runs"][0] for one in problem["schemes"]} for (problem,) in found]
@@ -318,20 +318,20 @@ def test_a_search_walks_as_far_where_the_evaluator_has_no_walk(own: str) -> None
 
 def test_throughput_is_compared_and_searched_for(own: str) -> None:
     report = succeed_json(
-        "compare", "uneven.json", "--placers=single,heft,multilevel", "--evaluator=throughput"
+        "compare", "uneven.json", "--placers=single,heft,multilevel", "--objective=throughput"
     )
     (problem,) = report["problems"]
     best = {one["name"]: [run["runtime"] for run in one["runs"]] for one in problem["schemes"]}
     # HEFT takes the largest first: 4 | 3 + 2, then 4 + 1.
     assert best == {"single": [10.0], "heft": [5.0], "multilevel": [5.0]}
     assert report["objective"] == "time per sample"
-    place = ["place", "uneven.json", "--evaluator=throughput", "-o", "placement.json"]
+    place = ["place", "uneven.json", "--objective=throughput", "-o", "placement.json"]
     found = succeed_json(*place, "--max-evaluations=100")
     assert (found["placer"], found["runtime"]) == ("multilevel", 5.0)
     assert found["objective"] == "time per sample"
     assert "lower_bound" not in found
     assert "--start: expected nothing" in fail(*place, "--force", "--start=pretrained")
-    failed = invoke("compare", "uneven.json", "--placers=placeto", "--evaluator=throughput")
+    failed = invoke("compare", "uneven.json", "--placers=placeto", "--objective=throughput")
     assert failed.exit_code == 1
     assert "(a SchedulingEvaluator)" in failed.stderr.splitlines()[-1]
     assert own
@@ -421,7 +421,7 @@ WRONG_EVALUATORS = {
     "OWN:OneCost": "expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
     "OWN:NegativeCost": "OWN:NegativeCost: runtime[0]: expected",
     "OWN:Breaks": "OWN:Breaks: ZeroDivisionError: division by zero (OWN.py, line 198)",
-    "steps": "expected step, or another of step, throughput",
+    "latencies": "expected latency, or another of latency, throughput",
 }
 
 
@@ -456,13 +456,13 @@ def test_a_wrong_evaluator_is_one_line(text: str, own: str) -> None:
     # That of two costs for each batch is right for the one placement that others evaluate.
     others = [] if text == "OWN:OneCost" else [["--placer=heft"], [f"--placer={own}:Spread"]]
     for placer in ([], *others):
-        line = fail("place", "uneven.json", *placer, "--evaluator", name, "-o", "placement.json")
+        line = fail("place", "uneven.json", *placer, "--objective", name, "-o", "placement.json")
         assert expected in line
 
 
 def test_walks_that_are_none_are_one_line(own: str) -> None:
     save_problem(independent_ops(*range(1, 14)), "many.json")
-    place = ["place", "many.json", "-o", "placement.json", f"--evaluator={own}:WalksNowhere"]
+    place = ["place", "many.json", "-o", "placement.json", f"--objective={own}:WalksNowhere"]
     assert f"{own}:WalksNowhere: expected walk to return Walks, got NoneType" in fail(*place)
 
 
@@ -493,7 +493,7 @@ def test_arguments_of_a_placer_may_be_lists(own: str) -> None:
 @pytest.mark.slow
 def test_other_processes_find_what_is_ones_own(own: str) -> None:
     compare = ["compare", "uneven.json", "even.json", f"--placers={own}:Spread,{own}:Fails"]
-    result = invoke(*compare, f"--evaluator={own}:MaxLoad", "--jobs=2", "--json")
+    result = invoke(*compare, f"--objective={own}:MaxLoad", "--jobs=2", "--json")
     assert "KeyError: 'no such group'" in result.stderr.splitlines()[-1]
     problems = json.loads(result.stdout)["problems"]
     assert [one["schemes"][0]["runs"][0]["runtime"] for one in problems] == [6.0, 4.0]
@@ -556,7 +556,7 @@ def plugin(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_an_installed_package_gives_its_placers_names(plugin: str) -> None:
-    compare = ["compare", "uneven.json", "--evaluator=max-load:factor=3"]
+    compare = ["compare", "uneven.json", "--objective=max-load:factor=3"]
     report = succeed_json(*compare, "--placers=spread:width=1,spread,heft")
     schemes = report["problems"][0]["schemes"]
     assert [one["name"] for one in schemes] == ["heft", "spread:width=1", "spread"]

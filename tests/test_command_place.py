@@ -1,13 +1,22 @@
-"""``placeto place``: what it says where nothing fits, and where a file has no finer groups."""
+"""``placeto place``: fewer devices, where nothing fits, and where a file has no finer groups."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
 
+import networkx as nx
+import numpy as np
 import pytest
 
-from command_runs import invoke, succeed
-from placeto_graphs import PlacementProblem, load_problem, save_problem
+from command_runs import fail, invoke, succeed, succeed_json
+from placeto_graphs import (
+    PlacementProblem,
+    colocate,
+    from_networkx,
+    load_problem,
+    parse_cluster,
+    save_problem,
+)
 from placeto_graphs.testing import example_problem
 
 
@@ -27,7 +36,7 @@ def test_a_placement_that_does_not_fit_is_written_and_has_an_exit_code(
         result = invoke("place", path, *placer, "--json", "--force", "-o", output)
         assert result.exit_code == (0 if fits else 3), result.output
         assert json.loads(result.stdout)["fits"] == fits
-        assert ("no placement that fits the memory was found\n" in result.stderr) == (not fits)
+        assert ("no placement that fits the memory was found: group " in result.stderr) != fits
         assert output.is_file()
 
 
@@ -43,3 +52,49 @@ def test_a_file_without_rules_says_how_to_make_one_with_finer_groups(tmp_path: P
     place[1] = finer
     assert "rules" not in invoke(*place, "--force").stderr
     assert "rules" not in invoke(*place, "--placer=heft", "--force").stderr
+
+
+def test_a_placement_is_compared_with_fewer_devices(tmp_path: Path) -> None:
+    path, output = tmp_path / "problem.json", tmp_path / "placement.json"
+    save_problem(with_memory(10**12), path)
+    place: list[object] = ["place", path, "--max-evaluations=2000", "--force", "-o", output]
+    report = succeed_json(*place)
+    names = load_problem(path).cluster.device_names
+    assert set(report["devices"]) <= set(names)
+    alone = [choice for choice in report["choices"] if choice["how"] == "alone"]
+    assert {choice["devices"][0] for choice in alone} == {names[0], names[1]}  # of equal ones one
+    for choice in alone:
+        simulated = succeed_json("simulate", path, choice["devices"][0])
+        assert choice["runtime"] == simulated["runtime"]
+        assert choice["relative"] == simulated["runtime"] / report["runtime"]
+    assert all(choice["relative"] >= 1 for choice in report["choices"])
+    assert {choice["how"] for choice in report["choices"]} == {"alone", "in-order", "searched"}
+    table = succeed(*place)
+    assert f"{names[0]} alone" in table
+    assert "in order of memory" in table
+
+
+def test_what_is_fastest_on_one_device_is_not_split(tmp_path: Path) -> None:
+    """Two ops with a tensor between them that takes longer to send than both run."""
+    ops = nx.DiGraph([("first", "second", {"bytes": 10**10})])
+    graph = from_networkx(ops)
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xv100", link="pcie"),
+        compute_time=np.full((2, 2), 0.1),
+        grouping=colocate(graph, rules=()),
+    )
+    save_problem(problem, tmp_path / "problem.json")
+    place = ["place", tmp_path / "problem.json", "-o", tmp_path / "placement.json"]
+    assert "All on v100:0: do not split." in succeed(*place)
+
+
+def test_an_objective_has_one_name(tmp_path: Path) -> None:
+    save_problem(with_memory(10**12), tmp_path / "problem.json")
+    place = ["place", tmp_path / "problem.json", "-o", tmp_path / "placement.json"]
+    latency = succeed_json(*place, "--max-evaluations=50", "--objective=latency")
+    assert latency["evaluator"] == "latency"
+    throughput = succeed_json(*place, "--max-evaluations=50", "--objective=throughput", "--force")
+    assert throughput["evaluator"] == "throughput"
+    assert throughput["runtime"] <= latency["runtime"]
+    assert "--objective" in fail(*place, "--objective=speed")

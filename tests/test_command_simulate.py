@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba_array
@@ -19,7 +20,7 @@ from command_runs import (
 )
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto_baselines import Heft, LocalSearch
-from placeto_graphs import load_placement, load_problem, save_placement
+from placeto_graphs import from_networkx, load_placement, load_problem, save_graph, save_placement
 from placeto_simulator import Simulator
 from placeto_tools.plots.colours import COLOURS
 
@@ -223,3 +224,35 @@ def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path
     output.write_text("kept")
     assert "is there already" in fail(*place, "--placer=heft")
     assert output.read_text() == "kept"
+
+
+def test_a_measured_step_scales_the_kind_that_it_ran_on(tmp_path: Path) -> None:
+    """The printed lines, in a cluster file, make the simulated step as fast as the measured one."""
+    ops = nx.DiGraph()
+    ops.add_node("embedding", op_type="aten.embedding", bytes_accessed=1e9, dtype="float16")
+    ops.add_node("product", op_type="aten.mm", bytes_accessed=3e9, flops=1e9, dtype="float16")
+    ops.add_edge("embedding", "product", bytes=1000)
+    save_graph(from_networkx(ops), tmp_path / "graph.json")
+    head = 'format = "placeto-cluster"\nversion = 3\n[[devices]]\nname = "a"\nkind = "rtx3090"\n'
+    (tmp_path / "before.toml").write_text(head)
+    simulate = ["simulate", tmp_path / "graph.json", "a", "--cluster"]
+    lines = succeed(*simulate, tmp_path / "before.toml", "--measured=123").splitlines()
+    assert "steps/s)" in lines[0]
+    (tmp_path / "after.toml").write_text(head + "\n".join(lines[-2:]))
+    after = succeed_json(*simulate, tmp_path / "after.toml")
+    assert 1 / after["runtime"] == pytest.approx(123, rel=5e-3)  # three digits are printed
+    report = succeed_json(*simulate, tmp_path / "before.toml", "--measured=123")
+    before = succeed_json(*simulate, tmp_path / "before.toml")
+    assert report["speed"] == {"rtx3090": pytest.approx(123 * before["runtime"])}
+
+
+def test_a_speed_is_that_of_one_device_whose_times_are_modelled(
+    problem: Path, tmp_path: Path
+) -> None:
+    measured = fail("simulate", problem, "random", "--measured=10")
+    assert "--measured: expected everything on one device, got " in measured
+    ops = nx.DiGraph()
+    ops.add_node("op", measured_time={"k80": 1.0})
+    save_graph(from_networkx(ops), tmp_path / "graph.json")
+    line = fail("simulate", tmp_path / "graph.json", "k80:0", "--measured=10")
+    assert "--measured: expected a kind whose times are modelled, got k80" in line

@@ -337,9 +337,9 @@ def test_published_graphs_are_priced_as_in_their_papers(tmp_path: Path) -> None:
     assert "no placement" not in text  # of bytes of tensors that are not known
     assert "no placement is faster than 5.000 s" in succeed("inspect", doppler)
     message = (
-        "--evaluator: expected one, as these sources have several: throughput of chain, "
+        "--objective: expected one, as these sources have several: throughput of chain, "
         "contention-free of fork"
     )
     assert message in fail("compare", partitioning, doppler, "--placers=single")
-    both = ("compare", partitioning, doppler, "--placers=single", "--evaluator=contention-free")
+    both = ("compare", partitioning, doppler, "--placers=single", "--objective=contention-free")
     assert succeed_json(*both)["evaluator"] == "contention-free"

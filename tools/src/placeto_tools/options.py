@@ -205,12 +205,14 @@ def _devices(devices: str, threads: int) -> RealDevices:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, in SI units.")
 evaluator_option = click.option(
-    "--evaluator",
+    "--objective",
+    "evaluator",
     type=OwnChoice(list(EVALUATORS), EVALUATOR_PLUGINS),
     metavar="NAME",
-    help="What placements are priced by: step, the simulator of a step; throughput, the time per "
-    "sample of a pipeline; contention-free, a step whose transfers do not wait; or one of your "
-    "own: package.module:Class.  [default: step, or what the paper of a published graph has]",
+    help="What placements are priced by: latency, the time of a simulated step; throughput, the "
+    "time per sample of a pipeline; contention-free, a step whose transfers do not wait; or one of "
+    "your own: package.module:Class.  [default: latency, or what the paper of a published graph "
+    "has]",
 )
 force_option = click.option("--force", is_flag=True, help="Overwrite what is there.")
 seed_option = click.option(

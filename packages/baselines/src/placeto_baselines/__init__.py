@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from placeto_baselines.bounds.lower_bound import bound_parts, lower_bound
-from placeto_baselines.bounds.memory import least_excess
+from placeto_baselines.bounds.memory import least_excess, least_memory
 from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_baselines.expert import ExpertPlacer, ExpertScopes
 from placeto_baselines.fixed import CpuOnly, RandomPlacer, SingleDevice
@@ -47,6 +47,7 @@ __all__ = [
     "bound_parts",
     "exhaustive_search",
     "least_excess",
+    "least_memory",
     "lower_bound",
 ]
 _RENAMED = {"CoarseToFine": "MultilevelSearch", "optimal": "exhaustive_search"}

@@ -44,6 +44,17 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds * 1e9:.4g} ns"
 
 
+def rate_text(seconds: float) -> str:
+    """Return how many steps of a duration there are in a second, to stand behind it.
+
+    Examples
+    --------
+    >>> rate_text(0.025), rate_text(1.5)
+    (' (40 steps/s)', ' (0.6667 steps/s)')
+    """
+    return f" ({1 / seconds:,.4g} steps/s)" if seconds else ""
+
+
 def cost_text(cost: float, unit: str = SECONDS) -> str:
     """Return a cost with its unit, which is seconds but for evaluators of a user's own.
 

@@ -262,7 +262,7 @@ def _objective(sources: Sequence[Source]) -> str:
     of_each = {source.evaluator: source.name for source in sources}
     if len(of_each) > 1:
         told = ", ".join(f"{evaluator} of {name}" for evaluator, name in of_each.items())
-        raise InputError(f"--evaluator: expected one, as these sources have several: {told}")
+        raise InputError(f"--objective: expected one, as these sources have several: {told}")
     return next(iter(of_each))
 
 

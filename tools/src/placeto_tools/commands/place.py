@@ -1,7 +1,6 @@
 """``placeto place``."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +8,24 @@ import click
 
 from placeto.errors import DOES_NOT_FIT, InputError, writing
 from placeto.outputs import check_file
-from placeto.placing.costs import bound_text, cost_of_result, levels_hint, overflow_text
+from placeto.placing.choices import (
+    Choice,
+    choices_report,
+    choices_table,
+    search_with_choices,
+    used_devices,
+)
+from placeto.placing.costs import (
+    bound_text,
+    cost_of_result,
+    levels_hint,
+    overflow_text,
+    too_large_text,
+)
 from placeto.placing.evaluators import EvaluatorSpec, evaluator_spec
 from placeto.placing.placements import (
     run_placer,
-    search,
     search_from,
-    search_from_policy,
     search_problem,
 )
 from placeto.placing.placers import PLACERS, PlacerSpec, make_placer, placer_spec
@@ -38,7 +48,7 @@ from placeto_tools.options import (
 )
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show_json
+from placeto_tools.tables import show, show_json
 
 if TYPE_CHECKING:
     from placeto_policy import PlacetoPlacer
@@ -146,11 +156,12 @@ def place(
     source = read_source(problem, asked)
     priced_by = evaluator_spec(evaluator or source.evaluator)
     if start == "pretrained" and not priced_by.simulates:
-        raise InputError(f"--start: expected nothing beside --evaluator {priced_by.name}")
+        raise InputError(f"--start: expected nothing beside --objective {priced_by.name}")
     read = problem_of(source, asked)
     finest = read if placer or asked.grouping.fixes_how_many else search_problem(read)
     hint = "" if asked.grouping.fixes_how_many else levels_hint(problem, read)
     bound = 0.0
+    choices: list[Choice] = []
     with showing_progress() as progress:
         if placer is not None and spec is not None:
             name = placer
@@ -180,14 +191,15 @@ def place(
         else:
             from_policy = start == "pretrained"
             name = f"pretrained, {MultilevelSearch.name}" if from_policy else MultilevelSearch.name
-            find = search_from_policy if from_policy else partial(search, evaluator=priced_by)
             read = finest
-            result, bound = find(
+            result, bound, choices = search_with_choices(
                 read,
                 progress,
                 seconds=seconds or (None if max_evaluations else DEFAULT_SECONDS),
                 max_evaluations=max_evaluations,
                 seed=seed,
+                evaluator=priced_by,
+                from_policy=from_policy,
             )
     with writing(output):
         save_placement(result.placement, read, output)
@@ -200,15 +212,18 @@ def place(
         **_report(read, result),
         **({"least_excess": least_excess(read)} if priced_by.simulates else {}),
         **({"lower_bound": bound} if bound else {}),
+        "devices": used_devices(read, result.placement),
+        "choices": choices_report(read, result, choices),
     }
     if as_json:
         show_json(report)
     else:
         _show(report, read, result, priced_by, bound)
+        show(*([choices_table(read, result, choices, priced_by)] if choices else []))
     if hint and not placer and not policy:
         click.echo(hint, err=True)
     if not report["fits"]:
-        click.echo("no placement that fits the memory was found", err=True)
+        click.echo(f"no placement that fits the memory was found{too_large_text(read)}", err=True)
         sys.exit(DOES_NOT_FIT)
 
 

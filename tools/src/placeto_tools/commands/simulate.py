@@ -8,10 +8,10 @@ import click
 from placeto.errors import InputError, writing
 from placeto.outputs import check_file
 from placeto.placing.placements import resolve_placement
-from placeto.placing.simulation import timeline_report
+from placeto.placing.simulation import speed_of_kind, timeline_report
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
-from placeto.texts import TextTable, bytes_text, seconds_text, share_text
+from placeto.texts import TextTable, bytes_text, rate_text, seconds_text, share_text
 from placeto_simulator import Simulator
 from placeto_tools.options import Command, force_option, json_option
 from placeto_tools.problem_options import problem_options
@@ -36,6 +36,13 @@ NUM_LINKS = 15
     show_default=True,
     help="Number of ops and transfers of the critical path that are shown.",
 )
+@click.option(
+    "--measured",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="STEPS",
+    help="Measured steps per second of the model on the one device that PLACEMENT is. Prints the "
+    "speed of its kind, for a cluster file.",
+)
 @problem_options
 @json_option
 @force_option
@@ -44,6 +51,7 @@ def simulate(
     placement: str,
     trace: Path | None,
     members: int,
+    measured: float | None,
     asked: ProblemOptions,
     as_json: bool,
     force: bool,
@@ -58,6 +66,7 @@ def simulate(
     placeto simulate problem.json.gz placement.json --trace trace.json
     placeto simulate problem.json.gz k80:0
     placeto simulate problem.json.gz heft --json
+    placeto simulate problem.json.gz rtx3090:0 --measured 18.5
     """
     if trace:
         check_file(trace, force=force, suffixes=(".json", ".json.gz"))
@@ -68,6 +77,8 @@ def simulate(
         read, found = resolve_placement(placement, read, progress)
     timeline = Simulator(read, num_threads=1).timeline(found)
     report = timeline_report(read, found, timeline, members)
+    if measured is not None:
+        report["speed"] = speed_of_kind(read, found, timeline.runtime, measured)
     if trace:
         with writing(trace):
             timeline.to_chrome_trace(trace)
@@ -75,6 +86,9 @@ def simulate(
         show_json(report)
     else:
         show(*_tables(report))
+        if measured is not None:
+            (kind,) = report["speed"]
+            click.echo(f"\n[kinds.{kind}]\nspeed = {report['speed'][kind]:.3g}")
 
 
 def _link_table(links: list[dict[str, Any]]) -> TextTable:
@@ -101,9 +115,10 @@ def _link_table(links: list[dict[str, Any]]) -> TextTable:
 def _tables(report: dict[str, Any]) -> list[TextTable]:
     path = report["critical_path"]
     verdict = "" if report["fits"] else ", out of memory"
+    rate = rate_text(report["runtime"]) if report["inference"] else ""
     return [
         TextTable(
-            f"One step: {seconds_text(report['runtime'])}{verdict}; {report['transfers']:,} "
+            f"One step: {seconds_text(report['runtime'])}{rate}{verdict}; {report['transfers']:,} "
             f"transfers of {bytes_text(report['transferred_bytes'])}",
             ["device", ">groups", ">ops", ">busy", ">peak memory", ">of", ""],
             [

@@ -72,6 +72,19 @@ def least_excess(problem: PlacementProblem) -> int:
     return memory_needs(problem).least_excess
 
 
+def least_memory(problem: PlacementProblem) -> NDArray[np.int64]:
+    """Return int64[G, D], the bytes that each group needs at the least if it is alone on a device.
+
+    Examples
+    --------
+    >>> least_memory(problem).shape == (problem.num_groups, problem.num_devices)
+    True
+    """
+    needs = memory_needs(problem)
+    alone: NDArray[np.int64] = needs.resident[:, None] + needs.running
+    return alone
+
+
 def memory_needs(problem: PlacementProblem) -> MemoryNeeds:
     """Return what memory each group needs on each device, and all groups together.
 

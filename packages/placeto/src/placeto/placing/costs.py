@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.texts import bytes_text, seconds_text
+from placeto_baselines import least_memory
 from placeto_graphs import (
     DEFAULT_RULES,
     Cluster,
@@ -97,6 +98,37 @@ def bound_text(bound: float, least_excess: int, where: str = "") -> str:
 def misfit_text(least_excess: int, where: str = "") -> str:
     """Return that no placement fits, of the bytes that a device lacks at the least."""
     return f"no placement{where} fits: a device lacks {bytes_text(least_excess)} or more"
+
+
+def too_large_text(problem: PlacementProblem) -> str:
+    """Return which group fits no device, to stand behind that nothing fits; else nothing.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> ops = nx.DiGraph()
+    >>> ops.add_node("layer", parameter_bytes=20_000_000_000)
+    >>> graph = from_networkx(ops)
+    >>> problem = PlacementProblem(
+    ...     graph=graph,
+    ...     cluster=parse_cluster("1xrtx3060+1xv100"),
+    ...     compute_time=np.ones((1, 2)),
+    ...     grouping=colocate(graph),
+    ... )
+    >>> too_large_text(problem)
+    ': group layer alone needs 20.0 GB, and v100:0 has the most memory, 16.0 GB'
+    """
+    alone, memory = least_memory(problem), problem.cluster.memory_bytes
+    lack = (alone - memory).min(axis=1)
+    group, device = int(lack.argmax()), int(memory.argmax())
+    if lack[group] <= 0:
+        return ""
+    return (
+        f": group {problem.grouping.group_names[group]} alone needs "
+        f"{bytes_text(alone[group, device])}, and {problem.cluster.device_names[device]} has the "
+        f"most memory, {bytes_text(memory[device])}"
+    )
 
 
 def levels_hint(source: str, problem: PlacementProblem) -> str:

@@ -69,12 +69,11 @@ def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> Eval
     Parameters
     ----------
     given
-        ``step``, the simulator; ``throughput``; ``contention-free``; ``package.module:Class``, or
-        the name that an installed package gives its class in the entry points
-        ``placeto.evaluators``; or the class itself. The class is called with the problem, and with
-        arguments that follow its name behind colons. Its attributes ``objective`` and ``unit`` are
-        what tables say of it: by default its
-        name, and ``s``.
+        ``latency``, the simulator of a step; ``throughput``; ``contention-free``;
+        ``package.module:Class``, or the name that an installed package gives its class in the entry
+        points ``placeto.evaluators``; or the class itself. The class is called with the problem,
+        and with arguments that follow its name behind colons. Its attributes ``objective`` and
+        ``unit`` are what tables say of it: by default its name, and ``s``.
 
     Raises
     ------
@@ -83,7 +82,7 @@ def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> Eval
 
     Examples
     --------
-    >>> evaluator_spec("throughput").objective, evaluator_spec("step").text(0.25)
+    >>> evaluator_spec("throughput").objective, evaluator_spec("latency").text(0.25)
     ('time per sample', '250.0 ms')
     """
     if not isinstance(given, str):
@@ -94,7 +93,7 @@ def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> Eval
         own = own_class(given, EVALUATOR_PLUGINS)
     else:
         known = not_among(given, list(EVALUATORS))
-        raise InputError(f"evaluator: {known}; one of your own is package.module:Class")
+        raise InputError(f"objective: {known}; one of your own is package.module:Class")
 
     def make(problem: PlacementProblem, _threads: int | None) -> Evaluator:
         return checked_evaluator(own.text, own.make(problem), problem)

@@ -224,7 +224,7 @@ def place(
     quiet: bool = False,
     autocast: torch.dtype | None = None,
     placer: str | Placer | None = None,
-    evaluator: str | Callable[[PlacementProblem], Evaluator] = "step",
+    evaluator: str | Callable[[PlacementProblem], Evaluator] = "latency",
 ) -> ModelPlacement:
     """Capture a step of a model, and search for the devices where its ops run best.
 
@@ -249,9 +249,9 @@ def place(
         Another placer than the search: a `placeto_graphs.Placer`, a name of the command such as
         ``"heft"``, or ``"package.module:Class"``.
     evaluator
-        What placements are priced by: ``"step"``, the simulator; ``"throughput"``; a class that is
-        called with the problem and makes a `placeto_graphs.Evaluator`; or
-        ``"package.module:Class"``.
+        What placements are priced by: ``"latency"``, the simulated time of a step;
+        ``"throughput"``, the time per sample of a pipeline; a class that is called with the problem
+        and makes a `placeto_graphs.Evaluator`; or ``"package.module:Class"``.
 
     Warns
     -----

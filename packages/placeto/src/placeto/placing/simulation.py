@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.errors import InputError
 from placeto.placing.costs import cost_of_result, fits
-from placeto_graphs import PlacementProblem, sums_by_key
+from placeto_graphs import OpGraph, PlacementProblem, sums_by_key
 from placeto_simulator import PathStep, Timeline
 
 Report = dict[str, Any]
@@ -23,6 +24,7 @@ def timeline_report(
     path = timeline.critical_path()
     return {
         "runtime": timeline.runtime,
+        "inference": is_inference(problem.graph),
         "penalised_runtime": cost_of_result(problem, timeline),
         "fits": fits(problem, peak),
         "transfers": len(timeline.transfer_start),
@@ -42,6 +44,43 @@ def timeline_report(
         "links": _link_reports(timeline),
         "critical_path": _path_report(timeline, path, num_longest),
     }
+
+
+def is_inference(graph: OpGraph) -> bool:
+    """Return whether a step has neither a backward pass nor updates."""
+    return not graph.phases.any()
+
+
+def speed_of_kind(
+    problem: PlacementProblem, placement: NDArray[np.int32], runtime: float, measured: float
+) -> dict[str, float]:
+    """Return the speed of the one kind that a placement uses, by which a cluster file scales it.
+
+    Parameters
+    ----------
+    problem, placement
+        A problem, and int32[G], everything on one device.
+    runtime
+        Simulated seconds of a step.
+    measured
+        Measured steps per second.
+
+    Raises
+    ------
+    InputError
+        When it uses several devices, or the graph has measured times for their kind.
+    """
+    used = [problem.cluster.devices[device] for device in np.unique(placement)]
+    if len(used) > 1:
+        names = ", ".join(device.name for device in used)
+        raise InputError(f"--measured: expected everything on one device, got {names}")
+    (device,) = used
+    if device.kind in problem.graph.measured_time:
+        raise InputError(
+            f"--measured: expected a kind whose times are modelled, got {device.kind}, whose ops "
+            "were measured"
+        )
+    return {device.kind: measured * runtime}
 
 
 def _link_reports(timeline: Timeline) -> list[Report]:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 Target = Literal["gpu", "cpu"]  # whose kernels what is captured runs
 PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on
 DEFAULT_KIND = "k80"
-OF_A_STEP, OF_A_PIPELINE, WITHOUT_CONTENTION = "step", "throughput", "contention-free"  # evaluators
+# The names of evaluators, which are those of objectives.
+OF_A_STEP, OF_A_PIPELINE, WITHOUT_CONTENTION = "latency", "throughput", "contention-free"
 DEVICES = "devices"  # a size of the graphs of DOPPLER, whose files do not say how many there are
 JSON_SUFFIXES = (".json", ".json.gz")
 EXPORTED_SUFFIX = ".pt2"

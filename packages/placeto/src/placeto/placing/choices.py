@@ -1,0 +1,311 @@
+"""What fewer devices would do: each alone, some of them, and all filled one after the other.
+
+Read `search_with_choices` first.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.placing.costs import fits
+from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.placing.placements import search, search_from_policy
+from placeto.progress import Progress
+from placeto.texts import TextTable, bytes_text
+from placeto_baselines import MultilevelSearch
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    PlacementProblem,
+    PlacementResult,
+    placement_ranks,
+)
+
+ALONE, IN_ORDER, SEARCHED = "alone", "in-order", "searched"
+MOST_DEVICES_OF_ALL_SUBSETS = 4  # of more, only pairs are searched
+MOST_SUBSETS = 28  # the pairs of eight devices
+SHARE_OF_SUBSETS = 0.25  # of the seconds or evaluations of a search
+FEWEST_EVALUATIONS = 16  # of the search on a subset
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A placement on some of the devices.
+
+    Attributes
+    ----------
+    devices : tuple of int
+        The devices that may be used.
+    how : text
+        ``"alone"``: all on one device; ``"in-order"``: devices filled one after the other, as far
+        as their memory goes; ``"searched"``: the best that a short search found.
+    result : `PlacementResult`
+        The placement, and what it costs.
+    """
+
+    devices: tuple[int, ...]
+    how: str
+    result: PlacementResult
+
+
+def search_with_choices(
+    problem: PlacementProblem,
+    progress: Progress,
+    *,
+    seconds: float | None,
+    max_evaluations: int | None = None,
+    seed: int = 0,
+    evaluator: EvaluatorSpec = STEP,
+    from_policy: bool = False,
+) -> tuple[PlacementResult, float, list[Choice]]:
+    """Search as `search` does, or from the policy, and price what fewer devices would do.
+
+    Where there are three devices or more, a part of the seconds and evaluations goes to searches on
+    some of them, and the search begins at the best that these found. No choice is better than the
+    result.
+
+    Returns
+    -------
+    PlacementResult, float, list of Choice
+        What was found; the cost that no placement beats; the choices, none for one device.
+    """
+    find: Callable[..., tuple[PlacementResult, float]] = search_from_policy
+    if not from_policy:
+        find = partial(search, evaluator=evaluator)
+    choices: list[Choice] = []
+    searched: list[Choice] = []
+    if problem.num_devices > 1:
+        priced = evaluator.make(problem, None)
+        choices = [*on_one_device(problem, priced), in_order(problem, priced)]
+        if not from_policy:
+            searched = _search_subsets(
+                problem, evaluator, progress, seconds, max_evaluations, seed=seed
+            )
+    if searched:
+        start = best_of(problem, [choice.result for choice in searched]).placement
+        find = partial(find, start=start)
+        seconds = seconds and seconds * (1 - SHARE_OF_SUBSETS)
+        max_evaluations = max_evaluations and int(max_evaluations * (1 - SHARE_OF_SUBSETS))
+    result, bound = find(
+        problem, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed
+    )
+    choices += searched
+    best = best_of(problem, [result, *(choice.result for choice in choices)])
+    result = replace(
+        result,
+        placement=best.placement,
+        runtime=best.runtime,
+        peak_memory=best.peak_memory,
+        evaluations=result.evaluations + sum(one.result.evaluations for one in searched),
+        seconds=result.seconds + sum(one.result.seconds for one in searched),
+    )
+    return result, bound, choices
+
+
+def on_one_device(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
+    """Return everything on each device that can run all of it; of equal devices on the first."""
+    runs = np.isfinite(problem.group_graph.compute_time)
+    found = []
+    for (device,) in unlike_subsets(problem, 1):
+        if runs[:, device].all():
+            placement = np.full(problem.num_groups, device, np.int32)
+            found.append(Choice((device,), ALONE, _evaluated(evaluator, placement)))
+    return found
+
+
+def in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
+    """Return what fills the devices one after the other, accelerators first, as memory allows.
+
+    That is how ``device_map="auto"`` places what fits no device: groups in the order in which they
+    run, as many on a device as fit there. The last device takes the rest.
+    """
+    devices = sorted(range(problem.num_devices), key=lambda d: problem.cluster.devices[d].is_cpu)
+    order = _running_order(problem)
+    placement = np.full(problem.num_groups, devices[-1], np.int32)
+    runs = np.isfinite(problem.group_graph.compute_time)
+    first = 0
+    for device in devices[:-1]:
+        least, most = first, len(order)  # so many groups fit; more than so many do not
+        while least < most:
+            tried = (least + most + 1) // 2
+            row = placement.copy()
+            row[order[first:tried]] = device
+            peak = evaluator.evaluate(row[None]).peak_memory[0, device]
+            if peak <= problem.cluster.devices[device].memory_bytes:
+                least = tried
+            else:
+                most = tried - 1
+        here = order[first:least]
+        placement[here[runs[here, device]]] = device
+        first = least
+    return Choice(tuple(devices), IN_ORDER, _evaluated(evaluator, placement))
+
+
+def unlike_subsets(problem: PlacementProblem, size: int) -> Iterator[tuple[int, ...]]:
+    """Yield subsets of a number of devices, without those that are like an earlier one."""
+    cluster, seen = problem.cluster, set()
+    alike = [
+        (device.kind, device.memory_bytes, device.op_overhead, device.transfer_overhead)
+        for device in cluster.devices
+    ]
+    for devices in combinations(range(cluster.num_devices), size):
+        ordered = sorted(devices, key=lambda device: alike[device])
+        inside = np.ix_(ordered, ordered)
+        links = cluster.link[inside].ravel().tolist()
+        looks = (
+            tuple(alike[device] for device in ordered),
+            cluster.bandwidth[inside].tobytes(),
+            cluster.latency[inside].tobytes(),
+            tuple(links.index(link) for link in links),
+        )
+        if looks not in seen:
+            seen.add(looks)
+            yield devices
+
+
+def subsets_to_search(problem: PlacementProblem) -> list[tuple[int, ...]]:
+    """Return the subsets of several devices, but not all, whose memory holds all parameters.
+
+    All of up to four devices, of more devices pairs; none of very many unlike devices.
+    """
+    few = problem.num_devices <= MOST_DEVICES_OF_ALL_SUBSETS
+    sizes = range(2, problem.num_devices if few else 3)
+    memory, needed = problem.cluster.memory_bytes, int(problem.graph.parameter_bytes.sum())
+    found = [
+        devices
+        for size in sizes
+        if size < problem.num_devices
+        for devices in unlike_subsets(problem, size)
+        if sum(memory[list(devices)].tolist()) >= needed
+    ]
+    return found if len(found) <= MOST_SUBSETS else []
+
+
+def _search_subsets(
+    problem: PlacementProblem,
+    evaluator: EvaluatorSpec,
+    progress: Progress,
+    seconds: float | None,
+    max_evaluations: int | None,
+    *,
+    seed: int,
+) -> list[Choice]:
+    """Search on each of `subsets_to_search` for its share of the seconds and evaluations."""
+    subsets = [
+        (devices, smaller)
+        for devices in subsets_to_search(problem)
+        for smaller in [restricted(problem, devices)]
+        if np.isfinite(smaller.group_graph.compute_time).any(axis=1).all()
+    ]
+    share = SHARE_OF_SUBSETS / max(len(subsets), 1)
+    if max_evaluations is not None and max_evaluations * share < FEWEST_EVALUATIONS:
+        return []
+    found = []
+    for devices, smaller in subsets:
+        names = "+".join(problem.cluster.device_names[device] for device in devices)
+        progress.update(f"on {names} ...")
+        placer = MultilevelSearch(
+            seconds and seconds * share, max_evaluations and int(max_evaluations * share)
+        )
+        result = placer.place(smaller, evaluator.make(smaller, None), seed=seed)
+        found.append(Choice(devices, SEARCHED, result))
+    return found
+
+
+def restricted(problem: PlacementProblem, devices: tuple[int, ...]) -> PlacementProblem:
+    """Return a problem whose ops can run on some of the devices only."""
+    elsewhere = np.ones(problem.num_devices, np.bool_)
+    elsewhere[list(devices)] = False
+    return replace(problem, compute_time=np.where(elsewhere, np.inf, problem.compute_time))
+
+
+def best_of(problem: PlacementProblem, results: list[PlacementResult]) -> PlacementResult:
+    """Return the best of some results: what fits the memory first, then what takes least."""
+    batch = EvaluationBatch(
+        runtime=np.array([result.runtime for result in results]),
+        peak_memory=np.stack([result.peak_memory for result in results]),
+    )
+    ranks = placement_ranks(batch, problem.cluster.memory_bytes)
+    return results[ranks.index(min(ranks))]
+
+
+def choices_report(
+    problem: PlacementProblem, result: PlacementResult, choices: list[Choice]
+) -> list[dict[str, object]]:
+    """Return each choice with its cost, also as a multiple of that of the result."""
+    names = problem.cluster.device_names
+    return [
+        {
+            "how": choice.how,
+            "devices": [names[device] for device in choice.devices],
+            "runtime": choice.result.runtime,
+            "relative": choice.result.runtime / result.runtime if result.runtime else math.nan,
+            "fits": fits(problem, choice.result.peak_memory),
+        }
+        for choice in choices
+    ]
+
+
+def used_devices(problem: PlacementProblem, placement: NDArray[np.int32]) -> list[str]:
+    """Return the names of the devices that a placement uses."""
+    return [problem.cluster.device_names[device] for device in np.unique(placement)]
+
+
+def choices_table(
+    problem: PlacementProblem,
+    result: PlacementResult,
+    choices: list[Choice],
+    evaluator: EvaluatorSpec,
+) -> TextTable:
+    """Return what the choices cost as a table, with a title that says which devices are used."""
+    used = used_devices(problem, result.placement)
+    names = problem.cluster.device_names
+    if len(used) == 1:
+        title = f"All on {used[0]}: do not split. Other choices"
+    else:
+        title = f"Split over {', '.join(used)}. Other choices"
+    rows = []
+    for choice in choices:
+        devices = "+".join(names[device] for device in choice.devices)
+        label = {ALONE: f"{devices} alone", IN_ORDER: "in order of memory", SEARCHED: devices}
+        lacking = _lacking(problem, choice.result.peak_memory)
+        compared = result.runtime and not lacking
+        relative = f"{choice.result.runtime / result.runtime:.2f}x" if compared else ""
+        rows.append([label[choice.how], evaluator.text(choice.result.runtime), relative, lacking])
+    return TextTable(title, ["devices", f">{evaluator.objective}", ">relative", ""], rows)
+
+
+def _lacking(problem: PlacementProblem, peak_memory: NDArray[np.int64]) -> str:
+    lack = peak_memory - problem.cluster.memory_bytes
+    device = int(lack.argmax())
+    if lack[device] <= 0:
+        return ""
+    return f"out of memory: {problem.cluster.device_names[device]} lacks {bytes_text(lack[device])}"
+
+
+def _running_order(problem: PlacementProblem) -> NDArray[np.int64]:
+    """Return the groups in the order in which their first op that takes time runs."""
+    graph = problem.graph
+    works = (problem.compute_time > 0).any(axis=1)
+    position = np.full(problem.num_groups, graph.num_ops)
+    np.minimum.at(
+        position, problem.grouping.group_of[works], np.asarray(graph.topological_index)[works]
+    )
+    return np.argsort(position, kind="stable")
+
+
+def _evaluated(evaluator: Evaluator, placement: NDArray[np.int32]) -> PlacementResult:
+    batch = evaluator.evaluate(placement[None])
+    return PlacementResult(
+        placement=placement,
+        runtime=float(batch.runtime[0]),
+        peak_memory=batch.peak_memory[0],
+        evaluations=1,
+        seconds=0.0,
+        curve=np.array([[1.0, float(batch.runtime[0])]]),
+    )
