@@ -32,7 +32,10 @@ SUM = "placeto.add_gradients"
 
 
 def ops_of_batch(graph: OpGraph) -> set[str]:
-    """Return the names of all that inputs lead to, other than through the update, by networkx."""
+    """Return the names of all that inputs lead to, other than through the update, by networkx.
+
+    Waits of backward ops lead on as edges do.
+    """
     network = to_networkx(graph)
     for op, attributes in list(network.nodes(data=True)):
         if attributes["phase"] == Phase.UPDATE:
@@ -48,6 +51,9 @@ def ops_of_batch(graph: OpGraph) -> set[str]:
     } or {op for op in network if not network.succ[op]}
     if not results & reached(network, {op for op in inputs if phases[op] == Phase.FORWARD}):
         return {op for op in network if whole.pred[op] or op not in held}
+    for op, waits_for in list(network.nodes(data="waits_for")):
+        if phases[op] == Phase.BACKWARD:
+            network.add_edges_from((before, op) for before in waits_for if before in network)
     return reached(network, inputs)
 
 
@@ -178,6 +184,25 @@ def test_copies_wait_for_copies_and_what_runs_once_for_all_of_them_and_their_sum
             expected.update((names[op], name) for name in sums)
     whole = step.whole
     assert {(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits} == expected
+
+
+def test_what_waits_in_the_backward_pass_runs_for_each_micro_batch() -> None:
+    # Activations are computed again with a weight that is cast again: as soon as the gradient of
+    # the layer behind is there, whatever that of other micro-batches is.
+    step = nx.DiGraph()
+    step.add_edge("images", "layer", bytes=8)
+    step.add_edge("layer", "layer behind", bytes=8)
+    step.add_edge("layer behind", "gradient behind", bytes=8)
+    step.add_edge("weights", "cast again", bytes=8)
+    step.add_edge("cast again", "gradient", bytes=4)
+    step.add_edge("gradient behind", "gradient", bytes=8)
+    step.nodes["weights"]["parameter_bytes"] = 8
+    for name in ("cast again", "gradient behind", "gradient"):
+        step.nodes[name]["phase"] = 1
+    step.nodes["cast again"]["waits_for"] = ("gradient behind",)
+    whole = micro_batched(from_networkx(step), 3)
+    waits = [(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits]
+    assert waits == [(f"cast again@{i}", f"gradient behind@{i}") for i in range(3)]
 
 
 @given(divisions())

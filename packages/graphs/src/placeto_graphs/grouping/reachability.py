@@ -103,11 +103,20 @@ def _descendants(graph: GroupGraph) -> NDArray[np.bool_]:
 
 
 def reached(
-    graph: OpGraph, begins: NDArray[np.bool_], passes_on: NDArray[np.bool_]
+    graph: OpGraph,
+    begins: NDArray[np.bool_],
+    passes_on: NDArray[np.bool_],
+    waits: NDArray[np.int32] | None = None,
 ) -> NDArray[np.bool_]:
-    """Return bool[V], the ops that edges lead to from some, through such as pass it on."""
+    """Return bool[V], the ops that edges lead to from some, through such as pass it on.
+
+    Some waits of the graph may lead on as edges do.
+    """
     found, follows = begins.tolist(), passes_on.tolist()
-    producers, consumers = graph.edge_producers, graph.edge_consumers
+    rows = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
+    if waits is not None:
+        rows = np.concatenate([rows, waits[:, ::-1]])
+    producers, consumers = rows.T
     in_order = np.argsort(graph.topological_index[producers], kind="stable")
     ends = producers[in_order].tolist(), consumers[in_order].tolist()
     for producer, consumer in zip(*ends, strict=True):

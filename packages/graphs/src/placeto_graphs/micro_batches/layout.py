@@ -18,8 +18,10 @@ def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
 
     The batch is what enters the step: ops without inputs that hold no weights. Constants are among
     them, as their sizes mostly go with that of the batch. All that can be reached from there
-    depends on the batch, except the update and what only the update leads to. All else is the same
-    for every micro-batch: weights, buffers, and what is computed of weights alone.
+    depends on the batch, except the update and what only the update leads to. So does what waits
+    in the backward pass for such an op, as a weight that is cast again where activations are
+    computed again. All else is the same for every micro-batch: weights, buffers, and what is
+    computed of weights alone.
 
     Where nothing that the step is there for depends on an input of the forward pass, as in a
     profile whose first layer reads its weights only, the batch is not in the graph. Then all ops
@@ -33,7 +35,8 @@ def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
     of_forward = reached(graph, inputs & (graph.phases == Phase.FORWARD), passes_on)
     if not of_forward[_results(graph)].any():
         return (has_inputs | holds_nothing) & passes_on
-    return reached(graph, inputs, passes_on)
+    backward = graph.phases[graph.waits[:, 0]] == Phase.BACKWARD
+    return reached(graph, inputs, passes_on, graph.waits[backward])
 
 
 def _results(graph: OpGraph) -> NDArray[np.int32]:
