@@ -113,6 +113,22 @@ def test_a_counter_that_all_layers_read_ties_none_of_them() -> None:
     assert [graph.colocation[product] for product in products] == [-1, -1]
 
 
+def test_what_is_in_an_object_is_named_by_its_path() -> None:
+    class Reads(nn.Module):
+        def forward(self, cache: SimpleNamespace) -> torch.Tensor:
+            total: torch.Tensor = cache.layers[1].keys + cache.shared
+            return total
+
+    layers = [SimpleNamespace(keys=torch.ones(2)) for _ in range(2)]
+    cache = SimpleNamespace(layers=layers, shared=torch.ones(2))
+    graph = capture(Reads(), (cache,), mode="inference")
+    assert graph.op_names[:3] == (
+        "input.0.layers.0.keys",
+        "input.0.layers.1.keys",
+        "input.0.shared",
+    )
+
+
 def test_a_step_with_a_cache_runs_as_in_pytorch() -> None:
     model, given = Attention("index_copy_"), inputs()
     step = executable_step(model, given, mode="inference")

@@ -21,6 +21,7 @@ from placeto_capture.tracing.fake_memory import FakeMemory
 
 WRAPPERS = "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"
 HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
+MAX_DEPTH = 4  # of tensors that have a name in an input: a cache has layers, which have tensors
 
 
 class FakeObjects:
@@ -170,9 +171,27 @@ def _tensors_in(inputs: Any) -> list[tuple[str, torch.Tensor]]:
             continue
         inside: list[torch.Tensor] = []
         _copied(name, leaf, {}, inside)
+        paths: dict[int, str] = {}
+        _find_paths(leaf, name, paths, MAX_DEPTH)
         for number, tensor in enumerate(inside):
-            named.setdefault(id(tensor), (f"{name}.{number}", tensor))
+            named.setdefault(id(tensor), (paths.get(id(tensor), f"{name}.{number}"), tensor))
     return list(named.values())
+
+
+def _find_paths(holder: Any, path: str, found: dict[int, str], depth: int) -> None:
+    """Add the path of each object in another one, such as ``"input.cache.layers.0.keys"``."""
+    if depth < 0 or id(holder) in found:
+        return
+    found[id(holder)] = path
+    if isinstance(holder, torch.Tensor | nn.Module):
+        return
+    inner: Iterable[tuple[Any, Any]] = getattr(holder, "__dict__", {}).items()
+    if isinstance(holder, (list, tuple)):
+        inner = enumerate(holder)
+    elif isinstance(holder, dict):
+        inner = holder.items()
+    for key, each in inner:
+        _find_paths(each, f"{path}.{key}", found, depth - 1)
 
 
 def tensors_in_state(name: str, state: Any) -> Iterator[tuple[str, torch.Tensor]]:
