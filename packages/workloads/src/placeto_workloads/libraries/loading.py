@@ -2,8 +2,10 @@
 
 import difflib
 import importlib
+import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -81,6 +83,25 @@ def offline() -> Iterator[None]:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a file of JSON, such as a configuration.
+
+    Raises
+    ------
+    WorkloadError
+        When it is not there, or there is something else in it.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise WorkloadError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise WorkloadError(f"{path}: expected JSON, got {error_line(error)}") from error
+    if not isinstance(found, dict):
+        raise WorkloadError(f"{path}: expected a mapping, got {type(found).__name__}")
+    return found
 
 
 def _broken(name: str, error: BaseException) -> str:

@@ -1,7 +1,6 @@
 """Models of the transformers library, from a configuration alone."""
 
 import importlib
-import json
 import os
 import re
 import warnings
@@ -14,8 +13,15 @@ from torch import nn
 
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import built, import_library, offline, such_as
+from placeto_workloads.libraries.loading import (
+    built,
+    import_library,
+    offline,
+    read_json,
+    such_as,
+)
 from placeto_workloads.libraries.transformers_inputs import inputs_of
+from placeto_workloads.libraries.weight_files.stored_model import StoredModel, stored_model
 from placeto_workloads.models.training_step import TrainingStep
 
 # What a model is for, and the library's table of the classes for that. Where nobody says it, it is
@@ -69,7 +75,9 @@ def transformers_step(
     Parameters
     ----------
     name
-        A ``model_type``, such as ``"gpt2"``, or the path of a ``config.json``.
+        A ``model_type``, such as ``"gpt2"``; the path of a ``config.json``; or that of the weights
+        of a model: a GGUF or safetensors file, an index of these, or their folder. Headers alone
+        are read of weights. Each parameter counts as many bytes as it has there.
     batch_size
         Examples in a step.
     sequence_length
@@ -90,7 +98,10 @@ def transformers_step(
         When there is no such model type, task or setting, its weights are quantized, its inputs are
         not known, or the library refuses a value.
     """
-    model = built_model(name, settings, task, device=device, seed=seed).train()
+    stored = stored_model(name)
+    model = built_model(name, settings, task, stored, device=device, seed=seed).train()
+    if stored:
+        _warn_of_widths(name, model, stored.parameter_bytes(model))
     inputs = inputs_of(name, model, batch_size, sequence_length, device=device, seed=seed)
     # No label of a transcript is padding.
     mask_fraction = 1.0 if type(model).__name__.endswith("ForCTC") else None
@@ -101,6 +112,7 @@ def built_model(
     name: str,
     settings: Mapping[str, Any],
     task: str | None,
+    stored: StoredModel | None,
     *,
     device: torch.device | str,
     seed: int,
@@ -113,6 +125,8 @@ def built_model(
     ----------
     name, settings, task, device, seed
         As of `transformers_step`.
+    stored
+        The files of weights that it names, if it does.
     usual_task
         Task that comes before the others of `TASKS` where nothing says which one.
     usual_dtype
@@ -126,7 +140,7 @@ def built_model(
     library = import_library("transformers", "transformers")
     library.logging.set_verbosity_error()  # about kernels that are not installed
     with offline():
-        config = _config(library, name, settings)
+        config = _config(library, name, settings, stored)
         model_class = _model_class(library, name, config, task, usual_task)
         try:
             config = _config_of_class(name, config, model_class)
@@ -141,9 +155,23 @@ def built_model(
     return model
 
 
-def _config(library: Any, name: str, settings: Mapping[str, Any]) -> Any:
-    is_file = name.endswith(".json") or ("/" in name and os.path.exists(name))
-    given = _read(name) if is_file else {"model_type": name}
+def _warn_of_widths(name: str, model: nn.Module, num_bytes: Mapping[str, int]) -> None:
+    weights = dict(model.named_parameters())
+    if any(weights[each].nbytes != count for each, count in num_bytes.items()):
+        warnings.warn(
+            f"{name}: a training step counts weights in the dtype of the configuration; steps of "
+            "inference (decode, prefill) count them as the file has them",
+            stacklevel=3,
+        )
+
+
+def _config(
+    library: Any, name: str, settings: Mapping[str, Any], stored: StoredModel | None
+) -> Any:
+    is_file = bool(stored) or name.endswith(".json") or ("/" in name and os.path.exists(name))
+    given: Mapping[str, Any] = {"model_type": name}
+    if is_file:
+        given = stored.config if stored else read_json(Path(name))
     model_type = given.get("model_type")
     if not isinstance(model_type, str) or model_type not in library.CONFIG_MAPPING:
         raise WorkloadError(_unknown_type(library, name, model_type, is_file=is_file))
@@ -249,18 +277,6 @@ def _harmless(name: str, value: Any) -> Any:
         for key, item in value.items()
         if key not in (*REFUSED, QUANTIZATION) and not key.startswith("_")
     }
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        found = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise WorkloadError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise WorkloadError(f"{path}: expected JSON, got {error_line(error)}") from error
-    if not isinstance(found, dict):
-        raise WorkloadError(f"{path}: expected a mapping, got {type(found).__name__}")
-    return found
 
 
 def _parts(config: Any) -> Iterator[Any]:

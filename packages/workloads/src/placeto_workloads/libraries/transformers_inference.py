@@ -20,6 +20,7 @@ from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import offline
 from placeto_workloads.libraries.transformers import built_model
 from placeto_workloads.libraries.transformers_inputs import LONGEST
+from placeto_workloads.libraries.weight_files.stored_model import stored_model
 from placeto_workloads.models.training_step import TrainingStep, whole_number
 
 INFERENCE_MODES = ("prefill", "decode")
@@ -54,7 +55,8 @@ def inference_step(
     Parameters
     ----------
     source
-        ``"transformers:"`` and a ``model_type`` or the path of a ``config.json``.
+        ``"transformers:"`` and a ``model_type``, the path of a ``config.json``, or that of files of
+        weights, as of `transformers_step`. What these hold is read in the bytes that it has there.
     mode
         ``"decode"``: the last token that the context has room for, one of each sequence, with all
         tokens before it in the cache. ``"prefill"``: a prompt that fills the context.
@@ -96,10 +98,17 @@ timm:resnet18
     if weight_bits is not None and weight_bits not in WEIGHT_BITS:
         raise WorkloadError(f"weight_bits: expected 4, 8 or 16, got {weight_bits}")
     whole_number("batch_size", batch_size)
+    stored = stored_model(name)
+    if stored is not None and weight_bits is not None:
+        raise WorkloadError(
+            f"weight_bits: expected none for {name}, whose weights are as its file has them, got "
+            f"{weight_bits}"
+        )
     model: Any = built_model(
         name,
         settings,
         None,
+        stored,
         device=device,
         seed=seed,
         usual_task="causal-lm",
@@ -121,11 +130,14 @@ timm:resnet18
         inputs["logits_to_keep"] = 1
     text = model.config.get_text_config()
     experts = [getattr(text, key, None) for key in EXPERTS_PER_TOKEN]
+    held = stored.parameter_bytes(model) if stored else None
+    if weight_bits is not None:
+        held = dict(_held_bytes(model, weight_bits))
     return TrainingStep(
         model,
         inputs,
         mode="inference",
-        parameter_bytes=None if weight_bits is None else dict(_held_bytes(model, weight_bits)),
+        parameter_bytes=held,
         experts_per_token=next((count for count in experts if isinstance(count, int)), 1),
     )
 

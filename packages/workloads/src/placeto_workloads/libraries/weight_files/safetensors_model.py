@@ -1,0 +1,198 @@
+"""The model in safetensors files: its configuration, and the bytes of its parameters."""
+
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from placeto_graphs import error_line
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.libraries.loading import import_library, read_json
+from placeto_workloads.libraries.weight_files.stored_tensor import StoredTensor, shape_text
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+BITS = re.compile("(?:BF|F|I|U|C)([0-9]+)(?:_.+)?")  # BF16, F8_E4M3, I32
+FLOATS = ("BF16", "F16", "F32", "F64")  # of weights that are not quantized
+# In files the experts of a layer are tensors of their own, in models they are one.
+EXPERT = re.compile(r"(?P<experts>.+\.experts)\.[0-9]+\.(?P<part>\w+)(?:\..+)?")
+PART_OF_EXPERTS = {
+    **dict.fromkeys(("gate_proj", "up_proj", "w1", "w3"), "gate_up_proj"),
+    **dict.fromkeys(("down_proj", "w2"), "down_proj"),
+}
+OLD_NAMES = {".block_sparse_moe.": ".mlp."}
+
+
+class SafetensorsModel:
+    """The model in safetensors files.
+
+    Attributes
+    ----------
+    config
+        What its ``config.json`` says.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        folder, files = _files(path)
+        config = folder / CONFIG
+        if not config.is_file():
+            raise WorkloadError(f"{path}: expected the {CONFIG} of the model beside it, got none")
+        self.config: dict[str, Any] = read_json(config)
+        self.config.pop("quantization_config", None)  # it says nothing that the tensors do not
+        self._tensors: dict[str, StoredTensor] = {}
+        self._plain: set[str] = set()
+        for file in files:
+            for name, dtype, tensor in _read(file):
+                if name in self._tensors:
+                    raise WorkloadError(f"{file}: expected {name} in one file of the model alone")
+                self._tensors[name] = tensor
+                if dtype in FLOATS:
+                    self._plain.add(name)
+
+    def parameter_bytes(self, model: nn.Module) -> dict[str, int]:
+        """Return the bytes of each parameter of the model that transformers builds.
+
+        Scales, zero points and what else belongs to quantized weights count with these.
+
+        Raises
+        ------
+        WorkloadError
+            When a parameter has no tensor in the files, or one of another shape.
+        """
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        prefix = f"{getattr(model, 'base_model_prefix', '')}."
+        tensors_of: dict[str, list[str]] = {}
+        others: list[str] = []
+        for name in self._tensors:
+            parameter = _parameter_of(name, parameters) or _parameter_of(prefix + name, parameters)
+            (others if parameter is None else tensors_of.setdefault(parameter, [])).append(name)
+        for parameter, names in tensors_of.items():
+            self._check_shape(parameter, tuple(parameters[parameter].shape), names)
+        num_bytes = {
+            parameter: sum(self._tensors[name].num_bytes for name in names)
+            for parameter, names in tensors_of.items()
+        }
+        tied = _tied_names(model)
+        result: dict[str, int] = {}
+        for name, _ in model.named_parameters():
+            stored = [num_bytes[each] for each in tied.get(name, [name]) if each in num_bytes]
+            if not stored:
+                raise WorkloadError(f"{self.path}: expected a tensor of {name}, got none")
+            result[name] = max(stored)
+        self._warn_of_others(others)
+        return result
+
+    def _check_shape(self, parameter: str, shape: tuple[int, ...], names: list[str]) -> None:
+        """Check the tensors of a parameter; of quantized ones nobody knows the shapes."""
+        shapes = [self._tensors[name].shape for name in names]
+        if not self._plain.issuperset(names) or shapes == [shape]:
+            return
+        if len(shapes) == 1 or prod(shape) != sum(map(prod, shapes)):
+            raise WorkloadError(
+                f"{self.path}: expected {parameter} of the shape {shape_text(shape)}, as {CONFIG} "
+                f"says, got {' and '.join(map(shape_text, shapes))}"
+            )
+
+    def _warn_of_others(self, others: list[str]) -> None:
+        if others:
+            count = sum(self._tensors[name].num_bytes for name in others)
+            warnings.warn(
+                f"{self.path}: {len(others)} tensors of {count:,} bytes are no parameters of the "
+                f"model and count nothing, such as {others[0]}",
+                stacklevel=2,
+            )
+
+
+def _files(path: Path) -> tuple[Path, list[Path]]:
+    """Return the folder of a model and the files of its weights."""
+    if path.is_dir():
+        found = next((path / name for name in (INDEX, SINGLE) if (path / name).is_file()), None)
+        if found is None:
+            raise WorkloadError(f"{path}: expected {INDEX} or {SINGLE} in it, got neither")
+        path = found
+    if not path.name.endswith(".json"):
+        return path.parent, [path]
+    places = read_json(path).get("weight_map")
+    if not isinstance(places, Mapping) or not places:
+        raise WorkloadError(f"{path}: expected a weight_map, got {places!r:.50}")
+    names = dict.fromkeys(places.values())
+    for name in names:
+        if not isinstance(name, str) or name != Path(name).name:
+            raise WorkloadError(f"{path}: expected names of files beside it, got {name!r:.50}")
+    return path.parent, [path.parent / name for name in names]
+
+
+def _read(path: Path) -> Iterator[tuple[str, str, StoredTensor]]:
+    """Give the tensors of a file: name, dtype, and shape with bytes."""
+    library = import_library("safetensors", "safetensors")
+    if not path.is_file():
+        raise WorkloadError(f"{path}: expected a safetensors file, got none")
+    try:
+        with library.safe_open(path, framework="np") as file:
+            for name in file.keys():  # noqa: SIM118 (it is no mapping)
+                part = file.get_slice(name)
+                shape, dtype = tuple(part.get_shape()), part.get_dtype()
+                yield name, dtype, StoredTensor(shape, -(-prod(shape) * _bits(dtype) // 8))
+    except (OSError, library.SafetensorError) as error:
+        raise WorkloadError(
+            f"{path}: expected a safetensors file, got {error_line(error)}"
+        ) from error
+
+
+def _bits(dtype: str) -> int:
+    """Return the bits of an element.
+
+    Examples
+    --------
+    >>> _bits("BF16"), _bits("F8_E4M3"), _bits("BOOL")
+    (16, 8, 8)
+    """
+    found = BITS.fullmatch(dtype)
+    return int(found[1]) if found else 8
+
+
+def _parameter_of(name: str, parameters: Collection[str]) -> str | None:
+    """Return the parameter that a tensor belongs to.
+
+    Examples
+    --------
+    >>> parameters = ["q_proj.weight", "mlp.experts.gate_up_proj"]
+    >>> _parameter_of("q_proj.qzeros", parameters), _parameter_of("norm.weight", parameters)
+    ('q_proj.weight', None)
+    >>> _parameter_of("mlp.experts.7.w1.weight", parameters)
+    'mlp.experts.gate_up_proj'
+    >>> _parameter_of("mlp.experts.gate_up_proj_scales", parameters)
+    'mlp.experts.gate_up_proj'
+    """
+    for old, new in OLD_NAMES.items():
+        name = name.replace(old, new)
+    if name in parameters:
+        return name
+    if (found := EXPERT.fullmatch(name)) and found["part"] in PART_OF_EXPERTS:
+        name = f"{found['experts']}.{PART_OF_EXPERTS[found['part']]}"
+        return name if name in parameters else None
+    without_kind = name
+    while "_" in without_kind.rpartition(".")[2]:
+        without_kind = without_kind.rpartition("_")[0]
+        if without_kind in parameters:
+            return without_kind
+    module = name
+    while module := module.rpartition(".")[0]:
+        for parameter in (module, f"{module}.weight"):
+            if parameter in parameters:
+                return parameter
+    return None
+
+
+def _tied_names(model: nn.Module) -> dict[str, list[str]]:
+    """Return all names of each parameter that has several, by the first of them."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {each[0]: each for each in names.values()}

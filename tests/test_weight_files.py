@@ -1,0 +1,234 @@
+"""Models in GGUF and safetensors files: configurations, bytes of parameters, and damaged files."""
+
+import os
+import random
+import struct
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from weight_files import CONFIGS, MIXTRAL, tiny_model, write_gguf, write_safetensors
+
+from placeto_workloads import WorkloadError
+from placeto_workloads.libraries.transformers import transformers_step
+from placeto_workloads.libraries.weight_files.gguf_header import read_gguf
+from placeto_workloads.libraries.weight_files.gguf_model import GgufModel
+
+
+def shapes(model: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [*CONFIGS.items(), ("llama", MIXTRAL)],
+    ids=lambda each: str(each)[:9],
+)
+def test_a_gguf_file_has_the_model_that_it_was_written_of(
+    architecture: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    written = write_gguf(path, architecture, config)
+    step = transformers_step(str(path), batch_size=1, sequence_length=4)
+    assert shapes(step.model) == shapes(tiny_model(config))
+    found = GgufModel(path).parameter_bytes(step.model)
+    assert found == written
+
+
+def test_the_tensors_of_mixtral_have_the_names_of_published_files(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, "llama", MIXTRAL)
+    block = {
+        *("attn_norm", "ffn_norm", "attn_q", "attn_k", "attn_v", "attn_output"),
+        *("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"),
+    }
+    names = {f"blk.{layer}.{name}.weight" for layer in range(2) for name in block}
+    outside = {"token_embd.weight", "output_norm.weight", "output.weight"}
+    header = read_gguf(path)
+    assert set(header.tensors) == names | outside
+    # 4 experts of 96 x 64 in blocks of 32 weights of 4 bits and a scale of 16 bits.
+    assert header.tensors["blk.0.ffn_up_exps.weight"].num_bytes == 4 * 96 * 64 // 32 * 18
+    step = transformers_step(str(path), batch_size=1, sequence_length=4)
+    experts = "model.layers.1.mlp.experts.gate_up_proj"
+    assert GgufModel(path).parameter_bytes(step.model)[experts] == 2 * 4 * 96 * 64 // 32 * 34
+
+
+def test_headers_of_large_files_alone_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_token_list([f"word{number}" for number in range(20_000)])
+    num_bytes = 40 * 10**9
+    writer.add_tensor_info("token_embd.weight", (num_bytes // 2,), np.dtype(np.float16), num_bytes)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    os.truncate(path, num_bytes + 10**6)  # takes no room on the disk
+    tracemalloc.start()
+    header = read_gguf(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert header.tensors["token_embd.weight"].num_bytes == num_bytes
+    assert header.metadata["tokenizer.ggml.tokens"] is None
+    assert peak < 10**6
+
+
+def split(path: Path, architecture: str, config: dict[str, Any]) -> list[Path]:
+    """Write a model in two files, and return them."""
+    write_gguf(path, architecture, config)
+    whole = gguf.GGUFReader(path)
+    parts = [path.with_name(f"model-0000{number}-of-00002.gguf") for number in (1, 2)]
+    for number, part in enumerate(parts):
+        writer = gguf.GGUFWriter(part, architecture)
+        if number == 0:
+            for key, field in whole.fields.items():
+                if key.startswith(f"{architecture}."):
+                    writer.add_uint32(key, field.contents())
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", 2)
+        for tensor in whole.tensors[number::2]:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return parts
+
+
+def test_a_model_may_be_in_several_files(tmp_path: Path) -> None:
+    parts = split(tmp_path / "whole.gguf", "qwen2", CONFIGS["qwen2"])
+    whole = GgufModel(tmp_path / "whole.gguf")
+    for part in parts:
+        found = GgufModel(part)
+        assert found.config == whole.config
+        assert found.parameter_bytes(tiny_model(CONFIGS["qwen2"])) == whole.parameter_bytes(
+            tiny_model(CONFIGS["qwen2"])
+        )
+    renamed = tmp_path / "model.gguf"
+    renamed.write_bytes(parts[0].read_bytes())
+    with pytest.raises(WorkloadError, match="so that the other parts are found beside it"):
+        GgufModel(renamed)
+    parts[1].unlink()
+    with pytest.raises(WorkloadError, match=r"00002-of-00002\.gguf: No such file"):
+        GgufModel(parts[0])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a small file of llama."""
+    path = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    write_gguf(path, "llama", CONFIGS["llama"])
+    return path.read_bytes()
+
+
+def replaced(data: bytes, after: bytes, code: str, *values: float) -> bytes:
+    """Return a file with other numbers behind the place where some bytes end."""
+    place = data.index(after) + len(after)
+    packed = struct.pack(f"<{code}", *values)
+    return data[:place] + packed + data[place + len(packed) :]
+
+
+NORM, QUERY = b"blk.0.attn_norm.weight", b"blk.0.attn_q.weight"
+COUNTS = b"GGUF\3\0\0\0"
+SCORES, TOKENS = (f"tokenizer.ggml.{name}\x09\0\0\0".encode() for name in ("scores", "tokens"))
+WITHIN = "within the"
+# Other numbers behind some bytes, with their types, and words of what is said of it.
+BAD_NUMBERS: dict[str, tuple[bytes, str, tuple[float, ...], str]] = {
+    "big-endian": (b"GGUF", "I", (3 << 24,), "got a big-endian one"),
+    "version": (b"GGUF", "I", (1,), "got version 1"),
+    "2**60 tensors": (COUNTS, "Q", (2**60,), "at most 65,536 values"),
+    "2**63 values": (COUNTS, "QQ", (21, 2**63), "at most 65,536 values"),
+    "more values": (COUNTS, "QQ", (21, 2000), "the file is damaged, or cut off"),
+    "long name": (COUNTS, "QQQ", (21, 9, 10**18), "expected a header that ends before"),
+    "2**60 numbers": (SCORES, "IQ", (6, 2**60), "expected a header that ends before"),
+    "2**60 texts": (TOKENS, "IQ", (8, 2**60), "expected a header that ends before"),
+    "list of lists": (SCORES, "I", (9,), "tokenizer.ggml.scores of text or numbers, got type 9"),
+    "type of value": (b"llama.block_count", "I", (77,), "type of llama.block_count, got 77"),
+    "no dimensions": (NORM, "I", (0,), NORM.decode()),
+    "dimensions": (NORM, "I", (2**31,), "at most 4 dimensions"),
+    "size of 0": (NORM, "IQ", (1, 0), "got the shape 0"),
+    "size of 2**62": (NORM, "IQ", (1, 2**62), WITHIN),
+    "size of -1": (NORM, "Iq", (1, -1), WITHIN),
+    "sizes": (QUERY, "IQQ", (2, 2**62, 2**62), WITHIN),
+    "type of tensor": (NORM, "IQI", (1, 64, 99), "got 99; a newer gguf may know it"),
+    "type of old files": (NORM, "IQI", (1, 64, 4), "got 4; a newer gguf may know it"),
+    "blocks": (QUERY, "IQQI", (2, 8, 512, 2), "in blocks of 32, got the shape 512 x 8"),
+    "offset": (NORM, "IQIQ", (1, 64, 0, 2**63), WITHIN),
+    "unaligned": (NORM, "IQIQ", (1, 64, 0, 33), "at a multiple of 32 behind other tensors"),
+    "overlap": (NORM, "IQIQ", (1, 64, 0, 0), "at a multiple of 32 behind other tensors"),
+    "no blocks": (b"llama.block_count", "II", (4, 0), "llama.block_count to be a whole number"),
+    "blocks without tensors": (b"llama.block_count", "II", (4, 3), "got those of 2"),
+    "2**32 blocks": (b"llama.block_count", "II", (4, 2**32 - 1), "got 4294967295"),
+    "width": (
+        *(b"llama.embedding_length", "II", (4, 128)),
+        "of the shape 128 x 128, as its metadata says, got 128 x 64",
+    ),
+    "inner width": (b"llama.feed_forward_length", "II", (4, 2**24), "as its metadata says"),
+    "heads": (b"llama.attention.head_count", "II", (4, 5), "that divides 64, got 5"),
+    "no heads": (b"llama.attention.head_count", "II", (4, 0), "from 1 to 16,777,216"),
+    "heads of keys": (b"llama.attention.head_count_kv", "II", (4, 2**24), "as its metadata says"),
+    "fraction": (b"llama.context_length", "If", (6, 0.5), "got 0.5"),
+    "negative": (b"llama.context_length", "Ii", (5, -7), "got -7"),
+}
+# Other bytes for some of them.
+BAD_BYTES = {
+    "magic": (b"GGUF", b"GGML", "begins with b'GGML'"),
+    "tensor twice": (QUERY, b"blk.1.attn_q.weight", "blk.1.attn_q.weight once, got it twice"),
+    "value twice": (SCORES[:21], TOKENS[:21], "expected tokenizer.ggml.tokens once"),
+    "no UTF-8": (QUERY, b"blk.0.attn_\xff.weight", "in UTF-8"),
+    "architecture": (b"\0llama", b"\0lamma", "such as llama, gemma, got 'lamma'"),
+    "no such tensor": (QUERY, b"blk.0.attn_z.weight", "self_attn.q_proj.weight, got none"),
+    "no embedding": (b"token_embd", b"token_abcd", "expected a tensor token_embd.weight"),
+}
+
+
+@pytest.mark.parametrize("name", [*BAD_NUMBERS, *BAD_BYTES, "empty", "cut header", "cut weights"])
+def test_what_is_wrong_with_a_gguf_file_is_said_in_a_line(
+    name: str, written: bytes, tmp_path: Path
+) -> None:
+    data, words = {
+        "empty": (b"", "expected a GGUF file, got one of 0 bytes"),
+        "cut header": (written[:200], "expected a header that ends before byte 200"),
+        "cut weights": (written[:-40], "the file is damaged, or cut off"),
+    }.get(name, (b"", ""))
+    if name in BAD_NUMBERS:
+        after, code, values, words = BAD_NUMBERS[name]
+        data = replaced(written, after, code, *values)
+    elif name in BAD_BYTES:
+        before, after, words = BAD_BYTES[name]
+        assert before in written
+        data = written.replace(before, after)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data)
+    with pytest.raises(WorkloadError) as caught:
+        transformers_step(str(path), batch_size=1, sequence_length=4)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_damage_of_a_gguf_file_raises_anything_else(written: bytes, tmp_path: Path) -> None:
+    numbers = random.Random(0)  # noqa: S311 (it keeps no secret)
+    header = written[: written.index(b"output.weight") + 40]
+    path = tmp_path / "model.gguf"
+    refused = 0
+    tracemalloc.start()
+    for _ in range(3000):
+        data = bytearray(written)
+        for _ in range(numbers.choice([1, 1, 2, 8])):
+            place = numbers.randrange(len(header))
+            data[place] = numbers.choice([0, 255, data[place] ^ 1 << numbers.randrange(8)])
+        if numbers.random() < 0.1:
+            del data[numbers.randrange(len(data)) :]
+        path.write_bytes(data)
+        try:
+            GgufModel(path)
+        except WorkloadError:
+            refused += 1
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 300 < refused < 3000
+    assert peak < 5 * 10**6
