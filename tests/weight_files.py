@@ -69,8 +69,14 @@ def tiny_model(config: dict[str, Any]) -> nn.Module:
     settings = {**SMALL, **config}
     made = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings)
     with torch.device("meta"):
-        model: nn.Module = transformers.AutoModelForCausalLM.from_config(made)
+        classes: Any = transformers.AutoModelForCausalLM
+        model: nn.Module = classes.from_config(made)
     return model
+
+
+def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters of a model."""
+    return {name: tuple(weight.shape) for name, weight in model.named_parameters()}
 
 
 def write_gguf(path: Path, architecture: str, config: dict[str, Any]) -> dict[str, int]:

@@ -33,9 +33,10 @@ def build(
 
     SOURCE is a registered model, a member of a family (nmt:7), a model of a library
     (transformers:gpt2, timm:resnet50, torchvision:vit_b_16), a PipeDream profile, an input of
-    dnn-partitioning, a graph of DOPPLER, a problem file, an ONNX file, an exported program (.pt2),
-    or package.module:factory, a function of yours that returns a PyTorch model and its example
-    inputs (then a loss function, an optimizer and a mode, where they are others than usual).
+    dnn-partitioning, a graph of DOPPLER, a problem file, a GGUF or safetensors file, an ONNX file,
+    an exported program (.pt2), or package.module:factory, a function of yours that returns a
+    PyTorch model and its example inputs (then a loss function, an optimizer and a mode, where they
+    are others than usual).
 
     \b
     placeto build inception-v3 --cluster 2xk80 --groups 128 -o problem.json.gz

@@ -44,10 +44,12 @@ EXPORTED_SUFFIX = ".pt2"
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LIBRARY = re.compile(r"(diffusers|timm|torchvision|transformers):(.+)", re.DOTALL)
+WEIGHTS = re.compile(r"(.+)\.(gguf|safetensors(\.index\.json)?)", re.DOTALL)
 PROGRAM = re.compile(r".+\.(pt2|onnx)", re.DOTALL)
 MODELS_ARE = (
     "a model (inception-v3), a member of a family (nmt:7), a model of a library "
-    "(transformers:gpt2, timm:resnet50), an ONNX file, an exported program (.pt2)"
+    "(transformers:gpt2, timm:resnet50), a GGUF or safetensors file, an ONNX file, an exported "
+    "program (.pt2)"
 )
 WHAT_CAN_RUN = f"{MODELS_ARE}, or package.module:factory"
 WHAT_SOURCES_ARE = (
@@ -109,7 +111,8 @@ def load_source(
     text
         The name of a registered model; ``FAMILY:NUMBER``; ``LIBRARY:NAME``; the path of a problem
         file, a graph file, a PipeDream profile, an input of dnn-partitioning, a graph of DOPPLER,
-        an ONNX file or an exported program; or ``package.module:factory``.
+        a GGUF or safetensors file, a folder of these, an ONNX file or an exported program; or
+        ``package.module:factory``.
     choice
         Sizes, and what else is chosen of a model.
     micro_batches
@@ -144,6 +147,8 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     InputError
         When there is no such model, or its batch cannot be divided.
     """
+    if _is_of_weights(text):
+        text = f"transformers:{text}"
     kinds = (find for pattern, find in _KINDS.items() if pattern.fullmatch(text))
     find = next(kinds, _registered)
     _check_mode(text, choice, micro_batches, has_inference=find in _WITH_INFERENCE)
@@ -180,9 +185,15 @@ def _check_mode(
 
 def is_graph_file(text: str) -> bool:
     """Return whether a user named a file, and not one that a model is made of."""
-    if PROGRAM.fullmatch(text) or LIBRARY.fullmatch(text):
+    if PROGRAM.fullmatch(text) or LIBRARY.fullmatch(text) or _is_of_weights(text):
         return False
     return text.endswith((*JSON_SUFFIXES, ".txt")) or os.sep in text or Path(text).is_file()
+
+
+def _is_of_weights(text: str) -> bool:
+    """Return whether a user named a file of weights, or a folder, but no library before it."""
+    is_folder = os.sep in text and Path(text).is_dir()
+    return not LIBRARY.fullmatch(text) and (is_folder or WEIGHTS.fullmatch(text) is not None)
 
 
 def _registered(name: str, choice: SourceOptions, micro_batches: int) -> SourceModel:

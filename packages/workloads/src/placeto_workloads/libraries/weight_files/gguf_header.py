@@ -188,7 +188,7 @@ def _value(cursor: _Cursor, key: str, kind: int) -> Any:
 
 
 def _alignment(path: Path, metadata: dict[str, Any]) -> int:
-    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    alignment: Any = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise WorkloadError(
             f"{path}: expected a power of two as general.alignment, got {alignment!r}"
@@ -233,7 +233,9 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, StoredTen
 
 
 def _num_bytes(path: Path, name: str, sizes: tuple[int, ...], kind: int) -> int:
-    gguf = import_library("gguf", "gguf")
+    gguf: Any = import_library("gguf", "gguf")
+    block: int
+    num_bytes: int
     try:
         block, num_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
     except (KeyError, ValueError):
@@ -246,4 +248,4 @@ def _num_bytes(path: Path, name: str, sizes: tuple[int, ...], kind: int) -> int:
             f"{path}: expected rows of {name} in blocks of {block}, got the shape "
             f"{shape_text(sizes[::-1])}"
         )
-    return prod(sizes) // block * int(num_bytes)
+    return prod(sizes) // block * num_bytes

@@ -1,4 +1,4 @@
-"""Models in GGUF and safetensors files: configurations, bytes of parameters, and damaged files."""
+"""Models in GGUF files: configurations, bytes of parameters, and damaged files."""
 
 import os
 import random
@@ -10,16 +10,12 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from weight_files import CONFIGS, MIXTRAL, tiny_model, write_gguf, write_safetensors
+from weight_files import CONFIGS, MIXTRAL, shapes, tiny_model, write_gguf
 
 from placeto_workloads import WorkloadError
 from placeto_workloads.libraries.transformers import transformers_step
 from placeto_workloads.libraries.weight_files.gguf_header import read_gguf
 from placeto_workloads.libraries.weight_files.gguf_model import GgufModel
-
-
-def shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(weight.shape) for name, weight in model.named_parameters()}
 
 
 @pytest.mark.parametrize(
